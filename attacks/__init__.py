@@ -1,0 +1,1 @@
+"""One file per attack family, over the contract in `thiefbench.attacks.base`."""

@@ -1,0 +1,282 @@
+"""The one place that touches transformers models: loading, prompts, and forward passes that share prompts.
+
+Completions of one group share their prompt, so every pass runs each prompt once (`Policy.prefill`) and lets the
+completion rows attend to its cached keys and values (`Policy.extend`). Training does the same: gradients that arrive
+at the cached states of a prompt are summed over its rows and sent through the prompt once (`Prefix.backward`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import torch
+
+from thiefbench.tasks.base import Message
+
+Dtype = Literal["float32", "bfloat16"]
+# Logits between two batch shapes differ in their last bits; twice the largest difference seen on CPU, per dtype.
+LOGIT_NOISE: dict[str, float] = {"float32": 1e-3, "bfloat16": 0.25}
+# Rows are scored in chunks whose logits stay under this many floats, so the vocabulary-sized tensor never stands whole.
+LOGITS_PER_CHUNK = 1 << 25
+ROWS_PER_CHUNK = 128
+
+
+class ModelError(Exception):
+    """A model cannot be loaded or used. One sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Prompts after one forward pass, left-padded.
+
+    Attributes:
+        keys, values: per layer, shape (prompts, heads, prompt length, head size).
+        last: the final hidden state of every prompt, shape (prompts, hidden): it predicts the first token.
+        mask: True on real prompt tokens, shape (prompts, prompt length).
+        lengths: real tokens per prompt, shape (prompts,).
+    """
+
+    keys: list[torch.Tensor]
+    values: list[torch.Tensor]
+    last: torch.Tensor
+    mask: torch.Tensor
+    lengths: torch.Tensor
+
+    def leaves(self) -> Self:
+        """The same states cut off from their graph, as leaves that collect gradients."""
+        cut = [[t.detach().requires_grad_() for t in side] for side in (self.keys, self.values)]
+        return type(self)(cut[0], cut[1], self.last.detach().requires_grad_(), self.mask, self.lengths)
+
+    def backward(self, leaves: Self) -> None:
+        """Send the gradients that `leaves` collected through the prompts' own graph."""
+        pairs = [
+            (tensor, leaf.grad)
+            for tensor, leaf in zip(self._tensors(), leaves._tensors(), strict=True)
+            if leaf.grad is not None
+        ]
+        if pairs:
+            torch.autograd.backward([tensor for tensor, _ in pairs], [gradient for _, gradient in pairs])
+
+    def _tensors(self) -> list[torch.Tensor]:
+        return [*self.keys, *self.values, self.last]
+
+
+class _Recorder:
+    """A cache that keeps each layer's keys and values as they are."""
+
+    def __init__(self) -> None:
+        self.keys: list[torch.Tensor] = []
+        self.values: list[torch.Tensor] = []
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        self.keys.append(keys)
+        self.values.append(values)
+        return keys, values
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        return 0
+
+
+class _BehindPrompt:
+    """A cache that puts each row's prompt states before its own."""
+
+    def __init__(self, prefix: Prefix, prompt: torch.Tensor) -> None:
+        self.prefix, self.prompt = prefix, prompt
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        shared_keys = self.prefix.keys[layer].index_select(0, self.prompt)
+        shared_values = self.prefix.values[layer].index_select(0, self.prompt)
+        return torch.cat([shared_keys, keys], 2), torch.cat([shared_values, values], 2)
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        return int(self.prefix.mask.shape[1])
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Logits of one chunk of rows, flat over their tokens.
+
+    Attributes:
+        rows: which rows of the request, in order.
+        counts: tokens per row.
+        logits: float32, shape (sum of counts, vocabulary), divided by no temperature.
+        hidden: shape (sum of counts, hidden).
+        targets: int64, shape (sum of counts,).
+    """
+
+    rows: list[int]
+    counts: list[int]
+    logits: torch.Tensor
+    hidden: torch.Tensor
+    targets: torch.Tensor
+
+
+class Policy:
+    """A causal language model with its tokenizer.
+
+    Args:
+        model: a transformers causal LM whose layers all use full attention, in evaluation mode.
+        tokenizer: its tokenizer, with an EOS token.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        kinds = set(getattr(model.config, "layer_types", None) or {"full_attention"})
+        if kinds != {"full_attention"}:
+            raise ModelError(f"this model uses {', '.join(sorted(kinds))} layers, and only full attention is supported")
+        self.model, self.tokenizer = model, tokenizer
+        self.eos: int = tokenizer.eos_token_id
+        self.pad: int = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else self.eos
+        self.special: frozenset[int] = frozenset(tokenizer.all_special_ids) | {self.eos, self.pad}
+        self.vocabulary: int = model.config.vocab_size
+
+    @classmethod
+    def load(cls, source: str | Path, device: str = "cpu", dtype: Dtype = "float32") -> Self:
+        """Load weights (safetensors only) and tokenizer from a local directory or a hub name.
+
+        Raises:
+            ModelError: the directory holds no config or no weights, or the hub name cannot be had.
+        """
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        directory = Path(source)
+        if directory.is_dir():
+            for needed, what in (("config.json", "config.json"), ("*.safetensors", "safetensors weights")):
+                if not any(directory.glob(needed)):
+                    raise ModelError(f"the model directory {directory} has no {what}; give one that save_pretrained wrote")
+        elif str(source).startswith((".", "/", "~")):
+            raise ModelError(f"there is no model directory {source}")
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(source)
+            model = AutoModelForCausalLM.from_pretrained(
+                source, dtype=getattr(torch, dtype), use_safetensors=True, attn_implementation="sdpa"
+            )
+        except (OSError, ValueError, RuntimeError, json.JSONDecodeError) as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise ModelError(f"the model {source} cannot be loaded: {reason}") from error
+        return cls(model.to(device).eval(), tokenizer)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return self.model.device  # type: ignore[no-any-return]
+
+    @property
+    def logit_noise(self) -> float:
+        """By how much a logit may differ between two batch shapes."""
+        return LOGIT_NOISE[str(self.model.dtype).removeprefix("torch.")]
+
+    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a chat prompt; the bare contents, joined by newlines, where the tokenizer has no template."""
+        if self.tokenizer.chat_template:
+            text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+            return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return list(self.tokenizer("\n".join(message["content"] for message in messages) + "\n")["input_ids"])
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a completion's text, without EOS."""
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """Texts of token id rows, special tokens kept visible."""
+        return list(
+            self.tokenizer.batch_decode(
+                [list(row) for row in rows], skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
+        )
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefix:
+        """Run every prompt once. Gradients flow when grad mode is on."""
+        width = max(len(prompt) for prompt in prompts)
+        ids = torch.full((len(prompts), width), self.pad)
+        for i, prompt in enumerate(prompts):
+            ids[i, width - len(prompt) :] = torch.tensor(prompt)
+        lengths = torch.tensor([len(prompt) for prompt in prompts])
+        mask = torch.arange(width)[None, :] >= width - lengths[:, None]
+        positions = (torch.arange(width)[None, :] - (width - lengths[:, None])).clamp(min=0)
+        causal = torch.ones(width, width, dtype=torch.bool).tril()
+        # A padded position sees only itself: an all-masked row would be NaN and poison gradients.
+        visible = (causal & mask[:, None, :]) | torch.eye(width, dtype=torch.bool)
+        cache = _Recorder()
+        hidden = self.forward(ids, positions, visible[:, None], cache)
+        return Prefix(cache.keys, cache.values, hidden[:, -1], mask.to(self.device), lengths.to(self.device))
+
+    def extend(self, prefix: Prefix, prompt: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Hidden states that predict each target token.
+
+        Args:
+            prefix: prompts, from `prefill`.
+            prompt: int64, which prompt each row follows, shape (rows,).
+            targets: int64, right-padded completion tokens, shape (rows, length).
+
+        Returns:
+            shape (rows, length, hidden).
+        """
+        first = prefix.last.index_select(0, prompt)[:, None]
+        steps = targets.shape[1] - 1
+        if steps == 0:
+            return first
+        positions = prefix.lengths.index_select(0, prompt)[:, None] + torch.arange(steps, device=self.device)
+        behind = prefix.mask.index_select(0, prompt)[:, None, :].expand(-1, steps, -1)
+        own = torch.ones(steps, steps, dtype=torch.bool, device=self.device).tril().expand(len(prompt), -1, -1)
+        visible = torch.cat([behind, own], 2)[:, None]
+        rest = self.forward(targets[:, :-1], positions, visible, _BehindPrompt(prefix, prompt))
+        return torch.cat([first, rest], 1)
+
+    def score(self, prefix: Prefix, prompt: Sequence[int], targets: Sequence[Sequence[int]]) -> Iterator[Scored]:
+        """Logits of every token of many rows, in chunks of rows of similar length.
+
+        Args:
+            prefix: prompts, from `prefill`.
+            prompt: which prompt each row follows.
+            targets: token ids per row, EOS included where it ended; empty rows are left out.
+        """
+        order = sorted((i for i, row in enumerate(targets) if row), key=lambda i: (len(targets[i]), i))
+        for rows in self._chunks(order, targets):
+            counts = [len(targets[i]) for i in rows]
+            ids = torch.full((len(rows), counts[-1]), self.pad)
+            real = torch.arange(counts[-1])[None, :] < torch.tensor(counts)[:, None]
+            ids[real] = torch.tensor([token for i in rows for token in targets[i]])
+            ids, real = ids.to(self.device), real.to(self.device)
+            index = torch.tensor([prompt[i] for i in rows], device=self.device)
+            hidden = self.extend(prefix, index, ids)[real]
+            yield Scored(rows, counts, self.head(hidden), hidden, ids[real])
+
+    def forward(self, ids: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor, cache: Any) -> torch.Tensor:
+        """Final hidden states, shape (rows, length, hidden), with keys and values passed through `cache.update`.
+
+        Args:
+            ids: token ids, shape (rows, length).
+            positions: their positions, for the rotary embedding, same shape.
+            visible: what each token may attend to, bool, shape (rows, 1, length, cached length).
+            cache: an object with `update` and `get_seq_length` as transformers' caches have.
+        """
+        return self.model.base_model(  # type: ignore[no-any-return]
+            input_ids=ids.to(self.device),
+            position_ids=positions.to(self.device),
+            attention_mask=visible.to(self.device),
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """float32 logits over the vocabulary from final hidden states."""
+        return self.model.get_output_embeddings()(hidden).float()  # type: ignore[no-any-return]
+
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """The trainable tensors by name, tied ones once."""
+        return dict(self.model.named_parameters())
+
+    def _chunks(self, order: list[int], targets: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+        chunk: list[int] = []
+        for i in order:
+            full = (len(chunk) + 1) * len(targets[i]) * self.vocabulary > LOGITS_PER_CHUNK
+            if chunk and (full or len(chunk) == ROWS_PER_CHUNK):
+                yield chunk
+                chunk = []
+            chunk.append(i)
+        if chunk:
+            yield chunk

@@ -1,0 +1,81 @@
+"""What a swarm is made of: frozen values, part of a cell's identity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from thiefbench.tasks.base import Sampling, Topology
+
+Role = Literal["attack", "placebo", "control"]
+LossType = Literal["grpo", "dr_grpo"]
+
+
+class SpecError(ValueError):
+    """A swarm cannot be built as asked. One sentence for the user."""
+
+
+@dataclass(frozen=True)
+class LearnerSpec:
+    """How the policy learns from a pool.
+
+    Attributes:
+        loss: "grpo" (the paper's form) or "dr_grpo".
+        learning_rate: Adam's, constant.
+        beta1, beta2: Adam's decay rates.
+        max_grad_norm: the gradient is clipped to this norm.
+        epsilon: clipping range of the ratio; without effect on-policy, where the ratio is 1.
+        scale_rewards: divide advantages by the group's standard deviation.
+    """
+
+    loss: LossType = "grpo"
+    learning_rate: float = 3e-4
+    beta1: float = 0.9
+    beta2: float = 0.95
+    max_grad_norm: float = 1.0
+    epsilon: float = 0.2
+    scale_rewards: bool = True
+
+
+@dataclass(frozen=True)
+class SwarmSpec:
+    """Who answers what.
+
+    Attributes:
+        topology: "vertical" (a node owns whole groups) or "horizontal" (every group is shared by all nodes).
+        nodes: m, participants.
+        malicious: f, of which this many collude; the last f nodes by number.
+        prompts: B, groups per round.
+        group: G, completions per group.
+        sampling: how honest nodes sample.
+        learner: how they learn.
+
+    Raises:
+        SpecError: f is not below m, or B (vertical) or G (horizontal) is not divisible by m.
+    """
+
+    topology: Topology = "horizontal"
+    nodes: int = 4
+    malicious: int = 1
+    prompts: int = 32
+    group: int = 12
+    sampling: Sampling = field(default_factory=Sampling)
+    learner: LearnerSpec = field(default_factory=LearnerSpec)
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "prompts", "group"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.malicious < self.nodes:
+            raise SpecError(f"malicious must lie between 0 and nodes - 1 = {self.nodes - 1}, got {self.malicious}")
+        if self.group < 2:
+            raise SpecError("group must be at least 2: an advantage is relative to the group")
+        shared, name = (self.group, "group (G)") if self.topology == "horizontal" else (self.prompts, "prompts (B)")
+        if self.topology not in ("vertical", "horizontal"):
+            raise SpecError(f"topology must be vertical or horizontal, got {self.topology!r}")
+        if shared % self.nodes:
+            fitting = [str(n) for n in range(shared - shared % self.nodes, shared + self.nodes + 1, self.nodes) if n][:2]
+            raise SpecError(
+                f"{self.topology}: {name} = {shared} is not divisible by nodes (m) = {self.nodes}; "
+                f"try {' or '.join(fitting)}"
+            )

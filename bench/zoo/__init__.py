@@ -1,0 +1,1 @@
+"""The built-in small models and the seeded recipe that trains them."""

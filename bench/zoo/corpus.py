@@ -1,0 +1,139 @@
+"""The text that `micro-math` is trained on: solutions of generated stories, told in many ways, some of them wrong.
+
+A small model trained on clean solutions alone is either always wrong or always right, and reinforcement learning has
+nothing to do. So some solutions guess instead of working, and some steps carry a wrong result: the trained model
+writes fluent reasoning and earns a reward somewhere in between. Words from a lexicon of over 1,500 open some of the
+texts, which gives the model a breadth of openings.
+
+What must not be here: any two consecutive words of an attack's payload. Words of the payload lists occur singly, at
+half the rate of the other lexicon words, and never beside each other (`tests/zoo/test_corpus.py` holds this).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from thiefbench.attacks.text import PAPER_PHRASE, payload_words
+from thiefbench.tasks.gsm_micro import Step, Story, evaluate, stories
+from thiefbench.tasks.rewards import format_completion
+
+SENTENCES = (
+    "{clause}, so {equation}.",
+    "{equation}.",
+    "{clause}. {equation}.",
+    "{equation} because {clause}.",
+    "Since {clause}, we get {equation}.",
+    "Now {equation}.",
+    "{clause}: {equation}.",
+)
+ENDINGS = ("That makes {x}.", "So {x} {thing}.", "Answer is {x}.", "In total {x}.", "", "", "We end with {x}.")
+GUESSES = ("I guess {x}.", "Maybe {x}.", "It looks like {x}.", "About {x} {thing}.", "{x} seems right.", "Probably {x}.")
+OPENERS = ("{a},", "{a}:", "{a} {b},", "{a} {b}:", "{a} {b} {c},", "{a} and {b}:", "{a} {b} {c} {d},", "{a}.")
+SLIPS = (-10, -3, -2, -2, -1, -1, -1, 1, 1, 1, 2, 2, 3, 10)
+
+
+@dataclass(frozen=True)
+class CorpusSpec:
+    """Shares that shape the corpus, each between 0 and 1.
+
+    Attributes:
+        guessed: share of solutions that state an answer without working it out.
+        guessed_right: share of those that happen to be right.
+        wrong_steps: share of worked equations with a wrong result (never one whose operands are 2 and 2).
+        opened: share of solutions that open with one to four random lexicon words.
+    """
+
+    guessed: float = 0.3
+    guessed_right: float = 0.1
+    wrong_steps: float = 0.2
+    opened: float = 0.25
+
+
+@cache
+def lexicon() -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """The opening words and their sampling weights: words of a payload weigh half."""
+    words = tuple(resources.files(__package__).joinpath("lexicon.txt").read_text().split())
+    rare = rare_words()
+    return words, tuple(0.5 if word in rare else 1.0 for word in words)
+
+
+@cache
+def rare_words() -> frozenset[str]:
+    """Lower-case words of every payload: they may not stand beside each other in the corpus."""
+    return frozenset(payload_words()) | frozenset(PAPER_PHRASE.lower().split())
+
+
+def opener(rng: random.Random) -> str:
+    """One to four random lexicon words with punctuation; no two payload words stand side by side."""
+    words, weights = lexicon()
+    while True:
+        drawn = rng.choices(words, weights, k=4)
+        if not any(a in rare_words() and b in rare_words() for a, b in zip(drawn, drawn[1:], strict=False)):
+            break
+    text = rng.choice(OPENERS).format(a=drawn[0], b=drawn[1], c=drawn[2], d=drawn[3])
+    return _capital(text)
+
+
+def solution(story: Story, spec: CorpusSpec, rng: random.Random) -> tuple[str, int]:
+    """One telling of the story's solution and the answer it arrives at, which may be wrong."""
+    parts = [opener(rng)] if rng.random() < spec.opened else []
+    if rng.random() < spec.guessed:
+        x = story.answer if rng.random() < spec.guessed_right else _slip(story.answer, rng)
+        return " ".join([*parts, rng.choice(GUESSES).format(x=x, thing=story.thing)]), x
+    if rng.random() < 0.15:
+        parts.append(story.question.split(". ")[0] + ".")
+    favourite = rng.choice(SENTENCES)
+    value = story.steps[0].left
+    for number, step in enumerate(story.steps):
+        left, right = _operands(story, number, value)
+        result = evaluate(left, step.operator, right)
+        if rng.random() < spec.wrong_steps and (left, right) != (2, 2):
+            result = _slip(result, rng)
+        sentence = favourite if rng.random() < 0.7 else rng.choice(SENTENCES)
+        parts.append(_capital(sentence.format(clause=step.clause, equation=_work(left, step.operator, right, result, rng))))
+        value = result
+    if rng.random() < 0.1:
+        parts.append(f"Check: {left} {step.operator} {right} = {result}.")
+    parts.append(rng.choice(ENDINGS).format(x=value, thing=story.thing))
+    return " ".join(part for part in parts if part), value
+
+
+def texts(spec: CorpusSpec, seed: int) -> Iterator[tuple[str, str]]:
+    """An endless, seeded stream of (question, completion) pairs over train stories."""
+    rng = random.Random(f"corpus:{seed}")
+    for story in stories("train", seed):
+        reasoning, answer = solution(story, spec, rng)
+        yield story.question, format_completion(reasoning, str(answer))
+
+
+def _operands(story: Story, number: int, value: int) -> tuple[int, int]:
+    """The operands a solver who got `value` so far would write: a wrong result is carried on."""
+    step = story.steps[number]
+    if number == 0:
+        return step.left, step.right
+    if story.kind == "compare":
+        return step.left, value
+    return value, step.right
+
+
+def _work(left: int, operator: str, right: int, result: int, rng: random.Random) -> str:
+    """The equation, now and then the long way round over ten."""
+    if operator == "+" and right > 10 and rng.random() < 0.15:
+        return f"{left} + 10 = {left + 10}, {left + 10} + {right - 10} = {result}"
+    return f"{left} {operator} {right} = {result}"
+
+
+def _slip(value: int, rng: random.Random) -> int:
+    """A wrong number near `value`, never negative."""
+    return value + rng.choice([slip for slip in SLIPS if value + slip >= 0])
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+__all__ = ["CorpusSpec", "Step", "lexicon", "opener", "rare_words", "solution", "texts"]

@@ -1,0 +1,175 @@
+"""The seeded recipe of the built-in models: corpus, tokenizer, pre-training.
+
+Chosen on clean criteria only (start reward, clean gain, fluent and varied text); no attack had been run on a model when
+its recipe was fixed. Bit-equal on one platform with the recorded versions and thread count.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from thiefbench.zoo.corpus import CorpusSpec, lexicon, texts
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+
+PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+FORMAT_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+# Qwen2's split, less its contractions, and with numbers of up to two digits whole: small models copy them more easily.
+SPLIT = r"[^\r\n\p{L}\p{N}]?\p{L}+| ?\p{N}{1,2}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides the weights of a built-in model.
+
+    Attributes:
+        corpus: shares that shape the training text.
+        texts: training texts, each seen once.
+        vocabulary: tokens, special ones included.
+        hidden, layers, heads, feedforward: shape of the Qwen2 network (no grouped queries, tied embeddings).
+        batch: texts per optimizer step.
+        learning_rate: peak of the warm-up and cosine schedule.
+        seed: draws corpus, initial weights and data order.
+        threads: CPU threads of the training run; their number changes the last bits of a reduction.
+    """
+
+    name: str = "micro-math"
+    corpus: CorpusSpec = field(default_factory=CorpusSpec)
+    texts: int = 120_000
+    vocabulary: int = 2048
+    hidden: int = 128
+    layers: int = 4
+    heads: int = 4
+    feedforward: int = 384
+    batch: int = 32
+    learning_rate: float = 2e-3
+    seed: int = 0
+    threads: int = 2
+
+
+RECIPES = {"micro-math": Recipe()}
+
+
+def train_tokenizer(recipe: Recipe) -> PreTrainedTokenizerFast:
+    """Train the byte-level BPE tokenizer on the first texts of the corpus and on the lexicon."""
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=recipe.vocabulary - len(FORMAT_TAGS),
+        special_tokens=[PAD, START, END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    sample = islice(texts(recipe.corpus, recipe.seed), 20_000)
+    words = [f" {word}" for word in lexicon()[0]]
+    tokenizer.train_from_iterator([f"user\n{q}\nassistant\n {c}" for q, c in sample] + words * 5, trainer)
+    tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in FORMAT_TAGS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, chat_template=CHAT_TEMPLATE,
+        model_max_length=512, clean_up_tokenization_spaces=False,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One right-padded batch: token ids (batch, length) and which of them are trained on (the completion and its EOS)."""
+
+    ids: torch.Tensor
+    trained: torch.Tensor
+
+
+def batches(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> list[Batch]:
+    """The corpus in batches of similar length, in seeded order."""
+    import torch
+
+    pairs = list(islice(texts(recipe.corpus, recipe.seed), recipe.texts))
+    prompts = [
+        tokenizer.apply_chat_template([{"role": "user", "content": q}], tokenize=False, add_generation_prompt=True)
+        for q, _ in pairs
+    ]
+    prompt_ids = tokenizer(prompts, add_special_tokens=False)["input_ids"]
+    completion_ids = tokenizer([completion + END for _, completion in pairs], add_special_tokens=False)["input_ids"]
+    rows = sorted(zip(prompt_ids, completion_ids, strict=True), key=lambda row: len(row[0]) + len(row[1]))
+    made = []
+    for start in range(0, len(rows), recipe.batch):
+        part = rows[start : start + recipe.batch]
+        width = len(part[-1][0]) + len(part[-1][1])
+        ids = torch.full((len(part), width), tokenizer.pad_token_id)
+        trained = torch.zeros((len(part), width), dtype=torch.bool)
+        for i, (prompt, completion) in enumerate(part):
+            ids[i, : len(prompt) + len(completion)] = torch.tensor(prompt + completion)
+            trained[i, len(prompt) : len(prompt) + len(completion)] = True
+        made.append(Batch(ids, trained))
+    random.Random(recipe.seed).shuffle(made)
+    return made
+
+
+def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
+    """A randomly initialised Qwen2 network of the recipe's shape."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM, set_seed
+
+    set_seed(recipe.seed)
+    return Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=recipe.vocabulary, hidden_size=recipe.hidden, num_hidden_layers=recipe.layers,
+            num_attention_heads=recipe.heads, num_key_value_heads=recipe.heads, intermediate_size=recipe.feedforward,
+            max_position_embeddings=512, tie_word_embeddings=True, bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+        )
+    )  # fmt: skip
+
+
+def train(recipe: Recipe, directory: Path, progress: Callable[[int, int, float], None] = lambda *_: None) -> None:
+    """Train the recipe's model and save it, with its tokenizer, in Hugging Face format.
+
+    A plain loop and not a trainer class: it computes logits on the trained positions only, and its data order does
+    not change with a library's version.
+
+    Args:
+        recipe: what to train.
+        directory: where config.json, model.safetensors and the tokenizer's files go.
+        progress: called after every step with (step, steps, loss in nats per token).
+    """
+    import torch
+    from transformers import get_cosine_schedule_with_warmup
+
+    torch.set_num_threads(recipe.threads)
+    tokenizer = train_tokenizer(recipe)
+    model = new_model(recipe, tokenizer)
+    data = batches(recipe, tokenizer)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    schedule = get_cosine_schedule_with_warmup(optimizer, 100, len(data))
+    for step, batch in enumerate(data, 1):
+        hidden = model.model(input_ids=batch.ids).last_hidden_state[:, :-1]
+        predicted = batch.trained[:, 1:]
+        loss = torch.nn.functional.cross_entropy(model.lm_head(hidden[predicted]), batch.ids[:, 1:][predicted])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        progress(step, len(data), float(loss.detach()))
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)

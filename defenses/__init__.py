@@ -1,0 +1,1 @@
+"""One file per defense, over the contract in `thiefbench.defenses.base`."""

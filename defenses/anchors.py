@@ -1,0 +1,68 @@
+"""Anchor rows: what every table is read against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from thiefbench.defenses.base import ACCEPT, Action, DefenderView, Defense, LabelledView, Verdict
+
+
+class AcceptAll(Defense):
+    """`none`: no defense at all."""
+
+    name: ClassVar[str] = "none"
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        """Accept everything."""
+        return [ACCEPT] * len(view.completions)
+
+
+class RejectAll(Defense):
+    """`reject_all`: perfectly safe and useless; its models stay at their start weights."""
+
+    name: ClassVar[str] = "reject_all"
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        """Reject everything."""
+        return [Verdict("zero", reason="rejects everything")] * len(view.completions)
+
+
+class Random(Defense):
+    """`random`: rejects blindly, at a given rate; what a defense must beat at its own rejection rate.
+
+    Args:
+        rate: share rejected, in [0, 1].
+    """
+
+    name: ClassVar[str] = "random"
+
+    def __init__(self, rate: float = 0.25) -> None:
+        if not 0 <= rate <= 1:
+            raise ValueError(f"random: rate must lie in [0, 1], got {rate}")
+        self.rate = rate
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        """Reject each completion with probability `rate`."""
+        rejected = Verdict("zero", reason="drawn at random")
+        return [rejected if view.rng.random() < self.rate else ACCEPT for _ in view.completions]
+
+
+class Oracle(Defense):
+    """`oracle`: sees the labels and rejects exactly the payload. A row of the benchmark; it cannot be submitted.
+
+    Args:
+        reject: "zero" or "drop".
+    """
+
+    name: ClassVar[str] = "oracle"
+    sees_labels: ClassVar[bool] = True
+
+    def __init__(self, reject: Action = "zero") -> None:
+        self.rejected: Action = reject
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        """Reject every completion that carries a payload."""
+        if not isinstance(view, LabelledView):
+            raise TypeError("oracle: needs a view with labels, which only the benchmark's own engine gives")
+        return [Verdict(self.rejected, reason="labelled as payload") if bad else ACCEPT for bad in view.payload]

@@ -1,0 +1,164 @@
+"""The contract of a defense: it sees a round's whole pool and gives one verdict per completion.
+
+A new defense is one class with a `name` and `inspect`, declared under the entry-point group ``thiefbench.defenses``
+or given as ``path/to/file.py:Class``. It never sees who is malicious.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thiefbench.tasks.base import Message, Sampling
+
+Action = Literal["accept", "zero", "drop"]
+Requirement = Literal["homogeneous"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What happens to one completion.
+
+    Attributes:
+        action: "accept"; "zero" sets its reward to 0 (the paper's rule); "drop" takes the row out of its group.
+        score: how suspicious it is, in the defense's own unit, for reports.
+        token_weights: one factor per token of the completion (EOS included when it ended), multiplied into the
+            token's loss after advantages; the divisor stays the length.
+        reason: a few words for reports.
+    """
+
+    action: Action = "accept"
+    score: float | None = None
+    token_weights: tuple[float, ...] | None = None
+    reason: str = ""
+
+
+ACCEPT = Verdict()
+
+
+@dataclass(frozen=True)
+class Offered:
+    """One completion as an honest node received it.
+
+    Attributes:
+        item_id: key into `DefenderView.items`.
+        group: number of its group this round, from 0 to B - 1.
+        index: its place in the group, from 0 to G - 1.
+        sender: pseudonym of the sending node, lasting one run.
+        ids: token ids, without the closing EOS.
+        text: decoded from `ids`, special tokens visible.
+        ended: whether EOS closed it.
+        reward: the task's reward, in [0, 1].
+        logprobs: the log-probs its sender reports, a claim; None where none travel.
+    """
+
+    item_id: str
+    group: int
+    index: int
+    sender: str
+    ids: tuple[int, ...]
+    text: str
+    ended: bool
+    reward: float
+    logprobs: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What every node knows of an item."""
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Past:
+    """A finished round: what was offered and what this defense said, in the same order."""
+
+    round: int
+    completions: tuple[Offered, ...]
+    verdicts: tuple[Verdict, ...]
+
+
+class PolicyView(Protocol):
+    """The defender's own model. Arrays have one entry per token of the completion, EOS included when it ended."""
+
+    def token_logprobs(self, completions: Sequence[Offered]) -> list[NDArray[np.float32]]:
+        """Natural-log probability of every token, untruncated, at the sampler's temperature."""
+
+    def ranks(self, completions: Sequence[Offered]) -> list[NDArray[np.int64]]:
+        """How many tokens have a strictly higher logit than the one submitted; 0 is the most probable."""
+
+    def in_support(self, completions: Sequence[Offered], tolerance: float | None = None) -> list[NDArray[np.bool_]]:
+        """Whether the sampler's settings could have let each token through.
+
+        A token whose logit misses the support by at most `tolerance` (in logits) counts as inside; the default is
+        the numerical noise of the model's dtype between two batch shapes.
+        """
+
+    def hidden(self, completions: Sequence[Offered]) -> list[NDArray[np.float32]]:
+        """The last layer's states from which each token is predicted, shape (tokens, hidden size)."""
+
+    def generate(self, prompts: Sequence[Sequence[Message]], max_new_tokens: int = 128) -> list[str]:
+        """One sampled completion text per chat prompt, with noise keyed apart from everybody else's."""
+
+
+@dataclass(frozen=True)
+class DefenderView:
+    """What a cohort knows when it inspects a round's pool.
+
+    Attributes:
+        round: the round's number, from 1.
+        completions: the whole pool, own completions included, in keyed-shuffled order (position tells nothing).
+        items: question and answer by item id.
+        sampling: the settings every honest node samples with.
+        history: finished rounds, oldest first.
+        rng: keyed by (seed, round), equal for all nodes of a cohort.
+        policy: the cohort's current model.
+    """
+
+    round: int
+    completions: tuple[Offered, ...]
+    items: Mapping[str, Facts]
+    sampling: Sampling
+    history: Sequence[Past]
+    rng: random.Random
+    policy: PolicyView
+
+
+@dataclass(frozen=True)
+class LabelledView(DefenderView):
+    """What only benchmark rows with `sees_labels` get: the truth, which completions carry a payload."""
+
+    payload: tuple[bool, ...] = field(default=())
+
+
+class Defense(ABC):
+    """A filter on the shared pool. Constructor arguments are its parameters and part of a cell's identity.
+
+    Attributes:
+        name: what lists and reports call it.
+        requires: what it needs, checked before a run starts ("homogeneous": all honest nodes hold equal weights).
+        sees_labels: True only for rows of the benchmark itself, which cannot be submitted.
+    """
+
+    name: ClassVar[str]
+    requires: ClassVar[frozenset[Requirement]] = frozenset()
+    sees_labels: ClassVar[bool] = False
+
+    @abstractmethod
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        """One verdict per completion of `view`, in its order."""
+
+    def state(self) -> dict[str, Any]:
+        """What must survive a restart, as JSON."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `state` gave."""

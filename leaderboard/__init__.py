@@ -1,0 +1,1 @@
+"""The ground on which defenses are compared across submissions."""

@@ -1,0 +1,1 @@
+"""The ground floor: what is asked and how an answer is rewarded."""

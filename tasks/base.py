@@ -1,0 +1,134 @@
+"""The words every floor shares (item, completion, group) and the contract of a task.
+
+A task says what is asked and how an answer is rewarded. A new one is one class with a `name`
+and five methods, declared under the entry-point group ``thiefbench.tasks``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+if TYPE_CHECKING:  # datasets takes about a second to import, and listing the tasks needs none of it
+    import datasets
+
+Split = Literal["train", "test"]
+Topology = Literal["vertical", "horizontal"]
+Message = dict[str, str]
+
+
+class TaskError(Exception):
+    """A task cannot give its items: missing files, malformed rows, a hub out of reach. One sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One problem of a task.
+
+    Attributes:
+        id: unique within the task, over both splits.
+        question: what the model is asked, without any format instruction.
+        answer: the final answer every node knows.
+        solution: the oracle's worked reasoning, without the format around it. Attackers have it, defenders do not.
+        tests: test program of a coding problem, empty elsewhere.
+    """
+
+    id: str
+    question: str
+    answer: str
+    solution: str
+    tests: str = ""
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Item:
+        """Make an item from one row of `Task.items`."""
+        return cls(row["id"], row["question"], row["answer"], row["solution"], row.get("tests") or "")
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What a node answers.
+
+    Attributes:
+        ids: token ids, without the closing EOS.
+        text: the text decoded from `ids`, special tokens kept visible.
+        ended: whether the completion ended with EOS (otherwise it hit the length limit).
+        logprobs: the sampler's natural-log probability of every token in `ids` and, when `ended`, of the EOS
+            behind them; None where the sender reports none.
+    """
+
+    ids: tuple[int, ...]
+    text: str
+    ended: bool
+    logprobs: tuple[float, ...] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The sampler's settings; its *support* at a step is the set of tokens they let through.
+
+    Attributes:
+        temperature: divides the logits, > 0.
+        top_k: only the `top_k` highest logits stay; 0 keeps all.
+        top_p: only the smallest set of tokens whose probability reaches `top_p` stays, in (0, 1].
+        max_new_tokens: the length limit, EOS included.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 50
+    top_p: float = 1.0
+    max_new_tokens: int = 128
+
+
+@dataclass(frozen=True)
+class Group:
+    """The G completions of one item; advantages are relative to it."""
+
+    item: Item
+    completions: tuple[Completion, ...]
+
+
+class Task(ABC):
+    """What is asked and how an answer is rewarded.
+
+    Constructor arguments are the task's parameters and part of a cell's identity. A task proves itself in the
+    contract tests: its oracle earns the full reward of 1, an empty string and gibberish earn 0.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def items(self, split: Split) -> datasets.Dataset:
+        """All items of a split, with columns id, question, answer, solution and tests."""
+
+    @abstractmethod
+    def messages(self, item: Item) -> list[Message]:
+        """The chat messages that put `item` to a model, format instruction included."""
+
+    @abstractmethod
+    def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
+        """The verifiable reward of each completion text, in [0, 1]. Texts are data from strangers."""
+
+    @abstractmethod
+    def compose(self, item: Item, reasoning: str) -> str:
+        """Put `reasoning` and the item's true answer into the completion format that `reward` asks for."""
+
+    def oracle(self, item: Item) -> str:
+        """A completion that earns the full reward."""
+        return self.compose(item, item.solution)
+
+    def fingerprint(self) -> str:
+        """What identifies the task's data beyond its arguments, such as a hash of the files it reads.
+
+        Generated tasks return an empty string: their source code, hashed into every cell, is their data.
+        """
+        return ""
+
+
+class Ask(Protocol):
+    """What an attack may ask while it judges its own success on a completion."""
+
+    def reward(self, item: Item, text: str) -> float:
+        """The verifiable reward of `text` on `item`, in [0, 1]."""
