@@ -161,4 +161,6 @@ class Defense(ABC):
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take back what `state` gave."""
+        """Take back what `state` gave; a defense that overrides `state` overrides this too."""
+        if state:
+            raise NotImplementedError(f"the defense {self.name} has a state but no restore")

@@ -76,10 +76,18 @@ class Sampling:
         max_new_tokens: the length limit, EOS included.
     """
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
     temperature: float = 1.0
     top_k: int = 50
     top_p: float = 1.0
     max_new_tokens: int = 128
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0:
+            raise ValueError(f"temperature must be above 0, got {self.temperature}")
+        if self.top_k < 0 or not 0 < self.top_p <= 1 or self.max_new_tokens < 1:
+            raise ValueError("top_k must be at least 0, top_p in (0, 1] and max_new_tokens at least 1")
 
 
 @dataclass(frozen=True)

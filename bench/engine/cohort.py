@@ -88,7 +88,9 @@ class Cohort:
         flat: list[float] = group_advantages(rewards, kept, self.spec.learner.scale_rewards).flatten().tolist()
         return flat
 
-    def accumulate(self, prompts: Sequence[Sequence[int]], lessons: Sequence[Lesson], advantages: Sequence[float]) -> float:
+    def accumulate(
+        self, prompts: Sequence[Sequence[int]], lessons: Sequence[Lesson], advantages: Sequence[float]
+    ) -> float:
         """Add the pool's gradient to the parameters; returns the loss.
 
         Rows with advantage 0 are skipped, as their gradient is exactly zero. Every prompt with a row left is run
@@ -146,7 +148,9 @@ class Cohort:
             for name, parameter in self.policy.weights().items():
                 parameter.copy_(tensors[f"weight/{name}"])
                 moments: dict[str, Any] = {
-                    kind: tensors[f"{kind}/{name}"].clone().to("cpu" if kind == "step" and parameter.device.type == "cpu" else parameter.device)
+                    kind: tensors[f"{kind}/{name}"]
+                    .clone()
+                    .to("cpu" if kind == "step" and parameter.device.type == "cpu" else parameter.device)
                     for kind in ("step", "exp_avg", "exp_avg_sq")
                     if f"{kind}/{name}" in tensors
                 }

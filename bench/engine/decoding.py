@@ -1,4 +1,4 @@
-"""The fast sampling loop: Gumbel-max over the sampler's support, prompts prefilled once, finished rows compacted away."""
+"""The fast sampling loop: keyed Gumbel-max, prompts prefilled once, finished rows compacted away."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class _GrowingCache:
         self.visible = torch.ones(len(prompt), self.at + steps, dtype=torch.bool, device=prompt.device)
         self.visible[:, : self.at] = prefix.mask.index_select(0, prompt)
 
-    def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(
+        self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         self.keys[layer][:, :, self.at] = keys[:, :, 0]
         self.values[layer][:, :, self.at] = values[:, :, 0]
         return self.keys[layer][:, :, : self.at + 1], self.values[layer][:, :, : self.at + 1]

@@ -72,7 +72,9 @@ class _Recorder:
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
 
-    def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(
+        self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         self.keys.append(keys)
         self.values.append(values)
         return keys, values
@@ -87,7 +89,9 @@ class _BehindPrompt:
     def __init__(self, prefix: Prefix, prompt: torch.Tensor) -> None:
         self.prefix, self.prompt = prefix, prompt
 
-    def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(
+        self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         shared_keys = self.prefix.keys[layer].index_select(0, self.prompt)
         shared_values = self.prefix.values[layer].index_select(0, self.prompt)
         return torch.cat([shared_keys, keys], 2), torch.cat([shared_values, values], 2)
@@ -130,7 +134,9 @@ class Policy:
         self.model, self.tokenizer = model, tokenizer
         self.eos: int = tokenizer.eos_token_id
         self.pad: int = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else self.eos
-        self.special: frozenset[int] = frozenset(tokenizer.all_special_ids) | {self.eos, self.pad}
+        added = tokenizer.added_tokens_decoder
+        control = {token_id for token_id, token in added.items() if token.special}
+        self.special: frozenset[int] = frozenset(tokenizer.all_special_ids) | control | {self.eos, self.pad}
         self.vocabulary: int = model.config.vocab_size
 
     @classmethod
@@ -146,7 +152,9 @@ class Policy:
         if directory.is_dir():
             for needed, what in (("config.json", "config.json"), ("*.safetensors", "safetensors weights")):
                 if not any(directory.glob(needed)):
-                    raise ModelError(f"the model directory {directory} has no {what}; give one that save_pretrained wrote")
+                    raise ModelError(
+                        f"the model directory {directory} has no {what}; give one that save_pretrained wrote"
+                    )
         elif str(source).startswith((".", "/", "~")):
             raise ModelError(f"there is no model directory {source}")
         try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from thiefbench.tasks.base import Sampling, Topology
 
 Role = Literal["attack", "placebo", "control"]
 LossType = Literal["grpo", "dr_grpo"]
+
+STRICT: Final = {"extra": "forbid"}  # where a suite file is checked by pydantic, a misspelt field is an error
 
 
 class SpecError(ValueError):
@@ -27,6 +29,8 @@ class LearnerSpec:
         epsilon: clipping range of the ratio; without effect on-policy, where the ratio is 1.
         scale_rewards: divide advantages by the group's standard deviation.
     """
+
+    __pydantic_config__ = STRICT
 
     loss: LossType = "grpo"
     learning_rate: float = 3e-4
@@ -54,6 +58,8 @@ class SwarmSpec:
         SpecError: f is not below m, or B (vertical) or G (horizontal) is not divisible by m.
     """
 
+    __pydantic_config__ = STRICT
+
     topology: Topology = "horizontal"
     nodes: int = 4
     malicious: int = 1
@@ -74,7 +80,9 @@ class SwarmSpec:
         if self.topology not in ("vertical", "horizontal"):
             raise SpecError(f"topology must be vertical or horizontal, got {self.topology!r}")
         if shared % self.nodes:
-            fitting = [str(n) for n in range(shared - shared % self.nodes, shared + self.nodes + 1, self.nodes) if n][:2]
+            fitting = [str(n) for n in range(shared - shared % self.nodes, shared + self.nodes + 1, self.nodes) if n][
+                :2
+            ]
             raise SpecError(
                 f"{self.topology}: {name} = {shared} is not divisible by nodes (m) = {self.nodes}; "
                 f"try {' or '.join(fitting)}"

@@ -6,7 +6,7 @@ The engine knows the three contracts (task, attack, defense) and never a concret
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -37,7 +37,7 @@ class Row:
         payload: carries the attack's payload.
         reward: the task's reward, before any verdict.
         refused: why the transport gave it reward 0, or empty.
-        action, score, reason: the verdict; "accept" in evaluations.
+        action, score, reason, token_weights: the verdict; "accept" in evaluations.
         advantage: what multiplied its log-prob gradient.
         outcome: the attack's outcome on it; None where it says nothing.
     """
@@ -59,6 +59,7 @@ class Row:
     action: str
     score: float | None
     reason: str
+    token_weights: tuple[float, ...] | None
     advantage: float
     outcome: float | None
 
@@ -161,7 +162,7 @@ class Swarm:
                     item_id=items[duty.group].id, group=duty.group, place=duty.place, ids=done.ids, text=done.text,
                     ended=done.ended, malicious=duty.node >= self.honest, payload=(duty.group, duty.place) in payload,
                     reward=rewards[i], refused=got.refused, action=verdict.action, score=verdict.score,
-                    reason=verdict.reason, advantage=step.advantages[i],
+                    reason=verdict.reason, token_weights=verdict.token_weights, advantage=step.advantages[i],
                     outcome=self.attack.outcome(items[duty.group], done, self),
                 )
             )  # fmt: skip
@@ -195,12 +196,27 @@ class Swarm:
                     phase="eval", round=number, node=-1, sender="", item_id=item.id, group=-1, place=i, ids=made.ids,
                     text=made.text, ended=made.ended, malicious=False, payload=False,
                     reward=self.reward(item, made.text) if self.policy.special.isdisjoint(made.ids) else 0.0,
-                    refused="", action="accept", score=None, reason="", advantage=0.0,
+                    refused="", action="accept", score=None, reason="", token_weights=None, advantage=0.0,
                     outcome=self.attack.outcome(item, made, self),
                 )
                 for i, (item, made) in enumerate(zip(items, done, strict=True))
             ]  # fmt: skip
         return RoundRecord(rows, clock.seconds)
+
+    def remember(self, rows: Iterable[Row]) -> None:
+        """Rebuild the history that defenses see from the rows of finished rounds, as after a restart."""
+        rounds: dict[int, list[Row]] = {}
+        for row in rows:
+            if row.phase == "train":
+                rounds.setdefault(row.round, []).append(row)
+        self.history = []
+        for number, part in sorted(rounds.items()):
+            shuffled = [part[i] for i in self._shuffle(number)]
+            offered = (
+                Offered(r.item_id, r.group, r.place, r.sender, r.ids, r.text, r.ended, r.reward) for r in shuffled
+            )
+            verdicts = (Verdict(r.action, r.score, r.token_weights, r.reason) for r in shuffled)  # type: ignore[arg-type]
+            self.history.append(Past(number, tuple(offered), tuple(verdicts)))
 
     def reward(self, item: Item, text: str) -> float:
         """The task's reward of one text (what an attack may ask while it judges its outcome)."""
@@ -241,9 +257,7 @@ class Swarm:
         noise = (self.seed, number)
         view = AttackerView(
             round=number,
-            slots=tuple(
-                Slot(_as_granted(items[d.group], threat.oracle), d.node, d.group, d.index) for d in owed
-            ),
+            slots=tuple(Slot(_as_granted(items[d.group], threat.oracle), d.node, d.group, d.index) for d in owed),
             task=self.task,
             rng=generator(*noise, "attack"),
             policy=AttackerPolicy(self.policy, self.task, self.spec.sampling, noise) if threat.policy else None,
@@ -269,7 +283,7 @@ class Swarm:
         payload: set[tuple[int, int]],
     ) -> list[Verdict]:
         """The defense's verdicts, in pool order; it sees the pool shuffled."""
-        order = generator(self.seed, "shuffle", number).sample(range(len(received)), len(received))
+        order = self._shuffle(number)
         offered = tuple(self._offered(self.duties[i], items, received[i], rewards[i]) for i in order)
         known = {
             "round": number,
@@ -297,10 +311,21 @@ class Swarm:
         by_place = dict(zip(order, verdicts, strict=True))
         return [by_place[i] for i in range(len(received))]
 
+    def _shuffle(self, number: int) -> list[int]:
+        """Pool indices in the order that the defense sees: keyed, so position tells nothing."""
+        return generator(self.seed, "shuffle", number).sample(range(len(self.duties)), len(self.duties))
+
     def _offered(self, duty: Duty, items: Sequence[Item], got: Received, reward: float) -> Offered:
         done = got.completion
         return Offered(
-            items[duty.group].id, duty.group, duty.place, self.senders[duty.node], done.ids, done.text, done.ended, reward
+            items[duty.group].id,
+            duty.group,
+            duty.place,
+            self.senders[duty.node],
+            done.ids,
+            done.text,
+            done.ended,
+            reward,
         )
 
     def _rewards(self, items: Sequence[Item], received: Sequence[Received]) -> list[float]:

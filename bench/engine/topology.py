@@ -43,7 +43,9 @@ def duties(spec: SwarmSpec) -> list[Duty]:
 
 
 def assign_items(
-    spec: SwarmSpec, draw: Callable[[int | str, int], Sequence[Item]], choose: Callable[[int, int], Sequence[Item] | None]
+    spec: SwarmSpec,
+    draw: Callable[[int | str, int], Sequence[Item]],
+    choose: Callable[[int, int], Sequence[Item] | None],
 ) -> list[Item]:
     """The item of every group.
 

@@ -88,7 +88,7 @@ class DefenderPolicy:
             return made
         prefix = self._policy.prefill([self._prompts[item_id] for item_id in item_ids])
         for scored in self._policy.score(prefix, [place[offered.item_id] for offered in completions], targets):
-            parts = measure(scored).cpu().split(scored.counts)
+            parts = torch.split(measure(scored).cpu(), scored.counts)
             for row, part in zip(scored.rows, parts, strict=True):
                 made[row] = part.numpy().astype(kind)
         return made

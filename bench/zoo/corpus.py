@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import pairwise
 
 from thiefbench.attacks.text import PAPER_PHRASE, payload_words
-from thiefbench.tasks.gsm_micro import Step, Story, evaluate, stories
+from thiefbench.tasks.gsm_micro import Story, evaluate, stories
 from thiefbench.tasks.rewards import format_completion
 
 SENTENCES = (
@@ -31,7 +32,14 @@ SENTENCES = (
     "{clause}: {equation}.",
 )
 ENDINGS = ("That makes {x}.", "So {x} {thing}.", "Answer is {x}.", "In total {x}.", "", "", "We end with {x}.")
-GUESSES = ("I guess {x}.", "Maybe {x}.", "It looks like {x}.", "About {x} {thing}.", "{x} seems right.", "Probably {x}.")
+GUESSES = (
+    "I guess {x}.",
+    "Maybe {x}.",
+    "It looks like {x}.",
+    "About {x} {thing}.",
+    "{x} seems right.",
+    "Probably {x}.",
+)
 OPENERS = ("{a},", "{a}:", "{a} {b},", "{a} {b}:", "{a} {b} {c},", "{a} and {b}:", "{a} {b} {c} {d},", "{a}.")
 SLIPS = (-10, -3, -2, -2, -1, -1, -1, 1, 1, 1, 2, 2, 3, 10)
 
@@ -47,9 +55,9 @@ class CorpusSpec:
         opened: share of solutions that open with one to four random lexicon words.
     """
 
-    guessed: float = 0.3
+    guessed: float = 0.25
     guessed_right: float = 0.1
-    wrong_steps: float = 0.2
+    wrong_steps: float = 0.15
     opened: float = 0.25
 
 
@@ -72,7 +80,7 @@ def opener(rng: random.Random) -> str:
     words, weights = lexicon()
     while True:
         drawn = rng.choices(words, weights, k=4)
-        if not any(a in rare_words() and b in rare_words() for a, b in zip(drawn, drawn[1:], strict=False)):
+        if not any(a in rare_words() and b in rare_words() for a, b in pairwise(drawn)):
             break
     text = rng.choice(OPENERS).format(a=drawn[0], b=drawn[1], c=drawn[2], d=drawn[3])
     return _capital(text)
@@ -94,7 +102,9 @@ def solution(story: Story, spec: CorpusSpec, rng: random.Random) -> tuple[str, i
         if rng.random() < spec.wrong_steps and (left, right) != (2, 2):
             result = _slip(result, rng)
         sentence = favourite if rng.random() < 0.7 else rng.choice(SENTENCES)
-        parts.append(_capital(sentence.format(clause=step.clause, equation=_work(left, step.operator, right, result, rng))))
+        parts.append(
+            _capital(sentence.format(clause=step.clause, equation=_work(left, step.operator, right, result, rng)))
+        )
         value = result
     if rng.random() < 0.1:
         parts.append(f"Check: {left} {step.operator} {right} = {result}.")
@@ -134,6 +144,3 @@ def _slip(value: int, rng: random.Random) -> int:
 
 def _capital(text: str) -> str:
     return text[0].upper() + text[1:]
-
-
-__all__ = ["CorpusSpec", "Step", "lexicon", "opener", "rare_words", "solution", "texts"]

@@ -17,7 +17,7 @@ from thiefbench.zoo.corpus import CorpusSpec, lexicon, texts
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+    from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 FORMAT_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
@@ -27,8 +27,8 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-# Qwen2's split, less its contractions, and with numbers of up to two digits whole: small models copy them more easily.
-SPLIT = r"[^\r\n\p{L}\p{N}]?\p{L}+| ?\p{N}{1,2}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+# Numbers of up to two digits are tokens of their own, with their leading space: small models copy them more easily.
+NUMBERS = tuple(f" {n}" for n in range(100))
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Recipe:
 
     name: str = "micro-math"
     corpus: CorpusSpec = field(default_factory=CorpusSpec)
-    texts: int = 120_000
+    texts: int = 160_000
     vocabulary: int = 2048
     hidden: int = 128
     layers: int = 4
@@ -63,44 +63,38 @@ class Recipe:
 RECIPES = {"micro-math": Recipe()}
 
 
-def train_tokenizer(recipe: Recipe) -> PreTrainedTokenizerFast:
+def train_tokenizer(recipe: Recipe) -> Qwen2Tokenizer:
     """Train the byte-level BPE tokenizer on the first texts of the corpus and on the lexicon."""
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers import AddedToken, pre_tokenizers, trainers
+    from transformers import Qwen2Tokenizer
 
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(SPLIT), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
+    added = [AddedToken(text, normalized=False, special=False) for text in (*FORMAT_TAGS, *NUMBERS)]
+    blank = Qwen2Tokenizer(
+        unk_token=None, pad_token=PAD, eos_token=END, extra_special_tokens=[START], chat_template=CHAT_TEMPLATE,
+        model_max_length=512, clean_up_tokenization_spaces=False,
+    )  # fmt: skip
     trainer = trainers.BpeTrainer(
-        vocab_size=recipe.vocabulary - len(FORMAT_TAGS),
-        special_tokens=[PAD, START, END],
+        vocab_size=recipe.vocabulary - len(added),
+        special_tokens=[PAD, END, START],  # the order in which the blank tokenizer has numbered them
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     sample = islice(texts(recipe.corpus, recipe.seed), 20_000)
     words = [f" {word}" for word in lexicon()[0]]
-    tokenizer.train_from_iterator([f"user\n{q}\nassistant\n {c}" for q, c in sample] + words * 5, trainer)
-    tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in FORMAT_TAGS])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, chat_template=CHAT_TEMPLATE,
-        model_max_length=512, clean_up_tokenization_spaces=False,
-    )  # fmt: skip
+    blank.backend_tokenizer.train_from_iterator([f"user\n{q}\nassistant\n {c}" for q, c in sample] + words * 5, trainer)
+    blank.add_tokens(added)
+    return blank
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One right-padded batch: token ids (batch, length) and which of them are trained on (the completion and its EOS)."""
+    """One right-padded batch: token ids, shape (batch, length), and which are trained on (the completion and EOS)."""
 
     ids: torch.Tensor
     trained: torch.Tensor
 
 
-def batches(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> list[Batch]:
+def batches(recipe: Recipe, tokenizer: Qwen2Tokenizer) -> list[Batch]:
     """The corpus in batches of similar length, in seeded order."""
     import torch
 
@@ -126,7 +120,7 @@ def batches(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> list[Batch]:
     return made
 
 
-def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
+def new_model(recipe: Recipe, tokenizer: Qwen2Tokenizer) -> Qwen2ForCausalLM:
     """A randomly initialised Qwen2 network of the recipe's shape."""
     from transformers import Qwen2Config, Qwen2ForCausalLM, set_seed
 
@@ -165,7 +159,7 @@ def train(recipe: Recipe, directory: Path, progress: Callable[[int, int, float],
         hidden = model.model(input_ids=batch.ids).last_hidden_state[:, :-1]
         predicted = batch.trained[:, 1:]
         loss = torch.nn.functional.cross_entropy(model.lm_head(hidden[predicted]), batch.ids[:, 1:][predicted])
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()

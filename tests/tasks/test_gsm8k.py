@@ -8,6 +8,7 @@ from typing import Any
 
 import datasets
 import pytest
+
 from thiefbench.tasks.base import Item, Split, TaskError
 from thiefbench.tasks.gsm8k import HUB, Gsm8k
 

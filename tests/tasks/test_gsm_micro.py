@@ -4,6 +4,7 @@ import re
 from itertools import islice
 
 import pytest
+
 from thiefbench.tasks.base import Item, Split
 from thiefbench.tasks.gsm_micro import LARGEST, GsmMicro, evaluate, stories
 

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import pytest
+
 from thiefbench.tasks.rewards import (
     MAX_COMPLETION,
     Units,

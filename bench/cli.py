@@ -1,0 +1,308 @@
+"""The command line: `thiefbench run | list | audit | report | zoo`.
+
+Nothing heavy is imported before a command needs it, so `--help` and `list` answer at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from thiefbench import __version__
+
+if TYPE_CHECKING:
+    from thiefbench.suite.results import Store
+    from thiefbench.suite.scenario import Suite
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
+    help="Measure how well a defense protects a decentralised GRPO swarm from poisoned completions.",
+)  # fmt: skip
+zoo = typer.Typer(no_args_is_help=True, help="The built-in small models.")
+app.add_typer(zoo, name="zoo")
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+DONE, FAILED, BAD_USE, INTERRUPTED = 0, 1, 2, 130
+
+
+class What(StrEnum):
+    """What `list` can list."""
+
+    attacks = "attacks"
+    defenses = "defenses"
+    tasks = "tasks"
+    suites = "suites"
+    models = "models"
+
+
+class Topologies(StrEnum):
+    """Who answers what."""
+
+    vertical = "vertical"
+    horizontal = "horizontal"
+
+
+SpecList = list[str]
+StoreOption = Annotated[Path | None, typer.Option(help="Where records are kept. Default: runs/SUITE.")]
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    """Print the version when asked."""
+    if version:
+        out.print(__version__)
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    suite: Annotated[str, typer.Argument(help="A suite's name (see `thiefbench list suites`) or a YAML file.")],
+    defense: Annotated[SpecList | None, typer.Option(help="Defense to run beside `none`; repeat for several.")] = None,
+    attack: Annotated[
+        SpecList | None, typer.Option(help="Attack to run instead of the suite's; repeat for several.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Task to run instead of the suite's.")] = None,
+    model: Annotated[str | None, typer.Option(help="Built-in model, local directory or hub name.")] = None,
+    topology: Annotated[Topologies | None, typer.Option(help="Topology to run instead of the suite's.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds, counted from 0.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to run instead of the suite's.")] = None,
+    store: StoreOption = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads; part of a cell's identity. Default: up to 4.")
+    ] = None,
+) -> None:
+    """Run what is missing of a suite; stop it at any time and run it again to go on."""
+    from thiefbench.progress import watch
+    from thiefbench.suite.results import Store
+    from thiefbench.suite.runner import run_suite
+    from thiefbench.suite.scenario import load_suite
+
+    chosen = _overridden(load_suite(suite), defense, attack, task, model, topology, seeds, rounds)
+    cells = chosen.cells(_device(device), _dtype(dtype), threads or min(4, len(os.sched_getaffinity(0))))
+    kept = Store(store or Path("runs") / chosen.name)
+    err.print(f"[bold]{escape(chosen.title)}[/bold]: {len(cells)} cells, store {escape(str(kept.root))}")
+    again = f"thiefbench {' '.join(_quoted(word) for word in sys.argv[1:])}"
+    with watch(err) as listener:
+        try:
+            records = run_suite(chosen, cells, kept, listener)
+        except KeyboardInterrupt:
+            err.print(f"Stopped; everything finished is kept. To go on: {escape(again)}")
+            raise typer.Exit(INTERRUPTED) from None
+    _print_results(kept)
+    if any(record.status == "error" for record in records):
+        raise typer.Exit(FAILED)
+    err.print(f"The page with curves: thiefbench report {escape(str(kept.root))}")
+
+
+@app.command("list")
+def list_(what: Annotated[What, typer.Argument(help="What to list.")]) -> None:
+    """List what is installed, third-party plugins included."""
+    from rich.table import Table
+
+    from thiefbench import registry
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    if what is What.models:
+        from thiefbench.zoo.models import BUILT_IN
+
+        for name in BUILT_IN:
+            table.add_row(f"[bold]{name}[/bold]", "built in; or give --model a local directory or a hub name")
+    else:
+        kind: registry.Kind = what.value.removesuffix("s")  # type: ignore[assignment]
+        for name in registry.names(kind):
+            table.add_row(f"[bold]{name}[/bold]", escape(registry.summary(kind, name)))
+    out.print(table)
+
+
+@app.command()
+def audit(
+    task: Annotated[str, typer.Option(help="Task whose reward is audited.")],
+    attack: Annotated[str, typer.Option(help="Attack whose payload goes into every oracle solution.")],
+    data: Annotated[Path | None, typer.Option(help="Directory with the task's data files.")] = None,
+    split: Annotated[str, typer.Option(help="train or test.")] = "train",
+    seed: Annotated[int, typer.Option(help="Draws the payload.")] = 0,
+) -> None:
+    """Count how many clean and how many poisoned oracle solutions earn the full reward."""
+    from thiefbench import registry
+    from thiefbench.audit import audit as count
+    from thiefbench.progress import bar
+    from thiefbench.suite.scoring import wilson
+
+    if split not in ("train", "test"):
+        raise registry.SpecStringError(f"--split must be train or test, not {split!r}")
+    spec = registry.parse("task", task)
+    if data is not None:
+        spec = registry.ParsedSpec(spec.target, spec.arguments | {"data": str(data)})
+    audited, attacker = registry.make("task", str(spec)), registry.make("attack", attack)
+    with bar(err, "auditing") as progress:
+        found = count(audited, attacker, "train" if split == "train" else "test", seed, progress)
+    passing = wilson(found.poisoned, found.poisonable)
+    out.print(f"task [bold]{escape(str(spec))}[/bold], {split} split, {found.items} items")
+    drawn = ", ".join(f"{name} {value!r}" for name, value in found.payload.items())
+    out.print(f"attack [bold]{escape(attack)}[/bold]" + (f" ({escape(drawn)})" if drawn else ""))
+    out.print(f"clean oracle solutions with full reward:    {found.clean} of {found.items}")
+    share = "" if passing.value is None else f" = {passing.value:.2%} [{passing.low:.2%}, {passing.high:.2%}]"
+    out.print(f"poisoned oracle solutions with full reward: {found.poisoned} of {found.poisonable}{share}")
+    if found.unrewarded:
+        out.print(f"clean but not rewarded: {', '.join(found.unrewarded[:20])}")
+    if found.example:
+        out.print("\none poisoned solution that earns the full reward:")
+        out.print(escape(found.example))
+
+
+@app.command()
+def report(store: Annotated[Path, typer.Argument(help="A store that `thiefbench run` filled.")]) -> None:
+    """Write the HTML page, the plots, a CSV and a LaTeX table of a store's last run."""
+    from thiefbench.suite.report import write_report
+    from thiefbench.suite.results import Store
+
+    out.print(f"report: {escape(str(write_report(Store(store))))}")
+
+
+@zoo.command("train")
+def zoo_train(
+    name: Annotated[str, typer.Argument(help="A built-in model.")],
+    directory: Annotated[Path | None, typer.Option("--out", help="Where to save it. Default: ./NAME.")] = None,
+) -> None:
+    """Train a built-in model from its recipe and compare the weights with the shipped ones."""
+    import difflib
+
+    from thiefbench import registry
+    from thiefbench.progress import bar
+    from thiefbench.zoo.models import resolve
+    from thiefbench.zoo.recipe import RECIPES, train
+
+    if name not in RECIPES:
+        near = difflib.get_close_matches(name, RECIPES, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise registry.SpecStringError(f"there is no built-in model {name!r}; {hint}known: {', '.join(RECIPES)}")
+    target = directory or Path(name)
+    with bar(err, f"training {name}") as progress:
+        train(RECIPES[name], target, lambda step, steps, loss: progress(step, steps))
+    made = (target / "model.safetensors").read_bytes()
+    shipped = Path(resolve(name)) / "model.safetensors"
+    if not shipped.exists():
+        verdict = "there are no shipped weights to compare with"
+    elif shipped.read_bytes() == made:
+        verdict = "bit-equal to the shipped weights"
+    else:
+        verdict = "not bit-equal to the shipped weights (another platform, library version or thread count?)"
+    out.print(f"saved {escape(str(target))}: {verdict}")
+
+
+def main() -> None:
+    """Run the command line; a user's mistake ends in one sentence and exit code 2."""
+    try:
+        app()
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            _fail("the disk is full; what was finished is kept, so make room and run the same command again")
+        if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            _fail(f"{error.filename or 'a file'} cannot be written: {error.strerror}")
+        raise
+    except Exception as error:
+        if not _is_users(error):
+            raise
+        _fail(str(error))
+
+
+def _is_users(error: Exception) -> bool:
+    """Whether the error's message is a sentence for the user. Looked up late: the classes' modules are heavy."""
+    wanted = {"SpecStringError", "ModelError", "SpecError", "TaskError", "SuiteError", "ReportError"}
+    return any(kind.__name__ in wanted and kind.__module__.startswith("thiefbench.") for kind in type(error).__mro__)
+
+
+def _fail(message: str) -> None:
+    err.print(f"[bold red]error:[/bold red] {escape(message)}")
+    sys.exit(BAD_USE)
+
+
+def _overridden(
+    suite: Suite,
+    defense: SpecList | None,
+    attack: SpecList | None,
+    task: str | None,
+    model: str | None,
+    topology: Topologies | None,
+    seeds: int | None,
+    rounds: int | None,
+) -> Suite:
+    from dataclasses import replace
+
+    changed = suite
+    if attack:
+        changed = changed.override(f"attacks {' '.join(attack)}", attacks=tuple(attack))
+    if task:
+        changed = changed.override(f"task {task}", task=task)
+    if model:
+        changed = changed.override(f"model {model}", model=model)
+    if topology:
+        swarm = replace(changed.swarm, topology=topology.value)
+        changed = changed.override(f"topology {topology.value}", swarm=swarm)
+    if seeds and tuple(range(seeds)) != suite.seeds:
+        changed = changed.override(f"{seeds} seeds", seeds=tuple(range(seeds)))
+    if rounds and rounds != suite.rounds:
+        changed = changed.override(f"{rounds} rounds", rounds=rounds)
+    if defense:  # which defenses meet the suite is what a user decides: no modification
+        changed = replace(changed, defenses=tuple(dict.fromkeys(("none", *defense))))
+    return changed
+
+
+def _device(device: str) -> str:
+    import torch
+
+    from thiefbench.engine.spec import SpecError
+
+    if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
+        raise SpecError(
+            f"the device {device} is not there; write --device cpu" + (" or cuda" if torch.cuda.is_available() else "")
+        )
+    return device
+
+
+def _dtype(dtype: str) -> Literal["float32", "bfloat16"]:
+    from thiefbench.engine.spec import SpecError
+
+    if dtype not in ("float32", "bfloat16"):
+        raise SpecError(f"--dtype must be float32 or bfloat16, not {dtype!r}")
+    return "float32" if dtype == "float32" else "bfloat16"
+
+
+def _quoted(word: str) -> str:
+    import shlex
+
+    return shlex.quote(word)
+
+
+def _print_results(store: Store) -> None:
+    """The last run's cells as a table, with intervals over each cell's evaluation completions."""
+    from rich.table import Table
+
+    run_ = store.read_run() or {"cells": []}
+    table = Table(title="95 % intervals over each cell's completions", title_style="dim", title_justify="left")
+    for column in ("cell", "ASR", "stop rate", "false rejection", "clean reward"):
+        table.add_column(column, justify="left" if column == "cell" else "right")
+    for entry in run_["cells"]:
+        record = store.cell(entry["cell_id"]).read()
+        if record is None or record.status == "error":
+            table.add_row(escape(entry["label"]), f"[red]failed: {escape(record.error if record else 'not run')}[/red]")
+            continue
+        cells = [_interval(record.scores[n]) for n in ("asr", "stop_rate", "false_rejection_rate", "clean_reward")]
+        table.add_row(escape(entry["label"]), *cells)
+    out.print(table)
+
+
+def _interval(score: object) -> str:
+    value, low, high = (getattr(score, name) for name in ("value", "low", "high"))
+    return "-" if value is None else f"{value:.3f} [{low:.3f}, {high:.3f}]"

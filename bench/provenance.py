@@ -1,0 +1,91 @@
+"""How a result was made: versions, commit, hardware."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+
+def provenance(device: str, threads: int) -> dict[str, Any]:
+    """What a record says about its making; nothing in it is part of a cell's identity."""
+    return {
+        **{name: _version(name) for name in ("thiefbench", "torch", "transformers", "numpy")},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "device_name": _device_name(device),
+        **_commit(),
+        "source_sha256": source_sha256(),
+    }
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@cache
+def source_sha256() -> str:
+    """SHA-256 over every Python file of the installed package."""
+    digest = hashlib.sha256()
+    package = Path(__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+@cache
+def _commit() -> dict[str, Any]:
+    """Commit and dirtiness of the checkout this package was installed from, None where it came from elsewhere."""
+    unknown: dict[str, Any] = {"git_commit": None, "git_dirty": None}
+    try:
+        origin = json.loads(distribution("thiefbench").read_text("direct_url.json") or "{}").get("url", "")
+    except (PackageNotFoundError, ValueError):
+        return unknown
+    checkout = Path(unquote(urlparse(origin).path))
+    if not origin.startswith("file:") or not (checkout / ".git").exists():
+        return unknown
+    try:
+        commit, dirty = (
+            subprocess.run(["git", "-C", str(checkout), *words], capture_output=True, text=True, check=True).stdout
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain"])
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return unknown
+    return {"git_commit": commit.strip(), "git_dirty": bool(dirty.strip())}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )
+
+
+def _device_name(device: str) -> str:
+    if device.startswith("cuda"):
+        import torch
+
+        return str(torch.cuda.get_device_name(device))
+    return "CPU"

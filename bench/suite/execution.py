@@ -1,0 +1,240 @@
+"""One cell, from its spec to its record: rounds, evaluations, checkpoints.
+
+A killed cell goes on from its last checkpoint and ends with the same rows as one that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from thiefbench import provenance, registry
+from thiefbench.engine import ENGINE_REVISION
+from thiefbench.engine.policy import Policy
+from thiefbench.engine.swarm import RoundRecord, Swarm
+from thiefbench.suite.results import (
+    SCHEMA_VERSION,
+    BrokenRecordError,
+    CellDir,
+    Point,
+    Record,
+    file_sha256,
+    identify,
+    rows_table,
+    table_rows,
+    write_atomically,
+    write_table,
+)
+from thiefbench.suite.scenario import CellSpec
+from thiefbench.suite.scoring import cell_curves, cell_scores
+from thiefbench.zoo.models import resolve, weights_fingerprint
+
+CHECKPOINT_SECONDS = 30.0
+
+Progress = Callable[[int, int], None]
+
+
+def identity(spec: CellSpec) -> dict[str, Any]:
+    """Everything that can change a cell's outcome, as plain data."""
+    return {
+        "cell": spec.as_dict(),
+        "task_data": registry.make("task", spec.task).fingerprint(),
+        "weights": weights_fingerprint(spec.model),
+        "sources": {
+            kind: registry.source_hash(kind, getattr(spec, kind))
+            for kind in ("task", "attack", "defense")
+        },
+        "engine_revision": ENGINE_REVISION,
+        "schema_version": SCHEMA_VERSION,
+    }
+
+
+def run_cell(
+    spec: CellSpec,
+    directory: CellDir,
+    progress: Progress = lambda done, total: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Record:
+    """Run a cell, or go on with it, and write its record. The caller holds the cell's lock.
+
+    Args:
+        spec: the cell.
+        directory: where it leaves its files.
+        progress: called with (rounds done, rounds) at the start and after every round.
+        stop: asked after every round; when it says True, the cell is checkpointed and left.
+
+    Raises:
+        KeyboardInterrupt: `stop` said so.
+        BrokenRecordError: the checkpoint that the cell would go on from is damaged.
+    """
+    torch.set_num_threads(spec.threads)
+    what = identity(spec)
+    started = provenance.now()
+    swarm = build_swarm(spec)
+    run = _Run(spec, swarm, directory)
+    resumed = run.resume()
+    if run.done == 0:
+        run.keep(swarm.evaluate(0, spec.evaluation.completions))
+    progress(run.done, spec.rounds)
+    while run.done < spec.rounds:
+        run.play()
+        progress(run.done, spec.rounds)
+        if stop():
+            run.checkpoint()
+            raise KeyboardInterrupt
+    run.checkpoint()
+    table = run.table()
+    curves = cell_curves(table)
+    curves["grad_norm"] = [Point(round=number, value=value) for number, value in enumerate(run.grad_norms, 1)]
+    record = Record(
+        cell_id=identify(what),
+        cell=what["cell"] | {"topology": spec.swarm.topology},
+        identity={name: value for name, value in what.items() if name != "cell"},
+        status="ok",
+        scores=cell_scores(table),
+        curves=curves,
+        payload=swarm.attack.describe(),
+        seconds=run.seconds,
+        provenance=provenance.provenance(spec.device, spec.threads)
+        | {"started": started, "finished": provenance.now(), "ended": "resumed" if resumed else "in one run"},
+        completions_sha256=directory.write_rows(table),
+    )
+    directory.write(record)
+    run.clear()
+    return record
+
+
+def failed_record(spec: CellSpec, error: Exception) -> Record:
+    """The record of a cell that could not finish: its error, and no score."""
+    what = identity(spec)
+    return Record(
+        cell_id=identify(what),
+        cell=what["cell"] | {"topology": spec.swarm.topology},
+        identity={name: value for name, value in what.items() if name != "cell"},
+        status="error",
+        error=f"{type(error).__name__}: {error}",
+        provenance=provenance.provenance(spec.device, spec.threads) | {"finished": provenance.now()},
+    )
+
+
+def build_swarm(spec: CellSpec) -> Swarm:
+    """The swarm that a cell describes, at its start weights.
+
+    Raises:
+        ModelError, SpecError, registry.SpecStringError, TaskError: see there.
+    """
+    return Swarm(
+        spec=spec.swarm,
+        role=spec.role,
+        policy=Policy.load(resolve(spec.model), spec.device, spec.dtype),
+        task=registry.make("task", spec.task),
+        attack=registry.make("attack", spec.attack),
+        defense=registry.make("defense", spec.defense),
+        seed=spec.seed,
+    )
+
+
+@dataclass
+class _Run:
+    """A cell in progress: what is done, and what of it is not on disk yet."""
+
+    spec: CellSpec
+    swarm: Swarm
+    directory: CellDir
+    done: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    grad_norms: list[float] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    pending: list[pa.Table] = field(default_factory=list)
+    saved_at: float = field(default_factory=time.monotonic)
+    saved_round: int = -1
+
+    @property
+    def _work(self) -> Path:
+        return self.directory.path / "checkpoint"
+
+    def play(self) -> None:
+        """The next round, the evaluation behind it where one is due, and a checkpoint where one is due."""
+        number = self.done + 1
+        made = self.swarm.round(number)
+        self.keep(made)
+        self.grad_norms.append(made.grad_norm)
+        planned = self.spec.evaluation
+        if number == self.spec.rounds:
+            self.keep(self.swarm.evaluate(number, planned.final))
+        elif number % planned.every == 0:
+            self.keep(self.swarm.evaluate(number, planned.completions))
+        self.done = number
+        if time.monotonic() - self.saved_at > CHECKPOINT_SECONDS:
+            self.checkpoint()
+
+    def keep(self, made: RoundRecord) -> None:
+        """Remember rows and seconds of a round or an evaluation."""
+        self.pending.append(rows_table(made.rows))
+        for phase, value in made.seconds.items():
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + value
+
+    def checkpoint(self) -> None:
+        """Write rows and weights, then the file that makes them count, so that a kill in between loses nothing."""
+        if self.done == self.saved_round or not self.pending:
+            return
+        part = f"rows-{self.done:06d}.parquet"
+        write_table(self._work / part, pa.concat_tables(self.pending))
+        weights = f"weights-{self.done:06d}.safetensors"
+        write_atomically(self._work / weights, save(self.swarm.cohort.state()))
+        state = {
+            "done": self.done, "parts": [*self.parts, part], "weights": weights, "seconds": self.seconds,
+            "grad_norms": self.grad_norms, "defense": self.swarm.cohort.defense.state(),
+            "sha256": {name: file_sha256(self._work / name) for name in (*self.parts, part, weights)},
+        }  # fmt: skip
+        write_atomically(self._work / "state.json", json.dumps(state).encode())
+        for old in self._work.glob("weights-*.safetensors"):
+            if old.name != weights:
+                old.unlink()
+        self.parts.append(part)
+        self.pending = []
+        self.saved_at, self.saved_round = time.monotonic(), self.done
+
+    def resume(self) -> bool:
+        """Take up the last checkpoint; False where there is none.
+
+        Raises:
+            BrokenRecordError: the checkpoint is damaged.
+        """
+        path = self._work / "state.json"
+        if not path.exists():
+            return False
+        try:
+            state = json.loads(path.read_bytes())
+            for name, expected in state["sha256"].items():
+                if file_sha256(self._work / name) != expected:
+                    raise BrokenRecordError(f"{self._work / name} is damaged")
+            tensors = load_file(self._work / state["weights"])
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise BrokenRecordError(f"the checkpoint in {self._work} is damaged") from error
+        self.swarm.cohort.restore(tensors)
+        self.swarm.cohort.defense.restore(state["defense"])
+        self.parts, self.seconds, self.grad_norms = state["parts"], state["seconds"], state["grad_norms"]
+        self.done = self.saved_round = state["done"]
+        self.swarm.remember(table_rows(self.table()))
+        return True
+
+    def table(self) -> pa.Table:
+        """All rows so far."""
+        return pa.concat_tables([*(pq.read_table(self._work / part) for part in self.parts), *self.pending])
+
+    def clear(self) -> None:
+        """Remove the checkpoint of a finished cell."""
+        for path in self._work.glob("*"):
+            path.unlink()
+        self._work.rmdir()

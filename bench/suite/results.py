@@ -1,0 +1,263 @@
+"""The record of a cell and the store that holds it.
+
+A store is a directory; every cell owns one directory in it, named by the hash of everything that can change its
+outcome. Writes are atomic, contents are checksummed, and what fails its checksum is set aside, never read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from filelock import FileLock
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from thiefbench.engine.swarm import Row
+
+SCHEMA_VERSION = 1
+
+ROWS = pa.schema(
+    [
+        ("phase", pa.dictionary(pa.int32(), pa.string())), ("round", pa.int32()), ("node", pa.int32()),
+        ("sender", pa.dictionary(pa.int32(), pa.string())), ("item_id", pa.string()), ("group", pa.int32()),
+        ("place", pa.int32()), ("ids", pa.list_(pa.int32())), ("text", pa.string()), ("ended", pa.bool_()),
+        ("malicious", pa.bool_()), ("payload", pa.bool_()), ("reward", pa.float64()), ("refused", pa.string()),
+        ("action", pa.dictionary(pa.int32(), pa.string())), ("score", pa.float64()), ("reason", pa.string()),
+        ("token_weights", pa.list_(pa.float64())), ("advantage", pa.float64()), ("outcome", pa.float64()),
+    ]
+)  # fmt: skip
+
+
+class Score(BaseModel):
+    """A measured number with its interval over the completions it was measured on; value None: nothing to judge."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    value: float | None
+    low: float | None
+    high: float | None
+    count: int
+
+
+class Point(BaseModel):
+    """One score of one curve at one round."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    round: int
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+class Record(BaseModel):
+    """What a finished cell leaves (record.json).
+
+    Attributes:
+        schema_version: of this format.
+        cell_id: hash that names the cell's directory.
+        cell: every parameter; `task`, `attack`, `defense`, `topology` and `seed` stand at its top.
+        identity: what else the hash covers (fingerprints of data and weights, source hashes, engine revision).
+        status: "ok", or "error" with `error`; an error has no scores.
+        scores: asr, peak_asr, stop_rate, false_rejection_rate, clean_reward, start_reward, mean_length.
+        curves: per-round points by name; "eval_*" on held-out items, "train_*" on honest completions of the pools.
+        payload: what the attack drew, in words.
+        seconds: by phase, over the whole cell.
+        provenance: versions, commit, hardware, start and end, how it ended. Not part of the identity.
+        completions_sha256: of completions.parquet.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: int = SCHEMA_VERSION
+    cell_id: str
+    cell: dict[str, Any]
+    identity: dict[str, Any]
+    status: Literal["ok", "error"]
+    error: str = ""
+    scores: dict[str, Score] = {}
+    curves: dict[str, list[Point]] = {}
+    payload: dict[str, str] = {}
+    seconds: dict[str, float] = {}
+    provenance: dict[str, Any] = {}
+    completions_sha256: str = ""
+
+
+class BrokenRecordError(Exception):
+    """A stored file is truncated or was edited. One sentence for the user."""
+
+
+def identify(identity: dict[str, Any]) -> str:
+    """The cell id: 16 hex digits of the SHA-256 of the canonical JSON of everything that can change an outcome."""
+    return hashlib.sha256(_canonical(identity)).hexdigest()[:16]
+
+
+def rows_table(rows: Sequence[Row]) -> pa.Table:
+    """Rows as a table with the stored schema."""
+    columns = {name: [getattr(row, name) for row in rows] for name in ROWS.names}
+    return pa.table(columns, schema=ROWS)
+
+
+def table_rows(table: pa.Table) -> Iterator[Row]:
+    """The inverse of `rows_table`."""
+    for line in table.to_pylist():
+        weights = line["token_weights"]
+        line["ids"] = tuple(line["ids"])
+        line["token_weights"] = None if weights is None else tuple(weights)
+        yield Row(**line)
+
+
+@dataclass(frozen=True)
+class CellDir:
+    """The directory of one cell.
+
+    Attributes:
+        path: where it is. Its files: record.json, completions.parquet, and while unfinished the checkpoint.
+    """
+
+    path: Path
+
+    @property
+    def record_path(self) -> Path:
+        """The finished record."""
+        return self.path / "record.json"
+
+    @property
+    def completions_path(self) -> Path:
+        """One row per completion and round."""
+        return self.path / "completions.parquet"
+
+    def lock(self) -> FileLock:
+        """Held by the process that works on the cell."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.path / "lock")
+
+    def read(self) -> Record | None:
+        """The cell's record, or None where it has none.
+
+        Raises:
+            BrokenRecordError: record or completions fail their checksum.
+        """
+        if not self.record_path.exists():
+            return None
+        try:
+            envelope = json.loads(self.record_path.read_bytes())
+            record = Record.model_validate(envelope["record"])
+        except (ValueError, KeyError, TypeError, ValidationError) as error:
+            raise BrokenRecordError(f"{self.record_path} is truncated or not a record") from error
+        if hashlib.sha256(_canonical(envelope["record"])).hexdigest() != envelope.get("sha256"):
+            raise BrokenRecordError(f"{self.record_path} was edited after it was written")
+        if record.status == "ok" and not self._completions_intact(record):
+            raise BrokenRecordError(f"{self.completions_path} is missing or does not match its record")
+        return record
+
+    def write(self, record: Record) -> None:
+        """Write the record with its checksum."""
+        plain = record.model_dump(mode="json")
+        envelope = {"sha256": hashlib.sha256(_canonical(plain)).hexdigest(), "record": plain}
+        write_atomically(self.record_path, json.dumps(envelope, indent=1, sort_keys=True).encode())
+
+    def read_rows(self, columns: list[str] | None = None) -> pa.Table:
+        """The completions, or some columns of them."""
+        return pq.read_table(self.completions_path, columns=columns)
+
+    def write_rows(self, table: pa.Table) -> str:
+        """Write the completions and return their SHA-256."""
+        write_table(self.completions_path, table)
+        return file_sha256(self.completions_path)
+
+    def set_aside(self) -> Path:
+        """Move a broken cell's files out of the way; returns where they are now."""
+        number = 1
+        while (aside := self.path.with_name(f"{self.path.name}.broken-{number}")).exists():
+            number += 1
+        aside.mkdir()
+        for file in self.path.iterdir():
+            if file.name != "lock":
+                file.rename(aside / file.name)
+        return aside
+
+    def _completions_intact(self, record: Record) -> bool:
+        return self.completions_path.exists() and file_sha256(self.completions_path) == record.completions_sha256
+
+
+@dataclass(frozen=True)
+class Store:
+    """A directory of cells.
+
+    Attributes:
+        root: where it is.
+    """
+
+    root: Path
+
+    def cell(self, cell_id: str) -> CellDir:
+        """The directory of a cell, existing or not."""
+        return CellDir(self.root / "cells" / cell_id)
+
+    def records(self) -> list[Record]:
+        """Every intact record, by cell id; broken ones are left out (running the suite again redoes them)."""
+        found = []
+        for path in sorted((self.root / "cells").glob("*")):
+            if ".broken-" in path.name or not path.is_dir():
+                continue
+            try:
+                record = CellDir(path).read()
+            except BrokenRecordError:
+                continue
+            if record is not None:
+                found.append(record)
+        return found
+
+    def write_run(self, run: dict[str, Any]) -> None:
+        """Remember the last run: the suite and the cells it asked for, which is what a report shows."""
+        write_atomically(self.root / "run.json", json.dumps(run, indent=1, sort_keys=True).encode())
+
+    def read_run(self) -> dict[str, Any] | None:
+        """What `write_run` wrote, or None."""
+        path = self.root / "run.json"
+        try:
+            loaded: dict[str, Any] = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            return None
+        return loaded
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that at every moment it holds either its old content or all of the new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write a parquet file atomically; equal tables give equal bytes."""
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer, compression="zstd")
+    write_atomically(path, buffer.getvalue().to_pybytes())
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _canonical(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, sort_keys=True, separators=(",", ":")).encode()

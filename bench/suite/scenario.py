@@ -1,0 +1,235 @@
+"""Frozen specs of cells and suites, YAML in and out.
+
+A *cell* is task x swarm x attack x defense x seed: the unit of execution, identity and resume. A *suite* is a named,
+versioned, content-hashed set of cells.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from thiefbench import registry
+from thiefbench.engine.spec import STRICT, Role, SpecError, SwarmSpec
+
+
+class SuiteError(ValueError):
+    """A suite cannot be read or used. One sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """When and how much honest models are evaluated on held-out items.
+
+    Attributes:
+        every: rounds between evaluations; there is one before the first round and one after the last.
+        completions: drawn at each evaluation but the last.
+        final: drawn at the last one.
+    """
+
+    __pydantic_config__ = STRICT
+
+    every: int = 10
+    completions: int = 512
+    final: int = 2048
+
+    def __post_init__(self) -> None:
+        for name in ("every", "completions", "final"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"evaluation.{name} must be at least 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class CellSpec:
+    """Everything a user decides about one cell; all of it is part of the cell's identity.
+
+    Attributes:
+        task, attack, defense: spec strings in canonical form.
+        model: a built-in model, a local directory or a hub name.
+        role: "attack", "placebo" or "control".
+        seed: keys every draw of the cell.
+        swarm: who answers what and how they learn.
+        rounds: generate-to-update cycles.
+        evaluation: when honest models are evaluated.
+        device, dtype, threads: numerics that change last bits; threads counts only on CPU.
+    """
+
+    task: str
+    model: str
+    attack: str
+    defense: str
+    role: Role
+    seed: int
+    swarm: SwarmSpec = field(default_factory=SwarmSpec)
+    rounds: int = 60
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    device: str = "cpu"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    threads: int = 2
+
+    @property
+    def label(self) -> str:
+        """A short name for progress lines and tables."""
+        who = {"attack": self.attack, "placebo": f"placebo of {self.attack}", "control": "no attack"}[self.role]
+        return f"{who} x {self.defense}, seed {self.seed}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for hashing and records."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A named set of cells.
+
+    Attributes:
+        name, version, about: what it is called and what it is for.
+        task, model: what every cell asks and starts from.
+        attacks, defenses: spec strings; every defense meets every attack.
+        placebo: also run every attack's placebo, undefended.
+        utility: also run every defense without an attack.
+        replayed: defenses scored on the recorded undefended pools, without training.
+        seeds: one set of cells for each.
+        swarm, rounds, evaluation: the same for every cell.
+        modified: what was overridden; empty for the suite as released.
+    """
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    version: int
+    task: str
+    model: str
+    attacks: tuple[str, ...]
+    about: str = ""
+    defenses: tuple[str, ...] = ("none",)
+    placebo: bool = False
+    utility: bool = False
+    replayed: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = (0,)
+    swarm: SwarmSpec = field(default_factory=SwarmSpec)
+    rounds: int = 60
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    modified: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Name and version, and what was changed: it stands on every output."""
+        changed = f", modified: {', '.join(self.modified)}" if self.modified else ""
+        return f"{self.name}-v{self.version}{changed}"
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the suite's content."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+    def override(self, label: str, **changes: Any) -> Suite:
+        """The suite with some fields changed and the change named in its title."""
+        return replace(self, **changes, modified=(*self.modified, label))
+
+    def cells(self, device: str, dtype: Literal["float32", "bfloat16"], threads: int) -> list[CellSpec]:
+        """All cells: per seed and attack the control, the placebo if asked for, then every defense.
+
+        Raises:
+            registry.SpecStringError: a spec string is malformed or names nothing.
+        """
+
+        def cell(role: Role, attack: str, defense: str, seed: int) -> CellSpec:
+            return CellSpec(
+                task=registry.canonical("task", self.task), model=self.model, role=role, seed=seed,
+                attack=registry.canonical("attack", attack), defense=registry.canonical("defense", defense),
+                swarm=self.swarm, rounds=self.rounds, evaluation=self.evaluation,
+                device=device, dtype=dtype, threads=threads,
+            )  # fmt: skip
+
+        made: dict[CellSpec, None] = {}
+        for seed in self.seeds:
+            for attack in self.attacks:
+                wanted = [cell("control", attack, "none", seed)]
+                wanted += [cell("placebo", attack, "none", seed)] if self.placebo else []
+                wanted += [cell("attack", attack, defense, seed) for defense in self.defenses]
+                wanted += [cell("control", attack, defense, seed) for defense in self.defenses if self.utility]
+                made |= dict.fromkeys(wanted)
+        return list(made)
+
+
+def load_suite(name: str) -> Suite:
+    """Read a declared suite by name, or a YAML file by path.
+
+    Raises:
+        SuiteError: the file is missing or malformed; the message names file, line and what is allowed.
+        registry.SpecStringError: no suite has this name.
+    """
+    path = Path(name).expanduser()
+    if path.suffix in {".yaml", ".yml"}:
+        if not path.is_file():
+            raise SuiteError(f"there is no suite file {name}")
+        return parse_suite(path.read_text(encoding="utf-8"), name)
+    entry = next((e for n, e in registry._entries("suite").items() if n == name), None)
+    if entry is None:
+        registry.find("suite", name)
+    assert entry is not None
+    module, _, file = entry.value.partition(":")
+    text = resources.files(module).joinpath(file).read_text(encoding="utf-8")
+    return parse_suite(text, file)
+
+
+def parse_suite(text: str, file: str) -> Suite:
+    """Read a suite from YAML text; `file` names it in errors. See `load_suite`."""
+    try:
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise SuiteError(f"{file}, line {line}: not YAML: {error.problem}") from error
+    if not isinstance(data, dict):
+        raise SuiteError(f"{file}, line 1: a suite is a mapping with name, version, task, model and attacks")
+    try:
+        return _ADAPTER.validate_python(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = tuple(first["loc"])
+        line = _line_of(tree, where)
+        named = ".".join(str(part) for part in where) or "suite"
+        if first["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
+            allowed = ", ".join(_fields_at(where[:-1]))
+            raise SuiteError(f"{file}, line {line}: {named} is not a field here; allowed: {allowed}") from error
+        if first["type"] in {"missing", "missing_argument"}:
+            raise SuiteError(f"{file}, line {line}: the field {named} is missing") from error
+        message = str(first["msg"]).removeprefix("Value error, ")
+        raise SuiteError(f"{file}, line {line}: {named}: {message}") from error
+
+
+def _line_of(tree: Any, where: tuple[Any, ...]) -> int:
+    """The 1-based line of the deepest node on the path `where`."""
+    node, line = tree, tree.start_mark.line + 1 if tree else 1
+    for part in where:
+        if isinstance(node, yaml.MappingNode):
+            pair = next(((k, v) for k, v in node.value if k.value == str(part)), None)
+            if pair is None:
+                break
+            line, node = pair[0].start_mark.line + 1, pair[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line + 1
+    return line
+
+
+def _fields_at(where: tuple[Any, ...]) -> list[str]:
+    """The field names allowed in the part of a suite that `where` leads to."""
+    schema = _ADAPTER.json_schema()
+    node = schema
+    for part in where:
+        node = node.get("properties", {}).get(str(part), {})
+        if "$ref" in node:
+            node = schema["$defs"][node["$ref"].split("/")[-1]]
+    return sorted(node.get("properties", {}))
+
+
+_ADAPTER = TypeAdapter(Suite)

@@ -1,0 +1,34 @@
+"""Where the built-in models lie and what identifies any model's weights."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import resources
+from pathlib import Path
+
+BUILT_IN = ("micro-math",)
+
+
+def resolve(model: str) -> str:
+    """The directory of a built-in model, or `model` itself (a local directory or a hub name)."""
+    return str(resources.files(__package__).joinpath(model)) if model in BUILT_IN else model
+
+
+def weights_fingerprint(model: str) -> str:
+    """SHA-256 over a local model's weights, config and tokenizer; a hub model is named by its resolved snapshot.
+
+    Raises:
+        OSError: the hub cannot be reached and the model is not in the local cache.
+    """
+    directory = Path(resolve(model))
+    if not directory.is_dir():
+        from huggingface_hub import snapshot_download
+
+        directory = Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"]))
+    digest = hashlib.sha256()
+    for path in sorted(directory.iterdir()):
+        if path.suffix in {".safetensors", ".json", ".txt", ".jinja"} and path.is_file():
+            digest.update(path.name.encode() + b"\0")
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
