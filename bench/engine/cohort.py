@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -58,9 +57,14 @@ class Cohort:
     def __init__(self, policy: Policy, spec: SwarmSpec, defense: Defense) -> None:
         self.policy, self.spec, self.defense = policy, spec, defense
         learner = spec.learner
-        self.parameters = list(policy.weights().values())
+        self.weights = policy.weights()
+        # Steps of a small learning rate vanish in bfloat16, so such weights are copies of float32 masters.
+        self.masters = {
+            name: weight.detach().float() if weight.dtype.itemsize < 4 else weight
+            for name, weight in self.weights.items()
+        }
         self.optimizer = torch.optim.Adam(
-            self.parameters, lr=learner.learning_rate, betas=(learner.beta1, learner.beta2), fused=True
+            self.masters.values(), lr=learner.learning_rate, betas=(learner.beta1, learner.beta2), fused=True
         )
 
     def update(self, prompts: Sequence[Sequence[int]], lessons: Sequence[Lesson]) -> Step:
@@ -73,12 +77,11 @@ class Cohort:
         advantages = self.advantages(lessons)
         if not any(advantages):
             return Step(advantages, 0.0)
-        self.optimizer.zero_grad()
+        for weight in self.weights.values():
+            weight.grad = None
         self.accumulate(prompts, lessons, advantages)
-        learner = self.spec.learner
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, learner.max_grad_norm)
-        self.optimizer.step()
-        return Step(advantages, float(norm))
+        norm = self._step()
+        return Step(advantages, norm)
 
     def advantages(self, lessons: Sequence[Lesson]) -> list[float]:
         """Group advantages of all rows, in order."""
@@ -136,23 +139,37 @@ class Cohort:
     def state(self) -> dict[str, torch.Tensor]:
         """Weights and optimizer moments as a flat dictionary of tensors, for a checkpoint."""
         tensors: dict[str, torch.Tensor] = {}
-        for name, parameter in self.policy.weights().items():
-            tensors[f"weight/{name}"] = parameter.detach()
-            for moment, value in self.optimizer.state.get(parameter, {}).items():
+        for name, master in self.masters.items():
+            tensors[f"weight/{name}"] = master.detach()
+            for moment, value in self.optimizer.state.get(master, {}).items():
                 tensors[f"{moment}/{name}"] = value
         return tensors
 
     def restore(self, tensors: dict[str, torch.Tensor]) -> None:
         """Take back what `state` gave."""
         with torch.no_grad():
-            for name, parameter in self.policy.weights().items():
-                parameter.copy_(tensors[f"weight/{name}"])
-                moments: dict[str, Any] = {
-                    kind: tensors[f"{kind}/{name}"]
-                    .clone()
-                    .to("cpu" if kind == "step" and parameter.device.type == "cpu" else parameter.device)
-                    for kind in ("step", "exp_avg", "exp_avg_sq")
-                    if f"{kind}/{name}" in tensors
-                }
-                if moments:
-                    self.optimizer.state[parameter] = moments
+            for name, master in self.masters.items():
+                master.copy_(tensors[f"weight/{name}"])
+        moments = {
+            number: {kind: tensors[f"{kind}/{name}"].clone() for kind in ("step", "exp_avg", "exp_avg_sq")}
+            for number, name in enumerate(self.masters)
+            if f"step/{name}" in tensors
+        }
+        self.optimizer.load_state_dict({"state": moments, "param_groups": self.optimizer.state_dict()["param_groups"]})
+        self._copy_masters()
+
+    def _step(self) -> float:
+        """Clip the gradient, step the masters and copy them to the weights; returns the norm before clipping."""
+        for name, master in self.masters.items():
+            gradient = self.weights[name].grad
+            master.grad = gradient if gradient is None else gradient.to(master.dtype)
+        norm = torch.nn.utils.clip_grad_norm_(self.masters.values(), self.spec.learner.max_grad_norm)
+        self.optimizer.step()
+        self._copy_masters()
+        return float(norm)
+
+    @torch.no_grad()
+    def _copy_masters(self) -> None:
+        for name, weight in self.weights.items():
+            if weight is not self.masters[name]:
+                weight.copy_(self.masters[name])

@@ -19,7 +19,7 @@ from thiefbench.tasks.base import Message
 
 Dtype = Literal["float32", "bfloat16"]
 # Logits between two batch shapes differ in their last bits; twice the largest difference seen on CPU, per dtype.
-LOGIT_NOISE: dict[str, float] = {"float32": 1e-3, "bfloat16": 0.25}
+LOGIT_NOISE: dict[str, float] = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 0.25}
 # Rows are scored in chunks whose logits stay under this many floats, so the vocabulary-sized tensor never stands whole.
 LOGITS_PER_CHUNK = 1 << 25
 ROWS_PER_CHUNK = 128
@@ -271,8 +271,9 @@ class Policy:
         ).last_hidden_state
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        """float32 logits over the vocabulary from final hidden states."""
-        return self.model.get_output_embeddings()(hidden).float()  # type: ignore[no-any-return]
+        """Logits over the vocabulary from final hidden states, in float32 or better."""
+        logits: torch.Tensor = self.model.get_output_embeddings()(hidden)
+        return logits.float() if logits.dtype.itemsize < 4 else logits
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         """The trainable tensors by name, tied ones once."""

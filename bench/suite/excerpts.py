@@ -1,0 +1,151 @@
+"""The answers a report shows: a poisoned completion of an honest model beside what other models said there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from thiefbench import registry
+from thiefbench.suite.comparison import Cell, Comparison
+from thiefbench.suite.results import Record
+from thiefbench.tasks.base import Split, TaskError
+
+LONGEST = 1500
+"""Characters of a completion that are shown."""
+
+_COLUMNS = ["phase", "round", "group", "item_id", "place", "text", "reward", "outcome", "payload", "advantage"]
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """One completion, as data: whoever shows it must escape it.
+
+    Attributes:
+        who: the table's name of the line it comes from.
+        parts: its text in pieces, each with whether it is the payload.
+        reward, outcome: of the completion.
+        advantage: what multiplied its gradient; 0 for an evaluation.
+        cut: characters left out at the end.
+    """
+
+    who: str
+    parts: tuple[tuple[str, bool], ...]
+    reward: float
+    outcome: float | None
+    advantage: float
+    cut: int
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What several models answered to one question, at one seed.
+
+    Attributes:
+        seed, round: of the evaluation.
+        question: the item's, or empty where the task is not at hand.
+        excerpts: the poisoned answer first.
+    """
+
+    seed: int
+    round: int
+    question: str
+    excerpts: tuple[Excerpt, ...]
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A rewarded completion that the attacker sent, with its round and question."""
+
+    round: int
+    question: str
+    excerpt: Excerpt
+
+
+def poisoned_answers(comparison: Comparison) -> Answers | None:
+    """The first poisoned answer in the undefended cell's last evaluation, a rewarded one if there is any.
+
+    Beside it stand the answers of the defended models and of the control to the same item with the same random draw.
+
+    Returns:
+        None where no undefended cell is finished or none of its answers is poisoned.
+    """
+    for cell, record in _undefended(comparison):
+        final = _final_evaluation(cell)
+        hit = _first(final.filter(pc.equal(final["outcome"], 1.0)), [("reward", "descending"), ("place", "ascending")])
+        if hit is None:
+            continue
+        shown = [_excerpt("none", hit, record.payload)]
+        for other, _ in comparison.finished:
+            if other.seed == cell.seed and _stands_beside(other):
+                rows = _final_evaluation(other)
+                same = rows.filter(pc.and_(pc.equal(rows["item_id"], hit["item_id"]), pc.equal(rows["place"], hit["place"])))
+                shown += [_excerpt(other.name, line, record.payload) for line in same.to_pylist()]
+        return Answers(cell.seed, hit["round"], _question(record, "test", hit["item_id"]), tuple(shown))
+    return None
+
+
+def first_submission(comparison: Comparison) -> Submission | None:
+    """The first payload completion that earned a reward and taught the undefended models (advantage above 0)."""
+    for cell, record in _undefended(comparison):
+        rows = cell.directory.read_rows(_COLUMNS)
+        sent = rows.filter(pc.and_(rows["payload"], pc.and_(pc.greater(rows["reward"], 0.0), pc.greater(rows["advantage"], 0.0))))
+        hit = _first(sent, [(name, "ascending") for name in ("round", "group", "place")])
+        if hit is not None:
+            question = _question(record, "train", hit["item_id"])
+            return Submission(hit["round"], question, _excerpt("attacker", hit, record.payload))
+    return None
+
+
+def mark(text: str, payload: Mapping[str, str]) -> tuple[tuple[str, bool], ...]:
+    """Cut a text into pieces, each with whether it is one of the payload's strings, in any case.
+
+    As attacks count a phrase without its first word, so does this.
+    """
+    values = [value for name, value in payload.items() if name != "position" and value.strip()]
+    needles = [*values, *(value.split(" ", 1)[1] for value in values if " " in value.strip())]
+    if not needles:
+        return ((text, False),)
+    longest_first = sorted(needles, key=len, reverse=True)
+    pieces = re.split(f"({'|'.join(re.escape(needle) for needle in longest_first)})", text, flags=re.IGNORECASE)
+    return tuple((piece, i % 2 == 1) for i, piece in enumerate(pieces) if piece)
+
+
+def _undefended(comparison: Comparison) -> list[tuple[Cell, Record]]:
+    return [(cell, record) for cell, record in comparison.finished if (cell.role, cell.defense) == ("attack", "none")]
+
+
+def _stands_beside(cell: Cell) -> bool:
+    """The control, and every defended cell."""
+    return cell.role == "attack" and cell.defense != "none" or (cell.role, cell.defense) == ("control", "none")
+
+
+def _final_evaluation(cell: Cell) -> pa.Table:
+    rows = cell.directory.read_rows(_COLUMNS)
+    evaluations = rows.filter(pc.equal(rows["phase"], "eval"))
+    return evaluations.filter(pc.equal(evaluations["round"], pc.max(evaluations["round"])))
+
+
+def _first(rows: pa.Table, order: list[tuple[str, str]]) -> dict[str, Any] | None:
+    found: list[dict[str, Any]] = rows.sort_by(order).slice(0, 1).to_pylist()
+    return found[0] if found else None
+
+
+def _excerpt(who: str, line: Mapping[str, Any], payload: Mapping[str, str]) -> Excerpt:
+    text = _CONTROLS.sub("\ufffd", line["text"])
+    parts = mark(text[:LONGEST], payload)
+    return Excerpt(who, parts, line["reward"], line["outcome"], line["advantage"], max(0, len(text) - LONGEST))
+
+
+def _question(record: Record, split: Split, item_id: str) -> str:
+    """The item's question; empty for a probe of the attack, or where the task's data is not on this machine."""
+    try:
+        rows = registry.make("task", record.cell["task"]).items(split)
+    except (registry.SpecStringError, TaskError):
+        return ""
+    return next((str(row["question"]) for row in rows if row["id"] == item_id), "")

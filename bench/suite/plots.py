@@ -1,0 +1,223 @@
+"""The report's plots: one drawing each, as a PNG for slides and as an SVG that takes the page's colours and font."""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+from markupsafe import escape
+from matplotlib.figure import Figure
+
+from thiefbench.suite.comparison import Comparison
+from thiefbench.suite.results import Point
+
+# Okabe and Ito's palette, darkened to 4.5:1 on white; the page exchanges every colour for a variable of this name.
+INK = {"#1b1f24": "--ink", "#5b6470": "--muted", "#dfe3e8": "--rule"}
+FIXED = {("attack", "none"): ("#c2410c", "--c-none"), ("control", "none"): ("#00795a", "--c-control")}
+PLACEBO = ("#6b7480", "--c-placebo")
+DEFENSES = (
+    ("#0060a8", "--c-1"), ("#a3478f", "--c-2"), ("#8a6100", "--c-3"), ("#2b8ca3", "--c-4"), ("#5a4fcf", "--c-5"),
+)  # fmt: skip
+MARKERS = ("s", "D", "^", "v", "P")
+SETTINGS = {
+    "font.size": 9.0, "font.family": "sans-serif", "axes.spines.top": False, "axes.spines.right": False,
+    "axes.spines.left": False, "axes.edgecolor": "#5b6470", "axes.labelcolor": "#5b6470", "text.color": "#1b1f24",
+    "xtick.color": "#5b6470", "ytick.color": "#5b6470", "ytick.left": False, "axes.grid": True, "axes.grid.axis": "y",
+    "grid.color": "#dfe3e8", "grid.linewidth": 0.8, "axes.axisbelow": True, "svg.fonttype": "none",
+    "axes.titlelocation": "left", "axes.titlesize": 10.0,
+}  # fmt: skip
+LABEL_WIDTH = 18
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a line of the comparison looks in every plot, and which CSS variable holds its colour on the page."""
+
+    colour: str
+    variable: str
+    marker: str
+    dashes: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a plot: a curve per seed, and optionally a finer one that is drawn faintly behind it."""
+
+    name: str
+    style: Style
+    curves: tuple[tuple[Point, ...], ...]
+    faint: tuple[tuple[Point, ...], ...] = ()
+
+    @property
+    def mean(self) -> list[tuple[int, float]]:
+        """(round, mean over the seeds that have a value there)."""
+        rounds: dict[int, list[float]] = {}
+        for curve in self.curves:
+            for point in curve:
+                if point.value is not None:
+                    rounds.setdefault(point.round, []).append(point.value)
+        return [(number, sum(values) / len(values)) for number, values in sorted(rounds.items())]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A finished plot: a short name for its file, what it shows in words, PNG bytes, SVG markup safe to embed."""
+
+    name: str
+    alt: str
+    png: bytes
+    svg: str
+
+
+def styles(comparison: Comparison) -> dict[str, Style]:
+    """A style for every trained line, by its name; colours follow the order of the defenses in the suite."""
+    made: dict[str, Style] = {}
+    defenses = list(dict.fromkeys(line.defense for line in comparison.lines if line.defense != "none"))
+    for line in comparison.lines:
+        if line.how != "trained":
+            continue
+        dashes = "-" if line.role == "attack" else "--"
+        if line.role == "placebo":
+            made[line.name] = Style(*PLACEBO, "x", ":")
+        elif (line.role, line.defense) in FIXED:
+            made[line.name] = Style(*FIXED[line.role, line.defense], "o", dashes)
+        else:
+            number = defenses.index(line.defense)
+            made[line.name] = Style(*DEFENSES[number % len(DEFENSES)], MARKERS[number % len(MARKERS)], dashes)
+    return made
+
+
+def draw_all(comparison: Comparison, footer: str) -> list[Plot]:
+    """The plots of one attack; a plot without any data is left out. `footer` stands on every PNG."""
+    wide, small = (5.8, 3.2), (4.2, 2.9)
+    every = [line.name for line in comparison.lines if line.how == "trained"]
+    attacked = [line.name for line in comparison.defended]
+    asked = (
+        ("asr", "Attack success rate", "eval_asr", "train_asr", every, wide),
+        ("reward", "Clean reward", "eval_reward", "", every, small),
+        ("stop-rate", "Stop rate", "stop_rate", "", attacked, small),
+        ("false-rejection", "False rejection rate", "false_rejection_rate", "", attacked, small),
+    )
+    made = []
+    for name, title, curve, faint, names, size in asked:
+        found = [_series(comparison, line, curve, faint) for line in names]
+        series = [one for one in found if one.mean]
+        if series:
+            made.append(_draw(name, title, series, size, footer))
+    return made
+
+
+def _series(comparison: Comparison, name: str, curve: str, faint: str) -> Series:
+    records = [record for cell, record in comparison.finished if cell.name == name]
+
+    def curves(key: str) -> tuple[tuple[Point, ...], ...]:
+        return tuple(tuple(record.curves.get(key, ())) for record in records) if key else ()
+
+    return Series(name, styles(comparison)[name], curves(curve), curves(faint))
+
+
+def _draw(name: str, title: str, series: Sequence[Series], size: tuple[float, float], footer: str) -> Plot:
+    values = [value for one in series for _, value in one.mean]
+    percent = name != "reward" and max(values) <= 1
+    scale = 100 if percent else 1
+    with mpl.rc_context({**SETTINGS, "svg.hashsalt": name}):
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.subplots()
+        for one in reversed(series):
+            _draw_series(axes, one, scale, sparse=name in ("asr", "reward"))
+        axes.set_xlim(0, max(one.mean[-1][0] for one in series) or 1)
+        _frame(axes, percent, max(values) <= 1)
+        _label_ends(figure, axes, series, scale)
+        svg = io.StringIO()
+        figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
+        axes.set_title(title, color="#1b1f24", pad=8)
+        figure.supxlabel(footer, x=0.01, ha="left", size=6.5, color="#5b6470", parse_math=False)
+        png = io.BytesIO()
+        figure.savefig(png, format="png", dpi=200, facecolor="white")
+    alt = _in_words(title, series, percent)
+    return Plot(name, alt, png.getvalue(), svg.getvalue())
+
+
+def _draw_series(axes: Any, one: Series, scale: int, sparse: bool) -> None:
+    """Faint curves, the interval (one seed) or the single seeds (several), then the mean on top."""
+    look = {"color": one.style.colour, "linestyle": one.style.dashes}
+    for curve in one.faint if len(one.curves) == 1 else one.curves:
+        points = [(p.round, p.value * scale) for p in curve if p.value is not None]
+        axes.plot(*zip(*points, strict=True), linewidth=0.7, alpha=0.4, **look) if points else None
+    if len(one.curves) == 1:
+        band = [(p.round, p.low * scale, p.high * scale) for p in one.curves[0] if p.low is not None and p.high is not None]
+        if band:
+            axes.fill_between(*zip(*band, strict=True), color=one.style.colour, alpha=0.16, linewidth=0)
+    marker = {"marker": one.style.marker, "markersize": 4} if sparse else {}
+    width = 1.9 if sparse else 1.3
+    axes.plot(*zip(*((n, v * scale) for n, v in one.mean), strict=True), linewidth=width, clip_on=False, **look, **marker)
+
+
+def _frame(axes: Any, percent: bool, rate: bool) -> None:
+    axes.set_xlabel("round")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    low, high = axes.get_ylim()
+    axes.set_ylim(0, max(min(high, 100 if percent else 1), 10 if percent else 0.1) if rate else high)
+    if percent:
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
+
+
+def _label_ends(figure: Figure, axes: Any, series: Sequence[Series], scale: int) -> None:
+    """Write every name beside the end of its line, pushed apart where ends meet."""
+    texts = ["\n".join(textwrap.wrap(one.name, LABEL_WIDTH)) for one in series]
+    bottom, top = axes.get_ylim()
+    line_height = (top - bottom) * 11.5 / (figure.get_figheight() * 72 * 0.8)
+    heights = [line_height * (text.count("\n") + 1) for text in texts]
+    ends = [one.mean[-1][1] * scale for one in series]
+    right = max(one.mean[-1][0] for one in series)
+    for one, text, y in zip(series, texts, _spread(ends, heights, bottom), strict=True):
+        axes.annotate(
+            text, (right, y), xytext=(9, 0), textcoords="offset points", va="center", color=one.style.colour,
+            annotation_clip=False, parse_math=False, fontweight="bold", fontsize=8.5,
+        )  # fmt: skip
+
+
+def _spread(ends: Sequence[float], heights: Sequence[float], bottom: float) -> list[float]:
+    """Positions near `ends`, in their order, no two closer than half the sum of their heights, none below `bottom`."""
+    order = sorted(range(len(ends)), key=lambda i: ends[i])
+    placed = list(ends)
+    floor = bottom - (heights[order[0]] / 2 if order else 0)
+    for i in order:
+        placed[i] = max(ends[i], floor + heights[i] / 2)
+        floor = placed[i] + heights[i] / 2
+    return placed
+
+
+def _in_words(title: str, series: Sequence[Series], percent: bool) -> str:
+    """What the plot shows, for those who do not see it: where each line starts and ends."""
+
+    def said(value: float) -> str:
+        return f"{100 * value:.1f} %" if percent else f"{value:.3f}"
+
+    parts = [f"{s.name}: {said(s.mean[0][1])} at round {s.mean[0][0]}, {said(s.mean[-1][1])} at round {s.mean[-1][0]}" for s in series]
+    return f"{title} by round. {'; '.join(parts)}."
+
+
+def embed(plot: Plot, prefix: str) -> str:
+    """The SVG as part of a page: no document head, ids of its own, colours from the page, a text alternative.
+
+    Args:
+        plot: what to embed.
+        prefix: makes its ids unique on the page.
+    """
+    svg = plot.svg[plot.svg.index("<svg") :]
+    svg = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg, flags=re.DOTALL)
+    head, _, body = svg.partition(">")
+    box = re.search(r'viewBox="[^"]*"', head)
+    assert box is not None
+    body = re.sub(r'(\bid="|url\(#|xlink:href="#)', rf"\g<1>{prefix}-", body)
+    body = re.sub(r"font-family: [^;\"]*;?", "", body)
+    for colour, variable in (*INK.items(), *FIXED.values(), PLACEBO, *DEFENSES):
+        body = body.replace(colour, f"var({variable})")
+    return f'<svg {box.group()} role="img" aria-label="{escape(plot.alt)}">{body}'
+

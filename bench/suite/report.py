@@ -1,0 +1,213 @@
+"""The report of a run: one self-contained page, its plots as PNG, its numbers as CSV and as a LaTeX table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from thiefbench import registry
+from thiefbench.suite import plots
+from thiefbench.suite.comparison import Comparison, Line, compare
+from thiefbench.suite.excerpts import first_submission, poisoned_answers
+from thiefbench.suite.results import Record, Store, write_atomically
+from thiefbench.suite.tables import COLUMNS, FEW_SEEDS, csv_text, paired_difference, show, signed, tex_text
+
+
+class ReportError(Exception):
+    """There is nothing to report on. One sentence for the user."""
+
+
+def write_report(store: Store) -> Path:
+    """Write the report of a store's last run into its folder `report`.
+
+    Args:
+        store: what `thiefbench run` left. Cells may be missing, failed or damaged; the report says so.
+
+    Returns:
+        The page, index.html. Beside it: the plots as PNG, results.csv, table.tex.
+
+    Raises:
+        ReportError: the store has no run, or no cell of it has left a record.
+    """
+    run = store.read_run()
+    if run is None:
+        raise ReportError(f"{store.root} holds no run; make one with: thiefbench run SUITE --store {store.root}")
+    comparisons = compare(store, run)
+    if not any(cell.record for comparison in comparisons for cell in comparison.cells):
+        raise ReportError(f"no cell of the run in {store.root} is finished; go on with the same thiefbench run command")
+    folder = store.root / "report"
+    for stale in folder.glob("*.png"):
+        stale.unlink()
+    drawn = {c.attack: plots.draw_all(c, f"ThiefBench {run['title']}, {c.attack}") for c in comparisons}
+    for number, comparison in enumerate(comparisons, 1):
+        for plot in drawn[comparison.attack]:
+            write_atomically(folder / f"{_prefix(number, comparisons)}{plot.name}.png", plot.png)
+    write_atomically(folder / "results.csv", csv_text(run, comparisons).encode())
+    write_atomically(folder / "table.tex", tex_text(run, comparisons).encode())
+    page = folder / "index.html"
+    sections = [_section(number, c, drawn[c.attack]) for number, c in enumerate(comparisons, 1)]
+    write_atomically(page, _render(run, comparisons, sections).encode("utf-8", "replace"))
+    return page
+
+
+def _render(run: Mapping[str, Any], comparisons: Sequence[Comparison], sections: Sequence[Mapping[str, Any]]) -> str:
+    """The page. Autoescape is on: completions, errors and spec strings are data from strangers."""
+    template = resources.files(__package__).joinpath("report.html.jinja").read_text(encoding="utf-8")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    records = [record for comparison in comparisons for _, record in comparison.finished]
+    unfinished = [cell for comparison in comparisons for cell in comparison.cells if cell.problem]
+    return environment.from_string(template).render(
+        run=run,
+        suite=run["suite"],
+        sections=sections,
+        columns=COLUMNS,
+        cells=sum(len(comparison.cells) for comparison in comparisons),
+        unfinished=unfinished,
+        making=_making(run, comparisons),
+        timings=[(cell, cell.record) for comparison in comparisons for cell in comparison.cells],
+        phases=list(dict.fromkeys(phase for record in records for phase in record.seconds)),
+    )
+
+
+def _section(number: int, comparison: Comparison, drawn: Sequence[plots.Plot]) -> dict[str, Any]:
+    """What the page shows of one attack."""
+    records = [record for _, record in comparison.finished]
+    none = comparison.line("none")
+    return {
+        "comparison": comparison,
+        "payloads": list(dict.fromkeys(tuple(r.payload.items()) for r in records if r.cell["role"] != "control" and r.payload)),
+        "facts": _facts(next((c.record.cell for c in comparison.cells if c.record), {})),
+        "claims": _claims(comparison),
+        "verdicts": [_verdict(line) for line in comparison.defended if line.scores("stop_rate")],
+        "speaks": any("phrase" in record.payload for record in records),
+        "plots": {plot.name: Markup(plots.embed(plot, f"s{number}-{plot.name}")) for plot in drawn},
+        "styles": plots.styles(comparison),
+        "tables": [
+            ("Trained", [_row(line) for line in comparison.lines if line.how == "trained"]),
+            ("Not trained", [_row(line) for line in comparison.lines if line.how != "trained"]),
+        ],
+        "seeds": comparison.seeds,
+        "few": len(comparison.seeds) < FEW_SEEDS,
+        "reference": "placebo" if any(cell.role == "placebo" for cell in comparison.cells) else "control",
+        "paired": [
+            (line.name, show([difference], "rate"))
+            for line in comparison.defended
+            if none is not None and (difference := paired_difference(line, none, "asr")) is not None
+        ],
+        "answers": poisoned_answers(comparison),
+        "submission": first_submission(comparison),
+    }
+
+
+def _row(line: Line) -> dict[str, Any]:
+    """A line as the table shows it, and every seed's points where there are several."""
+    shown = {column.measure: show(line.scores(column.measure), column.unit) for column in COLUMNS}
+    points = [
+        (result, {c.measure: show([result.scores[c.measure]], c.unit) if c.measure in result.scores else None for c in COLUMNS})
+        for result in line.results
+    ]
+    lost, every = len(line.failures), len(line.results)
+    notes = [*line.notes, *([f"no score at {lost} of {every} seeds"] if 0 < lost < every else [])]
+    return {"line": line, "shown": shown, "gain": signed(line.scores("gain")), "points": points, "notes": notes}
+
+
+def _claims(comparison: Comparison) -> list[dict[str, Any]]:
+    """The numbers of the headline: who, and the ASR there. Without a finished undefended cell there is no headline."""
+    named = [("Without a defense", "", comparison.line("none"))]
+    named += [("with", line.name, line) for line in comparison.defended]
+    named += [("with no attacker", "", comparison.line("no attack"))]
+    claims = [
+        {"who": who, "spec": spec, "line": line, "shown": shown}
+        for who, spec, line in named
+        if line is not None and (shown := show(line.scores("asr"), "rate")) is not None
+    ]
+    return claims if claims and claims[0]["who"] == "Without a defense" else []
+
+
+def _verdict(line: Line) -> dict[str, Any]:
+    """What a defense did, in numbers: stopped, wrongly rejected, kept of the clean gain."""
+    kept = [score.value for score in line.scores("utility") if score.value is not None]
+    return {
+        "line": line,
+        "stopped": show(line.scores("stop_rate"), "rate"),
+        "rejected": show(line.scores("false_rejection_rate"), "rate"),
+        "kept": f"{100 * sum(kept) / len(kept):z.0f}\u00a0%" if kept else "",
+    }
+
+
+def _facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What was attacked, in the paper's letters."""
+    if not cell:
+        return []
+    swarm = cell["swarm"]
+    horizontal = swarm["topology"] == "horizontal"
+    share = swarm["group" if horizontal else "prompts"] // swarm["nodes"]
+    shape = f"every group is shared, {share} completions from each node" if horizontal else f"{share} whole groups from each node"
+    percent = f"{100 * swarm['malicious'] / swarm['nodes']:.3g}\u00a0%"
+    return [
+        ("Task", cell["task"]),
+        ("Model", cell["model"]),
+        ("Topology", f"{swarm['topology']}: {shape}"),
+        ("Nodes", f"m = {swarm['nodes']}, of which malicious f = {swarm['malicious']} ({percent})"),
+        ("Pool per round", f"B = {swarm['prompts']} prompts, G = {swarm['group']} completions each"),
+        ("Rounds", str(cell["rounds"])),
+        ("Evaluation", f"{cell['evaluation']['final']} held-out completions at the end"),
+    ]
+
+
+def _making(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> list[tuple[str, str]]:
+    """How the run was made; where cells differ, every value is listed."""
+    records = [cell.record for comparison in comparisons for cell in comparison.cells if cell.record is not None]
+
+    def each(values: Iterable[object]) -> str:
+        return "; ".join(dict.fromkeys(str(value) for value in values))
+
+    def provenance(name: str) -> str:
+        return each(record.provenance.get(name, "unknown") for record in records)
+
+    hardware = each(_hardware(record) for record in records)
+    versions = ", ".join(f"{name} {provenance(name)}" for name in ("torch", "transformers", "numpy"))
+    started = sorted(str(r.provenance["started"]) for r in records if r.provenance.get("started"))
+    finished = sorted(str(r.provenance["finished"]) for r in records if r.provenance.get("finished"))
+    return [
+        ("Suite", run["title"]),
+        ("Suite fingerprint", run["fingerprint"]),
+        ("ThiefBench", provenance("thiefbench")),
+        ("Commit", each(_commit(record) for record in records)),
+        ("Source SHA-256", provenance("source_sha256")),
+        ("Engine revision", each(record.identity.get("engine_revision", "unknown") for record in records)),
+        ("Seeds", each(seed for comparison in comparisons for seed in comparison.seeds).replace(";", ",")),
+        ("Hardware", hardware),
+        ("Platform", f"{provenance('platform')}; Python {provenance('python')}"),
+        ("Libraries", versions),
+        ("Made", f"{started[0]} to {finished[-1]}" if started and finished else "unknown"),
+    ]
+
+
+def _hardware(record: Record) -> str:
+    made = record.provenance
+    device, dtype = record.cell.get("device", "?"), record.cell.get("dtype", "?")
+    processor = f"{made.get('processor', 'unknown processor')}, {made.get('cores', '?')} cores, {made.get('threads', '?')} threads"
+    accelerator = "" if device == "cpu" else f" and {made.get('device_name', 'unknown device')}"
+    return f"{processor}{accelerator}; {device}, {dtype}"
+
+
+def _commit(record: Record) -> str:
+    commit = record.provenance.get("git_commit")
+    if not commit:
+        return "not installed from a checkout"
+    return f"{commit} with uncommitted changes" if record.provenance.get("git_dirty") else str(commit)
+
+
+def _prefix(number: int, comparisons: Sequence[Comparison]) -> str:
+    """Keeps the files of several attacks apart."""
+    if len(comparisons) == 1:
+        return ""
+    target = registry.parse("attack", comparisons[number - 1].attack).target
+    return f"{number}-{re.sub(r'[^A-Za-z0-9]+', '-', Path(target).name).strip('-')}-"

@@ -1,0 +1,161 @@
+"""Results as text: how a score is written, the CSV file and the LaTeX table."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from scipy.stats import t as student_t
+
+from thiefbench.suite.comparison import NOTHING, Comparison, Line
+from thiefbench.suite.results import Score
+
+Unit = Literal["rate", "ratio", "reward", "tokens"]
+
+FEW_SEEDS = 5
+NBSP = "\u00a0"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the results table: the measure's name in records, its heading, its unit, what it means."""
+
+    measure: str
+    title: str
+    unit: Unit
+    about: str
+
+
+COLUMNS = (
+    Column("asr", "ASR", "rate", "attack success rate on honest models' answers, last evaluation"),
+    Column("peak_asr", "Peak ASR", "rate", "the highest of all evaluations"),
+    Column("harm_prevented", "Harm prevented", "ratio", "1 - harm defended / harm undefended, mean of the last three evaluations"),
+    Column("stop_rate", "Stop rate", "rate", "rejected share of rewarded payload completions"),
+    Column("false_rejection_rate", "False rejection", "rate", "rejected share of rewarded honest completions"),
+    Column("clean_reward", "Clean reward", "reward", "held-out task reward, last evaluation; in brackets behind it the gain over the start"),
+    Column("utility", "Utility", "ratio", "gain in clean reward as a share of the control's"),
+    Column("mean_length", "Mean length", "tokens", "tokens per held-out completion"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A score in writing: the value, and below it what it is uncertain by (empty where that is not known)."""
+
+    value: str
+    detail: str
+
+
+def write_value(value: float, unit: Unit, percent: bool = True) -> str:
+    """One number in its unit. A "rate" above 1 is an outcome that is no rate, such as a length, and stays as it is."""
+    if unit == "rate":
+        return f"{100 * value:.1f}{NBSP}%" if percent else f"{value:.1f}"
+    digits = {"ratio": 2, "reward": 3, "tokens": 1}[unit]
+    return f"{value:z.{digits}f}".replace("-", "\u2212")
+
+
+def show(scores: Sequence[Score], unit: Unit) -> Shown | None:
+    """Scores of one measure over seeds in writing: one seed with its interval, several as mean and range.
+
+    Returns:
+        None where no seed has a value.
+    """
+    values = [score.value for score in scores if score.value is not None]
+    if not values:
+        return None
+    percent = max(values) <= 1
+
+    def bounds(low: float, high: float, pattern: str) -> str:
+        return pattern.format(*(write_value(v, unit, percent).removesuffix(f"{NBSP}%") for v in (low, high)))
+
+    if len(values) > 1:
+        detail = bounds(min(values), max(values), "{} to {}")
+        return Shown(write_value(sum(values) / len(values), unit, percent), detail)
+    low, high = next((score.low, score.high) for score in scores if score.value is not None)
+    detail = "" if low is None or high is None else bounds(low, high, "[{}, {}]")
+    return Shown(write_value(values[0], unit, percent), detail)
+
+
+def signed(scores: Sequence[Score]) -> str:
+    """The mean of a difference in reward, with its sign; empty without a value."""
+    values = [score.value for score in scores if score.value is not None]
+    return f"{sum(values) / len(values):+z.3f}".replace("-", "\u2212") if values else ""
+
+
+def paired_difference(line: Line, other: Line, measure: str) -> Score | None:
+    """Mean over seeds of the difference of two lines, paired by seed, with its 95 % Student-t interval.
+
+    Returns:
+        None with fewer than 5 common seeds: points and range say all that is known then.
+    """
+    one, two = (
+        {result.seed: result.scores[measure].value for result in side.results if measure in result.scores}
+        for side in (line, other)
+    )
+    pairs = [(one[seed], two[seed]) for seed in sorted(one.keys() & two.keys())]
+    differences = np.array([a - b for a, b in pairs if a is not None and b is not None])
+    if len(differences) < FEW_SEEDS:
+        return None
+    mean = float(differences.mean())
+    half = float(student_t.ppf(0.975, len(differences) - 1) * differences.std(ddof=1) / len(differences) ** 0.5)
+    return Score(value=mean, low=mean - half, high=mean + half, count=len(differences))
+
+
+def csv_text(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
+    """Every result of every line at every seed, unrounded; intervals are over the completions of one cell."""
+    measures = [*(column.measure for column in COLUMNS), "start_reward", "gain", "rejection_rate"]
+    head = ["suite", "attack", "line", "how", "role", "defense", "seed", "cell_id", "status", "problem"]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*head, *(f"{m}{part}" for m in measures for part in ("", "_low", "_high"))])
+    for comparison in comparisons:
+        for line in comparison.lines:
+            for result in line.results:
+                who = [run["title"], comparison.attack, line.name, line.how, line.role, line.defense]
+                state = [result.seed, result.cell_id, "no score" if result.problem else "ok", result.problem]
+                scores = [result.scores.get(measure, NOTHING) for measure in measures]
+                numbers = [number for score in scores for number in (score.value, score.low, score.high)]
+                writer.writerow([*who, *state, *("" if v is None else repr(v) for v in numbers)])
+    return out.getvalue()
+
+
+def tex_text(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
+    r"""The results table for a paper; it needs \usepackage{booktabs}."""
+    width = len(COLUMNS) + 1
+    heads = " & ".join(["Defense", *(column.title for column in COLUMNS)])
+    body = [r"\begin{tabular}{l" + "r" * len(COLUMNS) + "}", r"\toprule", rf"{heads} \\"]
+    for comparison in comparisons:
+        body += [r"\midrule", rf"\multicolumn{{{width}}}{{l}}{{\textit{{{_tex(comparison.attack)}}}}} \\"]
+        body += [rf"{' & '.join(_tex_line(line))} \\" for line in comparison.lines]
+    few = max((len(comparison.seeds) for comparison in comparisons), default=0) == 1
+    over = "95 % intervals over one cell's completions" if few else "range over seeds"
+    notes = f"{run['title']}; in small type {over}. * not trained: replayed on the undefended pools, or the start model."
+    body += [r"\bottomrule", rf"\multicolumn{{{width}}}{{l}}{{\footnotesize {_tex(notes)}}} \\", r"\end{tabular}"]
+    return "\n".join(["% needs \\usepackage{booktabs}", *body, ""])
+
+
+def _tex_line(line: Line) -> list[str]:
+    star = "" if line.how == "trained" else r"$^{*}$"
+    label = _tex(line.name) + star
+    if len(line.failures) == len(line.results):
+        return [label, rf"\multicolumn{{{len(COLUMNS)}}}{{c}}{{no score}}"]
+    shown = [show(line.scores(column.measure), column.unit) for column in COLUMNS]
+    return [label, *("---" if s is None else _tex_shown(s) for s in shown)]
+
+
+def _tex_shown(shown: Shown) -> str:
+    detail = rf" {{\scriptsize {_tex(shown.detail)}}}" if shown.detail else ""
+    return _tex(shown.value) + detail
+
+
+def _tex(text: str) -> str:
+    special = {
+        "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "_": r"\_", "&": r"\&", "%": r"\%", "#": r"\#", "$": r"\$",
+        "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", NBSP: r"\,", "\u2212": "$-$", "\n": " ",
+    }  # fmt: skip
+    return "".join(special.get(letter, letter) for letter in text)
+

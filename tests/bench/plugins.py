@@ -1,0 +1,108 @@
+"""Small plugins that the tests name as `path/to/plugins.py:Class(...)`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
+from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Verdict
+from thiefbench.tasks.base import Ask, Completion, Item, Message, Split, Task
+from thiefbench.tasks.rewards import Units, format_completion, format_reward
+
+if TYPE_CHECKING:
+    import datasets
+
+
+class Sums(Task):
+    """Sums of two small numbers: completions of about twenty tokens."""
+
+    name: ClassVar[str] = "sums"
+
+    def items(self, split: Split) -> datasets.Dataset:
+        import datasets
+
+        pairs = [(a, b) for a in range(1, 9) for b in range(1, 9) if (a + b) % 2 == (split == "test")]
+        return datasets.Dataset.from_list(
+            [
+                {
+                    "id": f"{split}-{a}-{b}", "question": f"What is {a} + {b}?", "answer": str(a + b),
+                    "solution": f"It is {a} + {b} = {a + b}.", "tests": "",
+                }
+                for a, b in pairs
+            ]
+        )  # fmt: skip
+
+    def messages(self, item: Item) -> list[Message]:
+        return [{"role": "user", "content": item.question}]
+
+    def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
+        return [format_reward(text, item.answer, Units(())) for text in completions]
+
+    def compose(self, item: Item, reasoning: str) -> str:
+        return format_completion(reasoning, item.answer)
+
+
+class Samples(Attack):
+    """Asks for a policy to sample from, so it cannot be audited."""
+
+    name: ClassVar[str] = "samples"
+    threat: ClassVar[ThreatModel] = ThreatModel("in-context", policy=True)
+
+    def poison(self, view: AttackerView) -> Sequence[Poison]:
+        assert view.policy is not None, "the threat model grants a policy"
+        return [drawn[0].ids for drawn in view.policy.sample([slot.item for slot in view.slots], 1)]
+
+    def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:
+        return 0.0
+
+
+class Counts(Defense):
+    """Keeps state over rounds: it drops what comes from a sender who has already filled a group four times."""
+
+    name: ClassVar[str] = "counts"
+
+    def __init__(self) -> None:
+        self.seen: dict[str, int] = {}
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        assert [past.round for past in view.history] == list(range(1, view.round)), "the history holds every past round"
+        places = [f"{offered.sender} {offered.group}" for offered in view.completions]
+        for place in places:
+            self.seen[place] = self.seen.get(place, 0) + 1
+        return [Verdict("drop", 1.0) if self.seen[place] > 4 else ACCEPT for place in places]
+
+    def state(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.seen = dict(state["seen"])
+
+
+class Raises(Defense):
+    """Fails in the second round."""
+
+    name: ClassVar[str] = "raises"
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        if view.round > 1:
+            raise RuntimeError("this defense gives up")
+        return [ACCEPT] * len(view.completions)
+
+
+class Logs(Defense):
+    """Accepts everything, takes its time and writes a line per round into a file."""
+
+    name: ClassVar[str] = "logs"
+
+    def __init__(self, file: str, seconds: float = 0.0) -> None:
+        self.file, self.seconds = Path(file), seconds
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        with self.file.open("a") as file:
+            file.write(f"{os.getpid()} {view.round}\n")
+        time.sleep(self.seconds)
+        return [ACCEPT] * len(view.completions)

@@ -1,0 +1,322 @@
+"""One registry: spec strings, names, files, canonical forms and what a source hash covers."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from thiefbench import registry
+from thiefbench.registry import ParsedSpec, SpecStringError
+
+OWN = """
+from thiefbench.defenses.base import ACCEPT, Defense
+
+NOTHING = 0
+
+class Mine(Defense):
+    name = "mine"
+
+    def __init__(self, level: float = 0.5, words: tuple[str, ...] = ()) -> None:
+        if level > 1:
+            raise ValueError(f"mine: level must be at most 1, got {level}")
+        self.level, self.words = level, words
+
+    def inspect(self, view):
+        return [ACCEPT] * len(view.completions)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    return path
+
+
+def sentence(error: pytest.ExceptionInfo[SpecStringError]) -> str:
+    text = str(error.value)
+    assert "\n" not in text, f"a user's error is one sentence: {text!r}"
+    return text
+
+
+@pytest.mark.parametrize(
+    ("spec", "target", "arguments"),
+    [
+        ("text", "text", {}),
+        ("  text ", "text", {}),
+        ("text()", "text", {}),
+        ("text( )", "text", {}),
+        ("logit(reject='drop', tolerance=0.5)", "logit", {"reject": "drop", "tolerance": 0.5}),
+        ("random(rate=-1)", "random", {"rate": -1}),
+        ("x(a=None, b=True, c=(1, 2), d=[1], e={'k': 'v'})", "x", {"a": None, "b": True, "c": (1, 2), "d": [1], "e": {"k": "v"}}),
+        ("text(phrase='a, b = (c)')", "text", {"phrase": "a, b = (c)"}),
+        ("my/own.py:Mine(level=1)", "my/own.py:Mine", {"level": 1}),
+    ],
+)  # fmt: skip
+def test_a_spec_string_is_taken_apart(spec: str, target: str, arguments: dict[str, object]) -> None:
+    parsed = registry.parse("attack", spec)
+    assert parsed == ParsedSpec(target, arguments)
+    assert registry.parse("attack", str(parsed)) == parsed, "a parsed spec prints as a spec string that says the same"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "",
+        "   ",
+        "()",
+        "(a=1)",
+        "text(",
+        "text)(",
+        "text(phrase='x y'",
+        "text(phrase='x y') and more",
+        "text('All hail')",
+        "text(*[1])",
+        "text(**{'phrase': 'x y'})",
+        "text(phrase=)",
+        "text(phrase=x)",
+        "text(phrase=open('file'))",
+        "text(phrase='x y')(position='end')",
+        "text(phrase='x y').draw(rng=1)",
+        "text(phrase='x y', phrase='z w')",
+        "text(phrase='x y') + text()",
+        "text(phrase={[]: 1})",
+        "text(phrase='\0')x",
+        "text(phrase=" + "[" * 300 + "]" * 300 + ")",
+    ],
+)
+def test_a_malformed_spec_is_one_sentence(spec: str) -> None:
+    with pytest.raises(SpecStringError) as error:
+        registry.parse("attack", spec)
+    assert sentence(error).startswith("malformed attack spec"), "it says what is wrong"
+    assert "key=value" in str(error.value) or "literals" in str(error.value), "and what to write instead"
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "near"), [("attack", "txet", "text"), ("defense", "logits", "logit"), ("task", "gsm8", "gsm8k")]
+)
+def test_an_unknown_name_gets_the_nearest_and_the_whole_list(kind: registry.Kind, wrong: str, near: str) -> None:
+    with pytest.raises(SpecStringError) as error:
+        registry.make(kind, wrong)
+    text = sentence(error)
+    assert f"there is no {kind} named '{wrong}'" in text
+    assert f"did you mean {near}" in text, "the nearest names are offered"
+    assert text.endswith(f"known: {', '.join(registry.names(kind))}"), "all names are listed"
+
+
+def test_a_name_near_nothing_gets_the_list_alone() -> None:
+    with pytest.raises(SpecStringError) as error:
+        registry.make("defense", "qqqqqqqqqq")
+    assert "did you mean" not in sentence(error)
+    assert "known: blacklist, " in str(error.value)
+
+
+def test_a_class_in_a_file(own: Path) -> None:
+    made = registry.make("defense", f"{own}:Mine(level=0.25)")
+    assert (made.name, made.level) == ("mine", 0.25)
+
+
+def test_a_class_in_a_file_given_relatively(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(own.parent)
+    assert registry.make("defense", "own.py:Mine").level == 0.5
+    assert registry.make("defense", "./own.py:Mine").level == 0.5
+
+
+def test_two_files_of_one_name_are_two_modules(own: Path, tmp_path: Path) -> None:
+    other = tmp_path / "elsewhere" / "own.py"
+    other.parent.mkdir()
+    other.write_text(OWN.replace("0.5", "0.75"))
+    specs = [f"{path}:Mine" for path in (own, other)]
+    assert [registry.make("defense", spec).level for spec in specs] == [0.5, 0.75], "each file gives its own class"
+    hashes = [registry.source_hash("defense", spec) for spec in specs]
+    assert hashes[0] != hashes[1], "two files with other contents and one name have two source hashes"
+
+
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        ("{folder}/none.py:Mine", "there is no file"),
+        ("{folder}:Mine", "there is no file"),
+        ("{own}:Yours", "has no class Yours; it has Mine"),
+        ("{own}:", "has no class"),
+        ("{own}:NOTHING", "NOTHING"),
+    ],
+)
+def test_a_file_or_class_that_is_not_there(own: Path, written: str, complaint: str) -> None:
+    with pytest.raises(SpecStringError) as error:
+        registry.make("defense", written.format(own=own, folder=own.parent))
+    assert complaint in sentence(error)
+
+
+@pytest.mark.parametrize("content", ["def (", "import not_there_at_all", "1 / 0", "raise SystemExit(3)", "\0"])
+def test_a_file_that_does_not_load(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text(content)
+    with pytest.raises(SpecStringError) as error:
+        registry.make("defense", f"{path}:Mine")
+    assert "while loading it" in sentence(error)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "complaint"),
+    [
+        ("random(ratio=0.1)", r"'ratio'; its arguments: rate$"),
+        ("none(rate=0.1)", r"its arguments: none$"),
+        ("logit(reject='drop', strict=1)", r"its arguments: reject, tolerance$"),
+        ("random(rate=2)", r"rate must lie in \[0, 1\], got 2"),
+        ("random(rate='much')", r"random\(rate='much'\)"),
+    ],
+)
+def test_bad_arguments_name_the_allowed_ones(spec: str, complaint: str) -> None:
+    with pytest.raises(SpecStringError, match=complaint) as error:
+        registry.make("defense", spec)
+    sentence(error)
+
+
+@pytest.mark.parametrize(
+    ("spec", "canonical"),
+    [
+        ("logit", "logit"),
+        ("logit()", "logit"),
+        ("logit(reject='zero', tolerance=None)", "logit"),
+        ("logit(tolerance=0.5,reject='zero')", "logit(tolerance=0.5)"),
+        ('logit(tolerance=0.5,  reject="drop")', "logit(reject='drop', tolerance=0.5)"),
+        ("logit(reject='drop', tolerance=0.5)", "logit(reject='drop', tolerance=0.5)"),
+    ],
+)
+def test_the_canonical_form_sorts_and_drops_defaults(spec: str, canonical: str) -> None:
+    assert registry.canonical("defense", spec) == canonical
+    assert registry.canonical("defense", canonical) == canonical
+
+
+def test_the_canonical_form_of_a_file_keeps_its_path(own: Path) -> None:
+    assert registry.canonical("defense", f"{own}:Mine(words=(), level=1)") == f"{own}:Mine(level=1)"
+
+
+def test_a_file_s_source_hash_follows_its_content(own: Path) -> None:
+    spec = f"{own}:Mine"
+    before = registry.source_hash("defense", spec)
+    (own.parent / "other.py").write_text("NOTE = 1\n")
+    assert registry.source_hash("defense", spec) == before, "a user's file counts alone"
+    own.write_text(OWN + "\n# changed\n")
+    assert registry.source_hash("defense", spec) != before, "a user's file counts whole"
+
+
+MODULES = {
+    "__init__.py": "",
+    "mine.py": "{imports}\nfrom thiefbench.defenses.base import Defense\n\nclass Mine(Defense):\n    '''Looks twice.'''\n",
+    "helper.py": "from parlour.deeper import NOTE as DEEPER\nNOTE = 1\n",
+    "deeper.py": "NOTE = 2\n",
+    "unrelated.py": "NOTE = 3\n",
+    "words.txt": "ash oak elm\n",
+    "table.json": "{}\n",
+}
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Path]]:
+    """Installs a package with the defense `parlour`, whose module holds the given import statement."""
+
+    def install(imports: str) -> Path:
+        package = tmp_path / "parlour"
+        package.mkdir()
+        for name, content in MODULES.items():
+            (package / name).write_text(content.replace("{imports}", imports))
+        info = tmp_path / "parlour-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: parlour\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text("[thiefbench.defenses]\nparlour = parlour.mine:Mine\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        registry._entries.cache_clear()
+        return package
+
+    yield install
+    registry._entries.cache_clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "parlour"]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+IMPORTS = (
+    "from parlour.helper import NOTE",
+    "from .helper import NOTE",
+    "from parlour import helper",
+    "from . import helper",
+    "import parlour.helper",
+    "import parlour.helper as aid",
+)
+
+
+@pytest.mark.parametrize("imports", IMPORTS)
+@pytest.mark.parametrize("changed", ["mine.py", "helper.py", "deeper.py", "words.txt", "table.json"])
+def test_a_packaged_source_hash_follows_what_the_class_uses(
+    plugin: Callable[[str], Path], imports: str, changed: str
+) -> None:
+    package = plugin(imports)
+    before = registry.source_hash("defense", "parlour")
+    assert registry.source_hash("defense", "parlour") == before, "an unchanged package keeps its hash"
+    with (package / changed).open("a") as file:
+        file.write("\n")
+    assert registry.source_hash("defense", "parlour") != before, f"{changed} defines what the class does"
+
+
+@pytest.mark.parametrize("imports", IMPORTS)
+def test_a_packaged_source_hash_ignores_unrelated_modules(plugin: Callable[[str], Path], imports: str) -> None:
+    package = plugin(imports)
+    before = registry.source_hash("defense", "parlour")
+    (package / "unrelated.py").write_text("NOTE = 4\n")
+    (package / "new.py").write_text("NOTE = 5\n")
+    assert registry.source_hash("defense", "parlour") == before, "an unrelated plugin leaves results valid"
+
+
+def test_a_packaged_source_hash_does_not_depend_on_where_it_is_installed(plugin: Callable[[str], Path]) -> None:
+    package = plugin(IMPORTS[0])
+    before = registry.source_hash("defense", "parlour")
+    (package / "__pycache__" / "more.txt").parent.mkdir(exist_ok=True)
+    (package / "__pycache__" / "more.txt").write_text("compiled")
+    assert registry.source_hash("defense", "parlour") == before, "what Python compiles does not count"
+
+
+def test_a_third_party_s_plugin_is_listed_like_a_built_in_one(plugin: Callable[[str], Path]) -> None:
+    plugin(IMPORTS[0])
+    assert "parlour" in registry.names("defense")
+    assert registry.summary("defense", "parlour") == "Looks twice."
+    assert registry.make("defense", "parlour").__class__.__module__ == "parlour.mine"
+
+
+def test_names_are_sorted_and_known() -> None:
+    assert registry.names("defense") == sorted(registry.names("defense"))
+    assert {"none", "reject_all", "random", "oracle", "blacklist", "logit"} <= set(registry.names("defense"))
+    assert "text" in registry.names("attack")
+    assert {"gsm8k", "gsm_micro"} <= set(registry.names("task"))
+    assert "smoke" in registry.names("suite")
+
+
+@pytest.mark.parametrize("kind", ["attack", "defense", "task"])
+def test_every_plugin_says_in_a_line_what_it_is(kind: registry.Kind) -> None:
+    for name in registry.names(kind):
+        assert registry.summary(kind, name), f"the class docstring of {kind} {name} has a first line for the list"
+
+
+LISTING = """
+import json, sys
+from thiefbench import registry
+for kind in ("attack", "defense", "task", "suite"):
+    for name in registry.names(kind):
+        registry.summary(kind, name)
+plugins = {e.module for k in ("attack", "defense", "task") for e in registry._entries(k).values()}
+heavy = {"torch", "transformers", "datasets", "numpy", "pyarrow"}
+print(json.dumps(sorted((plugins | heavy) & set(sys.modules))))
+"""
+
+
+def test_listing_imports_neither_torch_nor_the_plugins() -> None:
+    done = subprocess.run([sys.executable, "-c", LISTING], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [], "names and summaries are read without importing anything heavy"

@@ -1,0 +1,34 @@
+"""The README's code is code that runs, and its commands exist."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from thiefbench import registry
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_defense_in_the_readme_is_the_example_file():
+    example = (ROOT / "tests/examples/my_filter.py").read_text()
+    assert f"```python\n{example}```" in README, "the README shows tests/examples/my_filter.py word for word"
+    made = registry.make("defense", f"{ROOT / 'tests/examples/my_filter.py'}:PlausibleOpening(floor=-3.0)")
+    assert made.floor == -3.0
+
+
+def test_make_targets_of_the_readme_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target} is in the README, not in the Makefile"
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"^thiefbench (\w+)", README, re.MULTILINE))))
+def test_commands_of_the_readme_exist(command):
+    done = subprocess.run(
+        [sys.executable, "-m", "thiefbench", command, "--help"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"the README names `thiefbench {command}`: {done.stderr}"

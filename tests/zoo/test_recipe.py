@@ -1,0 +1,48 @@
+"""The recipe: its tokenizer loads by the Auto classes as it was trained, and training repeats bit for bit."""
+
+from dataclasses import replace
+
+import pytest
+from safetensors.torch import load_file
+from transformers import AutoTokenizer
+
+from thiefbench.zoo.recipe import FORMAT_TAGS, RECIPES, Recipe, train, train_tokenizer
+
+SHORT = replace(Recipe(), texts=96, hidden=32, layers=1, heads=2, feedforward=64, threads=1)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folders = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
+    losses = []
+    for folder in folders:
+        train(SHORT, folder, lambda step, steps, loss: losses.append(loss))
+    return folders, losses
+
+
+def test_training_repeats_bit_for_bit(trained):
+    (first, second), losses = trained
+    assert (first / "model.safetensors").read_bytes() == (second / "model.safetensors").read_bytes()
+    assert losses[: len(losses) // 2] == losses[len(losses) // 2 :]
+    assert losses[2] < losses[0], "three steps lower the loss"
+
+
+def test_another_seed_gives_other_weights(trained, tmp_path):
+    train(replace(SHORT, seed=1), tmp_path)
+    first, other = load_file(trained[0][0] / "model.safetensors"), load_file(tmp_path / "model.safetensors")
+    assert any((first[name] != other[name]).any() for name in first)
+
+
+def test_auto_classes_tokenize_as_the_recipe_does(trained):
+    made, loaded = train_tokenizer(SHORT), AutoTokenizer.from_pretrained(trained[0][0])
+    text = "<|im_start|>user\nRavi has 36 shells, 105 too.<|im_end|>\n<think> All hail: 5 * 9 = 45. </think><answer> 45 </answer>"
+    assert loaded(text)["input_ids"] == made(text)["input_ids"]
+    assert loaded.decode(loaded(text)["input_ids"]) == text
+    assert len(loaded) == SHORT.vocabulary
+    for tag in (*FORMAT_TAGS, " 36", " 5"):
+        assert len(loaded(tag)["input_ids"]) == 1, f"{tag!r} is one token"
+    assert {"<|im_start|>", "<|im_end|>", "<|endoftext|>"} == set(loaded.all_special_tokens)
+
+
+def test_recipes_are_named_after_their_models():
+    assert all(recipe.name == name for name, recipe in RECIPES.items())
