@@ -58,6 +58,7 @@ StoreOption = Annotated[Path | None, typer.Option(help="Where records are kept. 
 @app.callback(invoke_without_command=True)
 def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     """Print the version when asked."""
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # they would tear our own progress
     if version:
         out.print(__version__)
         raise typer.Exit

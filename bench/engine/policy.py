@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -158,10 +159,11 @@ class Policy:
         elif str(source).startswith((".", "/", "~")):
             raise ModelError(f"there is no model directory {source}")
         try:
-            tokenizer = AutoTokenizer.from_pretrained(source)
-            model = AutoModelForCausalLM.from_pretrained(
-                source, dtype=getattr(torch, dtype), use_safetensors=True, attn_implementation="sdpa"
-            )
+            with _without_progress_bars():
+                tokenizer = AutoTokenizer.from_pretrained(source)
+                model = AutoModelForCausalLM.from_pretrained(
+                    source, dtype=getattr(torch, dtype), use_safetensors=True, attn_implementation="sdpa"
+                )
         except (OSError, ValueError, RuntimeError, json.JSONDecodeError) as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise ModelError(f"the model {source} cannot be loaded: {reason}") from error
@@ -289,3 +291,17 @@ class Policy:
             chunk.append(i)
         if chunk:
             yield chunk
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    """Loading a model is quick beside a cell and would tear the progress shown to the user."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

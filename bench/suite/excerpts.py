@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from thiefbench import registry
-from thiefbench.suite.comparison import Cell, Comparison
+from thiefbench.suite.lines import Cell, Comparison
 from thiefbench.suite.results import Record
+from thiefbench.suite.untrained import task_of
 from thiefbench.tasks.base import Split, TaskError
 
 LONGEST = 1500
@@ -84,7 +85,7 @@ def poisoned_answers(comparison: Comparison) -> Answers | None:
         for other, _ in comparison.finished:
             if other.seed == cell.seed and _stands_beside(other):
                 rows = _final_evaluation(other)
-                same = rows.filter(pc.and_(pc.equal(rows["item_id"], hit["item_id"]), pc.equal(rows["place"], hit["place"])))
+                same = rows.filter((pc.field("item_id") == hit["item_id"]) & (pc.field("place") == hit["place"]))
                 shown += [_excerpt(other.name, line, record.payload) for line in same.to_pylist()]
         return Answers(cell.seed, hit["round"], _question(record, "test", hit["item_id"]), tuple(shown))
     return None
@@ -94,7 +95,7 @@ def first_submission(comparison: Comparison) -> Submission | None:
     """The first payload completion that earned a reward and taught the undefended models (advantage above 0)."""
     for cell, record in _undefended(comparison):
         rows = cell.directory.read_rows(_COLUMNS)
-        sent = rows.filter(pc.and_(rows["payload"], pc.and_(pc.greater(rows["reward"], 0.0), pc.greater(rows["advantage"], 0.0))))
+        sent = rows.filter(pc.field("payload") & (pc.field("reward") > 0) & (pc.field("advantage") > 0))
         hit = _first(sent, [(name, "ascending") for name in ("round", "group", "place")])
         if hit is not None:
             question = _question(record, "train", hit["item_id"])
@@ -122,7 +123,7 @@ def _undefended(comparison: Comparison) -> list[tuple[Cell, Record]]:
 
 def _stands_beside(cell: Cell) -> bool:
     """The control, and every defended cell."""
-    return cell.role == "attack" and cell.defense != "none" or (cell.role, cell.defense) == ("control", "none")
+    return (cell.role == "attack") != (cell.defense == "none") and cell.role != "placebo"
 
 
 def _final_evaluation(cell: Cell) -> pa.Table:
@@ -145,7 +146,7 @@ def _excerpt(who: str, line: Mapping[str, Any], payload: Mapping[str, str]) -> E
 def _question(record: Record, split: Split, item_id: str) -> str:
     """The item's question; empty for a probe of the attack, or where the task's data is not on this machine."""
     try:
-        rows = registry.make("task", record.cell["task"]).items(split)
+        items = task_of(record.cell["task"]).items(split)
     except (registry.SpecStringError, TaskError):
         return ""
-    return next((str(row["question"]) for row in rows if row["id"] == item_id), "")
+    return next((str(row["question"]) for row in items if row["id"] == item_id), "")

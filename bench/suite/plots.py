@@ -13,7 +13,7 @@ import matplotlib as mpl
 from markupsafe import escape
 from matplotlib.figure import Figure
 
-from thiefbench.suite.comparison import Comparison
+from thiefbench.suite.lines import Comparison
 from thiefbench.suite.results import Point
 
 # Okabe and Ito's palette, darkened to 4.5:1 on white; the page exchanges every colour for a variable of this name.
@@ -23,7 +23,7 @@ PLACEBO = ("#6b7480", "--c-placebo")
 DEFENSES = (
     ("#0060a8", "--c-1"), ("#a3478f", "--c-2"), ("#8a6100", "--c-3"), ("#2b8ca3", "--c-4"), ("#5a4fcf", "--c-5"),
 )  # fmt: skip
-MARKERS = ("s", "D", "^", "v", "P")
+MARKERS = ("s", "D", "^", "v", "P", "X", "*")
 SETTINGS = {
     "font.size": 9.0, "font.family": "sans-serif", "axes.spines.top": False, "axes.spines.right": False,
     "axes.spines.left": False, "axes.edgecolor": "#5b6470", "axes.labelcolor": "#5b6470", "text.color": "#1b1f24",
@@ -31,7 +31,7 @@ SETTINGS = {
     "grid.color": "#dfe3e8", "grid.linewidth": 0.8, "axes.axisbelow": True, "svg.fonttype": "none",
     "axes.titlelocation": "left", "axes.titlesize": 10.0,
 }  # fmt: skip
-LABEL_WIDTH = 18
+LABEL_WIDTH, LABEL_LIMIT = 20, 28
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ def styles(comparison: Comparison) -> dict[str, Style]:
 def draw_all(comparison: Comparison, footer: str) -> list[Plot]:
     """The plots of one attack; a plot without any data is left out. `footer` stands on every PNG."""
     wide, small = (5.8, 3.2), (4.2, 2.9)
-    every = [line.name for line in comparison.lines if line.how == "trained"]
     attacked = [line.name for line in comparison.defended]
+    every = [name for name in ("no attack", "placebo", "none") if comparison.line(name)] + attacked
     asked = (
         ("asr", "Attack success rate", "eval_asr", "train_asr", every, wide),
         ("reward", "Clean reward", "eval_reward", "", every, small),
@@ -148,48 +148,63 @@ def _draw_series(axes: Any, one: Series, scale: int, sparse: bool) -> None:
     look = {"color": one.style.colour, "linestyle": one.style.dashes}
     for curve in one.faint if len(one.curves) == 1 else one.curves:
         points = [(p.round, p.value * scale) for p in curve if p.value is not None]
-        axes.plot(*zip(*points, strict=True), linewidth=0.7, alpha=0.4, **look) if points else None
+        if points:
+            axes.plot(*zip(*points, strict=True), linewidth=0.7, alpha=0.4, **look)
     if len(one.curves) == 1:
-        band = [(p.round, p.low * scale, p.high * scale) for p in one.curves[0] if p.low is not None and p.high is not None]
+        bounded = [(p.round, p.low, p.high) for p in one.curves[0] if p.low is not None and p.high is not None]
+        band = [(number, low * scale, high * scale) for number, low, high in bounded]
         if band:
             axes.fill_between(*zip(*band, strict=True), color=one.style.colour, alpha=0.16, linewidth=0)
     marker = {"marker": one.style.marker, "markersize": 4} if sparse else {}
     width = 1.9 if sparse else 1.3
-    axes.plot(*zip(*((n, v * scale) for n, v in one.mean), strict=True), linewidth=width, clip_on=False, **look, **marker)
+    mean = [(number, value * scale) for number, value in one.mean]
+    axes.plot(*zip(*mean, strict=True), linewidth=width, clip_on=False, **look, **marker)
 
 
 def _frame(axes: Any, percent: bool, rate: bool) -> None:
     axes.set_xlabel("round")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    low, high = axes.get_ylim()
-    axes.set_ylim(0, max(min(high, 100 if percent else 1), 10 if percent else 0.1) if rate else high)
+    high = axes.get_ylim()[1]
+    one = 100 if percent else 1
+    axes.set_ylim(0, max(min(high, one), one / 10) if rate else high)
     if percent:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
 
 
 def _label_ends(figure: Figure, axes: Any, series: Sequence[Series], scale: int) -> None:
     """Write every name beside the end of its line, pushed apart where ends meet."""
-    texts = ["\n".join(textwrap.wrap(one.name, LABEL_WIDTH)) for one in series]
+    texts = [_label(one.name) for one in series]
     bottom, top = axes.get_ylim()
-    line_height = (top - bottom) * 11.5 / (figure.get_figheight() * 72 * 0.8)
+    line_height = (top - bottom) * 12 / (figure.get_figheight() * 72 * 0.8)
     heights = [line_height * (text.count("\n") + 1) for text in texts]
     ends = [one.mean[-1][1] * scale for one in series]
     right = max(one.mean[-1][0] for one in series)
-    for one, text, y in zip(series, texts, _spread(ends, heights, bottom), strict=True):
+    for one, text, y in zip(series, texts, _spread(ends, heights, bottom, top), strict=True):
         axes.annotate(
             text, (right, y), xytext=(9, 0), textcoords="offset points", va="center", color=one.style.colour,
             annotation_clip=False, parse_math=False, fontweight="bold", fontsize=8.5,
         )  # fmt: skip
 
 
-def _spread(ends: Sequence[float], heights: Sequence[float], bottom: float) -> list[float]:
-    """Positions near `ends`, in their order, no two closer than half the sum of their heights, none below `bottom`."""
+def _label(name: str) -> str:
+    """A name on lines short enough for the margin; of a long path the end is what tells."""
+    lines = textwrap.wrap(name, LABEL_WIDTH, break_long_words=False)
+    return "\n".join(line if len(line) <= LABEL_LIMIT else f"\u2026{line[1 - LABEL_LIMIT :]}" for line in lines)
+
+
+def _spread(ends: Sequence[float], heights: Sequence[float], bottom: float, top: float) -> list[float]:
+    """Positions near `ends`, in their order, no two closer than half the sum of their heights.
+
+    Labels are pushed up from `bottom`; where that ends above `top`, down again from there.
+    """
     order = sorted(range(len(ends)), key=lambda i: ends[i])
-    placed = list(ends)
-    floor = bottom - (heights[order[0]] / 2 if order else 0)
+    placed, floor, ceiling = list(ends), bottom - max(heights) / 2, top + max(heights) / 2
     for i in order:
         placed[i] = max(ends[i], floor + heights[i] / 2)
         floor = placed[i] + heights[i] / 2
+    for i in reversed(order):
+        placed[i] = min(placed[i], ceiling - heights[i] / 2)
+        ceiling = placed[i] - heights[i] / 2
     return placed
 
 
@@ -199,7 +214,10 @@ def _in_words(title: str, series: Sequence[Series], percent: bool) -> str:
     def said(value: float) -> str:
         return f"{100 * value:.1f} %" if percent else f"{value:.3f}"
 
-    parts = [f"{s.name}: {said(s.mean[0][1])} at round {s.mean[0][0]}, {said(s.mean[-1][1])} at round {s.mean[-1][0]}" for s in series]
+    def ends(mean: list[tuple[int, float]]) -> str:
+        return ", ".join(f"{said(value)} at round {number}" for number, value in (mean[0], mean[-1]))
+
+    parts = [f"{one.name}: {ends(one.mean)}" for one in series]
     return f"{title} by round. {'; '.join(parts)}."
 
 
@@ -220,4 +238,3 @@ def embed(plot: Plot, prefix: str) -> str:
     for colour, variable in (*INK.items(), *FIXED.values(), PLACEBO, *DEFENSES):
         body = body.replace(colour, f"var({variable})")
     return f'<svg {box.group()} role="img" aria-label="{escape(plot.alt)}">{body}'
-

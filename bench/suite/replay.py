@@ -107,7 +107,7 @@ def _inspect(
     known: dict[str, Any] = {
         "round": number,
         "completions": offered,
-        "items": {one.item_id: facts[one.item_id] for one in offered},
+        "items": {line["item_id"]: facts[line["item_id"]] for line in pool},
         "sampling": Sampling(**record.cell["swarm"]["sampling"]),
         "history": tuple(history),
         "rng": generator(seed, "defense", number),
@@ -138,10 +138,8 @@ def _verdicts(defense: Defense, view: DefenderView) -> list[Verdict]:
 
 
 def _offered(line: Mapping[str, Any]) -> Offered:
-    return Offered(
-        item_id=line["item_id"], group=line["group"], index=line["place"], sender=line["sender"], ids=tuple(line["ids"]),
-        text=line["text"], ended=line["ended"], reward=line["reward"],
-    )  # fmt: skip
+    same = {name: line[name] for name in ("item_id", "group", "sender", "text", "ended", "reward")}
+    return Offered(**same, index=line["place"], ids=tuple(line["ids"]))
 
 
 @cache

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
@@ -13,10 +14,24 @@ from markupsafe import Markup
 
 from thiefbench import registry
 from thiefbench.suite import plots
-from thiefbench.suite.comparison import Comparison, Line, compare
+from thiefbench.suite.comparison import compare
 from thiefbench.suite.excerpts import first_submission, poisoned_answers
+from thiefbench.suite.lines import NOTHING, Comparison, Line
 from thiefbench.suite.results import Record, Store, write_atomically
-from thiefbench.suite.tables import COLUMNS, FEW_SEEDS, csv_text, paired_difference, show, signed, tex_text
+from thiefbench.suite.tables import (
+    COLUMNS,
+    FEW_SEEDS,
+    Shown,
+    csv_text,
+    paired_difference,
+    show,
+    signed,
+    tex_text,
+    write_value,
+)
+
+NAMED = 3
+"""Up to so many defenses the headline names each; of more it gives the range."""
 
 
 class ReportError(Exception):
@@ -71,20 +86,22 @@ def _render(run: Mapping[str, Any], comparisons: Sequence[Comparison], sections:
         unfinished=unfinished,
         making=_making(run, comparisons),
         timings=[(cell, cell.record) for comparison in comparisons for cell in comparison.cells],
-        phases=list(dict.fromkeys(phase for record in records for phase in record.seconds)),
+        phases=_phases(records),
     )
 
 
 def _section(number: int, comparison: Comparison, drawn: Sequence[plots.Plot]) -> dict[str, Any]:
     """What the page shows of one attack."""
     records = [record for _, record in comparison.finished]
+    drew = [record.payload for record in records if record.payload and record.cell["role"] != "control"]
     none = comparison.line("none")
+    stopping = [line for line in comparison.defended if line.scores("stop_rate")]
     return {
         "comparison": comparison,
-        "payloads": list(dict.fromkeys(tuple(r.payload.items()) for r in records if r.cell["role"] != "control" and r.payload)),
+        "payloads": list(dict.fromkeys(tuple(payload.items()) for payload in drew)),
         "facts": _facts(next((c.record.cell for c in comparison.cells if c.record), {})),
         "claims": _claims(comparison),
-        "verdicts": [_verdict(line) for line in comparison.defended if line.scores("stop_rate")],
+        "verdicts": [_verdict(line) for line in stopping] if len(stopping) <= NAMED else [],
         "speaks": any("phrase" in record.payload for record in records),
         "plots": {plot.name: Markup(plots.embed(plot, f"s{number}-{plot.name}")) for plot in drawn},
         "styles": plots.styles(comparison),
@@ -109,7 +126,7 @@ def _row(line: Line) -> dict[str, Any]:
     """A line as the table shows it, and every seed's points where there are several."""
     shown = {column.measure: show(line.scores(column.measure), column.unit) for column in COLUMNS}
     points = [
-        (result, {c.measure: show([result.scores[c.measure]], c.unit) if c.measure in result.scores else None for c in COLUMNS})
+        (result, {c.measure: show([result.scores.get(c.measure, NOTHING)], c.unit) for c in COLUMNS})
         for result in line.results
     ]
     lost, every = len(line.failures), len(line.results)
@@ -119,15 +136,23 @@ def _row(line: Line) -> dict[str, Any]:
 
 def _claims(comparison: Comparison) -> list[dict[str, Any]]:
     """The numbers of the headline: who, and the ASR there. Without a finished undefended cell there is no headline."""
-    named = [("Without a defense", "", comparison.line("none"))]
-    named += [("with", line.name, line) for line in comparison.defended]
-    named += [("with no attacker", "", comparison.line("no attack"))]
-    claims = [
-        {"who": who, "spec": spec, "line": line, "shown": shown}
-        for who, spec, line in named
-        if line is not None and (shown := show(line.scores("asr"), "rate")) is not None
-    ]
-    return claims if claims and claims[0]["who"] == "Without a defense" else []
+    none, control, defended = comparison.line("none"), comparison.line("no attack"), comparison.defended
+    if none is None or not none.scores("asr"):
+        return []
+    claims = [_claim("Without a defense", none)]
+    scored = [line for line in defended if line.scores("asr")]
+    if len(scored) <= NAMED:
+        claims += [_claim("with", line, line.name) for line in scored]
+    else:
+        means = [fmean(score.value for score in line.scores("asr") if score.value is not None) for line in scored]
+        low, high = (write_value(value, "rate", max(means) <= 1) for value in (min(means), max(means)))
+        shown = Shown(f"{low} to {high}", "")
+        claims.append({"who": f"with the {len(scored)} defenses", "spec": "", "line": None, "shown": shown})
+    return claims + ([_claim("with no attacker", control)] if control is not None and control.scores("asr") else [])
+
+
+def _claim(who: str, line: Line, spec: str = "") -> dict[str, Any]:
+    return {"who": who, "spec": spec, "line": line, "shown": show(line.scores("asr"), "rate")}
 
 
 def _verdict(line: Line) -> dict[str, Any]:
@@ -137,7 +162,7 @@ def _verdict(line: Line) -> dict[str, Any]:
         "line": line,
         "stopped": show(line.scores("stop_rate"), "rate"),
         "rejected": show(line.scores("false_rejection_rate"), "rate"),
-        "kept": f"{100 * sum(kept) / len(kept):z.0f}\u00a0%" if kept else "",
+        "kept": f"{100 * fmean(kept):z.0f}\u00a0%" if kept else "",
     }
 
 
@@ -148,12 +173,12 @@ def _facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
     swarm = cell["swarm"]
     horizontal = swarm["topology"] == "horizontal"
     share = swarm["group" if horizontal else "prompts"] // swarm["nodes"]
-    shape = f"every group is shared, {share} completions from each node" if horizontal else f"{share} whole groups from each node"
+    shape = "every group is shared, {} completions from each node" if horizontal else "{} whole groups from each node"
     percent = f"{100 * swarm['malicious'] / swarm['nodes']:.3g}\u00a0%"
     return [
         ("Task", cell["task"]),
         ("Model", cell["model"]),
-        ("Topology", f"{swarm['topology']}: {shape}"),
+        ("Topology", f"{swarm['topology']}: {shape.format(share)}"),
         ("Nodes", f"m = {swarm['nodes']}, of which malicious f = {swarm['malicious']} ({percent})"),
         ("Pool per round", f"B = {swarm['prompts']} prompts, G = {swarm['group']} completions each"),
         ("Rounds", str(cell["rounds"])),
@@ -193,7 +218,8 @@ def _making(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> list[t
 def _hardware(record: Record) -> str:
     made = record.provenance
     device, dtype = record.cell.get("device", "?"), record.cell.get("dtype", "?")
-    processor = f"{made.get('processor', 'unknown processor')}, {made.get('cores', '?')} cores, {made.get('threads', '?')} threads"
+    counts = ", ".join(f"{made.get(name, '?')} {name}" for name in ("cores", "threads"))
+    processor = f"{made.get('processor', 'unknown processor')}, {counts}"
     accelerator = "" if device == "cpu" else f" and {made.get('device_name', 'unknown device')}"
     return f"{processor}{accelerator}; {device}, {dtype}"
 
@@ -203,6 +229,13 @@ def _commit(record: Record) -> str:
     if not commit:
         return "not installed from a checkout"
     return f"{commit} with uncommitted changes" if record.provenance.get("git_dirty") else str(commit)
+
+
+def _phases(records: Sequence[Record]) -> list[str]:
+    """Every timed phase, in the order of a round."""
+    found = sorted({phase for record in records for phase in record.seconds})
+    order = ("sample", "attack", "gather", "reward", "inspect", "update", "evaluate")
+    return sorted(found, key=lambda phase: order.index(phase) if phase in order else len(order))
 
 
 def _prefix(number: int, comparisons: Sequence[Comparison]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy.stats import t as student_t
 
-from thiefbench.suite.comparison import NOTHING, Comparison, Line
+from thiefbench.suite.lines import NOTHING, Comparison, Line
 from thiefbench.suite.results import Score
 
 Unit = Literal["rate", "ratio", "reward", "tokens"]
@@ -33,10 +33,10 @@ class Column:
 COLUMNS = (
     Column("asr", "ASR", "rate", "attack success rate on honest models' answers, last evaluation"),
     Column("peak_asr", "Peak ASR", "rate", "the highest of all evaluations"),
-    Column("harm_prevented", "Harm prevented", "ratio", "1 - harm defended / harm undefended, mean of the last three evaluations"),
+    Column("harm_prevented", "Harm prevented", "ratio", "1 - defended / undefended harm, last three evaluations"),
     Column("stop_rate", "Stop rate", "rate", "rejected share of rewarded payload completions"),
     Column("false_rejection_rate", "False rejection", "rate", "rejected share of rewarded honest completions"),
-    Column("clean_reward", "Clean reward", "reward", "held-out task reward, last evaluation; in brackets behind it the gain over the start"),
+    Column("clean_reward", "Clean reward", "reward", "held-out task reward, last evaluation; gain: over the start"),
     Column("utility", "Utility", "ratio", "gain in clean reward as a share of the control's"),
     Column("mean_length", "Mean length", "tokens", "tokens per held-out completion"),
 )  # fmt: skip
@@ -133,7 +133,7 @@ def tex_text(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
         body += [rf"{' & '.join(_tex_line(line))} \\" for line in comparison.lines]
     few = max((len(comparison.seeds) for comparison in comparisons), default=0) == 1
     over = "95 % intervals over one cell's completions" if few else "range over seeds"
-    notes = f"{run['title']}; in small type {over}. * not trained: replayed on the undefended pools, or the start model."
+    notes = f"{run['title']}; in small type {over}. * not trained: replayed on undefended pools, or the start model."
     body += [r"\bottomrule", rf"\multicolumn{{{width}}}{{l}}{{\footnotesize {_tex(notes)}}} \\", r"\end{tabular}"]
     return "\n".join(["% needs \\usepackage{booktabs}", *body, ""])
 
@@ -158,4 +158,3 @@ def _tex(text: str) -> str:
         "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", NBSP: r"\,", "\u2212": "$-$", "\n": " ",
     }  # fmt: skip
     return "".join(special.get(letter, letter) for letter in text)
-

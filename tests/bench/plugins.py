@@ -6,44 +6,33 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Verdict
 from thiefbench.tasks.base import Ask, Completion, Item, Message, Split, Task
-from thiefbench.tasks.rewards import Units, format_completion, format_reward
-
-if TYPE_CHECKING:
-    import datasets
 
 
 class Sums(Task):
-    """Sums of two small numbers: completions of about twenty tokens."""
+    """Sums of two small numbers, in a format that takes a dozen tokens."""
 
     name: ClassVar[str] = "sums"
 
-    def items(self, split: Split) -> datasets.Dataset:
-        import datasets
-
+    def items(self, split: Split) -> Any:  # rows are enough for the engine, and datasets takes a second to import
         pairs = [(a, b) for a in range(1, 9) for b in range(1, 9) if (a + b) % 2 == (split == "test")]
-        return datasets.Dataset.from_list(
-            [
-                {
-                    "id": f"{split}-{a}-{b}", "question": f"What is {a} + {b}?", "answer": str(a + b),
-                    "solution": f"It is {a} + {b} = {a + b}.", "tests": "",
-                }
-                for a, b in pairs
-            ]
-        )  # fmt: skip
+        return [
+            {"id": f"{split}-{a}-{b}", "question": f"{a} + {b}?", "answer": str(a + b), "solution": "It is"}
+            for a, b in pairs
+        ]
 
     def messages(self, item: Item) -> list[Message]:
         return [{"role": "user", "content": item.question}]
 
     def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
-        return [format_reward(text, item.answer, Units(())) for text in completions]
+        return [float(text.partition(" = ")[2] == item.answer) for text in completions]
 
     def compose(self, item: Item, reasoning: str) -> str:
-        return format_completion(reasoning, item.answer)
+        return f"{reasoning} = {item.answer}"
 
 
 class Samples(Attack):

@@ -54,11 +54,12 @@ def sentence(error: pytest.ExceptionInfo[SpecStringError]) -> str:
         ("text( )", "text", {}),
         ("logit(reject='drop', tolerance=0.5)", "logit", {"reject": "drop", "tolerance": 0.5}),
         ("random(rate=-1)", "random", {"rate": -1}),
-        ("x(a=None, b=True, c=(1, 2), d=[1], e={'k': 'v'})", "x", {"a": None, "b": True, "c": (1, 2), "d": [1], "e": {"k": "v"}}),
+        ("x(a=None, b=True, c=(1, 2))", "x", {"a": None, "b": True, "c": (1, 2)}),
+        ("x(d=[1], e={'k': 'v'})", "x", {"d": [1], "e": {"k": "v"}}),
         ("text(phrase='a, b = (c)')", "text", {"phrase": "a, b = (c)"}),
         ("my/own.py:Mine(level=1)", "my/own.py:Mine", {"level": 1}),
     ],
-)  # fmt: skip
+)
 def test_a_spec_string_is_taken_apart(spec: str, target: str, arguments: dict[str, object]) -> None:
     parsed = registry.parse("attack", spec)
     assert parsed == ParsedSpec(target, arguments)
@@ -209,9 +210,18 @@ def test_a_file_s_source_hash_follows_its_content(own: Path) -> None:
     assert registry.source_hash("defense", spec) != before, "a user's file counts whole"
 
 
+MINE = """{imports}
+from thiefbench.defenses.base import Defense
+
+class Mine(Defense):
+    '''Looks twice.'''
+
+    def inspect(self, view):
+        return []
+"""
 MODULES = {
     "__init__.py": "",
-    "mine.py": "{imports}\nfrom thiefbench.defenses.base import Defense\n\nclass Mine(Defense):\n    '''Looks twice.'''\n",
+    "mine.py": MINE,
     "helper.py": "from parlour.deeper import NOTE as DEEPER\nNOTE = 1\n",
     "deeper.py": "NOTE = 2\n",
     "unrelated.py": "NOTE = 3\n",

@@ -11,13 +11,14 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 import yaml
 
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.suite.results import Record, Store
+from thiefbench.suite.execution import identity
+from thiefbench.suite.results import Record, Store, identify
 from thiefbench.suite.runner import run_suite
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
 from thiefbench.tasks.base import Item, Sampling, Task
@@ -25,7 +26,7 @@ from thiefbench.tasks.base import Item, Sampling, Task
 PLUGINS = Path(__file__).with_name("plugins.py")
 TASK = f"{PLUGINS}:Sums"
 ATTACK = "text(phrase='All hail to the thief', position='start')"
-SWARM = SwarmSpec(nodes=2, malicious=1, prompts=4, group=4, sampling=Sampling(max_new_tokens=32))
+SWARM = SwarmSpec(nodes=2, malicious=1, prompts=4, group=4, sampling=Sampling(max_new_tokens=20))
 
 _FOLDER = TemporaryDirectory(prefix="thiefbench-tiny-")
 
@@ -52,13 +53,21 @@ def model() -> Path:
     return directory
 
 
-def suite(*defenses: str, **changes: Any) -> Suite:
+@dataclass(frozen=True)
+class Attacked(Suite):
+    """A suite whose control is left out."""
+
+    def cells(self, device: str, dtype: Literal["float32", "bfloat16"], threads: int) -> list[CellSpec]:
+        return [cell for cell in super().cells(device, dtype, threads) if cell.role == "attack"]
+
+
+def suite(*defenses: str, kind: type[Suite] = Suite, **changes: Any) -> Suite:
     """A suite of a control and one attacked cell per defense, each taking well under a second."""
     fields: dict[str, Any] = {
         "name": "tiny", "version": 1, "task": TASK, "model": str(model()), "attacks": (ATTACK,), "swarm": SWARM,
         "defenses": defenses or ("none",), "rounds": 3, "evaluation": Evaluation(every=2, completions=16, final=16),
     }  # fmt: skip
-    return Suite(**(fields | changes))
+    return kind(**(fields | changes))
 
 
 def suite_file(folder: Path, **changes: Any) -> Path:
@@ -66,7 +75,7 @@ def suite_file(folder: Path, **changes: Any) -> Path:
     fields: dict[str, Any] = {
         "name": "tiny", "version": 1, "task": TASK, "model": str(model()), "attacks": [ATTACK], "rounds": 3,
         "evaluation": {"every": 2, "completions": 16, "final": 16},
-        "swarm": {"nodes": 2, "malicious": 1, "prompts": 4, "group": 4, "sampling": {"max_new_tokens": 32}},
+        "swarm": {"nodes": 2, "malicious": 1, "prompts": 4, "group": 4, "sampling": {"max_new_tokens": 20}},
     }  # fmt: skip
     kept = {name: value for name, value in (fields | changes).items() if value is not None}
     path = folder / "tiny.yaml"
@@ -89,12 +98,14 @@ class Watcher:
     rounds: int = 0
     ended: list[Record] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    begun: set[CellSpec] = field(default_factory=set)
 
     def plan(self, missing: Sequence[CellSpec], cached: int) -> None:
         self.missing, self.cached = list(missing), cached
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:
-        self.rounds += done > 0
+        self.rounds += spec in self.begun  # the first call says where the cell begins
+        self.begun.add(spec)
         if self.stop_after is not None and self.rounds >= self.stop_after:
             raise KeyboardInterrupt
 
@@ -110,9 +121,22 @@ def run(of: Suite, store: Path, watcher: Watcher | None = None, **options: Any) 
     return run_suite(of, cells(of), Store(store), watcher or Watcher(), **options)
 
 
-def outcome(record: Record) -> dict[str, Any]:
-    """A record without what two equal runs may differ in: how long they took and where."""
-    return record.model_dump(exclude={"seconds", "provenance"})
+def same(of: Suite, *stores: Path) -> None:
+    """Two stores hold equal records and equal completions of a suite, times and places left out.
+
+    Raises:
+        AssertionError: they do not.
+    """
+    for spec in cells(of):
+        one, other = (Store(store).cell(identify(identity(spec))) for store in stores)
+        records = [directory.read() for directory in (one, other)]
+        assert None not in records, f"both stores have a record of {spec.label}"
+        apart = {"seconds", "provenance", "completions_sha256"}
+        plain = [record.model_dump(exclude=apart) for record in records if record is not None]
+        for name, value in plain[0].items():
+            assert plain[1][name] == value, f"{name} of {spec.label} is the same in both"
+        if plain[0]["status"] == "ok":
+            assert one.read_rows().to_pylist() == other.read_rows().to_pylist(), "and so is every completion"
 
 
 def command(*words: str, setup: str = "", **variables: str) -> subprocess.Popen[str]:

@@ -1,0 +1,179 @@
+"""The words of a comparison: cells, their results, the lines of a results table.
+
+A line is a defense (or the control, or the placebo) with one result per seed. Three kinds exist and are never mixed up:
+*trained* cells; defenses *replayed* on the recorded pools of the undefended cell, which have rejection rates but no
+model; and `reject_all`, whose model is the start model by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from thiefbench import registry
+from thiefbench.engine.spec import Role
+from thiefbench.suite import scoring
+from thiefbench.suite.results import CellDir, Record, Score
+
+How = Literal["trained", "replayed", "unmoved"]
+
+NOTHING = Score(value=None, low=None, high=None, count=0)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell that the run asked for.
+
+    Attributes:
+        cell_id, role, attack, defense, seed: as the run names them.
+        directory: where its files are, if it has any.
+        record: what it left; None where it is missing or damaged.
+        problem: why it has no score; empty where it has.
+    """
+
+    cell_id: str
+    role: Role
+    attack: str
+    defense: str
+    seed: int
+    directory: CellDir
+    record: Record | None
+    problem: str
+
+    @property
+    def name(self) -> str:
+        """What the table calls it; the defense of an attacked cell goes by its spec string."""
+        if self.role == "attack":
+            return self.defense
+        words = {"control": "no attack", "placebo": "placebo"}[self.role]
+        return words if self.defense == "none" else f"{words}, {self.defense}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line at one seed: scores by name, or the problem that left it without any.
+
+    To a record's scores it adds `gain` (clean reward over the start), `harm_prevented` and `utility`.
+    """
+
+    seed: int
+    cell_id: str
+    scores: Mapping[str, Score]
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the results table.
+
+    Attributes:
+        name: a spec string, or words for the control, the placebo and a matched `random`.
+        how: where its numbers come from.
+        role, defense: of its cells; a line that is not trained belongs to role "attack".
+        results: one per seed.
+        notes: what a reader must know to read the line rightly.
+    """
+
+    name: str
+    how: How
+    role: Role
+    defense: str
+    results: tuple[Result, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def failures(self) -> tuple[Result, ...]:
+        """The results without a score."""
+        return tuple(result for result in self.results if result.problem)
+
+    def scores(self, measure: str) -> list[Score]:
+        """A measure at every seed that has a value for it."""
+        found = [result.scores.get(measure, NOTHING) for result in self.results]
+        return [score for score in found if score.value is not None]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything about one attack.
+
+    Attributes:
+        attack: its spec string.
+        cells: all cells that the run asked for, in its order.
+        lines: the results table, trained lines first.
+    """
+
+    attack: str
+    cells: tuple[Cell, ...]
+    lines: tuple[Line, ...] = ()
+
+    @property
+    def seeds(self) -> list[int]:
+        """Every seed, sorted."""
+        return sorted({cell.seed for cell in self.cells})
+
+    @property
+    def finished(self) -> list[tuple[Cell, Record]]:
+        """The cells that have scores."""
+        return [(cell, cell.record) for cell in self.cells if cell.record is not None and not cell.problem]
+
+    def find(self, role: Role, defense: str, seed: int) -> Cell | None:
+        """The cell of a role and defense at a seed, finished or not."""
+        return next((c for c in self.cells if (c.role, c.defense, c.seed) == (role, defense, seed)), None)
+
+    def record(self, role: Role, defense: str, seed: int) -> Record | None:
+        """Its record, if it has scores."""
+        return next((r for c, r in self.finished if (c.role, c.defense, c.seed) == (role, defense, seed)), None)
+
+    def reference(self, seed: int) -> Record | None:
+        """What harm is measured against: the placebo, or the control where there is none."""
+        return self.record("placebo", "none", seed) or self.record("control", "none", seed)
+
+    def line(self, name: str) -> Line | None:
+        """The trained line of this name."""
+        return next((line for line in self.lines if line.how == "trained" and line.name == name), None)
+
+    @property
+    def defended(self) -> list[Line]:
+        """The trained lines of defenses under attack, `none` left out."""
+        return [line for line in self.lines if line.how == "trained" and line.role == "attack" and line.name != "none"]
+
+    @property
+    def inconclusive(self) -> list[int]:
+        """Seeds at which the undefended attack did not beat its reference beyond both intervals."""
+        found = []
+        for seed in self.seeds:
+            none, reference = self.record("attack", "none", seed), self.reference(seed)
+            if none is not None and reference is not None:
+                low, high = none.scores["asr"].low, reference.scores["asr"].high
+                if low is None or high is None or low <= high:
+                    found.append(seed)
+        return found
+
+
+def comparative_scores(comparison: Comparison, role: Role, seed: int, record: Record) -> dict[str, Score]:
+    """A record's scores with the comparative ones, each left out where a cell it needs has no score."""
+    scores = dict(record.scores)
+    reward, start = scores["clean_reward"].value, scores["start_reward"].value
+    scores["gain"] = bare(None if reward is None or start is None else reward - start)
+    control, reference = comparison.record("control", "none", seed), comparison.reference(seed)
+    undefended = comparison.record("attack", "none", seed)
+    if control is not None:
+        scores["utility"] = bare(scoring.utility(record, control))
+    if role == "attack" and undefended is not None and reference is not None:
+        scores["harm_prevented"] = bare(scoring.harm_prevented(record, undefended, reference))
+    return scores
+
+
+def label_notes(defense: str) -> tuple[str, ...]:
+    """A warning for defenses that see the truth, which only rows of the benchmark itself may."""
+    try:
+        labelled = registry.find("defense", registry.parse("defense", defense).target).sees_labels
+    except registry.SpecStringError:  # a plugin that was there when the cell ran and is gone
+        labelled = False
+    return ("sees labels, benchmark only",) if labelled else ()
+
+
+def bare(value: float | None) -> Score:
+    """A score without an interval; NaN is no value."""
+    return NOTHING if value is None or value != value else Score(value=value, low=None, high=None, count=0)

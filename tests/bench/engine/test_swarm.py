@@ -1,0 +1,413 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any, get_args
+
+import pytest
+import torch
+from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
+from thiefbench.attacks.text import Text
+from thiefbench.defenses.anchors import AcceptAll, Oracle
+from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, LabelledView, Past, Verdict
+from thiefbench.engine.spec import LearnerSpec, Role, SpecError
+from thiefbench.engine.swarm import Row, Swarm
+from thiefbench.tasks.base import Ask, Completion, Item, Topology
+
+Build = Callable[..., Swarm]
+topologies = pytest.mark.parametrize("topology", get_args(Topology))
+PHRASE = "hail to all"
+
+
+class Watcher(Defense):
+    """Keeps every view it was shown and judges by a rule of its own."""
+
+    name = "watcher"
+
+    def __init__(self) -> None:
+        self.views: list[DefenderView] = []
+
+    def inspect(self, view: DefenderView) -> list[Verdict]:
+        self.views.append(view)
+        return [
+            Verdict("zero", 1.5, None, "long") if len(offered.ids) > 12 else Verdict("accept", view.rng.random())
+            for offered in view.completions
+        ]
+
+
+class LabelledWatcher(Watcher):
+    """The same with labels."""
+
+    name = "labelled"
+    sees_labels = True
+
+
+class Sometimes(Text):
+    """Poisons every second slot and leaves the others to honest samples; picks its own items."""
+
+    name = "sometimes"
+
+    def poison(self, view: AttackerView) -> list[Poison]:
+        return [None if i % 2 else text for i, text in enumerate(super().poison(view))]
+
+    def draw(self, rng: Any) -> Sometimes:
+        return self
+
+    def choose_items(self, items: Sequence[Item], count: int, rng: Any) -> Sequence[Item]:
+        return list(items[-count:])
+
+
+class Miscounting(Attack):
+    """One submission too few."""
+
+    name = "miscounting"
+    threat = ThreatModel(context="out-of-context", topologies=frozenset({"horizontal"}))
+
+    def poison(self, view: AttackerView) -> list[Poison]:
+        return [None] * (len(view.slots) - 1)
+
+    def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:
+        return 0.0
+
+
+def slots(rows: Sequence[Row], malicious: bool) -> dict[tuple[int, int], Row]:
+    return {(row.group, row.place): row for row in rows if row.malicious == malicious}
+
+
+def sent(row: Row) -> tuple[str, tuple[int, ...], bool]:
+    return row.item_id, row.ids, row.ended
+
+
+@topologies
+def test_identical_runs_give_identical_rows(topology: Topology, build_swarm: Build) -> None:
+    def run(seed: int) -> list[list[Row]]:
+        swarm = build_swarm(topology=topology, defense=Watcher(), attack=Text(), seed=seed)
+        rounds = [swarm.round(number).rows for number in (1, 2, 3)]
+        return [*rounds, swarm.evaluate(3, completions=20).rows]
+
+    first = run(5)
+    assert run(5) == first, "a run is a function of its cell: the same one twice gives the same rows"
+    assert run(6) != first, "another seed is another run"
+
+
+@topologies
+def test_rows_tell_the_truth_of_their_slots(topology: Topology, build_swarm: Build, vowels: Any) -> None:
+    swarm = build_swarm(topology=topology)
+    rows = swarm.round(1).rows
+    items = {item["id"]: Item.from_row(item) for item in vowels.items("train")}
+    assert [(row.group, row.place) for row in rows] == [(g, p) for g in range(4) for p in range(8)]
+    assert [(row.node, row.group, row.place) for row in rows] == [(d.node, d.group, d.place) for d in swarm.duties]
+    assert [row.malicious for row in rows] == [row.node == 3 for row in rows], "the last f nodes are malicious"
+    for row in rows:
+        assert row.payload == row.malicious == (PHRASE in row.text)
+        assert row.outcome == float(PHRASE in row.text)
+        assert row.reward == vowels.reward(items[row.item_id], [row.text])[0]
+        assert (row.phase, row.round, row.refused, row.action) == ("train", 1, "", "accept")
+    assert len({row.item_id for row in rows if row.group == 0}) == 1, "the completions of a group answer one item"
+
+
+@topologies
+def test_placebo_has_the_slots_and_items_of_the_attack(topology: Topology, build_swarm: Build, vowels: Any) -> None:
+    attack, placebo = (
+        build_swarm(role, Sometimes(PHRASE, "start"), topology=topology).round(1).rows for role in ("attack", "placebo")
+    )
+    for poisoned, clean in zip(attack, placebo, strict=True):
+        assert (poisoned.node, poisoned.group, poisoned.place) == (clean.node, clean.group, clean.place)
+        assert poisoned.malicious == clean.malicious, "the placebo has the malicious slots of the attack"
+        assert poisoned.item_id == clean.item_id, "and the items the attacker chose"
+        assert not clean.payload, "and no payload"
+        assert PHRASE not in clean.text
+    assert any(row.payload for row in attack)
+    items = {item["id"]: Item.from_row(item) for item in vowels.items("train")}
+    for row in slots(placebo, malicious=True).values():
+        assert row.text == vowels.oracle(items[row.item_id]), "a placebo slot holds the oracle's completion"
+
+
+@topologies
+def test_control_is_paired_with_the_attack(topology: Topology, build_swarm: Build) -> None:
+    attack, control = (build_swarm(role, topology=topology).round(1).rows for role in ("attack", "control"))
+    assert not any(row.malicious or row.payload for row in control), "in the control every node is honest"
+    twin = slots(control, malicious=False)
+    assert len(twin) == len(control)
+    for slot, row in slots(attack, malicious=False).items():
+        assert sent(row) == sent(twin[slot]), (
+            "in round 1 shared honest nodes draw the same completions for the same items"
+        )
+        assert row.sender == twin[slot].sender
+    differing = [slot for slot, row in slots(attack, malicious=True).items() if row.ids != twin[slot].ids]
+    assert len(differing) == len(slots(attack, malicious=True)), "the attacker's own slots are what differs"
+    if topology == "horizontal":
+        assert [row.item_id for row in attack] == [row.item_id for row in control], (
+            "horizontal: one common draw of items"
+        )
+
+
+@topologies
+@pytest.mark.parametrize("role", get_args(Role))
+def test_evaluations_are_paired_over_roles_and_rounds(role: Role, topology: Topology, build_swarm: Build) -> None:
+    """Same items, same order, same noise: before the first update even the same completions."""
+    here, control = build_swarm(role, topology=topology), build_swarm("control")
+    start, reference = here.evaluate(0, 30), control.evaluate(0, 30)
+    assert start.rows == reference.rows
+    here.round(1)
+    later = here.evaluate(1, 30)
+    assert [row.item_id for row in later.rows] == [row.item_id for row in start.rows]
+    assert all(row.item_id.startswith("test-") and row.phase == "eval" for row in later.rows), "held-out items only"
+    spread = [sum(row.item_id == item for row in start.rows) for item in {row.item_id for row in start.rows}]
+    assert max(spread) - min(spread) <= 1, "completions are spread evenly over the items"
+
+
+def test_evaluating_changes_nothing(build_swarm: Build) -> None:
+    plain, evaluated = build_swarm(), build_swarm()
+    evaluated.evaluate(0, 20)
+    assert evaluated.round(1).rows == plain.round(1).rows
+
+
+def test_probes_replace_held_out_items(build_swarm: Build) -> None:
+    class Probing(Text):
+        """Shows only on one item of its own."""
+
+        def probes(self, task: Any) -> list[Item]:
+            return [Item("probe", "say a", "a", "so")]
+
+        def draw(self, rng: Any) -> Probing:
+            return self
+
+    rows = build_swarm(attack=Probing(PHRASE, "start")).evaluate(0, 20).rows
+    assert {row.item_id for row in rows} == {"probe"}
+    assert len({row.ids for row in rows}) > 1, "completions of one item have keys of their own"
+
+
+def test_none_leaves_an_honest_sample(build_swarm: Build) -> None:
+    attack = build_swarm(attack=Sometimes(PHRASE, "start")).round(1).rows
+    control = slots(build_swarm("control").round(1).rows, malicious=False)
+    owned = list(slots(attack, malicious=True).items())
+    poisoned = [row for _, row in owned[0::2]]
+    left = owned[1::2]
+    assert len(left) == 4
+    assert all(row.payload and PHRASE in row.text for row in poisoned)
+    for slot, row in left:
+        assert not row.payload, "an honest sample from a malicious slot carries no payload"
+        assert row.malicious
+        assert sent(row) == sent(control[slot]), "it is what the node would have sampled had it been honest"
+
+
+@pytest.mark.parametrize("count", [0, 31, 33])
+def test_verdict_count_mismatch_is_an_error_that_says_so(count: int, build_swarm: Build) -> None:
+    class Miscounts(AcceptAll):
+        name = "miscounts"
+
+        def inspect(self, view: DefenderView) -> list[Verdict]:
+            return [ACCEPT] * count
+
+    with pytest.raises(ValueError, match=f"the defense miscounts gave {count} verdicts for 32 completions"):
+        build_swarm(defense=Miscounts()).round(1)
+
+
+def test_submission_count_mismatch_is_an_error_that_says_so(build_swarm: Build) -> None:
+    with pytest.raises(ValueError, match="the attack miscounting gave 7 completions for 8 slots"):
+        build_swarm(attack=Miscounting()).round(1)
+
+
+def test_an_attack_that_does_not_fit_the_topology_is_refused(build_swarm: Build) -> None:
+    with pytest.raises(SpecError, match="the attack miscounting needs the horizontal topology, and this swarm is vert"):
+        build_swarm(attack=Miscounting(), topology="vertical")
+
+
+def test_more_items_than_the_task_has_is_refused(build_swarm: Build) -> None:
+    with pytest.raises(SpecError, match="a node needs 16 distinct items a round, and the task has 12"):
+        build_swarm(prompts=16).round(1)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="assign_items takes any number of chosen items: groups shift, or the round ends in an IndexError",
+)
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_choosing_a_wrong_number_of_items_is_an_error_that_says_so(count: int, build_swarm: Build) -> None:
+    class Chooser(Text):
+        name = "chooser"
+
+        def draw(self, rng: Any) -> Chooser:
+            return self
+
+        def choose_items(self, items: Sequence[Item], number: int, rng: Any) -> Sequence[Item]:
+            return list(items[:count])
+
+    swarm = build_swarm(attack=Chooser(PHRASE, "start"), topology="vertical", prompts=8)
+    with pytest.raises(ValueError, match="chooser"):
+        swarm.round(1)
+
+
+@topologies
+def test_defenses_see_no_label(topology: Topology, build_swarm: Build) -> None:
+    defense = Watcher()
+    swarm = build_swarm(topology=topology, defense=defense)
+    rows = {(row.group, row.place): row for row in swarm.round(1).rows}
+    (view,) = defense.views
+    assert type(view) is DefenderView, "labels only for rows with sees_labels"
+    allowed = {"item_id", "group", "index", "sender", "ids", "text", "ended", "reward", "logprobs"}
+    assert {field.name for field in fields(view.completions[0])} == allowed
+    assert {field.name for field in fields(view)} == {
+        "round", "completions", "items", "sampling", "history", "rng", "policy"
+    }  # fmt: skip
+    assert {field.name for field in fields(next(iter(view.items.values())))} == {"question", "answer"}, "no solution"
+    for offered in view.completions:
+        row = rows[offered.group, offered.index]
+        assert (offered.item_id, offered.ids, offered.text, offered.ended) == (
+            row.item_id,
+            row.ids,
+            row.text,
+            row.ended,
+        )
+        assert (offered.reward, offered.sender) == (row.reward, row.sender)
+        assert offered.logprobs is None, "no log-probs travel in a homogeneous swarm"
+    assert len(view.completions) == len(rows), "the whole pool, own completions included"
+
+
+@topologies
+def test_the_pool_is_shuffled_anew_each_round(topology: Topology, build_swarm: Build) -> None:
+    defense = Watcher()
+    swarm = build_swarm(topology=topology, defense=defense)
+    for number in (1, 2):
+        swarm.round(number)
+    one, other = ([(offered.group, offered.index) for offered in view.completions] for view in defense.views)
+    assert sorted(one) == sorted(other) == [(g, p) for g in range(4) for p in range(8)]
+    assert sorted(one) != one, "the pool must be shuffled: position tells nothing"
+    assert one != other, "and with another key each round"
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="places go to nodes by number and the last f nodes are malicious, so index (horizontal) and group (vertical) "
+    "are labels",
+)
+@topologies
+def test_group_and_index_tell_nothing_about_the_sender(topology: Topology, build_swarm: Build) -> None:
+    """A defense that knows only (group, index), fitted on other seeds, must not find the malicious slots."""
+    malicious = []
+    for seed in range(6):
+        defense = LabelledWatcher()
+        build_swarm(topology=topology, defense=defense, seed=seed).round(1)
+        (view,) = defense.views
+        assert isinstance(view, LabelledView)
+        malicious.append(
+            {(o.group, o.index) for o, payload in zip(view.completions, view.payload, strict=True) if payload}
+        )
+    assert len({frozenset(slots) for slots in malicious}) > 1, "the malicious (group, index) are the same in every run"
+
+
+@topologies
+def test_labels_go_to_rows_of_the_benchmark_in_the_views_order(topology: Topology, build_swarm: Build) -> None:
+    defense = LabelledWatcher()
+    rows = {(r.group, r.place): r for r in build_swarm(topology=topology, defense=defense).round(1).rows}
+    (view,) = defense.views
+    assert isinstance(view, LabelledView)
+    assert list(view.payload) == [rows[offered.group, offered.index].payload for offered in view.completions]
+    assert sum(view.payload) == 8
+
+
+@topologies
+@pytest.mark.parametrize("reject", ["zero", "drop"])
+def test_verdicts_reach_their_completions(reject: Any, topology: Topology, build_swarm: Build) -> None:
+    rows = build_swarm(topology=topology, defense=Oracle(reject)).round(1).rows
+    for row in rows:
+        assert row.action == (reject if row.payload else "accept"), "a verdict acts on the completion it was given for"
+    if reject == "drop":
+        assert all(row.advantage == 0 for row in rows if row.payload)
+    else:
+        assert all(row.advantage <= 0 for row in rows if row.payload)
+    assert any(row.reward == 1 for row in rows if row.payload), "the recorded reward is the task's, before the verdict"
+
+
+def test_pseudonyms_last_a_run_and_name_one_node(build_swarm: Build) -> None:
+    swarm = build_swarm()
+    rounds = [swarm.round(number).rows for number in (1, 2)]
+    names: list[dict[int, set[str]]] = []
+    for rows in rounds:
+        names.append({node: {row.sender for row in rows if row.node == node} for node in range(4)})
+    assert names[0] == names[1], "a pseudonym lasts a run"
+    assert all(len(own) == 1 for own in names[0].values()), "a node has one pseudonym"
+    assert len(set().union(*names[0].values())) == 4, "two nodes have two pseudonyms"
+    others = {row.sender for row in build_swarm(seed=6).round(1).rows}
+    assert others.isdisjoint(set().union(*names[0].values())), "another run has other pseudonyms"
+
+
+def test_defense_randomness_is_keyed_by_seed_and_round(build_swarm: Build) -> None:
+    draws: dict[tuple[int, int], float] = {}
+    for seed in (5, 5, 6):
+        defense = Watcher()
+        swarm = build_swarm(defense=defense, seed=seed)
+        for number in (1, 2):
+            swarm.round(number)
+            drawn = defense.views[-1].rng.random()
+            assert draws.setdefault((seed, number), drawn) == drawn, "equal for all nodes of a cohort"
+    assert len(set(draws.values())) == 4, "another in every round and seed"
+
+
+@topologies
+def test_remember_rebuilds_the_live_history(topology: Topology, build_swarm: Build) -> None:
+    live = build_swarm(topology=topology, defense=Watcher())
+    rows = [row for number in (1, 2, 3) for row in live.round(number).rows]
+    rows += live.evaluate(3, 10).rows
+    again = build_swarm(topology=topology, defense=Watcher())
+    again.remember(rows)
+    assert [past.round for past in live.history] == [1, 2, 3]
+    assert all(isinstance(past, Past) and len(past.verdicts) == 32 for past in live.history)
+    assert again.history == live.history, "what a defense remembers must not depend on a restart"
+
+
+def test_history_is_of_the_past_only(build_swarm: Build) -> None:
+    defense = Watcher()
+    swarm = build_swarm(defense=defense)
+    for number in (1, 2, 3):
+        swarm.round(number)
+    assert [[past.round for past in view.history] for view in defense.views] == [[], [1], [1, 2]]
+    assert defense.views[2].history[1].completions == defense.views[1].completions
+
+
+@topologies
+def test_both_topologies_learn(topology: Topology, build_swarm: Build) -> None:
+    swarm = build_swarm("control", topology=topology, group=16, learner=LearnerSpec(learning_rate=1e-3))
+    before = {name: weight.detach().clone() for name, weight in swarm.policy.weights().items()}
+    start = swarm.evaluate(0, 200)
+    assert swarm.round(1).grad_norm > 0
+    still = [name for name, weight in swarm.policy.weights().items() if torch.equal(weight, before[name])]
+    assert not still, f"one update moves every weight, but not {still}"
+    for number in range(2, 9):
+        swarm.round(number)
+    reward = [sum(row.reward for row in record.rows) / 200 for record in (start, swarm.evaluate(8, 200))]
+    assert reward[1] > reward[0] + 0.1, f"eight rounds must raise the held-out reward; it went from {reward}"
+
+
+def test_seconds_are_told_by_phase(build_swarm: Build) -> None:
+    seconds = build_swarm().round(1).seconds
+    assert set(seconds) == {"sample", "attack", "gather", "reward", "inspect", "update"}
+    assert all(spent >= 0 for spent in seconds.values())
+
+
+def test_attackers_get_what_their_threat_model_grants(build_swarm: Build) -> None:
+    views: list[AttackerView] = []
+
+    class Curious(Miscounting):
+        """Looks at its view and leaves everything honest."""
+
+        def poison(self, view: AttackerView) -> list[Poison]:
+            views.append(view)
+            return [None] * len(view.slots)
+
+    class Blind(Curious):
+        threat = ThreatModel(context="in-context", oracle=False, policy=True)
+
+    for attack in (Curious(), Blind()):
+        build_swarm(attack=attack).round(1)
+    granted, blind = views
+    assert granted.policy is None
+    assert all(slot.item.solution for slot in granted.slots)
+    assert blind.policy is not None
+    assert not any(slot.item.solution for slot in blind.slots), "without the oracle the solution arrives empty"
+    assert [slot.node for slot in granted.slots] == [3] * 8
+    assert [(slot.group, slot.index) for slot in granted.slots] == [(g, i) for g in range(4) for i in range(2)]
+    drawn = blind.policy.sample([slot.item for slot in blind.slots[::2]], 3)
+    assert [len(group) for group in drawn] == [3] * 4
+    assert len({made.ids for group in drawn for made in group}) > 6

@@ -1,0 +1,240 @@
+"""Our loss against TRL's: a real GRPOTrainer takes a real step on the same completions and rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from thiefbench.defenses.anchors import AcceptAll
+from thiefbench.engine.cohort import Cohort, Lesson
+from thiefbench.engine.grpo import LEARNERS, Batch
+from thiefbench.engine.policy import Policy
+from thiefbench.engine.spec import LearnerSpec, LossType, SwarmSpec
+
+trl = pytest.importorskip("trl", reason="the comparison needs trl, of the zoo extra")
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:You are using 'rollout_func'")
+
+TOLERANCE = 1e-5
+EPSILON = 0.2
+ScaleRewards = Literal["group", "none"]
+Gradients = dict[str, torch.Tensor]
+Run = Callable[..., "Reference"]
+
+combinations = pytest.mark.parametrize("scale_rewards", ["group", "none"])
+losses = pytest.mark.parametrize("loss", ["grpo", "dr_grpo"])
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A GRPOTrainer after one step: its loss, its gradients before the optimizer, and the batch that its loss saw."""
+
+    trainer: Any
+    loss: float
+    gradients: Gradients
+    inputs: dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def reference(
+    load_policy: Callable[..., Policy],
+    prompts: list[list[int]],
+    pool: list[Lesson],
+    spec: SwarmSpec,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Run:
+    """Run `GRPOTrainer.train` for one step on the pool, whose completions it takes as its own rollouts."""
+    import datasets
+    from transformers import TrainerCallback
+
+    def rollout(names: list[str], trainer: object) -> dict[str, list[list[int]] | None]:
+        """The pool's rows of each group, in the order that the trainer asks for groups."""
+        rows = [pool[int(name) * spec.group + i % spec.group] for i, name in enumerate(names)]
+        return {
+            "prompt_ids": [prompts[row.prompt] for row in rows],
+            "completion_ids": [list(row.targets) for row in rows],
+            "logprobs": None,
+        }
+
+    def reward(prompts: list[str], **_: object) -> list[float]:
+        return [pool[int(name) * spec.group + i % spec.group].reward for i, name in enumerate(prompts)]
+
+    @cache
+    def run(loss: LossType, scale_rewards: ScaleRewards, temperature: float = 1.0) -> Reference:
+        policy = load_policy()
+        seen: dict[str, Any] = {}
+
+        class Watch(TrainerCallback):  # type: ignore[misc]
+            def on_pre_optimizer_step(self, *_: object, model: Any, **__: object) -> None:
+                seen["gradients"] = {name: weight.grad.clone() for name, weight in model.named_parameters()}
+
+        class Trainer(trl.GRPOTrainer):  # type: ignore[misc,name-defined]
+            def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+                seen["inputs"] = inputs
+                return super()._compute_loss(model, inputs)  # type: ignore[no-any-return]
+
+        rows = spec.prompts * spec.group
+        config = trl.GRPOConfig(
+            output_dir=str(tmp_path_factory.mktemp("trl")), use_cpu=True, report_to=[], save_strategy="no", max_steps=1,
+            bf16=False, gradient_checkpointing=False, disable_tqdm=True, learning_rate=0.0, max_grad_norm=0.0,
+            per_device_train_batch_size=rows, num_generations=spec.group, loss_type=loss, scale_rewards=scale_rewards,
+            max_completion_length=spec.sampling.max_new_tokens, beta=0.0, epsilon=EPSILON, temperature=temperature,
+        )  # fmt: skip
+        trainer = Trainer(
+            model=policy.model,
+            reward_funcs=reward,
+            args=config,
+            train_dataset=datasets.Dataset.from_list([{"prompt": str(i)} for i in range(spec.prompts)]),
+            processing_class=policy.tokenizer,
+            callbacks=[Watch()],
+            rollout_func=rollout,
+        )
+        result = trainer.train()
+        return Reference(trainer, result.training_loss, seen["gradients"], seen["inputs"])
+
+    return run
+
+
+def test_trl_still_scales_rewards_by_default_as_we_do(tmp_path: Path) -> None:
+    assert trl.GRPOConfig(str(tmp_path), use_cpu=True, bf16=False).scale_rewards in ("group", True)
+    assert LearnerSpec().scale_rewards
+
+
+@losses
+@pytest.mark.parametrize(("scale_rewards", "temperature"), [("group", 1.0), ("none", 1.0), ("group", 0.7)])
+def test_a_step_equals_trl(
+    loss: LossType,
+    scale_rewards: ScaleRewards,
+    temperature: float,
+    reference: Run,
+    load_policy: Callable[..., Policy],
+    prompts: list[list[int]],
+    pool: list[Lesson],
+    spec: SwarmSpec,
+) -> None:
+    """On-policy, advantages included: our whole `Cohort.accumulate` against TRL's whole training step."""
+    theirs = reference(loss, scale_rewards, temperature)
+    learner = LearnerSpec(loss=loss, scale_rewards=scale_rewards == "group", epsilon=EPSILON)
+    sampling = replace(spec.sampling, temperature=temperature)
+    cohort = Cohort(load_policy(), replace(spec, learner=learner, sampling=sampling), AcceptAll())
+    value = cohort.accumulate(prompts[: spec.prompts], pool, cohort.advantages(pool))
+    difference = relative_difference(gradients(cohort.policy), theirs.gradients)
+    print(f"{loss}, scale_rewards={scale_rewards}, temperature={temperature}: {difference:.1e}")
+    assert difference <= TOLERANCE, f"the {loss} gradient must be TRL's to {TOLERANCE}, and is {difference:.1e} off"
+    assert value == pytest.approx(theirs.loss, rel=1e-5, abs=1e-6), f"the {loss} loss must be TRL's"
+    if loss == "grpo":
+        assert value == pytest.approx(0, abs=1e-6), "on-policy the grpo loss is 0: ratios are 1, advantages sum to 0"
+
+
+@combinations
+def test_advantages_equal_trl(
+    scale_rewards: ScaleRewards,
+    reference: Run,
+    load_policy: Callable[..., Policy],
+    pool: list[Lesson],
+    spec: SwarmSpec,
+) -> None:
+    learner = LearnerSpec(scale_rewards=scale_rewards == "group")
+    ours = Cohort(load_policy(), replace(spec, learner=learner), AcceptAll()).advantages(pool)
+    seen = reference("grpo", scale_rewards).inputs
+    theirs = dict(zip(rows_of(seen), seen["advantages"].tolist(), strict=True))
+    assert len(theirs) == len(pool), "the pool's rows must be distinct to be told apart in TRL's shuffled batch"
+    for lesson, advantage in zip(pool, ours, strict=True):
+        assert advantage == pytest.approx(theirs[lesson.targets], abs=1e-6), "(r - mean) / (sample std + 1e-4)"
+
+
+@losses
+@combinations
+def test_clipped_loss_and_gradient_equal_trl(
+    loss: LossType,
+    scale_rewards: ScaleRewards,
+    reference: Run,
+    load_policy: Callable[..., Policy],
+    prompts: list[list[int]],
+    pool: list[Lesson],
+    spec: SwarmSpec,
+) -> None:
+    """Old log-probs half a nat away: TRL's `_compute_loss` on its own batch against the learner on `Policy.score`."""
+    theirs = reference(loss, scale_rewards)
+    trainer, inputs = theirs.trainer, dict(theirs.inputs)
+    shape = inputs["completion_ids"].shape
+    shift = 0.5 * torch.randn(shape, generator=torch.Generator().manual_seed(4))
+    with torch.no_grad():
+        current, *_ = trainer._get_per_token_logps_and_entropies(
+            trainer.model,
+            torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1),
+            torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1),
+            shape[1],
+        )
+    inputs["old_per_token_logps"] = current + shift
+    trainer.model.train()
+    trainer.model.zero_grad()
+    their_loss = trainer._compute_loss(trainer.model, inputs)
+    their_loss.backward()
+    their_gradients = {name: weight.grad for name, weight in trainer.model.named_parameters()}
+
+    policy = load_policy()
+    rows = rows_of(inputs)
+    group = {lesson.targets: lesson.prompt for lesson in pool}
+    batch = batch_of(policy, prompts, [group[row] for row in rows], rows, inputs, spec)
+    ratio = (batch.logprobs - inputs["old_per_token_logps"]).detach().exp()
+    advantages = batch.advantages[:, None]
+    clipped = batch.mask.bool() & (
+        ((ratio > 1 + EPSILON) & (advantages > 0)) | ((ratio < 1 - EPSILON) & (advantages < 0))
+    )
+    assert 0.1 < clipped.sum() / batch.mask.sum() < 0.9, "the comparison means something only while some tokens clip"
+    our_loss = LEARNERS[loss](batch, EPSILON)
+    our_loss.backward()  # type: ignore[no-untyped-call]
+    difference = relative_difference(gradients(policy), their_gradients)
+    print(f"clipped {loss}, scale_rewards={scale_rewards}: {difference:.1e}, {int(clipped.sum())} tokens clipped")
+    assert our_loss.item() == pytest.approx(their_loss.item(), rel=1e-5), "the clipped loss must be TRL's"
+    assert difference <= TOLERANCE, f"the clipped gradient must be TRL's to {TOLERANCE}, and is {difference:.1e} off"
+
+
+def batch_of(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    groups: Sequence[int],
+    rows: Sequence[tuple[int, ...]],
+    inputs: dict[str, torch.Tensor],
+    spec: SwarmSpec,
+) -> Batch:
+    """The learner's batch in TRL's row order, with log-probs from the prefix-sharing forward pass."""
+    mask = inputs["completion_mask"].float()
+    logprobs = [torch.zeros(0)] * len(rows)
+    for scored in policy.score(policy.prefill(prompts[: spec.prompts]), groups, rows):
+        flat = scored.logits.log_softmax(-1).gather(1, scored.targets[:, None])[:, 0]
+        for row, part in zip(scored.rows, flat.split(scored.counts), strict=True):
+            logprobs[row] = torch.cat([part, torch.zeros(mask.shape[1] - len(part))])
+    return Batch(
+        logprobs=torch.stack(logprobs),
+        old_logprobs=inputs["old_per_token_logps"],
+        mask=mask,
+        token_weights=torch.ones_like(mask),
+        advantages=inputs["advantages"],
+        pool_rows=len(rows),
+        max_length=spec.sampling.max_new_tokens,
+    )
+
+
+def rows_of(inputs: dict[str, torch.Tensor]) -> list[tuple[int, ...]]:
+    return [
+        tuple(ids[: int(mask.sum())].tolist())
+        for ids, mask in zip(inputs["completion_ids"], inputs["completion_mask"], strict=True)
+    ]
+
+
+def gradients(policy: Policy) -> Gradients:
+    return {name: weight.grad for name, weight in policy.model.named_parameters()}
+
+
+def relative_difference(ours: Gradients, theirs: Gradients) -> float:
+    assert ours.keys() == theirs.keys()
+    apart = sum((ours[name].double() - theirs[name].double()).square().sum() for name in theirs)
+    whole = sum(gradient.double().square().sum() for gradient in theirs.values())
+    assert whole > 0
+    return float((apart / whole) ** 0.5)

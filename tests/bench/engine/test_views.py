@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from thiefbench.defenses.base import DefenderView, Offered, Verdict
+from thiefbench.defenses.logit import Logit
+from thiefbench.engine.decoding import sample
+from thiefbench.engine.noise import key
+from thiefbench.engine.policy import Policy, Scored
+from thiefbench.engine.swarm import Row, Swarm
+from thiefbench.engine.views import DefenderPolicy
+from thiefbench.tasks.base import Item, Sampling
+
+SAMPLING = Sampling(temperature=0.8, top_k=12, max_new_tokens=16)
+
+
+def offered(item: Item, ids: Sequence[int], ended: bool) -> Offered:
+    return Offered(item.id, 0, 0, "someone", tuple(ids), "", ended, 1.0)
+
+
+@pytest.fixture
+def view_of(items: list[Item], prompts: list[list[int]]) -> Callable[..., DefenderPolicy]:
+    def make(policy: Policy, sampling: Sampling = SAMPLING) -> DefenderPolicy:
+        known = {item.id: prompt for item, prompt in zip(items, prompts, strict=True)}
+        return DefenderPolicy(policy, sampling, known, (5, 1))
+
+    return make
+
+
+@pytest.fixture
+def honest(policy: Policy, items: list[Item], prompts: list[list[int]]) -> list[Offered]:
+    return drawn(policy, items, prompts, SAMPLING, 48)
+
+
+def drawn(policy: Policy, items: list[Item], prompts: list[list[int]], sampling: Sampling, count: int) -> list[Offered]:
+    rows = [i % len(items) for i in range(count)]
+    done = sample(policy, prompts, rows, [key("view", i) for i in range(count)], sampling)
+    return [offered(items[row], made.ids, made.ended) for row, made in zip(rows, done, strict=True)]
+
+
+def rows_and_logits(
+    policy: Policy,
+    completions: Sequence[Offered],
+    items: list[Item],
+    prompts: list[list[int]],
+    plain_logits: Callable[..., torch.Tensor],
+) -> list[tuple[list[int], torch.Tensor]]:
+    """Tokens (EOS included where it ended) and the plain model's logits for each."""
+    made = []
+    with torch.no_grad():
+        for completion in completions:
+            row = [*completion.ids, *([policy.eos] if completion.ended else [])]
+            prompt = prompts[[item.id for item in items].index(completion.item_id)]
+            made.append((row, plain_logits(policy, prompt, row)))
+    return made
+
+
+def test_measures_equal_a_direct_forward_pass(
+    policy: Policy,
+    honest: list[Offered],
+    view_of: Callable[..., DefenderPolicy],
+    items: list[Item],
+    prompts: list[list[int]],
+    plain_logits: Callable[..., torch.Tensor],
+) -> None:
+    view = view_of(policy)
+    measured = zip(
+        rows_and_logits(policy, honest, items, prompts, plain_logits),
+        view.token_logprobs(honest),
+        view.ranks(honest),
+        view.in_support(honest),
+        view.hidden(honest),
+        strict=True,
+    )
+    for (row, logits), logprobs, ranks, inside, hidden in measured:
+        chosen = logits[range(len(row)), row]
+        assert logprobs.shape == ranks.shape == inside.shape == (len(row),), "one entry per token, EOS included"
+        assert hidden.shape == (len(row), 32), "hidden states: (tokens, hidden size)"
+        assert (logprobs.dtype, ranks.dtype, inside.dtype, hidden.dtype) == (np.float32, np.int64, np.bool_, np.float32)
+        expected = (logits / 0.8).log_softmax(-1)[range(len(row)), row]
+        np.testing.assert_allclose(logprobs, expected, atol=1e-4)
+        assert ranks.tolist() == (logits > chosen[:, None]).sum(1).tolist(), "how many tokens have a higher logit"
+        assert inside.all()
+        remade = policy.model.lm_head(torch.from_numpy(hidden)).detach()
+        torch.testing.assert_close(remade, logits, rtol=0, atol=1e-4)
+
+
+def test_in_support_by_top_k_equals_ranks(
+    policy: Policy, view_of: Callable[..., DefenderPolicy], items: list[Item], honest: list[Offered]
+) -> None:
+    """On text that the model did not write, inside and outside tokens both occur."""
+    view = view_of(policy)
+    foreign = [offered(item, policy.encode(f"All hail, {item.id}!"), True) for item in items]
+    both = [*foreign, *honest]
+    for inside, ranks in zip(view.in_support(both, tolerance=0.0), view.ranks(both), strict=True):
+        assert inside.tolist() == (ranks < 12).tolist()
+    assert any(not inside.all() for inside in view.in_support(foreign))
+
+
+def test_no_top_k_lets_everything_through(
+    policy: Policy, view_of: Callable[..., DefenderPolicy], items: list[Item]
+) -> None:
+    foreign = [offered(items[0], policy.encode("All hail"), True)]
+    assert view_of(policy, Sampling(top_k=0)).in_support(foreign)[0].all()
+
+
+def test_empty_requests(policy: Policy, view_of: Callable[..., DefenderPolicy], items: list[Item]) -> None:
+    view = view_of(policy)
+    refused = offered(items[0], (), False)
+    real = offered(items[1], (65,), False)
+    for measure in (view.token_logprobs, view.ranks, view.in_support, view.hidden):
+        assert measure([]) == []
+        assert [len(values) for values in measure([refused, real, refused])] == [0, 1, 0], "no tokens, no values"
+        assert [len(values) for values in measure([refused])] == [0]
+
+
+def test_measuring_collects_no_gradient(
+    policy: Policy, view_of: Callable[..., DefenderPolicy], honest: list[Offered]
+) -> None:
+    view_of(policy).token_logprobs(honest)
+    assert all(weight.grad is None for weight in policy.weights().values())
+
+
+def test_generate_is_keyed_by_call(policy: Policy, view_of: Callable[..., DefenderPolicy]) -> None:
+    asked = [[{"role": "user", "content": "fine?"}]] * 4
+    view, again = view_of(policy), view_of(policy)
+    first, second = view.generate(asked, 8), view.generate(asked, 8)
+    assert len(set(first)) > 1, "equal prompts get noise of their own"
+    assert first != second, "and so do later calls"
+    assert [again.generate(asked, 8), again.generate(asked, 8)] == [first, second], "equal for all nodes of a cohort"
+    assert all(len(text) <= 8 for text in first), "max_new_tokens bounds what is generated"
+
+
+@pytest.mark.parametrize("topology", ["horizontal", "vertical"])
+@pytest.mark.parametrize(
+    "sampling",
+    [SAMPLING, Sampling(top_k=0, top_p=0.7, max_new_tokens=16), Sampling(1.2, 30, 0.9, max_new_tokens=16)],
+    ids=str,
+)
+def test_logit_defense_accepts_all_honest_completions(
+    sampling: Sampling, topology: str, build_swarm: Callable[..., Swarm]
+) -> None:
+    swarm = build_swarm("control", defense=Logit(), sampling=sampling, topology=topology, group=16)
+    rows: list[Row] = [row for number in (1, 2, 3) for row in swarm.round(number).rows]
+    rejected = [row for row in rows if row.action != "accept"]
+    assert len(rows) == 192
+    assert not rejected, "an honest completion lies in its own sampler's support, always"
+
+
+def test_logit_defense_accepts_honest_bfloat16_completions(
+    load_policy: Callable[..., Policy],
+    view_of: Callable[..., DefenderPolicy],
+    items: list[Item],
+    prompts: list[list[int]],
+) -> None:
+    policy = load_policy(dtype="bfloat16")
+    made = drawn(policy, items, prompts, SAMPLING, 300)
+    outside = sum(int((~inside).sum()) for inside in view_of(policy).in_support(made))
+    assert outside == 0, f"the default tolerance covers bfloat16's noise, but {outside} honest tokens fell outside"
+
+
+@pytest.mark.parametrize("reject", ["zero", "drop"])
+def test_logit_defense_rejects_a_token_outside_the_support(reject: Any, build_swarm: Callable[..., Swarm]) -> None:
+    rows = build_swarm(defense=Logit(reject), sampling=SAMPLING).round(1).rows
+    for row in rows:
+        assert row.action == (reject if row.payload else "accept"), row.text
+        assert not row.payload or (row.score or 0) >= 1, "the score counts the tokens outside"
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(top_k=12), Sampling(top_k=0, top_p=0.7), Sampling(0.6, 30, 0.9)], ids=str
+)
+def test_a_single_foreign_token_is_enough(
+    sampling: Sampling,
+    policy: Policy,
+    view_of: Callable[..., DefenderPolicy],
+    items: list[Item],
+    prompts: list[list[int]],
+    plain_logits: Callable[..., torch.Tensor],
+) -> None:
+    """The least probable token of all, put at one place of an honest completion."""
+    honest = [made for made in drawn(policy, items, prompts, sampling, 30) if len(made.ids) >= 4]
+    assert len(honest) > 5
+    swapped = []
+    for (row, logits), made in zip(rows_and_logits(policy, honest, items, prompts, plain_logits), honest, strict=True):
+        worst = int(logits[2].argmin())
+        swapped.append(offered_like(made, (*row[:2], worst)))
+    for inside in view_of(policy, sampling).in_support(swapped):
+        assert inside.tolist() == [True, True, False]
+    defense = Logit()
+    view = SimpleNamespace(completions=[*honest, *swapped], policy=view_of(policy, sampling))
+    verdicts: Sequence[Verdict] = defense.inspect(as_view(view))
+    assert [verdict.action for verdict in verdicts] == ["accept"] * len(honest) + ["zero"] * len(swapped)
+    assert {verdict.score for verdict in verdicts[len(honest) :]} == {1.0}
+
+
+def offered_like(made: Offered, ids: tuple[int, ...]) -> Offered:
+    return Offered(made.item_id, made.group, made.index, made.sender, ids, made.text, False, made.reward)
+
+
+def as_view(view: Any) -> DefenderView:
+    return view  # type: ignore[no-any-return]
+
+
+class OnePass:
+    """A policy whose forward pass gives the given probabilities for one token after another."""
+
+    eos, logit_noise = 99, 1e-3
+
+    def __init__(self, shares: list[float], targets: list[int]) -> None:
+        self.logits = torch.tensor(shares).log().expand(len(targets), -1)
+        self.targets = torch.tensor(targets)
+
+    def prefill(self, prompts: Any) -> None: ...
+
+    def score(self, *_: Any) -> list[Scored]:
+        count = len(self.targets)
+        return [Scored([0], [count], self.logits, torch.zeros(count, 1), self.targets)]
+
+
+def support_of(shares: list[float], sampling: Sampling, tolerance: float | None = None) -> list[bool]:
+    tokens = list(range(len(shares)))
+    view = DefenderPolicy(OnePass(shares, tokens), sampling, {"x": [0]}, ())  # type: ignore[arg-type]
+    made: list[bool] = view.in_support([Offered("x", 0, 0, "", tuple(tokens), "", False, 1.0)], tolerance)[0].tolist()
+    return made
+
+
+def test_top_p_support_by_hand() -> None:
+    shares = [0.5, 0.25, 0.15, 0.1]
+    assert support_of(shares, Sampling(top_k=0, top_p=0.4)) == [True, False, False, False]
+    assert support_of(shares, Sampling(top_k=0, top_p=0.6)) == [True, True, False, False]
+    assert support_of(shares, Sampling(top_k=0, top_p=0.8)) == [True, True, True, False]
+    assert support_of(shares, Sampling(top_k=1, top_p=0.8)) == [True, False, False, False], "top_k comes first"
+    assert support_of(shares, Sampling(0.5, top_k=0, top_p=0.8)) == [True, True, False, False], "temperature too"
+
+
+def test_tolerance_is_in_logits() -> None:
+    shares = [0.5, 0.25, 0.15, 0.1]
+    miss = float(np.log(0.25 / 0.15))  # by how much the third token's logit misses the second's
+    for sampling in (Sampling(top_k=2), Sampling(top_k=0, top_p=0.6), Sampling(0.9, top_k=0, top_p=0.6)):
+        assert support_of(shares, sampling, 0.0) == [True, True, False, False]
+        assert support_of(shares, sampling, miss + 0.01)[2], (
+            "a token that misses by no more than the tolerance is inside"
+        )
+    assert support_of(shares, Sampling(top_k=2), miss - 0.01) == [True, True, False, False]
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="the tolerance of the top_p check moves the token's logit, not the cumulative probability that cuts it off",
+)
+def test_a_token_at_the_edge_of_top_p_is_inside() -> None:
+    """The sampler's noise moves the cumulative sum over the edge, and an honest node draws the third token."""
+    edge = 0.9
+    assert support_of([0.5, 0.4 - 1e-6, 0.1 + 1e-6], Sampling(top_k=0, top_p=edge)) == [True] * 3
+    assert support_of([0.5, 0.4 + 1e-6, 0.1 - 1e-6], Sampling(top_k=0, top_p=edge)) == [True] * 3, (
+        "a last-bit difference in the logits must not turn an honest token into a foreign one"
+    )

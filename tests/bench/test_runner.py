@@ -1,0 +1,466 @@
+"""Running a suite: what is cached, what survives a kill, what a failure leaves, two runs on one store."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bench import tiny
+from tests.bench.tiny import PLUGINS, Attacked, Watcher, cells, run, same, suite
+from thiefbench import registry
+from thiefbench.engine import swarm as engine
+from thiefbench.engine.policy import ModelError
+from thiefbench.engine.spec import LearnerSpec, SpecError
+from thiefbench.suite import execution
+from thiefbench.suite.execution import identity
+from thiefbench.suite.results import CellDir, Record, Store, identify
+from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
+
+COUNTS = f"{PLUGINS}:Counts"
+RAISES = f"{PLUGINS}:Raises"
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint after every round."""
+    monkeypatch.setattr(execution, "CHECKPOINT_SECONDS", -1.0)
+
+
+# One cell: an attack against a defense with state, whose third round depends on what the first two left.
+STATEFUL = suite(COUNTS, kind=Attacked)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of the stateful cell, run without an interruption."""
+    store = tmp_path_factory.mktemp("whole")
+    run(STATEFUL, store)
+    return store
+
+
+def test_a_second_run_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Watcher(), Watcher()
+    records = run(suite("none", "logit"), tmp_path, first)
+    assert [record.status for record in records] == ["ok"] * 3
+    assert (len(first.missing), first.cached, first.rounds) == (3, 0, 9)
+    monkeypatch.setattr(engine.Swarm, "__init__", lambda *_, **__: pytest.fail("a cached cell is not trained again"))
+    assert run(suite("none", "logit"), tmp_path, second) == records
+    assert (second.missing, second.cached, second.rounds) == ([], 3, 0)
+
+
+def test_a_cell_more_leaves_the_others_cached(tmp_path: Path) -> None:
+    run(suite("none"), tmp_path)
+    watcher = Watcher()
+    run(suite("none", "logit"), tmp_path, watcher)
+    assert [spec.defense for spec in watcher.missing] == ["logit"]
+    assert watcher.cached == 2
+
+
+def test_two_fresh_runs_are_equal(tmp_path: Path, whole: Path) -> None:
+    (record,) = run(STATEFUL, tmp_path)
+    same(STATEFUL, tmp_path, whole)
+    assert record.completions_sha256 == found(whole).completions_sha256, "to the byte"
+    assert record.curves["grad_norm"][0].value, "the attacked cell learns something, so that equality says something"
+
+
+def found(store: Path) -> Record:
+    """The record of the stateful cell in a store."""
+    record = Store(store).cell(*ids(STATEFUL)).read()
+    assert record is not None
+    return record
+
+
+def test_records_come_in_the_order_of_the_cells(tmp_path: Path) -> None:
+    asked = cells(suite("none", "reject_all"))
+    records = run(suite("none", "reject_all"), tmp_path)
+    assert [(record.cell["role"], record.cell["defense"]) for record in records] == [(c.role, c.defense) for c in asked]
+    stored = Store(tmp_path).read_run()
+    assert stored is not None
+    assert [cell["cell_id"] for cell in stored["cells"]] == [record.cell_id for record in records]
+    assert stored["title"] == "tiny-v1"
+
+
+def test_a_record_says_what_was_run_and_how(whole: Path) -> None:
+    attacked = found(whole)
+    assert attacked.cell["attack"] == tiny.ATTACK
+    assert attacked.cell["defense"] == COUNTS
+    assert (attacked.cell["topology"], attacked.cell["seed"]) == ("horizontal", 0)
+    assert attacked.payload == {"phrase": "All hail to the thief", "position": "start"}
+    assert {"sample", "inspect", "reward", "update", "evaluate"} <= set(attacked.seconds)
+    assert {"torch", "python", "git_commit", "git_dirty", "started", "finished", "ended"} <= set(attacked.provenance)
+    assert attacked.provenance["ended"] == "in one run"
+
+
+def ids(of: Suite) -> list[str]:
+    return [identify(identity(spec)) for spec in cells(of)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rounds": 4},
+        {"seeds": (1,)},
+        {"swarm": replace(tiny.SWARM, learner=LearnerSpec(learning_rate=1e-4))},
+        {"swarm": replace(tiny.SWARM, group=6)},
+        {"swarm": replace(tiny.SWARM, sampling=replace(tiny.SWARM.sampling, top_k=49))},
+        {"evaluation": Evaluation(every=3, completions=16, final=16)},
+        {"attacks": ("text",)},
+        {"task": "gsm_micro(size=64)"},
+    ],
+    ids=str,
+)
+def test_a_changed_parameter_is_another_cell(change: dict[str, Any]) -> None:
+    before, after = ids(suite()), ids(suite(**change))
+    assert before == ids(suite()), "equal parameters are the same cell"
+    assert not set(before) & set(after), "every parameter is part of a cell's identity"
+
+
+def test_device_dtype_and_threads_are_part_of_the_identity() -> None:
+    cell = cells(suite())[0]
+    changed = [replace(cell, threads=2), replace(cell, dtype="bfloat16"), replace(cell, device="cuda"), cell]
+    assert len({identify(identity(spec)) for spec in changed}) == 4
+
+
+def test_the_suite_s_name_and_other_cells_are_not_part_of_the_identity() -> None:
+    assert ids(suite()) == ids(suite(name="another", version=7, replayed=("none",)))
+    assert set(ids(suite("none"))) < set(ids(suite("none", "logit")))
+
+
+def test_a_changed_defense_file_is_another_cell(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(PLUGINS.read_text())
+    of = suite(f"{file}:Counts")
+    (control, before) = ids(of)
+    file.write_text(PLUGINS.read_text() + "\n# changed\n")
+    assert ids(of) == [control, ids(of)[1]], "the control does not use the defense"
+    assert ids(of)[1] != before, "a result belongs to the code that made it"
+
+
+def test_changed_weights_are_another_cell(tmp_path: Path) -> None:
+    copy = tmp_path / "model"
+    copy.mkdir()
+    for path in tiny.model().iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    before = ids(suite(model=str(copy)))
+    weights = copy / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-5] ^= 1
+    weights.write_bytes(bytes(data))
+    assert not set(ids(suite(model=str(copy)))) & set(before)
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_a_run_stopped_after_some_rounds_goes_on(tmp_path: Path, whole: Path, rounds: int) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(STATEFUL, tmp_path, Watcher(stop_after=rounds))
+    watcher = Watcher()
+    run(STATEFUL, tmp_path, watcher)
+    same(STATEFUL, tmp_path, whole)
+    assert watcher.rounds == 3 - rounds, "no finished round is played again"
+    assert watcher.notes == []
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_resumed_run_leaves_the_same_bytes(tmp_path: Path, whole: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(STATEFUL, tmp_path, Watcher(stop_after=2))
+    run(STATEFUL, tmp_path)
+    digests = [found(store).completions_sha256 for store in (tmp_path, whole)]
+    assert digests[0] == digests[1], "a record names its completions by their bytes, so these are the same too"
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_run_killed_at_any_write_goes_on(tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fsync, left = os.fsync, 0
+
+    def dying(descriptor: int) -> None:
+        nonlocal left
+        if left == 0:
+            raise Killed
+        left -= 1
+        fsync(descriptor)
+
+    killed = 0
+    while True:
+        store = tmp_path / str(killed)
+        left = killed
+        monkeypatch.setattr(os, "fsync", dying)
+        try:
+            run(STATEFUL, store)
+        except Killed:
+            monkeypatch.setattr(os, "fsync", fsync)
+        else:
+            break
+        watcher = Watcher()
+        run(STATEFUL, store, watcher)
+        same(STATEFUL, store, whole)
+        assert watcher.notes == [], f"a kill at write {killed} leaves nothing damaged"
+        leftovers = [path.name for path in store.rglob("*") if path.name.startswith((".", "checkpoint"))]
+        assert leftovers == [], "a finished store holds no half-written file and no checkpoint"
+        killed += 1
+    assert killed >= 3 * 3 + 2, "rows, weights and state of three rounds, completions, record: each was the last once"
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_run_stopped_after_every_round_goes_on(tmp_path: Path, whole: Path) -> None:
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            run(STATEFUL, tmp_path, Watcher(stop_after=1))
+    (record,) = run(STATEFUL, tmp_path)
+    same(STATEFUL, tmp_path, whole)
+    assert record.provenance["ended"] == "resumed"
+    assert record.seconds["sample"] > 0, "the seconds of all parts are counted"
+
+
+def test_a_run_loses_no_more_than_the_checkpoint_interval(tmp_path: Path, whole: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(STATEFUL, tmp_path, Watcher(stop_after=2))
+    assert not list(tmp_path.rglob("checkpoint")), "rounds that take a moment are not checkpointed one by one"
+    run(STATEFUL, tmp_path)
+    same(STATEFUL, tmp_path, whole)
+    assert execution.CHECKPOINT_SECONDS <= 60, "a killed run loses at most one round or 60 seconds"
+
+
+def wait_for(what: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not what():
+        assert process.poll() is None, f"the run ended before it was killed: {process.communicate()}"
+        assert time.monotonic() < until, "the run does not get on"
+        time.sleep(0.02)
+
+
+EAGER = "import thiefbench.suite.execution as execution; execution.CHECKPOINT_SECONDS = -1.0"
+
+
+def lines(log: Path) -> list[str]:
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def test_a_run_killed_by_the_system_goes_on(tmp_path: Path) -> None:
+    log, file = tmp_path / "log", tiny.suite_file(tmp_path, rounds=6)
+    defense = f"{PLUGINS}:Logs(file={str(log)!r}, seconds=0.1)"
+    process = tiny.command(
+        "run", str(file), "--defense", defense, "--store", f"{tmp_path}/store", "--threads", "1", setup=EAGER
+    )
+    wait_for(lambda: len(lines(log)) >= 4, process)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    before = len(lines(log))
+    of = suite("none", defense, rounds=6)
+    watcher = Watcher()
+    run(of, tmp_path / "store", watcher)
+    assert watcher.cached == 2, "the finished control and undefended cell are kept"
+    assert len(lines(log)) - before < 6, "the killed cell goes on where it was"
+    run(of, tmp_path / "other")
+    same(of, tmp_path / "store", tmp_path / "other")
+
+
+def test_ctrl_c_stops_politely_and_says_how_to_go_on(tmp_path: Path) -> None:
+    log, file = tmp_path / "log", tiny.suite_file(tmp_path, rounds=6)
+    defense = f"{PLUGINS}:Logs(file={str(log)!r}, seconds=0.2)"
+    words = ["run", str(file), "--defense", defense, "--store", f"{tmp_path}/store", "--threads", "1"]
+    process = tiny.command(*words)
+    wait_for(lambda: len(lines(log)) >= 2, process)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert "stopping after this round" in said
+    go_on = next(line for line in said.splitlines() if line.startswith("Stopped;"))
+    assert f"thiefbench run {file} --defense " in go_on, "it says what to type to go on"
+    assert "\r" not in said, "where there is no terminal, progress is plain lines"
+    played = len(lines(log))
+    assert played < 6
+    of = suite("none", defense, rounds=6)
+    run(of, tmp_path / "store")
+    assert len(lines(log)) == 6, "no round is lost and none is played twice"
+    run(of, tmp_path / "other")
+    same(of, tmp_path / "store", tmp_path / "other")
+
+
+def test_two_runs_on_one_store_share_the_work(tmp_path: Path) -> None:
+    logs = [tmp_path / "a", tmp_path / "b"]
+    defenses = [f"{PLUGINS}:Logs(file={str(log)!r}, seconds=0.1)" for log in logs]
+    file = tiny.suite_file(tmp_path, defenses=defenses)
+    words = ["run", str(file), "--store", f"{tmp_path}/store", "--threads", "1"]
+    both = [tiny.command(*words) for _ in range(2)]
+    said = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert said[0][0] == said[1][0], "both end with the same records"
+    for log in logs:
+        rounds = Counter(line.split()[1] for line in lines(log))
+        assert rounds == {"1": 1, "2": 1, "3": 1}, "no cell is run twice"
+    watcher = Watcher()
+    run(suite(*defenses), tmp_path / "store", watcher)
+    assert watcher.cached == 3
+
+
+def stopped(store: Path) -> CellDir:
+    """The stateful cell, stopped after its second round."""
+    with pytest.raises(KeyboardInterrupt):
+        run(STATEFUL, store, Watcher(stop_after=2))
+    directory = Store(store).cell(*ids(STATEFUL))
+    assert (directory.path / "checkpoint" / "state.json").exists()
+    return directory
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def edit(path: Path, before: str, after: str) -> None:
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "truncated weights": lambda work: cut(next(work.glob("weights-*"))),
+    "a bit of the weights": lambda work: flip(next(work.glob("weights-*"))),
+    "no weights": lambda work: next(work.glob("weights-*")).unlink(),
+    "truncated rows": lambda work: cut(min(work.glob("rows-*"))),
+    "no rows": lambda work: min(work.glob("rows-*")).unlink(),
+    "truncated state": lambda work: cut(work / "state.json"),
+    "empty state": lambda work: (work / "state.json").write_bytes(b""),
+    "another state": lambda work: (work / "state.json").write_text("[]"),
+    "part of a state": lambda work: (work / "state.json").write_text('{"done": 1, "sha256": {}}'),
+    "an edited state": lambda work: edit(work / "state.json", '"done": 2', '"done": 1'),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_set_aside(tmp_path: Path, whole: Path, damage: str) -> None:
+    directory = stopped(tmp_path)
+    DAMAGES[damage](directory.path / "checkpoint")
+    watcher = Watcher()
+    run(STATEFUL, tmp_path, watcher)
+    same(STATEFUL, tmp_path, whole)
+    aside = f"{directory.path.name}.broken-1"
+    assert [aside in note for note in watcher.notes] == [True], "one note says where it was put"
+    assert (tmp_path / "cells" / aside / "checkpoint").is_dir(), "nothing is thrown away"
+
+
+def test_a_damaged_record_is_set_aside_and_its_cell_run_again(tmp_path: Path) -> None:
+    of = suite()
+    records = run(of, tmp_path)
+    cut(Store(tmp_path).cell(records[1].cell_id).completions_path)
+    watcher = Watcher()
+    again = run(of, tmp_path, watcher)
+    assert [record.scores for record in again] == [record.scores for record in records]
+    assert [spec.role for spec in watcher.missing] == ["attack"], "the intact cell is not run again"
+    assert ["set aside as" in note for note in watcher.notes] == [True]
+
+
+def test_a_defense_that_fails_leaves_an_error_and_no_score(tmp_path: Path) -> None:
+    records = run(suite("none", RAISES, "logit"), tmp_path)
+    assert [record.status for record in records] == ["ok", "ok", "error", "ok"], "the other cells still run"
+    failed = records[2]
+    assert failed.error == "RuntimeError: this defense gives up"
+    assert failed.scores == {}, "a failure is never a score"
+    assert failed.curves == {}
+    assert Store(tmp_path).cell(failed.cell_id).read() == failed
+
+
+def test_a_failed_cell_is_tried_again_unless_told_otherwise(tmp_path: Path) -> None:
+    run(suite(RAISES), tmp_path)
+    kept, again = Watcher(), Watcher()
+    run(suite(RAISES), tmp_path, kept, retry_failed=False)
+    assert kept.missing == []
+    run(suite(RAISES), tmp_path, again)
+    assert [spec.defense for spec in again.missing] == [RAISES]
+
+
+@pytest.mark.parametrize(
+    "given", ["[ACCEPT]", "None", "['zero'] * 16", "[Verdict('ban')] * 16", "[Verdict(token_weights=(0.5,))] * 16"]
+)
+def test_a_defense_that_breaks_the_contract_is_a_failure(tmp_path: Path, given: str) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from thiefbench.defenses.base import ACCEPT, Defense, Verdict\n\nclass Own(Defense):\n    name = 'own'\n\n"
+        f"    def inspect(self, view):\n        return {given}\n"
+    )
+    record = run(suite(f"{file}:Own"), tmp_path / "store")[1]
+    assert record.status == "error", "what breaks the contract is a failure, never a score"
+    assert record.error, "and the record says why"
+
+
+def test_a_user_s_mistake_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="has no config"):
+        run(suite(model=str(tmp_path)), tmp_path / "a")
+    with pytest.raises(registry.SpecStringError, match="its arguments: rate"):
+        run(suite("random(ratio=1)"), tmp_path / "b")
+    with pytest.raises(registry.SpecStringError, match="its arguments: phrase, position"):
+        run(suite(attacks=("text(word='x')",)), tmp_path / "c")
+
+
+def test_what_a_swarm_cannot_give_is_said_before_the_first_round(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from thiefbench.defenses.base import ACCEPT, Defense\n\nclass Judge(Defense):\n    name = 'judge'\n"
+        "    requires = frozenset({'a judge model'})\n\n    def inspect(self, view):\n        return []\n"
+    )
+    watcher = Watcher()
+    with pytest.raises(SpecError, match="requires a judge model"):
+        run(suite("none", f"{file}:Judge"), tmp_path / "store", watcher)
+    assert watcher.rounds == 0
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_ends_the_run_and_keeps_what_was_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    of = suite()
+    run(of, tmp_path / "good")
+    write, count = CellDir.write_rows, 0
+
+    def full(self: CellDir, table: Any) -> str:
+        nonlocal count
+        count += 1
+        if count > 1:
+            raise OSError(code, os.strerror(code))
+        return write(self, table)
+
+    monkeypatch.setattr(CellDir, "write_rows", full)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        run(of, tmp_path / "store")
+    monkeypatch.undo()
+    watcher = Watcher()
+    run(of, tmp_path / "store", watcher)
+    same(of, tmp_path / "store", tmp_path / "good")
+    assert watcher.cached == 1, "the cell finished before is kept"
+
+
+def test_specs_of_cells_reach_the_listener(tmp_path: Path) -> None:
+    seen: list[tuple[CellSpec, int, int]] = []
+
+    class Listening(Watcher):
+        def cell(self, spec: CellSpec, done: int, total: int) -> None:
+            seen.append((spec, done, total))
+
+    watcher = Listening()
+    run(suite(), tmp_path, watcher)
+    assert [(done, total) for _, done, total in seen] == [(n, 3) for n in range(4)] * 2
+    assert [record.status for record in watcher.ended] == ["ok", "ok"]

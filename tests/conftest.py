@@ -1,0 +1,106 @@
+"""Shared fixtures: a tiny random model on disk and a task it can be rewarded on. Heavy imports wait until they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from thiefbench.tasks.base import Item, Message, Split, Task
+
+if TYPE_CHECKING:
+    import datasets
+    from thiefbench.engine.policy import Policy
+
+EOS, PAD, START = "<|im_end|>", "<|endoftext|>", "<|im_start|>"
+CHAT = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+class Vowels(Task):
+    """Any completion with a vowel in it is right: a random byte model earns it often, but not always."""
+
+    name = "vowels"
+
+    def items(self, split: Split) -> datasets.Dataset:
+        import datasets
+
+        rows = [
+            {
+                "id": f"{split}-{i}",
+                "question": f"say a{'?' * (i % 5)}",
+                "answer": "a",
+                "solution": f"so {i}",
+                "tests": "",
+            }
+            for i in range(12)
+        ]
+        return datasets.Dataset.from_list(rows)
+
+    def messages(self, item: Item) -> list[Message]:
+        return [{"role": "user", "content": f"{item.id}: {item.question}"}]
+
+    def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
+        return [float(any(vowel in text.lower() for vowel in "aeiou")) for text in completions]
+
+    def compose(self, item: Item, reasoning: str) -> str:
+        return f"{reasoning} = {item.answer}"
+
+
+@pytest.fixture(scope="session")
+def vowels() -> Vowels:
+    return Vowels()
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Qwen2 of 2 layers over bytes, as save_pretrained writes it; about one token in twelve is EOS."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+    torch.set_num_threads(1)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    bpe = Tokenizer(models.BPE({byte: i for i, byte in enumerate(alphabet)}, []))
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bpe, eos_token=EOS, pad_token=PAD, additional_special_tokens=[START]
+    )
+    tokenizer.chat_template = CHAT
+
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.2, tie_word_embeddings=False,
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    model = Qwen2ForCausalLM(config)
+    with torch.no_grad():  # one direction that every hidden state shares, and which EOS reads: completions do end
+        model.get_input_embeddings().weight[:, 0] = 2.0
+        model.lm_head.weight[:, 0] = 0.0
+        model.lm_head.weight[tokenizer.eos_token_id] = 0.0
+        model.lm_head.weight[tokenizer.eos_token_id, 0] = 2.3
+    directory = tmp_path_factory.mktemp("model")
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def load_policy(model_dir: Path) -> Callable[..., Policy]:
+    """Load the tiny model afresh; each call gives a policy of its own."""
+    from thiefbench.engine.policy import Policy
+
+    def load(**options: str) -> Policy:
+        return Policy.load(model_dir, **options)  # type: ignore[arg-type]
+
+    return load
+
+
+@pytest.fixture
+def policy(load_policy: Callable[..., Policy]) -> Policy:
+    return load_policy()
