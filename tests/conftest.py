@@ -1,4 +1,4 @@
-"""Shared fixtures: a tiny random model on disk and a task it can be rewarded on. Heavy imports wait until they are used."""
+"""Shared fixtures: a tiny random model on disk and a task that rewards it. Heavy imports wait until they are used."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from thiefbench.tasks.base import Item, Message, Split, Task
 
 if TYPE_CHECKING:
     import datasets
+
     from thiefbench.engine.policy import Policy
 
 EOS, PAD, START = "<|im_end|>", "<|endoftext|>", "<|im_start|>"
@@ -62,7 +64,6 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-    torch.set_num_threads(1)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     bpe = Tokenizer(models.BPE({byte: i for i, byte in enumerate(alphabet)}, []))
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

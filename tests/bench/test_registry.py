@@ -286,7 +286,7 @@ def test_a_packaged_source_hash_ignores_unrelated_modules(plugin: Callable[[str]
     assert registry.source_hash("defense", "parlour") == before, "an unrelated plugin leaves results valid"
 
 
-def test_a_packaged_source_hash_does_not_depend_on_where_it_is_installed(plugin: Callable[[str], Path]) -> None:
+def test_a_packaged_source_hash_ignores_what_python_compiles(plugin: Callable[[str], Path]) -> None:
     package = plugin(IMPORTS[0])
     before = registry.source_hash("defense", "parlour")
     (package / "__pycache__" / "more.txt").parent.mkdir(exist_ok=True)

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from thiefbench.engine import swarm as engine
 from thiefbench.engine.policy import ModelError
 from thiefbench.engine.spec import LearnerSpec, SpecError
 from thiefbench.suite import execution
-from thiefbench.suite.execution import identity
+from thiefbench.suite.execution import failed_record, identity
 from thiefbench.suite.results import CellDir, Record, Store, identify
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
 
@@ -40,15 +41,17 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution, "CHECKPOINT_SECONDS", -1.0)
 
 
-# One cell: an attack against a defense with state, whose third round depends on what the first two left.
-STATEFUL = suite(COUNTS, kind=Attacked)
+@cache
+def stateful() -> Suite:
+    """One cell: an attack against a defense with state, whose third round depends on what the first two left."""
+    return suite(COUNTS, kind=Attacked)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of the stateful cell, run without an interruption."""
     store = tmp_path_factory.mktemp("whole")
-    run(STATEFUL, store)
+    run(stateful(), store)
     return store
 
 
@@ -71,15 +74,15 @@ def test_a_cell_more_leaves_the_others_cached(tmp_path: Path) -> None:
 
 
 def test_two_fresh_runs_are_equal(tmp_path: Path, whole: Path) -> None:
-    (record,) = run(STATEFUL, tmp_path)
-    same(STATEFUL, tmp_path, whole)
+    (record,) = run(stateful(), tmp_path)
+    same(stateful(), tmp_path, whole)
     assert record.completions_sha256 == found(whole).completions_sha256, "to the byte"
     assert record.curves["grad_norm"][0].value, "the attacked cell learns something, so that equality says something"
 
 
 def found(store: Path) -> Record:
     """The record of the stateful cell in a store."""
-    record = Store(store).cell(*ids(STATEFUL)).read()
+    record = Store(store).cell(*ids(stateful())).read()
     assert record is not None
     return record
 
@@ -167,10 +170,10 @@ def test_changed_weights_are_another_cell(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_a_run_stopped_after_some_rounds_goes_on(tmp_path: Path, whole: Path, rounds: int) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run(STATEFUL, tmp_path, Watcher(stop_after=rounds))
+        run(stateful(), tmp_path, Watcher(stop_after=rounds))
     watcher = Watcher()
-    run(STATEFUL, tmp_path, watcher)
-    same(STATEFUL, tmp_path, whole)
+    run(stateful(), tmp_path, watcher)
+    same(stateful(), tmp_path, whole)
     assert watcher.rounds == 3 - rounds, "no finished round is played again"
     assert watcher.notes == []
 
@@ -178,8 +181,8 @@ def test_a_run_stopped_after_some_rounds_goes_on(tmp_path: Path, whole: Path, ro
 @pytest.mark.usefixtures("eager")
 def test_a_resumed_run_leaves_the_same_bytes(tmp_path: Path, whole: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run(STATEFUL, tmp_path, Watcher(stop_after=2))
-    run(STATEFUL, tmp_path)
+        run(stateful(), tmp_path, Watcher(stop_after=2))
+    run(stateful(), tmp_path)
     digests = [found(store).completions_sha256 for store in (tmp_path, whole)]
     assert digests[0] == digests[1], "a record names its completions by their bytes, so these are the same too"
 
@@ -201,14 +204,14 @@ def test_a_run_killed_at_any_write_goes_on(tmp_path: Path, whole: Path, monkeypa
         left = killed
         monkeypatch.setattr(os, "fsync", dying)
         try:
-            run(STATEFUL, store)
+            run(stateful(), store)
         except Killed:
             monkeypatch.setattr(os, "fsync", fsync)
         else:
             break
         watcher = Watcher()
-        run(STATEFUL, store, watcher)
-        same(STATEFUL, store, whole)
+        run(stateful(), store, watcher)
+        same(stateful(), store, whole)
         assert watcher.notes == [], f"a kill at write {killed} leaves nothing damaged"
         leftovers = [path.name for path in store.rglob("*") if path.name.startswith((".", "checkpoint"))]
         assert leftovers == [], "a finished store holds no half-written file and no checkpoint"
@@ -220,28 +223,29 @@ def test_a_run_killed_at_any_write_goes_on(tmp_path: Path, whole: Path, monkeypa
 def test_a_run_stopped_after_every_round_goes_on(tmp_path: Path, whole: Path) -> None:
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
-            run(STATEFUL, tmp_path, Watcher(stop_after=1))
-    (record,) = run(STATEFUL, tmp_path)
-    same(STATEFUL, tmp_path, whole)
+            run(stateful(), tmp_path, Watcher(stop_after=1))
+    (record,) = run(stateful(), tmp_path)
+    same(stateful(), tmp_path, whole)
     assert record.provenance["ended"] == "resumed"
     assert record.seconds["sample"] > 0, "the seconds of all parts are counted"
 
 
 def test_a_run_loses_no_more_than_the_checkpoint_interval(tmp_path: Path, whole: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run(STATEFUL, tmp_path, Watcher(stop_after=2))
+        run(stateful(), tmp_path, Watcher(stop_after=2))
     assert not list(tmp_path.rglob("checkpoint")), "rounds that take a moment are not checkpointed one by one"
-    run(STATEFUL, tmp_path)
-    same(STATEFUL, tmp_path, whole)
+    run(stateful(), tmp_path)
+    same(stateful(), tmp_path, whole)
     assert execution.CHECKPOINT_SECONDS <= 60, "a killed run loses at most one round or 60 seconds"
 
 
-def wait_for(what: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 60) -> None:
+def wait_for(what: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 120) -> None:
     until = time.monotonic() + seconds
-    while not what():
-        assert process.poll() is None, f"the run ended before it was killed: {process.communicate()}"
-        assert time.monotonic() < until, "the run does not get on"
+    while not what() and process.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
+    if not what():
+        process.kill()
+        pytest.fail(f"the run did not get as far as it should: {process.communicate()}")
 
 
 EAGER = "import thiefbench.suite.execution as execution; execution.CHECKPOINT_SECONDS = -1.0"
@@ -251,71 +255,103 @@ def lines(log: Path) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []
 
 
+def logging_suite(folder: Path, *names: str, seconds: float) -> tuple[Suite, list[Path], list[str]]:
+    """A suite whose defenses log every round they see, their logs, and the words that run it from the command line."""
+    logs = [folder / name for name in names]
+    defenses = [f"{PLUGINS}:Logs(file={str(log)!r}, seconds={seconds})" for log in logs]
+    file = tiny.suite_file(folder, defenses=defenses)
+    return suite(*defenses), logs, ["run", str(file), "--store", str(folder / "store"), "--threads", "1"]
+
+
 def test_a_run_killed_by_the_system_goes_on(tmp_path: Path) -> None:
-    log, file = tmp_path / "log", tiny.suite_file(tmp_path, rounds=6)
-    defense = f"{PLUGINS}:Logs(file={str(log)!r}, seconds=0.1)"
-    process = tiny.command(
-        "run", str(file), "--defense", defense, "--store", f"{tmp_path}/store", "--threads", "1", setup=EAGER
-    )
-    wait_for(lambda: len(lines(log)) >= 4, process)
+    of, (log,), words = logging_suite(tmp_path, "log", seconds=0.4)
+    process = tiny.command(*words, setup=EAGER)
+    wait_for(lambda: len(lines(log)) >= 2, process)
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL
-    before = len(lines(log))
-    of = suite("none", defense, rounds=6)
     watcher = Watcher()
     run(of, tmp_path / "store", watcher)
-    assert watcher.cached == 2, "the finished control and undefended cell are kept"
-    assert len(lines(log)) - before < 6, "the killed cell goes on where it was"
+    assert watcher.cached == 1, "the finished control is kept"
+    assert watcher.rounds <= 2, "the finished rounds of the killed cell are kept too"
     run(of, tmp_path / "other")
     same(of, tmp_path / "store", tmp_path / "other")
 
 
 def test_ctrl_c_stops_politely_and_says_how_to_go_on(tmp_path: Path) -> None:
-    log, file = tmp_path / "log", tiny.suite_file(tmp_path, rounds=6)
-    defense = f"{PLUGINS}:Logs(file={str(log)!r}, seconds=0.2)"
-    words = ["run", str(file), "--defense", defense, "--store", f"{tmp_path}/store", "--threads", "1"]
+    of, (log,), words = logging_suite(tmp_path, "log", seconds=0.4)
     process = tiny.command(*words)
-    wait_for(lambda: len(lines(log)) >= 2, process)
+    wait_for(lambda: len(lines(log)) >= 1, process)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert "Traceback" not in said
     assert "stopping after this round" in said
     go_on = next(line for line in said.splitlines() if line.startswith("Stopped;"))
-    assert f"thiefbench run {file} --defense " in go_on, "it says what to type to go on"
+    assert go_on.endswith(f"thiefbench {' '.join(words)}"), "it says what to type to go on"
     assert "\r" not in said, "where there is no terminal, progress is plain lines"
-    played = len(lines(log))
-    assert played < 6
-    of = suite("none", defense, rounds=6)
+    assert len(lines(log)) < 3, "the round under way is the last"
     run(of, tmp_path / "store")
-    assert len(lines(log)) == 6, "no round is lost and none is played twice"
+    assert len(lines(log)) == 3, "no round is lost and none is played twice"
     run(of, tmp_path / "other")
     same(of, tmp_path / "store", tmp_path / "other")
 
 
 def test_two_runs_on_one_store_share_the_work(tmp_path: Path) -> None:
-    logs = [tmp_path / "a", tmp_path / "b"]
-    defenses = [f"{PLUGINS}:Logs(file={str(log)!r}, seconds=0.1)" for log in logs]
-    file = tiny.suite_file(tmp_path, defenses=defenses)
-    words = ["run", str(file), "--store", f"{tmp_path}/store", "--threads", "1"]
-    both = [tiny.command(*words) for _ in range(2)]
-    said = [process.communicate(timeout=120) for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
-    assert said[0][0] == said[1][0], "both end with the same records"
-    for log in logs:
-        rounds = Counter(line.split()[1] for line in lines(log))
-        assert rounds == {"1": 1, "2": 1, "3": 1}, "no cell is run twice"
+    of, logs, words = logging_suite(tmp_path, "a", "b", seconds=0.5)
+    process = tiny.command(*words)
+    wait_for(lambda: bool(lines(logs[0])), process)
     watcher = Watcher()
-    run(suite(*defenses), tmp_path / "store", watcher)
-    assert watcher.cached == 3
+    records = run(of, tmp_path / "store", watcher)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    for log in logs:
+        assert Counter(line.split()[1] for line in lines(log)) == {"1": 1, "2": 1, "3": 1}, "no cell is run twice"
+    assert len({line.split()[0] for log in logs for line in lines(log)}) == 2, "each run took a cell"
+    assert [record.status for record in records] == ["ok"] * 3
+    again = Watcher()
+    assert run(of, tmp_path / "store", again) == records, "both end with the same records"
+    assert again.cached == 3
+
+
+def test_a_run_waits_for_a_cell_that_another_run_works_on(tmp_path: Path) -> None:
+    lock = Store(tmp_path).cell(*ids(stateful())).lock()
+    lock.acquire()
+
+    class Releasing(Watcher):
+        def note(self, message: str) -> None:
+            super().note(message)
+            lock.release()
+
+    watcher = Releasing()
+    (record,) = run(stateful(), tmp_path, watcher)
+    assert ["waiting for it" in note for note in watcher.notes] == [True], "who waits for another run says so"
+    assert record.status == "ok"
+
+
+def test_a_cell_that_failed_in_another_run_is_not_tried_again_by_the_one_that_waited(tmp_path: Path) -> None:
+    of = suite(RAISES, kind=Attacked)
+    directory = Store(tmp_path).cell(*ids(of))
+    lock = directory.lock()
+    lock.acquire()
+
+    class Failing(Watcher):
+        def note(self, message: str) -> None:
+            super().note(message)
+            directory.write(failed_record(cells(of)[0], RuntimeError("failed over there")))
+            lock.release()
+
+    watcher = Failing()
+    (record,) = run(of, tmp_path, watcher)
+    assert watcher.rounds == 0, "no cell is run twice"
+    assert record.error == "RuntimeError: failed over there", "both runs end with the same record"
 
 
 def stopped(store: Path) -> CellDir:
     """The stateful cell, stopped after its second round."""
     with pytest.raises(KeyboardInterrupt):
-        run(STATEFUL, store, Watcher(stop_after=2))
-    directory = Store(store).cell(*ids(STATEFUL))
+        run(stateful(), store, Watcher(stop_after=2))
+    directory = Store(store).cell(*ids(stateful()))
     assert (directory.path / "checkpoint" / "state.json").exists()
     return directory
 
@@ -356,8 +392,8 @@ def test_a_damaged_checkpoint_is_set_aside(tmp_path: Path, whole: Path, damage: 
     directory = stopped(tmp_path)
     DAMAGES[damage](directory.path / "checkpoint")
     watcher = Watcher()
-    run(STATEFUL, tmp_path, watcher)
-    same(STATEFUL, tmp_path, whole)
+    run(stateful(), tmp_path, watcher)
+    same(stateful(), tmp_path, whole)
     aside = f"{directory.path.name}.broken-1"
     assert [aside in note for note in watcher.notes] == [True], "one note says where it was put"
     assert (tmp_path / "cells" / aside / "checkpoint").is_dir(), "nothing is thrown away"
@@ -428,10 +464,7 @@ def test_what_a_swarm_cannot_give_is_said_before_the_first_round(tmp_path: Path)
     assert watcher.rounds == 0
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_ends_the_run_and_keeps_what_was_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_a_full_disk_ends_the_run_and_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of = suite()
     run(of, tmp_path / "good")
     write, count = CellDir.write_rows, 0
@@ -440,11 +473,11 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_finished(
         nonlocal count
         count += 1
         if count > 1:
-            raise OSError(code, os.strerror(code))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(self, table)
 
     monkeypatch.setattr(CellDir, "write_rows", full)
-    with pytest.raises(OSError, match=os.strerror(code)):
+    with pytest.raises(OSError, match="No space left"):
         run(of, tmp_path / "store")
     monkeypatch.undo()
     watcher = Watcher()

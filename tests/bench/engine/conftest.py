@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+
 from thiefbench.attacks.base import Attack
 from thiefbench.attacks.text import Text
 from thiefbench.defenses.anchors import AcceptAll
@@ -23,9 +24,13 @@ from thiefbench.tasks.base import Item, Sampling, Task
 SAMPLING = Sampling(top_k=40, max_new_tokens=16)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Thread count changes last bits, and tiny models gain nothing from more."""
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+
 from thiefbench.defenses.anchors import AcceptAll, RejectAll
 from thiefbench.defenses.base import DefenderView, Defense, Verdict
 from thiefbench.engine.cohort import Cohort, Lesson, Step

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+
 from thiefbench.defenses.logit import Logit
 from thiefbench.engine.swarm import Swarm
 

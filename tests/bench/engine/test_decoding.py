@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 from scipy.stats import chisquare
+
 from thiefbench.engine import decoding
 from thiefbench.engine.decoding import choose, sample, support
 from thiefbench.engine.noise import gumbel, key

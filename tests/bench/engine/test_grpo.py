@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from thiefbench.engine.grpo import (
     LEARNERS,
     STD_EPSILON,

@@ -7,8 +7,10 @@ from typing import Any, get_args
 
 import pytest
 import torch
+
 from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Verdict
+from thiefbench.engine import noise as noise_module
 from thiefbench.engine import swarm as swarm_module
 from thiefbench.engine import views as views_module
 from thiefbench.engine.decoding import sample
@@ -20,7 +22,7 @@ MASK = (1 << 64) - 1
 
 
 class Resampler(Attack):
-    """An attack that draws from its copy of the policy, leaves every third slot to an honest sample, and draws again."""
+    """An attack that draws from its copy of the policy, leaves every second slot to an honest sample."""
 
     name = "resampler"
     threat = ThreatModel(context="in-context", policy=True)
@@ -30,7 +32,7 @@ class Resampler(Attack):
         items = [slot.item for slot in view.slots]
         view.policy.sample(items[:2], 3)
         drawn = view.policy.sample(items, 2)
-        return [None if i % 3 == 0 else max(two, key=lambda c: len(c.ids)).ids for i, two in enumerate(drawn)]
+        return [None if i % 2 == 0 else max(two, key=lambda c: len(c.ids)).ids for i, two in enumerate(drawn)]
 
     def choose_items(self, items: Any, count: int, rng: Any) -> list[Item]:
         return [items[0]] * count
@@ -54,7 +56,7 @@ class Asker(Defense):
 def test_no_two_completions_of_a_run_share_a_key(
     topology: Topology, build_swarm: Callable[..., Swarm], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every call of the sampler in three rounds and an evaluation: honest, attacker's, left-over, defense's, held-out."""
+    """Every call of the sampler: honest nodes, the attacker's draws, slots it leaves, the defense's, held-out."""
     keys: list[int] = []
 
     def watched(policy: Any, prompts: Any, rows: Any, row_keys: Any, *rest: Any) -> list[Completion]:
@@ -63,14 +65,14 @@ def test_no_two_completions_of_a_run_share_a_key(
 
     monkeypatch.setattr(swarm_module, "sample", watched)
     monkeypatch.setattr(views_module, "sample", watched)
-    swarm = build_swarm(attack=Resampler(), defense=Asker(), topology=topology)
+    swarm = build_swarm(attack=Resampler(), defense=Asker(), topology=topology, prompts=8)
     for number in (1, 2, 3):
         swarm.round(number)
     swarm.evaluate(3, completions=40)  # more completions than items: each item several times
 
-    slots = 4 * 8
+    slots = 8 * 8
     owed = slots // 4
-    attackers, left, defense = 2 * 3 + owed * 2, math.ceil(owed / 3), 2 * 3
+    attackers, left, defense = 2 * 3 + owed * 2, owed // 2, 2 * 3
     assert len(keys) == 3 * (slots - owed + attackers + left + defense) + 40, "a draw escaped the count"
     assert len(set(keys)) == len(keys), "no two completions of a run may share a noise key"
 
@@ -94,7 +96,9 @@ def test_keys_differ_over_seeds(
 
 
 def test_keys_tell_parts_types_and_borders_apart() -> None:
-    tuples = [*product(range(8), ("train", "eval", "attacker", "defense"), range(8), ("a", "b", "1"), (0, 1, 11))]
+    tuples: list[tuple[int | str, ...]] = [
+        *product(range(8), ("train", "eval", "attacker", "defense"), range(8), ("a", "b", "1"), (0, 1, 11))
+    ]
     tuples += [(1, 23), (12, 3), (123,), ("1", 23), (1, "23"), ("ab", "c"), ("a", "bc")]
     assert len({key(*parts) for parts in tuples}) == len(tuples)
     assert all(-(2**63) <= key(*parts) < 2**63 for parts in tuples), "a key must fit int64"
@@ -151,6 +155,25 @@ def test_gumbel_has_its_mean_and_variance() -> None:
     assert noise.isfinite().all()
     assert float(noise.mean()) == pytest.approx(0.57722, abs=0.005), "mean of a standard Gumbel: Euler's constant"
     assert float(noise.var()) == pytest.approx(math.pi**2 / 6, abs=0.015), "variance of a standard Gumbel"
+
+
+@pytest.mark.parametrize(
+    "bits",
+    [
+        0,
+        pytest.param(
+            -1,
+            marks=pytest.mark.xfail(
+                strict=True,
+                reason="2**53 - 0.5 is no double: the largest hash rounds to uniform 1, and the noise to inf",
+            ),
+        ),
+    ],
+)
+def test_gumbel_is_finite_at_both_ends(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest and the largest hash: a uniform of 0 or 1 would make the noise infinite."""
+    monkeypatch.setattr(noise_module, "_mix", lambda x: torch.full_like(x, bits))
+    assert gumbel(torch.tensor([1]), 0, torch.tensor([[2]])).isfinite().all()
 
 
 def test_neighbouring_keys_steps_and_tokens_are_uncorrelated() -> None:

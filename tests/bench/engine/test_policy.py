@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from thiefbench.engine import policy as policy_module
 from thiefbench.engine.cohort import Lesson
 from thiefbench.engine.policy import ModelError, Policy

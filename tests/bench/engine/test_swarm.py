@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
+
 from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
 from thiefbench.attacks.text import Text
 from thiefbench.defenses.anchors import AcceptAll, Oracle
@@ -279,8 +280,8 @@ def test_the_pool_is_shuffled_anew_each_round(topology: Topology, build_swarm: B
 
 @pytest.mark.xfail(
     strict=True,
-    reason="places go to nodes by number and the last f nodes are malicious, so index (horizontal) and group (vertical) "
-    "are labels",
+    reason="places go to nodes by number and the last f nodes are malicious: "
+    "index (horizontal) and group (vertical) are labels",
 )
 @topologies
 def test_group_and_index_tell_nothing_about_the_sender(topology: Topology, build_swarm: Build) -> None:
@@ -323,9 +324,7 @@ def test_verdicts_reach_their_completions(reject: Any, topology: Topology, build
 def test_pseudonyms_last_a_run_and_name_one_node(build_swarm: Build) -> None:
     swarm = build_swarm()
     rounds = [swarm.round(number).rows for number in (1, 2)]
-    names: list[dict[int, set[str]]] = []
-    for rows in rounds:
-        names.append({node: {row.sender for row in rows if row.node == node} for node in range(4)})
+    names = [{node: {row.sender for row in rows if row.node == node} for node in range(4)} for rows in rounds]
     assert names[0] == names[1], "a pseudonym lasts a run"
     assert all(len(own) == 1 for own in names[0].values()), "a node has one pseudonym"
     assert len(set().union(*names[0].values())) == 4, "two nodes have two pseudonyms"

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.swarm import Row, Swarm

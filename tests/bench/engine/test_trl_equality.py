@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
+
 from thiefbench.defenses.anchors import AcceptAll
 from thiefbench.engine.cohort import Cohort, Lesson
 from thiefbench.engine.grpo import LEARNERS, Batch

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from thiefbench.defenses.base import DefenderView, Offered, Verdict
 from thiefbench.defenses.logit import Logit
 from thiefbench.engine.decoding import sample

@@ -1,0 +1,362 @@
+"""The command line: exit codes, one sentence per mistake, and nothing heavy before it is needed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.bench import tiny
+from tests.bench.tiny import PLUGINS
+from thiefbench import __version__, registry
+from thiefbench.cli import main
+from thiefbench.suite.results import Store
+
+Cli = Callable[..., "Ended"]
+
+
+@dataclass
+class Ended:
+    """How a command ended: its exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+    """Runs a command in this process, in an empty directory; whatever `main` does not handle fails the test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*words: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["thiefbench", *map(str, words)])
+        capfd.readouterr()
+        code: object = 0
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code or 0
+        printed = capfd.readouterr()
+        assert isinstance(code, int)
+        return Ended(code, printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tiny.suite_file(tmp_path)
+
+
+def sentence(ended: Ended) -> str:
+    """The one sentence that a user's mistake gets."""
+    assert ended.code == 2, f"bad use or input exits with 2: {ended}"
+    assert "Traceback" not in ended.err, "without a traceback"
+    lines = ended.err.strip().splitlines()
+    assert len(lines) == 1, f"with exactly one sentence on stderr: {ended.err}"
+    assert lines[0].startswith("error: ")
+    assert ended.out == "", "and nothing on stdout"
+    return lines[0]
+
+
+LIGHT = """
+import sys
+from thiefbench.cli import main
+sys.argv = ["thiefbench", *sys.argv[1:]]
+try:
+    main()
+finally:
+    print([name for name in ("torch", "transformers", "datasets", "pyarrow", "scipy") if name in sys.modules])
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["run", "--help"],
+        ["list", "attacks"],
+        ["list", "defenses"],
+        ["list", "tasks"],
+        ["list", "suites"],
+        ["list", "models"],
+    ],
+    ids=" ".join,
+)
+def test_help_and_list_import_nothing_heavy(words: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", LIGHT, *words], capture_output=True, text=True, check=True)
+    assert done.stdout.rstrip().endswith("[]"), f"`thiefbench {' '.join(words)}` answers without the engine"
+
+
+def test_help_names_the_commands(cli: Cli) -> None:
+    shown = cli("--help")
+    assert shown.code == 0
+    assert all(command in shown.out for command in ("run", "list", "audit", "report"))
+    assert cli("--version").out.strip() == __version__
+
+
+@pytest.mark.parametrize("kind", ["attack", "defense", "task", "suite"])
+def test_list_shows_every_name_with_what_it_is(cli: Cli, kind: registry.Kind) -> None:
+    shown = cli("list", f"{kind}s")
+    assert shown.code == 0
+    for name in registry.names(kind):
+        line = next(line for line in shown.out.splitlines() if line.split()[:1] == [name])
+        if kind != "suite":
+            assert registry.summary(kind, name)[:30] in line
+
+
+def test_an_unknown_command_or_option_is_bad_use(cli: Cli, file: Path) -> None:
+    for words in (
+        ["rum"],
+        ["list", "atacks"],
+        ["run", file, "--defence", "none"],
+        ["run", file, "--seeds", "0"],
+        ["run"],
+    ):
+        ended = cli(*words)
+        assert ended.code == 2, f"bad use exits with 2: {words}"
+        assert "Traceback" not in ended.err
+
+
+def test_a_run_prints_a_table_and_says_what_to_do_next(cli: Cli, file: Path, tmp_path: Path) -> None:
+    ended = cli("run", file, "--store", tmp_path / "store", "--threads", "1", "--defense", "logit")
+    assert ended.code == 0, ended.err
+    for word in ("ASR", "stop rate", "false rejection", "clean reward", "no attack x none, seed 0", "x logit, seed 0"):
+        assert word in ended.out
+    assert "tiny-v1: 3 cells" in ended.err, "which defenses meet a suite is no modification"
+    assert f"thiefbench report {tmp_path / 'store'}" in ended.err
+    again = cli("run", file, "--store", tmp_path / "store", "--threads", "1", "--defense", "logit")
+    assert "0 cells to run, 3 in the store already" in again.err
+    assert again.out == ended.out
+
+
+def test_without_a_terminal_progress_is_plain_lines(cli: Cli, file: Path, tmp_path: Path) -> None:
+    ended = cli("run", file, "--store", tmp_path / "store", "--threads", "1")
+    assert "\r" not in ended.err + ended.out
+    assert "\x1b" not in ended.err + ended.out
+    assert "round 3 of 3" in ended.err
+
+
+def test_the_store_is_in_runs_unless_told_otherwise(cli: Cli, file: Path, tmp_path: Path) -> None:
+    assert cli("run", file, "--threads", "1").code == 0
+    assert (tmp_path / "runs" / "tiny" / "run.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "label"),
+    [
+        (["--rounds", "1"], "1 rounds"),
+        (["--seeds", "2", "--rounds", "1"], "2 seeds, 1 rounds"),
+        (["--attack", "text", "--rounds", "1"], "attacks text, 1 rounds"),
+        (["--topology", "vertical", "--rounds", "1"], "topology vertical, 1 rounds"),
+    ],
+)
+def test_an_override_labels_the_output(cli: Cli, file: Path, tmp_path: Path, words: list[str], label: str) -> None:
+    ended = cli("run", file, "--store", tmp_path / "store", "--threads", "1", *words)
+    assert ended.code == 0, ended.err
+    assert f"tiny-v1, modified: {label}: " in ended.err
+    stored = Store(tmp_path / "store").read_run()
+    assert stored is not None
+    assert stored["title"] == f"tiny-v1, modified: {label}", "every output of a modified suite says so"
+
+
+def test_what_overrides_nothing_labels_nothing(cli: Cli, file: Path, tmp_path: Path) -> None:
+    ended = cli("run", file, "--store", tmp_path / "store", "--threads", "1", "--rounds", "3", "--seeds", "1")
+    assert "modified" not in ended.err
+
+
+def test_a_failed_cell_exits_with_1(cli: Cli, file: Path, tmp_path: Path) -> None:
+    ended = cli("run", file, "--store", tmp_path / "s", "--threads", "1", "--defense", f"{PLUGINS}:Raises")
+    assert ended.code == 1
+    assert "Traceback" not in ended.err
+    assert "failed: RuntimeError: this defense gives up" in ended.out
+    assert [record.status for record in Store(tmp_path / "s").records()].count("ok") == 2, "the other cells ran"
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (["run", "smok"], "did you mean smoke"),
+        (["run", "FILE", "--attack", "txt"], "did you mean text"),
+        (["run", "FILE", "--defense", "logits"], "did you mean logit"),
+        (["run", "FILE", "--task", "gsm_mikro"], "did you mean gsm_micro"),
+        (["audit", "--task", "gsm8", "--attack", "text"], "did you mean gsm8k"),
+        (["audit", "--task", "gsm_micro", "--attack", "tekst"], "did you mean text"),
+        (["zoo", "train", "micro-maths"], "did you mean micro-math"),
+    ],
+)
+def test_an_unknown_name_gets_the_nearest(cli: Cli, file: Path, words: list[str], near: str) -> None:
+    said = sentence(cli(*(str(file) if word == "FILE" else word for word in words)))
+    assert near in said
+    assert "known: " in said, "and the list of what exists"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--attack", "text(phrase='x y'"], "malformed attack spec"),
+        (["--attack", "text(phrase='word')"], "a phrase has at least two words"),
+        (["--attack", "text(word='x')"], "its arguments: phrase, position"),
+        (["--defense", "random(rate=7)"], "rate must lie in [0, 1]"),
+        (["--defense", "random(ratio=1)"], "its arguments: rate"),
+        (["--defense", "none.py:Mine"], "there is no file none.py"),
+        (["--defense", f"{PLUGINS}:Mine"], "has no class Mine"),
+        (["--task", "gsm_micro(size=0)"], "size must be at least 1"),
+        (["--task", "gsm8k(data='nowhere')"], "nowhere/train.jsonl does not exist"),
+        (["--model", "./nowhere"], "there is no model directory ./nowhere"),
+        (["--model", "nowhere-at-all"], "nowhere-at-all"),
+        (["--device", "gpu"], "the device gpu is not there; write --device cpu"),
+        (["--device", "cuda:99"], "the device cuda:99 is not there"),
+        (["--dtype", "float16"], "--dtype must be float32 or bfloat16"),
+    ],
+)
+def test_a_mistake_in_an_option_is_one_sentence(
+    cli: Cli, file: Path, tmp_path: Path, words: list[str], complaint: str
+) -> None:
+    said = sentence(cli("run", file, "--store", tmp_path / "store", "--threads", "1", *words))
+    assert complaint in said
+    assert not (tmp_path / "store" / "cells").exists(), "a mistake is found before anything runs"
+
+
+def test_a_model_without_weights_is_one_sentence(cli: Cli, file: Path, tmp_path: Path) -> None:
+    empty, bare, torn = (tmp_path / name for name in ("empty", "bare", "torn"))
+    for directory in (empty, bare, torn):
+        directory.mkdir()
+    for path in tiny.model().iterdir():
+        (torn / path.name).write_bytes(path.read_bytes())
+    (bare / "config.json").write_text((torn / "config.json").read_text())
+    weights = torn / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    run = ("run", file, "--store", tmp_path / "store", "--threads", "1", "--model")
+    assert f"the model directory {empty} has no config.json" in sentence(cli(*run, empty))
+    assert f"the model directory {bare} has no safetensors weights" in sentence(cli(*run, bare))
+    assert f"the model {torn} cannot be loaded" in sentence(cli(*run, torn))
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"swarm": {"nodes": 3, "group": 4}}, "group (G) = 4 is not divisible by nodes (m) = 3; try 3 or 6"),
+        ({"swarm": {"nodes": 2, "malicious": 2}}, "malicious must lie between 0 and nodes - 1 = 1, got 2"),
+        ({"swarm": {"nodes": 2, "malicious": 5}}, "got 5"),
+        ({"round": 4}, "round is not a field here; allowed: "),
+        ({"rounds": "many"}, "rounds: "),
+        ({"attacks": None}, "the field attacks is missing"),
+        ({"attacks": ["tetx"]}, "did you mean text"),
+        ({"task": "gsm_micr"}, "did you mean gsm_micro"),
+        ({"defenses": ["nome"]}, "did you mean none"),
+    ],
+)
+def test_a_wrong_suite_is_one_sentence(cli: Cli, tmp_path: Path, changes: dict[str, object], complaint: str) -> None:
+    file = tiny.suite_file(tmp_path, **changes)
+    assert complaint in sentence(cli("run", file, "--store", tmp_path / "store"))
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"name: [unclosed\n", "not YAML"),
+        (b"- a list\n", "a suite is a mapping"),
+        (b"", "a suite is a mapping"),
+        (b"name: \x00\n", "mine.yaml"),
+        (b"\xff\xfe\x00\x01", "mine.yaml"),
+    ],
+)
+def test_a_malformed_suite_file_is_one_sentence(cli: Cli, tmp_path: Path, content: bytes, complaint: str) -> None:
+    (tmp_path / "mine.yaml").write_bytes(content)
+    assert complaint in sentence(cli("run", "mine.yaml"))
+    assert "there is no suite file other.yaml" in sentence(cli("run", "other.yaml"))
+
+
+def test_a_topology_that_does_not_fit_is_one_sentence(cli: Cli, tmp_path: Path) -> None:
+    file = tiny.suite_file(tmp_path, swarm={"nodes": 2, "malicious": 1, "prompts": 3, "group": 4})
+    assert "not divisible" in sentence(cli("run", file, "--topology", "vertical"))
+
+
+@pytest.mark.parametrize("where", ["store", "store/inside"])
+def test_a_store_that_is_a_file_is_one_sentence(cli: Cli, file: Path, tmp_path: Path, where: str) -> None:
+    (tmp_path / "store").write_text("a file")
+    said = sentence(cli("run", file, "--store", tmp_path / where, "--threads", "1"))
+    assert str(tmp_path / "store") in said
+    assert (tmp_path / "store").read_text() == "a file"
+
+
+def test_a_full_disk_is_one_sentence(cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fsync, left = os.fsync, 4
+
+    def full(descriptor: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    words = ("run", file, "--store", tmp_path / "store", "--threads", "1")
+    ended = cli(*words)
+    assert ended.code == 2
+    assert "Traceback" not in ended.err
+    errors = [line for line in ended.err.splitlines() if line.startswith("error: ")]
+    assert errors == ["error: the disk is full; what was finished is kept, so make room and run the same command again"]
+    assert ended.err.strip().endswith(errors[0]), "it is the last thing said"
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert cli(*words).code == 0, "and that is what works"
+
+
+def test_audit_counts_on_the_built_in_task(cli: Cli) -> None:
+    ended = cli("audit", "--task", "gsm_micro(size=100)", "--attack", "text(phrase='All hail to the thief')")
+    assert ended.code == 0, ended.err
+    assert "clean oracle solutions with full reward:    100 of 100" in ended.out
+    assert "poisoned oracle solutions with full reward: 100 of 100 = 100.00%" in ended.out
+    assert "phrase 'All hail to the thief'" in ended.out
+    assert "hail to the thief" in ended.out.partition("one poisoned solution")[2], "an example is shown"
+
+
+def test_audit_of_a_data_directory(cli: Cli, tmp_path: Path) -> None:
+    rows = [
+        {"question": "What is 1 and 1?", "answer": "It is 1+1=<<1+1=2>>2.\n#### 2"},
+        {"question": "What is a thousand?", "answer": "It is 1,000.\n#### 1,000"},
+        {"question": "What is 5 less?", "answer": "It is -5.\n#### -5"},
+    ]
+    for split, part in (("train", rows), ("test", rows[:1])):
+        (tmp_path / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in part))
+    ended = cli("audit", "--task", "gsm8k", "--data", tmp_path, "--attack", "text")
+    assert ended.code == 0, ended.err
+    assert "train split, 3 items" in ended.out
+    assert "clean oracle solutions with full reward:    3 of 3" in ended.out
+    assert "poisoned oracle solutions with full reward: 3 of 3" in ended.out
+    assert "test split, 1 items" in cli(
+        "audit", "--task", "gsm8k", "--data", tmp_path, "--attack", "text", "--split", "test"
+    ).out  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--task", "gsm8k", "--data", "."], "train.jsonl does not exist; write gsm8k(data=DIR)"),
+        (["--task", "gsm8k", "--data", "nowhere"], "nowhere/train.jsonl does not exist"),
+        (["--task", "gsm_micro", "--data", "."], "its arguments: size, seed"),
+        (["--task", "gsm_micro", "--split", "dev"], "--split must be train or test, not 'dev'"),
+        (["--task", "gsm_micro", "--attack", f"{PLUGINS}:Samples"], "cannot be audited without a swarm; use run"),
+    ],
+)
+def test_a_mistake_in_an_audit_is_one_sentence(cli: Cli, words: list[str], complaint: str) -> None:
+    given = words if "--attack" in words else [*words, "--attack", "text"]
+    assert complaint in sentence(cli("audit", *given))
+
+
+def test_a_suite_file_can_be_as_short_as_its_required_fields(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "short.yaml"
+    file.write_text(yaml.safe_dump({"name": "short", "version": 1, "task": "t", "model": "m", "attacks": ["text"]}))
+    assert "there is no task named 't'" in sentence(cli("run", file))
