@@ -92,7 +92,6 @@ def run(
     chosen = _overridden(load_suite(suite), defense, attack, task, model, topology, seeds, rounds)
     cells = chosen.cells(_device(device), _dtype(dtype), threads or min(4, len(os.sched_getaffinity(0))))
     kept = Store(store or Path("runs") / chosen.name)
-    err.print(f"[bold]{escape(chosen.title)}[/bold]: {len(cells)} cells, store {escape(str(kept.root))}")
     again = f"thiefbench {' '.join(_quoted(word) for word in sys.argv[1:])}"
     with watch(err) as listener:
         try:

@@ -103,9 +103,9 @@ class _Lines:
     def __init__(self, console: Console) -> None:
         self.console, self.counter, self.said = console, _Counter(), 0.0
 
-    def plan(self, missing: Sequence[CellSpec], cached: int) -> None:
+    def plan(self, title: str, missing: Sequence[CellSpec], cached: int) -> None:
         self.counter.plan(missing)
-        self.console.print(f"{len(missing)} cells to run, {cached} in the store already")
+        self.console.print(f"{escape(title)}: {len(missing)} cells to run, {cached} in the store already")
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:
         over_all = self.counter.count(spec, done)
@@ -130,9 +130,11 @@ class _Bars:
         self.one: TaskID | None = None
         self.current: CellSpec | None = None
 
-    def plan(self, missing: Sequence[CellSpec], cached: int) -> None:
+    def plan(self, title: str, missing: Sequence[CellSpec], cached: int) -> None:
         self.counter.plan(missing)
-        self.progress.console.print(f"{len(missing)} cells to run, {cached} in the store already")
+        self.progress.console.print(
+            f"[bold]{escape(title)}[/bold]: {len(missing)} cells to run, {cached} in the store already"
+        )
         self.all = self.progress.add_task("rounds over all cells", total=self.counter.total)
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:

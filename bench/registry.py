@@ -14,6 +14,7 @@ import inspect
 import sys
 from dataclasses import dataclass
 from functools import cache
+from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -58,16 +59,18 @@ def parse(kind: Kind, spec: str) -> ParsedSpec:
         return ParsedSpec(head.strip(), {})
     try:
         call = ast.parse(f"_({rest}", mode="eval").body
-        assert isinstance(call, ast.Call)
-        if call.args or any(keyword.arg is None for keyword in call.keywords):
-            raise SpecStringError(f"malformed {kind} spec: arguments are written key=value, in {spec!r}")
-        return ParsedSpec(head.strip(), {str(k.arg): ast.literal_eval(k.value) for k in call.keywords})
-    except (SyntaxError, AssertionError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise SpecStringError(f"malformed {kind} spec: {wanted}") from error
-    except ValueError as error:
-        if isinstance(error, SpecStringError):
-            raise
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise SpecStringError(f"malformed {kind} spec: {wanted}")
+    given = [str(keyword.arg) for keyword in call.keywords if keyword.arg is not None]
+    if call.args or len(given) < len(call.keywords) or len(set(given)) < len(given):
+        raise SpecStringError(f"malformed {kind} spec: arguments are written key=value, each once, in {spec!r}")
+    try:
+        values = [ast.literal_eval(keyword.value) for keyword in call.keywords]
+    except (ValueError, TypeError, RecursionError, MemoryError) as error:
         raise SpecStringError(f"malformed {kind} spec: values are literals (text in quotes), in {spec!r}") from error
+    return ParsedSpec(head.strip(), dict(zip(given, values, strict=True)))
 
 
 def find(kind: Kind, target: str) -> Any:
@@ -150,7 +153,7 @@ def _from_file(kind: Kind, target: str) -> Any:
     if not path.is_file():
         raise SpecStringError(f"{kind} {target}: there is no file {file}")
     module = _module_of(path.resolve())
-    if not hasattr(module, name):
+    if not inspect.isclass(getattr(module, name, None)):
         classes = [
             n for n, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module.__name__
         ]
@@ -160,38 +163,59 @@ def _from_file(kind: Kind, target: str) -> Any:
 
 @cache
 def _module_of(path: Path) -> ModuleType:
-    located = importlib.util.spec_from_file_location(f"thiefbench_user_{path.stem}", path)
+    marked = hashlib.sha256(str(path).encode()).hexdigest()[:8]  # two files may share a name
+    located = importlib.util.spec_from_file_location(f"thiefbench_user_{marked}_{path.stem}", path)
     assert located is not None
     assert located.loader is not None
     module = importlib.util.module_from_spec(located)
     sys.modules[module.__name__] = module  # dataclasses and pickling look their module up there
     try:
         located.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SpecStringError(f"{path}: {type(error).__name__} while loading it: {error}") from error
     return module
 
 
 def _sources(module: ModuleType) -> set[Path]:
-    """The module's file, the modules of its own package folder that it imports, and the data files beside it."""
+    """The module's file, the modules of its own package that it imports, and the data files beside it."""
+    package = module.__package__ or ""
+    if not package:
+        return {Path(str(module.__file__))}
+    # Of this package only the module's own room counts: the contracts below it are covered by the engine's revision.
+    root = package if package.startswith("thiefbench.") else package.partition(".")[0]
     found: set[Path] = set()
-    waiting = [Path(str(module.__file__))]
-    package = module.__package__
+    waiting = [module.__name__]
+    seen: set[str] = set()
     while waiting:
-        path = waiting.pop()
-        if path in found or not path.is_file():
+        name = waiting.pop()
+        if name in seen or not f"{name}.".startswith(f"{root}."):
             continue
-        found.add(path)
-        if not package:
+        seen.add(name)
+        located = _located(name)
+        if located is None or located.origin is None or not located.origin.endswith(".py"):
             continue
-        imports = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        siblings = (
-            node.module.removeprefix(f"{package}.").replace(".", "/")
-            for node in imports
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(f"{package}.")
-        )
-        waiting += [path.parent / f"{name}.py" for name in siblings]
-    if package:
-        folder = Path(str(module.__file__)).parent
-        found |= {path for path in folder.iterdir() if path.suffix in {".txt", ".json", ".yaml"}}
-    return found
+        found.add(Path(located.origin))
+        own = name if located.submodule_search_locations is not None else name.rpartition(".")[0]
+        waiting += _imported(Path(located.origin), own)
+    folder = Path(str(module.__file__)).parent
+    return found | {path for path in folder.iterdir() if path.suffix in {".txt", ".json", ".yaml"}}
+
+
+def _located(name: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+
+
+def _imported(path: Path, package: str) -> list[str]:
+    """Dotted names that a file may import: modules, and names in them that may be modules too."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            relative = "." * node.level + (node.module or "")
+            base = importlib.util.resolve_name(relative, package) if node.level else relative
+            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return names

@@ -7,7 +7,6 @@ at the cached states of a prompt are summed over its rows and sent through the p
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -149,22 +148,14 @@ class Policy:
         """
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        directory = Path(source)
-        if directory.is_dir():
-            for needed, what in (("config.json", "config.json"), ("*.safetensors", "safetensors weights")):
-                if not any(directory.glob(needed)):
-                    raise ModelError(
-                        f"the model directory {directory} has no {what}; give one that save_pretrained wrote"
-                    )
-        elif str(source).startswith((".", "/", "~")):
-            raise ModelError(f"there is no model directory {source}")
+        check_directory(source)
         try:
             with _without_progress_bars():
                 tokenizer = AutoTokenizer.from_pretrained(source)
                 model = AutoModelForCausalLM.from_pretrained(
                     source, dtype=getattr(torch, dtype), use_safetensors=True, attn_implementation="sdpa"
                 )
-        except (OSError, ValueError, RuntimeError, json.JSONDecodeError) as error:
+        except Exception as error:  # whatever a library says of a damaged file, the user reads one sentence
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise ModelError(f"the model {source} cannot be loaded: {reason}") from error
         return cls(model.to(device).eval(), tokenizer)
@@ -291,6 +282,17 @@ class Policy:
             chunk.append(i)
         if chunk:
             yield chunk
+
+
+def check_directory(source: str | Path) -> None:
+    """Raise ModelError where `source` is a local directory that holds no model, or a path to none."""
+    directory = Path(source).expanduser()
+    if directory.is_dir():
+        for needed, what in (("config.json", "config.json"), ("*.safetensors", "safetensors weights")):
+            if not any(directory.glob(needed)):
+                raise ModelError(f"the model directory {directory} has no {what}; give one that save_pretrained wrote")
+    elif str(source).startswith((".", "/", "~")):
+        raise ModelError(f"there is no model directory {source}")
 
 
 @contextmanager

@@ -40,6 +40,12 @@ class LearnerSpec:
     epsilon: float = 0.2
     scale_rewards: bool = True
 
+    def __post_init__(self) -> None:
+        if self.learning_rate <= 0 or self.max_grad_norm <= 0 or self.epsilon <= 0:
+            raise SpecError("learning_rate, max_grad_norm and epsilon must be above 0")
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            raise SpecError(f"beta1 and beta2 must lie in [0, 1), got {self.beta1} and {self.beta2}")
+
 
 @dataclass(frozen=True)
 class SwarmSpec:

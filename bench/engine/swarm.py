@@ -5,14 +5,16 @@ The engine knows the three contracts (task, attack, defense) and never a concret
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from typing import get_args
 
 from thiefbench.attacks.base import Attack, AttackerView, Poison, Slot
-from thiefbench.defenses.base import DefenderView, Defense, Facts, LabelledView, Offered, Past, Verdict
+from thiefbench.defenses.base import Action, DefenderView, Defense, Facts, LabelledView, Offered, Past, Verdict
 from thiefbench.engine.cohort import Cohort, Lesson
 from thiefbench.engine.decoding import sample
 from thiefbench.engine.noise import Purpose, generator, key
@@ -293,7 +295,10 @@ class Swarm:
             "history": tuple(self.history),
             "rng": generator(self.seed, "defense", number),
             "policy": DefenderPolicy(
-                self.policy, self.spec.sampling, {item.id: self._prompt(item) for item in items}, (self.seed, number)
+                self.policy,
+                self.spec.sampling,
+                {item.id: self._prompt(item) for item in items},
+                (key(self.seed, "defense", number),),  # hashed: the seed itself would tell the payload
             ),
         }
         defense = self.cohort.defense
@@ -307,6 +312,8 @@ class Swarm:
                 f"the defense {defense.name} gave {len(verdicts)} verdicts for {len(offered)} completions; "
                 "inspect returns one per completion, in the view's order"
             )
+        for verdict, completion in zip(verdicts, offered, strict=True):
+            _check_verdict(verdict, completion, defense.name)
         self.history.append(Past(number, offered, tuple(verdicts)))
         by_place = dict(zip(order, verdicts, strict=True))
         return [by_place[i] for i in range(len(received))]
@@ -363,3 +370,16 @@ def _items(task: Task, split: Split) -> list[Item]:
 
 def _as_granted(item: Item, oracle: bool) -> Item:
     return item if oracle else Item(item.id, item.question, item.answer, "", item.tests)
+
+
+def _check_verdict(verdict: object, completion: Offered, defense: str) -> None:
+    """Raise ValueError where a defense answered something that is not a verdict on this completion."""
+    if not isinstance(verdict, Verdict) or verdict.action not in get_args(Action):
+        raise ValueError(f"the defense {defense} gave {verdict!r}; a verdict's action is accept, zero or drop")
+    tokens = len(completion.ids) + completion.ended
+    weights = verdict.token_weights
+    if weights is not None and (len(weights) != tokens or not all(math.isfinite(weight) for weight in weights)):
+        raise ValueError(
+            f"the defense {defense} gave {len(weights)} token weights for {tokens} tokens (EOS included); "
+            "it gives one finite number per token"
+        )

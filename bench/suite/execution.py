@@ -5,7 +5,6 @@ A killed cell goes on from its last checkpoint and ends with the same rows as on
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,9 +29,11 @@ from thiefbench.suite.results import (
     Record,
     file_sha256,
     identify,
+    read_sealed,
     rows_table,
     table_rows,
     write_atomically,
+    write_sealed,
     write_table,
 )
 from thiefbench.suite.scenario import CellSpec
@@ -50,10 +51,7 @@ def identity(spec: CellSpec) -> dict[str, Any]:
         "cell": spec.as_dict(),
         "task_data": registry.make("task", spec.task).fingerprint(),
         "weights": weights_fingerprint(spec.model),
-        "sources": {
-            kind: registry.source_hash(kind, getattr(spec, kind))
-            for kind in ("task", "attack", "defense")
-        },
+        "sources": {kind: registry.source_hash(kind, getattr(spec, kind)) for kind in ("task", "attack", "defense")},
         "engine_revision": ENGINE_REVISION,
         "schema_version": SCHEMA_VERSION,
     }
@@ -197,7 +195,7 @@ class _Run:
             "grad_norms": self.grad_norms, "defense": self.swarm.cohort.defense.state(),
             "sha256": {name: file_sha256(self._work / name) for name in (*self.parts, part, weights)},
         }  # fmt: skip
-        write_atomically(self._work / "state.json", json.dumps(state).encode())
+        write_sealed(self._work / "state.json", state)
         for old in self._work.glob("weights-*.safetensors"):
             if old.name != weights:
                 old.unlink()
@@ -214,8 +212,8 @@ class _Run:
         path = self._work / "state.json"
         if not path.exists():
             return False
+        state = read_sealed(path)
         try:
-            state = json.loads(path.read_bytes())
             for name, expected in state["sha256"].items():
                 if file_sha256(self._work / name) != expected:
                     raise BrokenRecordError(f"{self._work / name} is damaged")

@@ -149,21 +149,16 @@ class CellDir:
         if not self.record_path.exists():
             return None
         try:
-            envelope = json.loads(self.record_path.read_bytes())
-            record = Record.model_validate(envelope["record"])
-        except (ValueError, KeyError, TypeError, ValidationError) as error:
-            raise BrokenRecordError(f"{self.record_path} is truncated or not a record") from error
-        if hashlib.sha256(_canonical(envelope["record"])).hexdigest() != envelope.get("sha256"):
-            raise BrokenRecordError(f"{self.record_path} was edited after it was written")
+            record = Record.model_validate(read_sealed(self.record_path))
+        except ValidationError as error:
+            raise BrokenRecordError(f"{self.record_path} is not a record of this version") from error
         if record.status == "ok" and not self._completions_intact(record):
             raise BrokenRecordError(f"{self.completions_path} is missing or does not match its record")
         return record
 
     def write(self, record: Record) -> None:
         """Write the record with its checksum."""
-        plain = record.model_dump(mode="json")
-        envelope = {"sha256": hashlib.sha256(_canonical(plain)).hexdigest(), "record": plain}
-        write_atomically(self.record_path, json.dumps(envelope, indent=1, sort_keys=True).encode())
+        write_sealed(self.record_path, record.model_dump(mode="json"))
 
     def read_rows(self, columns: list[str] | None = None) -> pa.Table:
         """The completions, or some columns of them."""
@@ -237,6 +232,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), 0o644)  # mkstemp makes it private, and stores are shared
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -246,10 +242,33 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise
 
 
+def write_sealed(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON data together with its checksum."""
+    envelope = {"sha256": hashlib.sha256(_canonical(content)).hexdigest(), "content": content}
+    write_atomically(path, json.dumps(envelope, indent=1, sort_keys=True).encode())
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Read what `write_sealed` wrote.
+
+    Raises:
+        BrokenRecordError: the file is truncated, was edited or is something else.
+    """
+    try:
+        envelope = json.loads(path.read_bytes())
+        content, expected = envelope["content"], envelope["sha256"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BrokenRecordError(f"{path} is truncated or something else") from error
+    if not isinstance(content, dict) or hashlib.sha256(_canonical(content)).hexdigest() != expected:
+        raise BrokenRecordError(f"{path} was edited after it was written")
+    return content
+
+
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a parquet file atomically; equal tables give equal bytes."""
     buffer = pa.BufferOutputStream()
-    pq.write_table(table, buffer, compression="zstd")
+    # Rows collected in other chunks, as after a resume, must give the same bytes.
+    pq.write_table(table.combine_chunks().unify_dictionaries(), buffer, compression="zstd")
     write_atomically(path, buffer.getvalue().to_pybytes())
 
 

@@ -13,12 +13,13 @@ from typing import Protocol
 from filelock import Timeout
 
 from thiefbench import registry
-from thiefbench.engine.policy import ModelError
+from thiefbench.engine.policy import ModelError, check_directory
 from thiefbench.engine.spec import SpecError
 from thiefbench.suite.execution import failed_record, identity, run_cell
 from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Store, identify
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.tasks.base import TaskError
+from thiefbench.zoo.models import resolve
 
 # Mistakes of the user, one sentence each: the run ends. Anything else that a cell raises is recorded as its failure.
 USER_ERRORS = (registry.SpecStringError, ModelError, SpecError, TaskError)
@@ -27,8 +28,8 @@ USER_ERRORS = (registry.SpecStringError, ModelError, SpecError, TaskError)
 class Listener(Protocol):
     """Who watches a run (the command line's progress bars)."""
 
-    def plan(self, missing: Sequence[CellSpec], cached: int) -> None:
-        """The cells that are to be run, and how many more are in the store already."""
+    def plan(self, title: str, missing: Sequence[CellSpec], cached: int) -> None:
+        """What is run: the suite's title, the cells to run, and how many more are in the store already."""
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:
         """A cell has finished `done` of `total` rounds."""
@@ -87,8 +88,8 @@ def run_suite(
         KeyboardInterrupt: stopped by the user; the store can be gone on from.
         OSError: the disk is full or the store cannot be written.
     """
-    ids = {spec: identify(identity(spec)) for spec in cells}
     _check_requirements(cells)
+    ids = {spec: identify(identity(spec)) for spec in cells}
     store.write_run(
         {
             "title": suite.title,
@@ -105,7 +106,7 @@ def run_suite(
     )  # fmt: skip
     found = {spec: _finished(store.cell(ids[spec]), listener, retry_failed) for spec in cells}
     missing = [spec for spec, record in found.items() if record is None]
-    listener.plan(missing, len(found) - len(missing))
+    listener.plan(suite.title, missing, len(found) - len(missing))
     stop = Stop(listener.note)
 
     def work_on(waiting: Sequence[CellSpec], wait: bool) -> list[CellSpec]:
@@ -115,7 +116,9 @@ def run_suite(
             directory = store.cell(ids[spec])
             try:
                 with _locked(directory, listener, spec, wait, stop):
-                    record = _finished(directory, listener, retry_failed) or _run(spec, directory, listener, stop)
+                    # A cell that another run has just failed is not tried again at once.
+                    retry = retry_failed and not wait
+                    record = _finished(directory, listener, retry) or _run(spec, directory, listener, stop)
             except Timeout:
                 taken.append(spec)
                 continue
@@ -187,13 +190,16 @@ def _finished(directory: CellDir, listener: Listener, retry_failed: bool) -> Rec
 
 def _check_requirements(cells: Sequence[CellSpec]) -> None:
     """Fail before the first round where a swarm cannot give what a defense needs or an attack does not fit."""
+    for model in {spec.model for spec in cells}:
+        check_directory(resolve(model))
     for spec in cells:
-        attack = registry.find("attack", registry.parse("attack", spec.attack).target)
+        attack = registry.make("attack", spec.attack)
         if spec.swarm.topology not in attack.threat.topologies:
             fitting = " or ".join(sorted(attack.threat.topologies))
             raise SpecError(
                 f"the attack {spec.attack} needs the {fitting} topology, and the swarm is {spec.swarm.topology}"
             )
+        registry.make("task", spec.task)
         defense = registry.make("defense", spec.defense)
         unknown = set(defense.requires) - {"homogeneous"}
         if unknown:

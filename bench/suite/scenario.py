@@ -119,6 +119,13 @@ class Suite:
     evaluation: Evaluation = field(default_factory=Evaluation)
     modified: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in ("attacks", "defenses", "seeds"):
+            if not getattr(self, name):
+                raise SpecError(f"{name} must name at least one")
+        if self.rounds < 1:
+            raise SpecError(f"rounds must be at least 1, got {self.rounds}")
+
     @property
     def title(self) -> str:
         """Name and version, and what was changed: it stands on every output."""
@@ -170,7 +177,10 @@ def load_suite(name: str) -> Suite:
     if path.suffix in {".yaml", ".yml"}:
         if not path.is_file():
             raise SuiteError(f"there is no suite file {name}")
-        return parse_suite(path.read_text(encoding="utf-8"), name)
+        try:
+            return parse_suite(path.read_text(encoding="utf-8"), name)
+        except UnicodeDecodeError as error:
+            raise SuiteError(f"{name}, line 1: not UTF-8 text") from error
     entry = next((e for n, e in registry._entries("suite").items() if n == name), None)
     if entry is None:
         registry.find("suite", name)
@@ -188,6 +198,12 @@ def parse_suite(text: str, file: str) -> Suite:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise SuiteError(f"{file}, line {line}: not YAML: {error.problem}") from error
+    except yaml.reader.ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        raise SuiteError(f"{file}, line {line}: not YAML: a control character") from error
+    twice = _repeated_key(tree)
+    if twice is not None:
+        raise SuiteError(f"{file}, line {twice.start_mark.line + 1}: {twice.value} is given twice")
     if not isinstance(data, dict):
         raise SuiteError(f"{file}, line 1: a suite is a mapping with name, version, task, model and attacks")
     try:
@@ -204,6 +220,21 @@ def parse_suite(text: str, file: str) -> Suite:
             raise SuiteError(f"{file}, line {line}: the field {named} is missing") from error
         message = str(first["msg"]).removeprefix("Value error, ")
         raise SuiteError(f"{file}, line {line}: {named}: {message}") from error
+
+
+def _repeated_key(node: Any) -> Any | None:
+    """The first mapping key that stands twice in its mapping: YAML would silently take the last."""
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for name, value in node.value:
+            if name.value in seen:
+                return name
+            seen.add(name.value)
+            if (inner := _repeated_key(value)) is not None:
+                return inner
+    elif isinstance(node, yaml.SequenceNode):
+        return next((inner for part in node.value if (inner := _repeated_key(part)) is not None), None)
+    return None
 
 
 def _line_of(tree: Any, where: tuple[Any, ...]) -> int:

@@ -6,6 +6,8 @@ import hashlib
 from importlib import resources
 from pathlib import Path
 
+from thiefbench.engine.policy import ModelError
+
 BUILT_IN = ("micro-math",)
 
 
@@ -18,13 +20,11 @@ def weights_fingerprint(model: str) -> str:
     """SHA-256 over a local model's weights, config and tokenizer; a hub model is named by its resolved snapshot.
 
     Raises:
-        OSError: the hub cannot be reached and the model is not in the local cache.
+        ModelError: the hub cannot be reached and the model is not in the local cache.
     """
-    directory = Path(resolve(model))
+    directory = Path(resolve(model)).expanduser()
     if not directory.is_dir():
-        from huggingface_hub import snapshot_download
-
-        directory = Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"]))
+        directory = _snapshot(model)
     digest = hashlib.sha256()
     for path in sorted(directory.iterdir()):
         if path.suffix in {".safetensors", ".json", ".txt", ".jinja"} and path.is_file():
@@ -32,3 +32,17 @@ def weights_fingerprint(model: str) -> str:
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
+
+
+def _snapshot(model: str) -> Path:
+    """The local copy of a hub model, downloaded where it is missing."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"]))
+    except (HFValidationError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        known = ", ".join(BUILT_IN)
+        raise ModelError(
+            f"the model {model} is neither built in ({known}), nor a directory, nor to be had from the hub"
+        ) from error
