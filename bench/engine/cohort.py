@@ -116,17 +116,17 @@ class Cohort:
             shape = (len(rows), max(scored.counts))
             real = torch.arange(shape[1])[None, :] < torch.tensor(scored.counts)[:, None]
             real = real.to(flat.device)
-            weights = torch.ones(shape, device=flat.device)
+            weights = flat.new_ones(shape)
             for line, row in enumerate(rows):
                 given = lessons[row].token_weights
                 if given is not None:
-                    weights[line, : len(given)] = torch.tensor(given, device=flat.device)
+                    weights[line, : len(given)] = flat.new_tensor(given)
             batch = Batch(
-                logprobs=torch.zeros(shape, device=flat.device).masked_scatter(real, flat),
+                logprobs=flat.new_zeros(shape).masked_scatter(real, flat),
                 old_logprobs=None,
                 mask=real.to(flat.dtype),
                 token_weights=weights,
-                advantages=torch.tensor([advantages[row] for row in rows], device=flat.device),
+                advantages=flat.new_tensor([advantages[row] for row in rows]),
                 pool_rows=pool_rows,
                 max_length=self.spec.sampling.max_new_tokens,
             )

@@ -36,7 +36,7 @@ def gumbel(row_keys: torch.Tensor, step: int, tokens: torch.Tensor) -> torch.Ten
         float64, shape (rows, candidates).
     """
     mixed = _mix(_mix(row_keys ^ step)[:, None] ^ tokens)
-    uniform = (_shift(mixed, 11).double() + 0.5) * 2.0**-53
+    uniform = (_shift(mixed, 12).double() + 0.5) * 2.0**-52  # exact in float64, and never 0 or 1
     return -torch.log(-torch.log(uniform))
 
 

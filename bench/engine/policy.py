@@ -152,12 +152,19 @@ class Policy:
         try:
             with _without_progress_bars():
                 tokenizer = AutoTokenizer.from_pretrained(source)
-                model = AutoModelForCausalLM.from_pretrained(
-                    source, dtype=getattr(torch, dtype), use_safetensors=True, attn_implementation="sdpa"
+                model, found = AutoModelForCausalLM.from_pretrained(
+                    source,
+                    dtype=getattr(torch, dtype),
+                    use_safetensors=True,
+                    attn_implementation="sdpa",
+                    output_loading_info=True,
                 )
         except Exception as error:  # whatever a library says of a damaged file, the user reads one sentence
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise ModelError(f"the model {source} cannot be loaded: {reason}") from error
+        if found["missing_keys"]:  # transformers would fill them with random numbers
+            first = min(found["missing_keys"])
+            raise ModelError(f"the model {source} lacks {len(found['missing_keys'])} tensors, {first} among them")
         return cls(model.to(device).eval(), tokenizer)
 
     @property

@@ -115,7 +115,6 @@ class Swarm:
         self.attack = attack.draw(generator(seed, "payload"))
         self.cohort = Cohort(policy, spec, defense)
         self.honest = spec.nodes if role == "control" else spec.nodes - spec.malicious
-        self.duties = duties(spec)
         self.senders = [f"{key(seed, 'sender', node) & 0xFFFFFFFF:08x}" for node in range(spec.nodes)]
         self.history: list[Past] = []
         self._prompts: dict[str, list[int]] = {}
@@ -128,19 +127,22 @@ class Swarm:
     def round(self, number: int) -> RoundRecord:
         """Play round `number`, counted from 1."""
         clock = _Clock()
-        items = self._items_of_round(number)
+        owed = duties(self.spec, generator(self.seed, "duties", number))
+        items = self._items_of_round(number, owed)
         with clock.phase("sample"):
-            honest = self._honest_offers(number, items, [d for d in self.duties if d.node < self.honest])
+            honest = self._honest_offers(number, items, [duty for duty in owed if duty.node < self.honest])
         with clock.phase("attack"):
-            malicious, payload = self._malicious_offers(number, items)
+            malicious, payload = self._malicious_offers(
+                number, items, [duty for duty in owed if duty.node >= self.honest]
+            )
         with clock.phase("gather"):
             offers = {(offer.group, offer.place): offer for offer in (*honest, *malicious)}
-            pool = [offers[duty.group, duty.place] for duty in self.duties]
+            pool = [offers[duty.group, duty.place] for duty in owed]
             received = receive(self.policy, pool, self.spec.sampling.max_new_tokens)
         with clock.phase("reward"):
             rewards = self._rewards(items, received)
         with clock.phase("inspect"):
-            verdicts = self._inspect(number, items, received, rewards, payload)
+            verdicts = self._inspect(number, items, owed, received, rewards, payload)
         with clock.phase("update"):
             step = self.cohort.update(
                 [self._prompt(item) for item in items],
@@ -156,7 +158,7 @@ class Swarm:
                 ],
             )
         rows = []
-        for i, (duty, got, verdict) in enumerate(zip(self.duties, received, verdicts, strict=True)):
+        for i, (duty, got, verdict) in enumerate(zip(owed, received, verdicts, strict=True)):
             done = got.completion
             rows.append(
                 Row(
@@ -224,7 +226,7 @@ class Swarm:
         """The task's reward of one text (what an attack may ask while it judges its outcome)."""
         return self.task.reward(item, [text])[0]
 
-    def _items_of_round(self, number: int) -> list[Item]:
+    def _items_of_round(self, number: int, owed: Sequence[Duty]) -> list[Item]:
         items = _items(self.task, "train")
 
         def draw(whose: int | str, count: int) -> list[Item]:
@@ -237,7 +239,7 @@ class Swarm:
                 return None
             return self.attack.choose_items(items, count, generator(self.seed, "choice", number, node))
 
-        return assign_items(self.spec, draw, choose)
+        return assign_items(self.spec, owed, draw, choose)
 
     def _honest_offers(self, number: int, items: Sequence[Item], owed: Sequence[Duty]) -> list[Offer]:
         keys = [self._key("train", number, d.node, d.position, items[d.group], d.index) for d in owed]
@@ -250,9 +252,10 @@ class Swarm:
             for duty, made in zip(owed, done, strict=True)
         ]
 
-    def _malicious_offers(self, number: int, items: Sequence[Item]) -> tuple[list[Offer], set[tuple[int, int]]]:
+    def _malicious_offers(
+        self, number: int, items: Sequence[Item], owed: Sequence[Duty]
+    ) -> tuple[list[Offer], set[tuple[int, int]]]:
         """What the colluding nodes send, and which (group, place) of it carries the payload."""
-        owed = [duty for duty in self.duties if duty.node >= self.honest]
         if not owed:
             return [], set()
         threat = self.attack.threat
@@ -280,13 +283,14 @@ class Swarm:
         self,
         number: int,
         items: Sequence[Item],
+        owed: Sequence[Duty],
         received: Sequence[Received],
         rewards: Sequence[float],
         payload: set[tuple[int, int]],
     ) -> list[Verdict]:
         """The defense's verdicts, in pool order; it sees the pool shuffled."""
         order = self._shuffle(number)
-        offered = tuple(self._offered(self.duties[i], items, received[i], rewards[i]) for i in order)
+        offered = tuple(self._offered(owed[i], items, received[i], rewards[i]) for i in order)
         known = {
             "round": number,
             "completions": offered,
@@ -304,7 +308,7 @@ class Swarm:
         defense = self.cohort.defense
         view = DefenderView(**known)  # type: ignore[arg-type]
         if defense.sees_labels:
-            truth = tuple((self.duties[i].group, self.duties[i].place) in payload for i in order)
+            truth = tuple((owed[i].group, owed[i].place) in payload for i in order)
             view = LabelledView(**known, payload=truth)  # type: ignore[arg-type]
         verdicts = list(defense.inspect(view))
         if len(verdicts) != len(offered):
@@ -320,7 +324,8 @@ class Swarm:
 
     def _shuffle(self, number: int) -> list[int]:
         """Pool indices in the order that the defense sees: keyed, so position tells nothing."""
-        return generator(self.seed, "shuffle", number).sample(range(len(self.duties)), len(self.duties))
+        size = self.spec.prompts * self.spec.group
+        return generator(self.seed, "shuffle", number).sample(range(size), size)
 
     def _offered(self, duty: Duty, items: Sequence[Item], got: Received, reward: float) -> Offered:
         done = got.completion

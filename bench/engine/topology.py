@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from thiefbench.engine.spec import SwarmSpec
+from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.tasks.base import Item
 
 
@@ -28,22 +29,27 @@ class Duty:
     index: int
 
 
-def duties(spec: SwarmSpec) -> list[Duty]:
-    """Every completion owed in a round, ordered by group and place."""
+def duties(spec: SwarmSpec, rng: random.Random) -> list[Duty]:
+    """Every completion owed in a round, ordered by group and place.
+
+    Who gets which place (horizontal) or group (vertical) is drawn by `rng`, so that neither tells the sender.
+    """
     made = []
-    for group in range(spec.prompts):
-        for place in range(spec.group):
-            if spec.topology == "horizontal":
-                share = spec.group // spec.nodes
-                made.append(Duty(place // share, group, place, group, place % share))
-            else:
-                share = spec.prompts // spec.nodes
-                made.append(Duty(group // share, group, place, group % share, place))
+    if spec.topology == "horizontal":
+        share = spec.group // spec.nodes
+        for group in range(spec.prompts):
+            seats = rng.sample(range(spec.group), spec.group)
+            made += [Duty(seat // share, group, place, group, seat % share) for place, seat in enumerate(seats)]
+    else:
+        share = spec.prompts // spec.nodes
+        for group, lot in enumerate(rng.sample(range(spec.prompts), spec.prompts)):
+            made += [Duty(lot // share, group, place, lot % share, place) for place in range(spec.group)]
     return made
 
 
 def assign_items(
     spec: SwarmSpec,
+    owed: Sequence[Duty],
     draw: Callable[[int | str, int], Sequence[Item]],
     choose: Callable[[int, int], Sequence[Item] | None],
 ) -> list[Item]:
@@ -51,13 +57,23 @@ def assign_items(
 
     Args:
         spec: the swarm.
+        owed: the round's duties.
         draw: (whose, count) -> items drawn by the round's keyed generator of that node, or of "all".
         choose: (node, count) -> the items a malicious node picks for itself, None for an honest node.
 
     Returns:
         B items: in the horizontal topology one common draw, in the vertical one every node's own.
+
+    Raises:
+        SpecError: a node picked another number of items than it owes.
     """
     if spec.topology == "horizontal":
         return list(draw("all", spec.prompts))
     share = spec.prompts // spec.nodes
-    return [item for node in range(spec.nodes) for item in (choose(node, share) or draw(node, share))]
+    own: list[Sequence[Item]] = []
+    for node in range(spec.nodes):
+        picked = choose(node, share)
+        own.append(draw(node, share) if picked is None else picked)
+        if len(own[node]) != share:
+            raise SpecError(f"a malicious node chose {len(own[node])} items, and it answers {share} a round")
+    return [own[duty.node][duty.position] for duty in owed if duty.place == 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -53,7 +54,9 @@ class DefenderPolicy:
             if self._sampling.top_k:
                 inside &= _rank(scored, slack) < self._sampling.top_k
             if self._sampling.top_p < 1:
-                scores, _ = support(scored.logits, self._sampling)
+                # Logits that move by at most `slack` move a cumulative probability by at most half of it.
+                lenient = replace(self._sampling, top_p=min(1.0, self._sampling.top_p + slack / 2))
+                scores, _ = support(scored.logits, lenient)
                 lowest = scores.masked_fill(scores.isinf(), torch.inf).amin(1)
                 chosen = scored.logits.gather(1, scored.targets[:, None])[:, 0]
                 inside &= (chosen + slack) / self._sampling.temperature >= lowest

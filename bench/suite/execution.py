@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save
 
 from thiefbench import provenance, registry
 from thiefbench.engine import ENGINE_REVISION
+from thiefbench.engine.memory import keep_freed_memory
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.swarm import RoundRecord, Swarm
 from thiefbench.suite.results import (
@@ -76,6 +77,7 @@ def run_cell(
         BrokenRecordError: the checkpoint that the cell would go on from is damaged.
     """
     torch.set_num_threads(spec.threads)
+    keep_freed_memory()
     what = identity(spec)
     started = provenance.now()
     swarm = build_swarm(spec)

@@ -27,12 +27,14 @@ def ours(model: str, rounds: int, defense: str, **shape: int | str) -> None:
     import torch
 
     from thiefbench import registry
+    from thiefbench.engine.memory import keep_freed_memory
     from thiefbench.engine.policy import Policy
     from thiefbench.engine.spec import SwarmSpec
     from thiefbench.engine.swarm import Swarm
     from thiefbench.tasks.base import Sampling
 
     torch.set_num_threads(2)
+    keep_freed_memory()
     spec = SwarmSpec(**(SHAPE | shape), sampling=Sampling(max_new_tokens=96))  # type: ignore[arg-type]
     attack = registry.make("attack", 'text(phrase="All hail to the thief", position="start")')
     swarm = Swarm(

@@ -1,0 +1,22 @@
+"""The allocator's settings for a training process."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+def keep_freed_memory() -> None:
+    """Let glibc reuse large freed blocks instead of returning them to the kernel.
+
+    A CPU round allocates and frees the same large tensors again and again; faulting their pages in anew costs about a
+    tenth of it. Elsewhere than on glibc this does nothing.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        library.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
