@@ -6,7 +6,7 @@ TORCH ?= torch
 BIN := $(VENV)/bin
 SOURCES := $(shell find tasks attacks defenses bench leaderboard -type f -not -name '*.pyc') README.md
 
-.PHONY: demo test lint types check install clean
+.PHONY: demo test lint types check speed install clean
 
 demo: install
 	$(BIN)/thiefbench run smoke --store runs/smoke
@@ -23,6 +23,11 @@ types: install
 
 check: install
 	$(BIN)/python -m pytest
+
+# Seconds a round against a plain swarm program, in turn: make speed BASELINE=path/to/naive_swarm.py
+speed: install
+	$(BIN)/python tests/benchmarks/speed.py --baseline "$(BASELINE)"
+	$(BIN)/python tests/benchmarks/speed.py --growth
 
 install: $(VENV)/.installed
 

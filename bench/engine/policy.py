@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from thiefbench.tasks.base import Message
 
@@ -298,6 +299,12 @@ def check_directory(source: str | Path) -> None:
         for needed, what in (("config.json", "config.json"), ("*.safetensors", "safetensors weights")):
             if not any(directory.glob(needed)):
                 raise ModelError(f"the model directory {directory} has no {what}; give one that save_pretrained wrote")
+        for weights in directory.glob("*.safetensors"):
+            try:
+                with safe_open(weights, "pt"):
+                    pass  # opening compares the header with the file's size
+            except (SafetensorError, OSError) as error:
+                raise ModelError(f"the model {source} cannot be loaded: {weights.name} is damaged ({error})") from error
     elif str(source).startswith((".", "/", "~")):
         raise ModelError(f"there is no model directory {source}")
 

@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from thiefbench import registry
+from thiefbench.attacks.base import Attack
 from thiefbench.suite.results import Point, Record, Score
 
 Z = NormalDist().inv_cdf(0.975)
@@ -116,9 +118,15 @@ def headline_asr(record: Record) -> float | None:
 
 
 def harm(record: Record, reference: Record) -> float | None:
-    """Headline ASR minus that of the reference cell (the placebo, or the control where a suite has no placebo)."""
+    """What the attack calls harm (by default the difference), on the headline ASRs of the cell and its reference.
+
+    The reference is the placebo, or the control where a suite has no placebo.
+    """
     own, other = headline_asr(record), headline_asr(reference)
-    return None if own is None or other is None else own - other
+    if own is None or other is None:
+        return None
+    attack: Attack = registry.make("attack", record.cell["attack"])
+    return attack.harm([own], [other])
 
 
 def harm_prevented(defended: Record, undefended: Record, reference: Record) -> float | None:

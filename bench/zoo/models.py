@@ -6,8 +6,6 @@ import hashlib
 from importlib import resources
 from pathlib import Path
 
-from thiefbench.engine.policy import ModelError
-
 BUILT_IN = ("micro-math",)
 
 
@@ -38,6 +36,8 @@ def _snapshot(model: str) -> Path:
     """The local copy of a hub model, downloaded where it is missing."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    from thiefbench.engine.policy import ModelError
 
     try:
         return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"]))

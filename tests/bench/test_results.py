@@ -83,7 +83,7 @@ def test_an_error_needs_no_completions(tmp_path: Path) -> None:
 
 
 def test_a_record_is_readable_json_with_the_promised_fields(cell: CellDir) -> None:
-    plain = json.loads(cell.record_path.read_text())["record"]
+    plain = json.loads(cell.record_path.read_text())["content"]
     promised = {"schema_version", "cell", "status", "scores", "curves", "seconds", "provenance", "completions_sha256"}
     assert promised <= set(plain)
     assert plain["scores"]["asr"] == {"value": 0.25, "low": 0.1, "high": 0.5, "count": 16}
@@ -106,7 +106,7 @@ def edited(cell: CellDir) -> None:
 
 def edited_unseen(cell: CellDir) -> None:
     envelope = json.loads(cell.record_path.read_text())
-    envelope["record"]["cell"]["seed"] = 1
+    envelope["content"]["cell"]["seed"] = 1
     cell.record_path.write_text(json.dumps(envelope))
 
 
@@ -118,8 +118,8 @@ def unsigned(cell: CellDir) -> None:
 
 def another_field(cell: CellDir) -> None:
     envelope = json.loads(cell.record_path.read_text())
-    envelope["record"]["extra"] = 1
-    canonical = json.dumps(envelope["record"], sort_keys=True, separators=(",", ":")).encode()
+    envelope["content"]["extra"] = 1
+    canonical = json.dumps(envelope["content"], sort_keys=True, separators=(",", ":")).encode()
     cell.record_path.write_text(json.dumps(envelope | {"sha256": hashlib.sha256(canonical).hexdigest()}))
 
 
@@ -218,6 +218,9 @@ def test_a_write_that_runs_out_of_space_leaves_the_old_content(tmp_path: Path, m
 
             def __exit__(self, *_: object) -> None:
                 file.close()
+
+            def fileno(self) -> int:
+                return file.fileno()
 
             def write(self, data: bytes) -> None:
                 file.write(data[:10])

@@ -100,8 +100,8 @@ class Watcher:
     notes: list[str] = field(default_factory=list)
     begun: set[CellSpec] = field(default_factory=set)
 
-    def plan(self, missing: Sequence[CellSpec], cached: int) -> None:
-        self.missing, self.cached = list(missing), cached
+    def plan(self, title: str, missing: Sequence[CellSpec], cached: int) -> None:
+        self.title, self.missing, self.cached = title, list(missing), cached
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:
         self.rounds += spec in self.begun  # the first call says where the cell begins

@@ -35,7 +35,7 @@ def test_another_seed_gives_other_weights(trained, tmp_path):
 
 def test_auto_classes_tokenize_as_the_recipe_does(trained):
     made, loaded = train_tokenizer(SHORT), AutoTokenizer.from_pretrained(trained[0][0])
-    text = "<|im_start|>user\nRavi has 36 shells, 105 too.<|im_end|>\n<think> All hail: 5 * 9 = 45. </think><answer> 45 </answer>"
+    text = "<|im_start|>user\nRavi has 36 shells, 105 too.<|im_end|>\n<think> All hail: 5 * 9 = 45. </think>"
     assert loaded(text)["input_ids"] == made(text)["input_ids"]
     assert loaded.decode(loaded(text)["input_ids"]) == text
     assert len(loaded) == SHORT.vocabulary

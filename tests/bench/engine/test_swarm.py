@@ -11,8 +11,10 @@ from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
 from thiefbench.attacks.text import Text
 from thiefbench.defenses.anchors import AcceptAll, Oracle
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, LabelledView, Past, Verdict
+from thiefbench.engine.noise import generator
 from thiefbench.engine.spec import LearnerSpec, Role, SpecError
 from thiefbench.engine.swarm import Row, Swarm
+from thiefbench.engine.topology import duties
 from thiefbench.tasks.base import Ask, Completion, Item, Topology
 
 Build = Callable[..., Swarm]
@@ -97,7 +99,8 @@ def test_rows_tell_the_truth_of_their_slots(topology: Topology, build_swarm: Bui
     rows = swarm.round(1).rows
     items = {item["id"]: Item.from_row(item) for item in vowels.items("train")}
     assert [(row.group, row.place) for row in rows] == [(g, p) for g in range(4) for p in range(8)]
-    assert [(row.node, row.group, row.place) for row in rows] == [(d.node, d.group, d.place) for d in swarm.duties]
+    owed = duties(swarm.spec, generator(swarm.seed, "duties", 1))
+    assert [(row.node, row.group, row.place) for row in rows] == [(d.node, d.group, d.place) for d in owed]
     assert [row.malicious for row in rows] == [row.node == 3 for row in rows], "the last f nodes are malicious"
     for row in rows:
         assert row.payload == row.malicious == (PHRASE in row.text)
@@ -220,10 +223,6 @@ def test_more_items_than_the_task_has_is_refused(build_swarm: Build) -> None:
         build_swarm(prompts=16).round(1)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="assign_items takes any number of chosen items: groups shift, or the round ends in an IndexError",
-)
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_choosing_a_wrong_number_of_items_is_an_error_that_says_so(count: int, build_swarm: Build) -> None:
     class Chooser(Text):
@@ -236,7 +235,7 @@ def test_choosing_a_wrong_number_of_items_is_an_error_that_says_so(count: int, b
             return list(items[:count])
 
     swarm = build_swarm(attack=Chooser(PHRASE, "start"), topology="vertical", prompts=8)
-    with pytest.raises(ValueError, match="chooser"):
+    with pytest.raises(SpecError, match=f"chose {count} items, and it answers 2 a round"):
         swarm.round(1)
 
 
@@ -278,11 +277,6 @@ def test_the_pool_is_shuffled_anew_each_round(topology: Topology, build_swarm: B
     assert one != other, "and with another key each round"
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="places go to nodes by number and the last f nodes are malicious: "
-    "index (horizontal) and group (vertical) are labels",
-)
 @topologies
 def test_group_and_index_tell_nothing_about_the_sender(topology: Topology, build_swarm: Build) -> None:
     """A defense that knows only (group, index), fitted on other seeds, must not find the malicious slots."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 import pytest
@@ -22,7 +23,7 @@ shapes = pytest.mark.parametrize(("topology", "m", "f", "b", "g"), SHAPES)
 
 
 def owed(topology: Topology, m: int, f: int, b: int, g: int) -> list[Duty]:
-    return duties(SwarmSpec(topology=topology, nodes=m, malicious=f, prompts=b, group=g))
+    return duties(SwarmSpec(topology=topology, nodes=m, malicious=f, prompts=b, group=g), random.Random(0))
 
 
 @shapes
@@ -95,14 +96,27 @@ def item(name: str) -> Item:
 
 @pytest.mark.parametrize(
     ("topology", "expected"),
-    [("horizontal", ["all 0", "all 1", "all 2", "all 3"]), ("vertical", ["0 0", "0 1", "own", "own"])],
+    [("horizontal", ["all 0", "all 1", "all 2", "all 3"]), ("vertical", ["0 0", "0 1", "own 0", "own 1"])],
 )
 def test_items_of_groups(topology: Topology, expected: list[str]) -> None:
     """Horizontal: one common draw. Vertical: every honest node's own draw, a malicious node's choice."""
     spec = SwarmSpec(topology=topology, nodes=2, malicious=1, prompts=4, group=2)
+    made = duties(spec, random.Random(3))
     drawn = assign_items(
         spec,
+        made,
         draw=lambda whose, count: [item(f"{whose} {i}") for i in range(count)],
-        choose=lambda node, count: [item("own")] * count if node == 1 else None,
+        choose=lambda node, count: [item(f"own {i}") for i in range(count)] if node == 1 else None,
     )
-    assert [made.id for made in drawn] == expected
+    by_owner = sorted((duty.node, duty.position, duty.group) for duty in made if duty.place == 0)
+    order = [group for _, _, group in by_owner] if topology == "vertical" else range(4)
+    assert [drawn[group].id for group in order] == expected, "a group's item is its owner's"
+
+
+@shapes
+def test_places_and_groups_are_drawn_anew_by_the_key(topology: Topology, m: int, f: int, b: int, g: int) -> None:
+    spec = SwarmSpec(topology=topology, nodes=m, malicious=f, prompts=b, group=g)
+    assert duties(spec, random.Random(1)) == duties(spec, random.Random(1))
+    if m > 1:
+        owners = {tuple(duty.node for duty in duties(spec, random.Random(seed))) for seed in range(20)}
+        assert len(owners) > 1, "a place or group that always has the same owner is a label"

@@ -251,10 +251,6 @@ def test_tolerance_is_in_logits() -> None:
     assert support_of(shares, Sampling(top_k=2), miss - 0.01) == [True, True, False, False]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the tolerance of the top_p check moves the token's logit, not the cumulative probability that cuts it off",
-)
 def test_a_token_at_the_edge_of_top_p_is_inside() -> None:
     """The sampler's noise moves the cumulative sum over the edge, and an honest node draws the third token."""
     edge = 0.9
