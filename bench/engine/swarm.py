@@ -132,9 +132,8 @@ class Swarm:
         with clock.phase("sample"):
             honest = self._honest_offers(number, items, [duty for duty in owed if duty.node < self.honest])
         with clock.phase("attack"):
-            malicious, payload = self._malicious_offers(
-                number, items, [duty for duty in owed if duty.node >= self.honest]
-            )
+            mine = sorted((d for d in owed if d.node >= self.honest), key=lambda d: (d.group, d.node, d.index))
+            malicious, payload = self._malicious_offers(number, items, mine)
         with clock.phase("gather"):
             offers = {(offer.group, offer.place): offer for offer in (*honest, *malicious)}
             pool = [offers[duty.group, duty.place] for duty in owed]

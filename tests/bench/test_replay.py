@@ -20,6 +20,7 @@ from thiefbench.defenses.logit import Logit
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.swarm import Row, Swarm
+from thiefbench.engine.topology import Duty
 from thiefbench.engine.transport import Received
 from thiefbench.suite.replay import ReplayError, replay
 from thiefbench.suite.results import CellDir, Record, rows_table
@@ -124,7 +125,8 @@ def live(rows: Sequence[Row], task: GsmMicro, defense: Defense) -> list[Verdict]
         items = [known[r.item_id] for r in pool if r.place == 0]
         received = [Received(Completion(r.ids, r.text, r.ended), r.refused) for r in pool]
         payload = {(r.group, r.place) for r in pool if r.payload}
-        verdicts += swarm._inspect(number, items, received, [r.reward for r in pool], payload)
+        owed = [Duty(r.node, r.group, r.place, 0, 0) for r in pool]
+        verdicts += swarm._inspect(number, items, owed, received, [r.reward for r in pool], payload)
     return verdicts
 
 

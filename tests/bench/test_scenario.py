@@ -85,7 +85,7 @@ def test_smoke_shows_the_paper_s_phrase_honest_poisoned_and_defended() -> None:
     assert [(cell.role, cell.defense) for cell in cells] == [
         ("control", "none"),
         ("attack", "none"),
-        ("attack", "logit"),
+        ("attack", "logit(reject='drop')"),
     ]
     assert all("All hail to the thief" in cell.attack for cell in cells)
 

@@ -171,7 +171,7 @@ def cell(asr: list[float | None], reward: float | None = 0.5, start: float | Non
     made = {"clean_reward": reward, "start_reward": start}
     points = [Point(round=10 * i, value=value) for i, value in enumerate(asr)]
     return Record(
-        cell_id="0", cell={}, identity={}, status=status,  # type: ignore[arg-type]
+        cell_id="0", cell={"attack": "text"}, identity={}, status=status,  # type: ignore[arg-type]
         scores={n: Score(value=v, low=v, high=v, count=4) for n, v in made.items()} if status == "ok" else {},
         curves={"eval_asr": points} if status == "ok" else {},
     )  # fmt: skip
