@@ -186,10 +186,10 @@ def test_none_leaves_an_honest_sample(build_swarm: Build) -> None:
     attack = build_swarm(attack=Sometimes(PHRASE, "start")).round(1).rows
     control = slots(build_swarm("control").round(1).rows, malicious=False)
     owned = list(slots(attack, malicious=True).items())
-    poisoned = [row for _, row in owned[0::2]]
-    left = owned[1::2]
-    assert len(left) == 4
-    assert all(row.payload and PHRASE in row.text for row in poisoned)
+    poisoned = [row for _, row in owned if PHRASE in row.text]
+    left = [(slot, row) for slot, row in owned if PHRASE not in row.text]
+    assert len(poisoned) == len(left) == 4, "this attack submits to every other slot"
+    assert all(row.payload for row in poisoned)
     for slot, row in left:
         assert not row.payload, "an honest sample from a malicious slot carries no payload"
         assert row.malicious
