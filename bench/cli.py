@@ -286,23 +286,28 @@ def _quoted(word: str) -> str:
 
 
 def _print_results(store: Store) -> None:
-    """The last run's cells as a table, with intervals over each cell's evaluation completions."""
+    """The last run's cells, one table per attack."""
     from rich.table import Table
 
-    run_ = store.read_run() or {"cells": []}
-    table = Table(title="95 % intervals over each cell's completions", title_style="dim", title_justify="left")
-    for column in ("cell", "ASR", "stop rate", "false rejection", "clean reward"):
-        table.add_column(column, justify="left" if column == "cell" else "right")
-    for entry in run_["cells"]:
-        record = store.cell(entry["cell_id"]).read()
-        if record is None or record.status == "error":
-            table.add_row(escape(entry["label"]), f"[red]failed: {escape(record.error if record else 'not run')}[/red]")
-            continue
-        cells = [_interval(record.scores[n]) for n in ("asr", "stop_rate", "false_rejection_rate", "clean_reward")]
-        table.add_row(escape(entry["label"]), *cells)
-    out.print(table)
+    entries = (store.read_run() or {"cells": []})["cells"]
+    for attack in dict.fromkeys(entry["attack"] for entry in entries):
+        out.print(f"attack [bold]{escape(attack)}[/bold]; intervals are 95 % over each cell's completions")
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        for column in ("swarm", "seed", "ASR", "stop rate", "false rejection", "clean reward"):
+            table.add_column(column, no_wrap=True)
+        for entry in (entry for entry in entries if entry["attack"] == attack):
+            swarm = {"attack": "", "control": "no attack, ", "placebo": "placebo, "}[entry["role"]] + entry["defense"]
+            record = store.cell(entry["cell_id"]).read()
+            if record is None or record.status == "error":
+                problem = escape(record.error if record else "not run")
+                table.add_row(escape(swarm), str(entry["seed"]), f"[red]failed: {problem}[/red]")
+                continue
+            names = ("asr", "stop_rate", "false_rejection_rate", "clean_reward")
+            table.add_row(escape(swarm), str(entry["seed"]), *(_interval(record.scores[name]) for name in names))
+        wide = out if out.is_terminal else Console(highlight=False, width=200)
+        wide.print(table)
 
 
 def _interval(score: object) -> str:
     value, low, high = (getattr(score, name) for name in ("value", "low", "high"))
-    return "-" if value is None else f"{value:.3f} [{low:.3f}, {high:.3f}]"
+    return "-" if value is None else escape(f"{value:.3f} [{low:.3f}, {high:.3f}]")

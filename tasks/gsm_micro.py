@@ -165,7 +165,9 @@ def stories(split: Split, seed: int) -> Iterator[Story]:
 
 def worked_solution(story: Story) -> str:
     """The reference reasoning: every step's clause and equation, then the answer in words."""
-    told = " ".join(f"{s.clause}, so {s.left} {s.operator} {s.right} = {s.result}." for s in story.steps)
+    told = " ".join(
+        f"{s.clause[0].upper()}{s.clause[1:]}, so {s.left} {s.operator} {s.right} = {s.result}." for s in story.steps
+    )
     return f"{told} That makes {story.answer}."
 
 
