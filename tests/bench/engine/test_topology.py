@@ -87,7 +87,7 @@ def test_impossible_swarms_are_refused_in_one_sentence(fields: dict[str, object]
 
 @pytest.mark.parametrize("value", [10, 15])
 def test_suggested_sizes_do_work(value: int) -> None:
-    SwarmSpec(nodes=5, group=value)
+    assert SwarmSpec(nodes=5, group=value).group == value
 
 
 def item(name: str) -> Item:
