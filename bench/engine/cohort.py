@@ -10,6 +10,7 @@ import torch
 from thiefbench.defenses.base import Defense
 from thiefbench.engine.grpo import LEARNERS, Batch, group_advantages
 from thiefbench.engine.policy import Policy
+from thiefbench.engine.reading import Answer, Reading
 from thiefbench.engine.spec import SwarmSpec
 
 
@@ -67,19 +68,22 @@ class Cohort:
             self.masters.values(), lr=learner.learning_rate, betas=(learner.beta1, learner.beta2), fused=True
         )
 
-    def update(self, prompts: Sequence[Sequence[int]], lessons: Sequence[Lesson]) -> Step:
+    def update(
+        self, prompts: Sequence[Sequence[int]], lessons: Sequence[Lesson], reading: Reading | None = None
+    ) -> Step:
         """One optimizer step on a pool.
 
         Args:
-            prompts: B prompts as token ids.
+            prompts: prompts as token ids.
             lessons: B * G rows, ordered by group; those of one group share a prompt.
+            reading: of these prompts with the current weights, where the defense has made one.
         """
         advantages = self.advantages(lessons)
         if not any(advantages):
             return Step(advantages, 0.0)
         for weight in self.weights.values():
             weight.grad = None
-        self.accumulate(prompts, lessons, advantages)
+        self.accumulate(prompts, lessons, advantages, reading)
         norm = self._step()
         return Step(advantages, norm)
 
@@ -92,48 +96,49 @@ class Cohort:
         return flat
 
     def accumulate(
-        self, prompts: Sequence[Sequence[int]], lessons: Sequence[Lesson], advantages: Sequence[float]
+        self,
+        prompts: Sequence[Sequence[int]],
+        lessons: Sequence[Lesson],
+        advantages: Sequence[float],
+        reading: Reading | None = None,
     ) -> float:
         """Add the pool's gradient to the parameters; returns the loss.
 
-        Rows with advantage 0 are skipped, as their gradient is exactly zero. Every prompt with a row left is run
-        once, and the rows in chunks of similar length.
+        Rows with advantage 0 are skipped, as their gradient is exactly zero, and equal rows are run once.
         """
-        taught = [i for i, advantage in enumerate(advantages) if advantage != 0 and lessons[i].targets]
-        used = sorted({lessons[i].prompt for i in taught})
-        place = {prompt: i for i, prompt in enumerate(used)}
+        reading = reading or Reading(self.policy, prompts)
+        taught: dict[Answer, list[int]] = {}
+        for i, advantage in enumerate(advantages):
+            if advantage != 0 and lessons[i].targets:
+                taught.setdefault((lessons[i].prompt, lessons[i].targets), []).append(i)
         pool_rows = sum(lesson.kept for lesson in lessons)
         learner = LEARNERS[self.spec.learner.loss]
-        prefix = self.policy.prefill([prompts[prompt] for prompt in used])
-        leaves = prefix.leaves()
         total = 0.0
-        for scored in self.policy.score(
-            leaves, [place[lessons[i].prompt] for i in taught], [lessons[i].targets for i in taught]
-        ):
-            rows = [taught[row] for row in scored.rows]
-            logits = scored.logits / self.spec.sampling.temperature
-            flat = logits.log_softmax(-1).gather(1, scored.targets[:, None])[:, 0]
-            shape = (len(rows), max(scored.counts))
-            real = torch.arange(shape[1])[None, :] < torch.tensor(scored.counts)[:, None]
-            real = real.to(flat.device)
-            weights = flat.new_ones(shape)
-            for line, row in enumerate(rows):
-                given = lessons[row].token_weights
-                if given is not None:
-                    weights[line, : len(given)] = flat.new_tensor(given)
+        for chunk in reading.lessons(taught):
+            flat = chunk.logprobs(self.spec.sampling.temperature)
+            rows = [(row, start) for answer, start in chunk.starts() for row in taught.get(answer, ())]
+            length = max(len(lessons[row].targets) for row, _ in rows)
+            mask = torch.zeros(len(rows), length)
+            weights = torch.ones(len(rows), length)
+            for line, (row, _) in enumerate(rows):
+                mask[line, : len(lessons[row].targets)] = 1
+                if (given := lessons[row].token_weights) is not None:
+                    weights[line, : len(given)] = torch.tensor(given)
+            token = torch.tensor([start for _, start in rows])[:, None] + torch.arange(length)
+            mask, token = mask.to(flat), (token * mask.long()).to(flat.device)  # padding reads token 0, times a 0
             batch = Batch(
-                logprobs=flat.new_zeros(shape).masked_scatter(real, flat),
+                logprobs=flat[token] * mask,
                 old_logprobs=None,
-                mask=real.to(flat.dtype),
-                token_weights=weights,
-                advantages=flat.new_tensor([advantages[row] for row in rows]),
+                mask=mask,
+                token_weights=weights.to(flat),
+                advantages=flat.new_tensor([advantages[row] for row, _ in rows]),
                 pool_rows=pool_rows,
                 max_length=self.spec.sampling.max_new_tokens,
             )
             loss = learner(batch, self.spec.learner.epsilon)
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
-        prefix.backward(leaves)
+        reading.backward()
         return total
 
     def state(self) -> dict[str, torch.Tensor]:

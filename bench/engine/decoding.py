@@ -3,55 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from thiefbench.engine.noise import gumbel
-from thiefbench.engine.policy import Policy, Prefix
+from thiefbench.engine.policy import Policy
+from thiefbench.engine.stepping import stepper
 from thiefbench.tasks.base import Completion, Sampling
 
 # A linear layer's last bits depend on very small batch sizes, so a live batch is padded up to this many rows.
 FEWEST_ROWS = 16
 # Rows are dropped from the batch once this share of it has finished: copying the cache costs about one step.
 COMPACT_AT = 0.25
-
-
-class _GrowingCache:
-    """Keys and values in buffers allocated once; each step writes one position and reads a view of what is there."""
-
-    def __init__(self, prefix: Prefix, prompt: torch.Tensor, steps: int) -> None:
-        self.at = int(prefix.mask.shape[1])
-        self.keys = [self._buffer(layer, prompt, steps) for layer in prefix.keys]
-        self.values = [self._buffer(layer, prompt, steps) for layer in prefix.values]
-        self.visible = torch.ones(len(prompt), self.at + steps, dtype=torch.bool, device=prompt.device)
-        self.visible[:, : self.at] = prefix.mask.index_select(0, prompt)
-
-    def update(
-        self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        self.keys[layer][:, :, self.at] = keys[:, :, 0]
-        self.values[layer][:, :, self.at] = values[:, :, 0]
-        return self.keys[layer][:, :, : self.at + 1], self.values[layer][:, :, : self.at + 1]
-
-    def get_seq_length(self, layer: int = 0) -> int:
-        return self.at
-
-    def keep(self, rows: torch.Tensor) -> None:
-        """Drop all other rows."""
-        for buffers in (self.keys, self.values):
-            for layer, buffer in enumerate(buffers):
-                kept = torch.empty((len(rows), *buffer.shape[1:]), dtype=buffer.dtype, device=buffer.device)
-                kept[:, :, : self.at] = buffer[:, :, : self.at].index_select(0, rows)
-                buffers[layer] = kept
-        self.visible = self.visible.index_select(0, rows)
-
-    @staticmethod
-    def _buffer(states: torch.Tensor, prompt: torch.Tensor, steps: int) -> torch.Tensor:
-        _, heads, length, size = states.shape
-        buffer = torch.empty((len(prompt), heads, length + steps, size), dtype=states.dtype, device=states.device)
-        buffer[:, :, :length] = states.index_select(0, prompt)
-        return buffer
+# Elements of one stride in `_largest`: with 4 of them, both of its sorts are short at a vocabulary of 2,048.
+STRIDE = 4
 
 
 @torch.inference_mode()
@@ -85,8 +50,7 @@ def sample(
     prompt = torch.tensor([rows[i] for i in (*range(count), *filler)], device=device)
     row_keys = torch.tensor([keys[i] for i in (*range(count), *filler)], device=device)
     prefix = policy.prefill(prompts)
-    cache = _GrowingCache(prefix, prompt, sampling.max_new_tokens)
-    positions = prefix.lengths.index_select(0, prompt)[:, None]
+    batch = stepper(policy, prefix, prompt)
 
     tokens = torch.full((len(prompt), sampling.max_new_tokens), policy.pad, device=device)
     token_logprobs = torch.zeros(tokens.shape, device=device)
@@ -97,7 +61,7 @@ def sample(
     for step in range(sampling.max_new_tokens):
         logits = policy.head(hidden)
         chosen = choose(logits, row_keys, step, sampling)
-        tokens[live[running], step] = chosen[running]
+        tokens[live, step] = torch.where(running, chosen, policy.pad)
         if logprobs:
             scores = (logits / sampling.temperature).log_softmax(-1).gather(1, chosen[:, None])[:, 0]
             token_logprobs[live[running], step] = scores[running]
@@ -110,13 +74,9 @@ def sample(
         if left <= (1 - COMPACT_AT) * len(live) and len(live) > FEWEST_ROWS:
             # Running rows first; finished ones stay only to keep the batch at its smallest size.
             kept = torch.argsort(~running, stable=True)[: max(left, FEWEST_ROWS)]
-            cache.keep(kept)
-            live, running, chosen = live[kept], running[kept], chosen[kept]
-            row_keys, positions = row_keys[kept], positions[kept]
-        visible = cache.visible[:, None, None, : cache.at + 1]
-        hidden = policy.forward(chosen[:, None], positions, visible, cache)[:, 0]
-        cache.at += 1
-        positions = positions + 1
+            batch.keep(kept)
+            live, running, chosen, row_keys = live[kept], running[kept], chosen[kept], row_keys[kept]
+        hidden = batch.step(chosen)
     return _completions(policy, tokens[:count], lengths[:count], token_logprobs if logprobs else None)
 
 
@@ -137,13 +97,25 @@ def support(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, tor
         Scaled logits (float64, -inf outside the support) and token ids, both of shape (rows, candidates), best first.
     """
     width = logits.shape[1] if sampling.top_k == 0 else min(sampling.top_k, logits.shape[1])
-    scores, candidates = logits.topk(width, dim=1)
+    scores, candidates = _largest(logits, width)
     scores = scores.double() / sampling.temperature
     if sampling.top_p < 1:
         share = scores.softmax(1)
         before = share.cumsum(1) - share
         scores = scores.masked_fill(before >= sampling.top_p, -torch.inf)
     return scores, candidates
+
+
+def _largest(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`values.topk(count, 1)`, in half the time: a row's best lie in the strides whose maximum is among the best."""
+    rows, width = values.shape
+    strides = width // STRIDE
+    if width % STRIDE or strides < 2 * count:
+        return values.topk(count, 1)
+    best = values.view(rows, STRIDE, strides).amax(1).topk(count, 1, sorted=False).indices
+    columns = (best[:, None] + torch.arange(0, width, strides, device=values.device)[:, None]).flatten(1)
+    kept, place = values.gather(1, columns).topk(count, 1)
+    return kept, columns.gather(1, place)
 
 
 def _completions(

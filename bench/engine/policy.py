@@ -21,9 +21,8 @@ from thiefbench.tasks.base import Message
 Dtype = Literal["float32", "bfloat16"]
 # Logits between two batch shapes differ in their last bits; twice the largest difference seen on CPU, per dtype.
 LOGIT_NOISE: dict[str, float] = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 0.25}
-# Rows are scored in chunks whose logits stay under this many floats, so the vocabulary-sized tensor never stands whole.
-LOGITS_PER_CHUNK = 1 << 25
-ROWS_PER_CHUNK = 128
+# Settings of transformers' models that change logits behind the output embeddings.
+_LOGIT_CHANGES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
 
 class ModelError(Exception):
@@ -49,8 +48,15 @@ class Prefix:
 
     def leaves(self) -> Self:
         """The same states cut off from their graph, as leaves that collect gradients."""
-        cut = [[t.detach().requires_grad_() for t in side] for side in (self.keys, self.values)]
-        return type(self)(cut[0], cut[1], self.last.detach().requires_grad_(), self.mask, self.lengths)
+        made = self.detached()
+        for tensor in made._tensors():
+            tensor.requires_grad_()
+        return made
+
+    def detached(self) -> Self:
+        """The same states without their graph."""
+        cut = [[t.detach() for t in side] for side in (self.keys, self.values)]
+        return type(self)(cut[0], cut[1], self.last.detach(), self.mask, self.lengths)
 
     def backward(self, leaves: Self) -> None:
         """Send the gradients that `leaves` collected through the prompts' own graph."""
@@ -101,25 +107,6 @@ class _BehindPrompt:
         return int(self.prefix.mask.shape[1])
 
 
-@dataclass(frozen=True)
-class Scored:
-    """Logits of one chunk of rows, flat over their tokens.
-
-    Attributes:
-        rows: which rows of the request, in order.
-        counts: tokens per row.
-        logits: float32, shape (sum of counts, vocabulary), divided by no temperature.
-        hidden: shape (sum of counts, hidden).
-        targets: int64, shape (sum of counts,).
-    """
-
-    rows: list[int]
-    counts: list[int]
-    logits: torch.Tensor
-    hidden: torch.Tensor
-    targets: torch.Tensor
-
-
 class Policy:
     """A causal language model with its tokenizer.
 
@@ -132,6 +119,12 @@ class Policy:
         kinds = set(getattr(model.config, "layer_types", None) or {"full_attention"})
         if kinds != {"full_attention"}:
             raise ModelError(f"this model uses {', '.join(sorted(kinds))} layers, and only full attention is supported")
+        scaled = [name for name in _LOGIT_CHANGES if getattr(model.config, name, None) not in (None, 1.0)]
+        if scaled or model.get_output_embeddings().bias is not None:
+            raise ModelError(
+                f"this model's logits are not a plain product of states and output embeddings "
+                f"({', '.join(scaled) or 'a bias'}), and only such are supported"
+            )
         self.model, self.tokenizer = model, tokenizer
         self.eos: int = tokenizer.eos_token_id
         self.pad: int = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else self.eos
@@ -235,25 +228,6 @@ class Policy:
         rest = self.forward(targets[:, :-1], positions, visible, _BehindPrompt(prefix, prompt))
         return torch.cat([first, rest], 1)
 
-    def score(self, prefix: Prefix, prompt: Sequence[int], targets: Sequence[Sequence[int]]) -> Iterator[Scored]:
-        """Logits of every token of many rows, in chunks of rows of similar length.
-
-        Args:
-            prefix: prompts, from `prefill`.
-            prompt: which prompt each row follows.
-            targets: token ids per row, EOS included where it ended; empty rows are left out.
-        """
-        order = sorted((i for i, row in enumerate(targets) if row), key=lambda i: (len(targets[i]), i))
-        for rows in self._chunks(order, targets):
-            counts = [len(targets[i]) for i in rows]
-            ids = torch.full((len(rows), counts[-1]), self.pad)
-            real = torch.arange(counts[-1])[None, :] < torch.tensor(counts)[:, None]
-            ids[real] = torch.tensor([token for i in rows for token in targets[i]])
-            ids, real = ids.to(self.device), real.to(self.device)
-            index = torch.tensor([prompt[i] for i in rows], device=self.device)
-            hidden = self.extend(prefix, index, ids)[real]
-            yield Scored(rows, counts, self.head(hidden), hidden, ids[real])
-
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor, cache: Any) -> torch.Tensor:
         """Final hidden states, shape (rows, length, hidden), with keys and values passed through `cache.update`.
 
@@ -273,23 +247,17 @@ class Policy:
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits over the vocabulary from final hidden states, in float32 or better."""
-        logits: torch.Tensor = self.model.get_output_embeddings()(hidden)
+        logits = hidden @ self.head_weight.T
         return logits.float() if logits.dtype.itemsize < 4 else logits
+
+    @property
+    def head_weight(self) -> torch.Tensor:
+        """The output embeddings, shape (vocabulary, hidden)."""
+        return self.model.get_output_embeddings().weight  # type: ignore[no-any-return]
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         """The trainable tensors by name, tied ones once."""
         return dict(self.model.named_parameters())
-
-    def _chunks(self, order: list[int], targets: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-        chunk: list[int] = []
-        for i in order:
-            full = (len(chunk) + 1) * len(targets[i]) * self.vocabulary > LOGITS_PER_CHUNK
-            if chunk and (full or len(chunk) == ROWS_PER_CHUNK):
-                yield chunk
-                chunk = []
-            chunk.append(i)
-        if chunk:
-            yield chunk
 
 
 def check_directory(source: str | Path) -> None:

@@ -19,6 +19,7 @@ from thiefbench.engine.cohort import Cohort, Lesson
 from thiefbench.engine.decoding import sample
 from thiefbench.engine.noise import Purpose, generator, key
 from thiefbench.engine.policy import Policy
+from thiefbench.engine.reading import Reading
 from thiefbench.engine.spec import Role, SpecError, SwarmSpec
 from thiefbench.engine.topology import Duty, assign_items, duties
 from thiefbench.engine.transport import Offer, Received, receive
@@ -141,13 +142,14 @@ class Swarm:
         with clock.phase("reward"):
             rewards = self._rewards(items, received)
         with clock.phase("inspect"):
-            verdicts = self._inspect(number, items, owed, received, rewards, payload)
+            reading, place = self._reading(items, received, rewards)
+            verdicts = self._inspect(number, items, owed, received, rewards, payload, reading, place)
         with clock.phase("update"):
             step = self.cohort.update(
-                [self._prompt(item) for item in items],
+                reading.prompts,
                 [
                     Lesson(
-                        prompt=offer.group,
+                        prompt=place[items[offer.group].id],
                         targets=offer.ids if got.completion.ids or got.completion.ended else (),
                         reward=reward if verdict.action == "accept" else 0.0,
                         kept=verdict.action != "drop",
@@ -155,6 +157,7 @@ class Swarm:
                     )
                     for offer, got, reward, verdict in zip(pool, received, rewards, verdicts, strict=True)
                 ],
+                reading,
             )
         rows = []
         for i, (duty, got, verdict) in enumerate(zip(owed, received, verdicts, strict=True)):
@@ -278,6 +281,24 @@ class Swarm:
         payload = {(offer.group, offer.place) for offer in sent} if self.role == "attack" else set()
         return [*sent, *self._honest_offers(number, items, left)], payload
 
+    def _reading(
+        self, items: Sequence[Item], received: Sequence[Received], rewards: Sequence[float]
+    ) -> tuple[Reading, dict[str, int]]:
+        """The pool as the policy reads it, and the place of each item's prompt in it.
+
+        Rows of groups with two different rewards will be learned from unless the defense says otherwise.
+        """
+        distinct = {item.id: item for item in items}
+        place = {item_id: i for i, item_id in enumerate(distinct)}
+        size = self.spec.group
+        closing = (self.policy.eos,)
+        expected = [
+            (place[items[i // size].id], got.completion.ids + (closing if got.completion.ended else ()))
+            for i, got in enumerate(received)
+            if len(set(rewards[i - i % size : i - i % size + size])) > 1
+        ]
+        return Reading(self.policy, [self._prompt(item) for item in distinct.values()], expected), place
+
     def _inspect(
         self,
         number: int,
@@ -286,6 +307,8 @@ class Swarm:
         received: Sequence[Received],
         rewards: Sequence[float],
         payload: set[tuple[int, int]],
+        reading: Reading,
+        place: dict[str, int],
     ) -> list[Verdict]:
         """The defense's verdicts, in pool order; it sees the pool shuffled."""
         order = self._shuffle(number)
@@ -298,9 +321,9 @@ class Swarm:
             "history": tuple(self.history),
             "rng": generator(self.seed, "defense", number),
             "policy": DefenderPolicy(
-                self.policy,
+                reading,
                 self.spec.sampling,
-                {item.id: self._prompt(item) for item in items},
+                place,
                 (key(self.seed, "defense", number),),  # hashed: the seed itself would tell the payload
             ),
         }

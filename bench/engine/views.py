@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import log
 
 import numpy as np
 import torch
@@ -12,89 +13,81 @@ from numpy.typing import NDArray
 from thiefbench.defenses.base import Offered
 from thiefbench.engine.decoding import sample, support
 from thiefbench.engine.noise import key
-from thiefbench.engine.policy import Policy, Scored
+from thiefbench.engine.policy import Policy
+from thiefbench.engine.reading import Answer, Chunk, Reading
 from thiefbench.tasks.base import Completion, Item, Message, Sampling, Task
+
+# By how much a log-prob must exceed 1 / top_k to settle a rank: far more than the rounding of a log-softmax.
+RANK_MARGIN = 0.05
 
 
 class DefenderPolicy:
     """The defender's model (`thiefbench.defenses.base.PolicyView`).
 
     Args:
-        policy: the cohort's current policy.
+        reading: of the round's pool with the cohort's current policy; the update goes on with what it holds.
         sampling: the swarm's sampling settings.
-        prompts: prompt token ids by item id.
+        prompts: by item id, which of the reading's prompts it is.
         noise: parts of the key that `generate` draws with.
     """
 
     def __init__(
-        self, policy: Policy, sampling: Sampling, prompts: dict[str, list[int]], noise: tuple[int | str, ...]
+        self, reading: Reading, sampling: Sampling, prompts: dict[str, int], noise: tuple[int | str, ...]
     ) -> None:
-        self._policy, self._sampling, self._prompts, self._noise = policy, sampling, prompts, noise
+        self._reading, self._sampling, self._prompts, self._noise = reading, sampling, prompts, noise
+        self._policy = reading.policy
         self._calls = 0
 
     def token_logprobs(self, completions: Sequence[Offered]) -> list[NDArray[np.float32]]:
         """Natural-log probability of every token."""
-
-        def measure(scored: Scored) -> torch.Tensor:
-            logprobs = (scored.logits / self._sampling.temperature).log_softmax(-1)
-            return logprobs.gather(1, scored.targets[:, None])[:, 0]
-
-        return self._per_token(completions, measure, np.float32)
+        return self._per_token(completions, lambda chunk: chunk.logprobs(self._sampling.temperature), np.float32)
 
     def ranks(self, completions: Sequence[Offered]) -> list[NDArray[np.int64]]:
         """How many tokens have a strictly higher logit."""
-        return self._per_token(completions, lambda scored: _rank(scored, 0.0), np.int64)
+        return self._per_token(completions, lambda chunk: chunk.per_block(_ranks(0.0)), np.int64)
 
     def in_support(self, completions: Sequence[Offered], tolerance: float | None = None) -> list[NDArray[np.bool_]]:
         """Whether the sampler's settings could have let each token through."""
         slack = self._policy.logit_noise if tolerance is None else tolerance
+        allowed = self._sampling
 
-        def measure(scored: Scored) -> torch.Tensor:
-            inside = torch.ones_like(scored.targets, dtype=torch.bool)
-            if self._sampling.top_k:
-                inside &= _rank(scored, slack) < self._sampling.top_k
-            if self._sampling.top_p < 1:
+        def measure(chunk: Chunk) -> torch.Tensor:
+            inside = torch.ones_like(chunk.targets, dtype=torch.bool)
+            if allowed.top_k:
+                # At most 1 / p tokens are at least as probable as p, so only improbable ones need to be counted.
+                probable = chunk.logprobs(allowed.temperature).detach() > -log(allowed.top_k) + RANK_MARGIN
+                doubtful = (~probable).nonzero()[:, 0]
+                inside[doubtful] = chunk.per_block(_ranks(slack), doubtful) < allowed.top_k
+            if allowed.top_p < 1:
                 # Logits that move by at most `slack` move a cumulative probability by at most half of it.
-                lenient = replace(self._sampling, top_p=min(1.0, self._sampling.top_p + slack / 2))
-                scores, _ = support(scored.logits, lenient)
-                lowest = scores.masked_fill(scores.isinf(), torch.inf).amin(1)
-                chosen = scored.logits.gather(1, scored.targets[:, None])[:, 0]
-                inside &= (chosen + slack) / self._sampling.temperature >= lowest
+                lenient = replace(allowed, top_p=min(1.0, allowed.top_p + slack / 2))
+                inside &= chunk.per_block(lambda logits, targets: _in_nucleus(logits, targets, lenient, slack))
             return inside
 
         return self._per_token(completions, measure, np.bool_)
 
     def hidden(self, completions: Sequence[Offered]) -> list[NDArray[np.float32]]:
         """The states from which each token is predicted."""
-        return self._per_token(completions, lambda scored: scored.hidden.float(), np.float32)
+        return self._per_token(completions, lambda chunk: chunk.hidden.float(), np.float32)
 
     def generate(self, prompts: Sequence[Sequence[Message]], max_new_tokens: int = 128) -> list[str]:
         """One sampled completion text per prompt."""
         self._calls += 1
         ids = [self._policy.prompt_ids(prompt) for prompt in prompts]
         keys = [key(*self._noise, "defense", self._calls, i) for i in range(len(ids))]
-        settings = Sampling(
-            self._sampling.temperature, self._sampling.top_k, self._sampling.top_p, max_new_tokens=max_new_tokens
-        )
+        settings = replace(self._sampling, max_new_tokens=max_new_tokens)
         return [made.text for made in sample(self._policy, ids, range(len(ids)), keys, settings)]
 
-    @torch.inference_mode()
     def _per_token(
-        self, completions: Sequence[Offered], measure: Callable[[Scored], torch.Tensor], kind: type
+        self, completions: Sequence[Offered], measure: Callable[[Chunk], torch.Tensor], kind: type
     ) -> list[NDArray]:  # type: ignore[type-arg]
-        item_ids = sorted({offered.item_id for offered in completions})
-        place = {item_id: i for i, item_id in enumerate(item_ids)}
         closing = (self._policy.eos,)
-        targets = [offered.ids + (closing if offered.ended else ()) for offered in completions]
-        made: list[NDArray] = [np.zeros(0, kind)] * len(completions)  # type: ignore[type-arg]
-        if not completions:
-            return made
-        prefix = self._policy.prefill([self._prompts[item_id] for item_id in item_ids])
-        for scored in self._policy.score(prefix, [place[offered.item_id] for offered in completions], targets):
-            parts = torch.split(measure(scored).cpu(), scored.counts)
-            for row, part in zip(scored.rows, parts, strict=True):
-                made[row] = part.numpy().astype(kind)
-        return made
+        answers = [(self._prompts[c.item_id], c.ids + (closing if c.ended else ())) for c in completions]
+        made: dict[Answer, NDArray] = {}  # type: ignore[type-arg]
+        for chunk in self._reading.chunks(answers):
+            parts = torch.split(measure(chunk).detach().cpu(), chunk.counts)
+            made |= {answer: part.numpy().astype(kind) for answer, part in zip(chunk.answers, parts, strict=True)}
+        return [made[answer].copy() if answer[1] else np.zeros(0, kind) for answer in answers]
 
 
 class AttackerPolicy:
@@ -114,6 +107,17 @@ class AttackerPolicy:
         return [drawn[i * count : (i + 1) * count] for i in range(len(items))]
 
 
-def _rank(scored: Scored, slack: float) -> torch.Tensor:
-    chosen = scored.logits.gather(1, scored.targets[:, None])
-    return (scored.logits > chosen + slack).sum(1)
+def _ranks(slack: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Counts the tokens whose logit is more than `slack` above the target's."""
+
+    def count(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (logits > logits.gather(1, targets[:, None]) + slack).sum(1)
+
+    return count
+
+
+def _in_nucleus(logits: torch.Tensor, targets: torch.Tensor, sampling: Sampling, slack: float) -> torch.Tensor:
+    scores, _ = support(logits, sampling)
+    lowest = scores.masked_fill(scores.isinf(), torch.inf).amin(1)
+    chosen = logits.gather(1, targets[:, None])[:, 0]
+    return (chosen + slack) / sampling.temperature >= lowest

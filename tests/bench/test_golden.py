@@ -18,7 +18,10 @@ from thiefbench.tasks.base import Sampling
 from thiefbench.tasks.gsm_micro import GsmMicro
 from thiefbench.zoo.models import resolve
 
-GOLDEN = {1: "67fbfd1ca7953f7b67410b70a5d6ec82ed0ce9c1de28497719d46a9124b2c3bf"}
+GOLDEN = {
+    1: "67fbfd1ca7953f7b67410b70a5d6ec82ed0ce9c1de28497719d46a9124b2c3bf",
+    2: "67fbfd1ca7953f7b67410b70a5d6ec82ed0ce9c1de28497719d46a9124b2c3bf",
+}
 
 
 def test_results_change_only_with_the_engine_revision():

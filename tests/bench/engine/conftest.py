@@ -13,7 +13,7 @@ from thiefbench.attacks.base import Attack
 from thiefbench.attacks.text import Text
 from thiefbench.defenses.anchors import AcceptAll
 from thiefbench.defenses.base import Defense
-from thiefbench.engine.cohort import Lesson
+from thiefbench.engine.cohort import Cohort, Lesson
 from thiefbench.engine.decoding import sample
 from thiefbench.engine.noise import key
 from thiefbench.engine.policy import Policy
@@ -93,6 +93,15 @@ def build_swarm(load_policy: Callable[..., Policy], vowels: Task, spec: SwarmSpe
         )
 
     return build
+
+
+@pytest.fixture
+def make_cohort(load_policy: Callable[..., Policy], spec: SwarmSpec) -> Callable[..., Cohort]:
+    def make(policy: Policy | None = None, dtype: str = "float32", **learner: object) -> Cohort:
+        made = LearnerSpec(**({"learning_rate": 1e-3} | learner))  # type: ignore[arg-type]
+        return Cohort(policy or load_policy(dtype=dtype), replace(spec, learner=made), AcceptAll())
+
+    return make
 
 
 @pytest.fixture(scope="session")

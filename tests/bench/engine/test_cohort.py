@@ -11,7 +11,8 @@ from thiefbench.defenses.base import DefenderView, Defense, Verdict
 from thiefbench.engine.cohort import Cohort, Lesson, Step
 from thiefbench.engine.grpo import group_advantages
 from thiefbench.engine.policy import Policy
-from thiefbench.engine.spec import LearnerSpec, LossType, SwarmSpec
+from thiefbench.engine.reading import Reading
+from thiefbench.engine.spec import LossType, SwarmSpec
 from thiefbench.engine.swarm import Swarm
 
 Tensors = dict[str, torch.Tensor]
@@ -29,15 +30,6 @@ class Mixed(Defense):
             weights = tuple(1.0 - 0.5 * (t % 2) for t in range(len(offered.ids) + offered.ended))
             verdicts.append((Verdict(), Verdict("zero"), Verdict("drop"), Verdict(token_weights=weights))[i % 4])
         return verdicts
-
-
-@pytest.fixture
-def make_cohort(load_policy: Callable[..., Policy], spec: SwarmSpec) -> Callable[..., Cohort]:
-    def make(policy: Policy | None = None, dtype: str = "float32", **learner: object) -> Cohort:
-        made = LearnerSpec(**({"learning_rate": 1e-3} | learner))  # type: ignore[arg-type]
-        return Cohort(policy or load_policy(dtype=dtype), replace(spec, learner=made), AcceptAll())
-
-    return make
 
 
 def copied(tensors: Tensors) -> Tensors:
@@ -75,9 +67,9 @@ def test_separate_nodes_end_bit_equal_to_the_cohort(
     calls: list[Call] = []
     update = Cohort.update
 
-    def watched(self: Cohort, prompts: list[list[int]], lessons: list[Lesson]) -> Step:
+    def watched(self: Cohort, prompts: list[list[int]], lessons: list[Lesson], reading: Reading) -> Step:
         calls.append((prompts, lessons))
-        return update(self, prompts, lessons)
+        return update(self, prompts, lessons, reading)
 
     monkeypatch.setattr(Cohort, "update", watched)
     swarm = build_swarm(topology=topology, defense=Mixed())

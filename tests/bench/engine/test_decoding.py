@@ -10,6 +10,7 @@ from thiefbench.engine import decoding
 from thiefbench.engine.decoding import choose, sample, support
 from thiefbench.engine.noise import gumbel, key
 from thiefbench.engine.policy import Policy
+from thiefbench.engine.stepping import FusedStepper
 from thiefbench.tasks.base import Completion, Sampling
 
 ROWS = 48
@@ -73,13 +74,13 @@ def test_compaction_does_not_change_tokens(
     share: float, policy: Policy, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compactions = []
-    keep = decoding._GrowingCache.keep
+    keep = FusedStepper.keep
 
-    def counted(self: decoding._GrowingCache, rows: torch.Tensor) -> None:
+    def counted(self: FusedStepper, rows: torch.Tensor) -> None:
         compactions.append(len(rows))
         keep(self, rows)
 
-    monkeypatch.setattr(decoding._GrowingCache, "keep", counted)
+    monkeypatch.setattr(FusedStepper, "keep", counted)
     usual = draw(policy, prompts, range(ROWS), SETTINGS[0])
     assert compactions, "the usual run must compact at least once for this to say something"
     compactions.clear()
@@ -182,3 +183,12 @@ def test_frequencies_follow_softmax_on_the_support(sampling: Sampling) -> None:
         assert int(counts[list(allowed)].sum()) == draws, "nothing outside the support is ever drawn"
         found = chisquare(counts[list(allowed)].numpy(), draws * shares.double().numpy() / float(shares.double().sum()))
         assert found.pvalue > 1e-3, "Gumbel-max draws each token with its softmax probability"
+
+
+@pytest.mark.parametrize("width", [2048, 512, 500, 2047, 37])
+def test_the_largest_are_those_of_a_plain_topk(width: int) -> None:
+    values = torch.randn(64, width, generator=torch.Generator().manual_seed(width))
+    for count in (1, 20, 37):
+        made, places = decoding._largest(values, count)
+        assert torch.equal(made, values.topk(count, 1).values), "best first, the same values as a whole sort"
+        assert torch.equal(values.gather(1, places), made), "and the places they stand at"

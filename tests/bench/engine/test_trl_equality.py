@@ -15,6 +15,7 @@ from thiefbench.defenses.anchors import AcceptAll
 from thiefbench.engine.cohort import Cohort, Lesson
 from thiefbench.engine.grpo import LEARNERS, Batch
 from thiefbench.engine.policy import Policy
+from thiefbench.engine.reading import Answer, Reading
 from thiefbench.engine.spec import LearnerSpec, LossType, SwarmSpec
 
 trl = pytest.importorskip("trl", reason="the comparison needs trl, of the zoo extra")
@@ -181,7 +182,9 @@ def test_clipped_loss_and_gradient_equal_trl(
     policy = load_policy()
     rows = rows_of(inputs)
     group = {lesson.targets: lesson.prompt for lesson in pool}
-    batch = batch_of(policy, prompts, [group[row] for row in rows], rows, inputs, spec)
+    answers = [(group[row], row) for row in rows]
+    reading = Reading(policy, prompts[: spec.prompts], answers)
+    batch = batch_of(reading, answers, inputs, spec)
     ratio = (batch.logprobs - inputs["old_per_token_logps"]).detach().exp()
     advantages = batch.advantages[:, None]
     clipped = batch.mask.bool() & (
@@ -190,34 +193,27 @@ def test_clipped_loss_and_gradient_equal_trl(
     assert 0.1 < clipped.sum() / batch.mask.sum() < 0.9, "the comparison means something only while some tokens clip"
     our_loss = LEARNERS[loss](batch, EPSILON)
     our_loss.backward()  # type: ignore[no-untyped-call]
+    reading.backward()
     difference = relative_difference(gradients(policy), their_gradients)
     print(f"clipped {loss}, scale_rewards={scale_rewards}: {difference:.1e}, {int(clipped.sum())} tokens clipped")
     assert our_loss.item() == pytest.approx(their_loss.item(), rel=1e-5), "the clipped loss must be TRL's"
     assert difference <= TOLERANCE, f"the clipped gradient must be TRL's to {TOLERANCE}, and is {difference:.1e} off"
 
 
-def batch_of(
-    policy: Policy,
-    prompts: Sequence[Sequence[int]],
-    groups: Sequence[int],
-    rows: Sequence[tuple[int, ...]],
-    inputs: dict[str, torch.Tensor],
-    spec: SwarmSpec,
-) -> Batch:
-    """The learner's batch in TRL's row order, with log-probs from the prefix-sharing forward pass."""
+def batch_of(reading: Reading, answers: Sequence[Answer], inputs: dict[str, torch.Tensor], spec: SwarmSpec) -> Batch:
+    """The learner's batch in TRL's row order, with log-probs from the forward pass that shares prompts."""
     mask = inputs["completion_mask"].float()
-    logprobs = [torch.zeros(0)] * len(rows)
-    for scored in policy.score(policy.prefill(prompts[: spec.prompts]), groups, rows):
-        flat = scored.logits.log_softmax(-1).gather(1, scored.targets[:, None])[:, 0]
-        for row, part in zip(scored.rows, flat.split(scored.counts), strict=True):
-            logprobs[row] = torch.cat([part, torch.zeros(mask.shape[1] - len(part))])
+    made: dict[Answer, torch.Tensor] = {}
+    for chunk in reading.chunks(answers):
+        made |= dict(zip(chunk.answers, chunk.logprobs(1.0).split(chunk.counts), strict=True))
+    logprobs = [torch.cat([made[answer], torch.zeros(mask.shape[1] - len(answer[1]))]) for answer in answers]
     return Batch(
         logprobs=torch.stack(logprobs),
         old_logprobs=inputs["old_per_token_logps"],
         mask=mask,
         token_weights=torch.ones_like(mask),
         advantages=inputs["advantages"],
-        pool_rows=len(rows),
+        pool_rows=len(answers),
         max_length=spec.sampling.max_new_tokens,
     )
 

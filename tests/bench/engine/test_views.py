@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +12,8 @@ from thiefbench.defenses.base import DefenderView, Offered, Verdict
 from thiefbench.defenses.logit import Logit
 from thiefbench.engine.decoding import sample
 from thiefbench.engine.noise import key
-from thiefbench.engine.policy import Policy, Scored
+from thiefbench.engine.policy import Policy
+from thiefbench.engine.reading import Answer, Chunk, Reading
 from thiefbench.engine.swarm import Row, Swarm
 from thiefbench.engine.views import DefenderPolicy
 from thiefbench.tasks.base import Item, Sampling
@@ -27,8 +28,8 @@ def offered(item: Item, ids: Sequence[int], ended: bool) -> Offered:
 @pytest.fixture
 def view_of(items: list[Item], prompts: list[list[int]]) -> Callable[..., DefenderPolicy]:
     def make(policy: Policy, sampling: Sampling = SAMPLING) -> DefenderPolicy:
-        known = {item.id: prompt for item, prompt in zip(items, prompts, strict=True)}
-        return DefenderPolicy(policy, sampling, known, (5, 1))
+        known = {item.id: i for i, item in enumerate(items)}
+        return DefenderPolicy(Reading(policy, prompts), sampling, known, (5, 1))
 
     return make
 
@@ -208,26 +209,32 @@ def as_view(view: Any) -> DefenderView:
     return view  # type: ignore[no-any-return]
 
 
-class OnePass:
-    """A policy whose forward pass gives the given probabilities for one token after another."""
+class Fixed:
+    """A policy whose final states are the logits themselves."""
 
     eos, logit_noise = 99, 1e-3
+    head = staticmethod(lambda hidden: hidden)
 
-    def __init__(self, shares: list[float], targets: list[int]) -> None:
-        self.logits = torch.tensor(shares).log().expand(len(targets), -1)
-        self.targets = torch.tensor(targets)
+    def __init__(self, vocabulary: int) -> None:
+        self.head_weight = torch.eye(vocabulary)
 
-    def prefill(self, prompts: Any) -> None: ...
 
-    def score(self, *_: Any) -> list[Scored]:
-        count = len(self.targets)
-        return [Scored([0], [count], self.logits, torch.zeros(count, 1), self.targets)]
+class OnePass:
+    """A reading whose every token is predicted with the given probabilities."""
+
+    def __init__(self, shares: list[float]) -> None:
+        self.policy, self.logits = Fixed(len(shares)), torch.tensor(shares).log()
+
+    def chunks(self, answers: list[Answer]) -> Iterator[Chunk]:
+        for answer in answers:
+            hidden = self.logits.expand(len(answer[1]), -1)
+            yield Chunk(self.policy, [answer], hidden, torch.tensor(answer[1]), graph=False)  # type: ignore[arg-type]
 
 
 def support_of(shares: list[float], sampling: Sampling, tolerance: float | None = None) -> list[bool]:
-    tokens = list(range(len(shares)))
-    view = DefenderPolicy(OnePass(shares, tokens), sampling, {"x": [0]}, ())  # type: ignore[arg-type]
-    made: list[bool] = view.in_support([Offered("x", 0, 0, "", tuple(tokens), "", False, 1.0)], tolerance)[0].tolist()
+    tokens = tuple(range(len(shares)))
+    view = DefenderPolicy(OnePass(shares), sampling, {"x": 0}, ())  # type: ignore[arg-type]
+    made: list[bool] = view.in_support([Offered("x", 0, 0, "", tokens, "", False, 1.0)], tolerance)[0].tolist()
     return made
 
 

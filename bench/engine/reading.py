@@ -1,0 +1,233 @@
+"""What a policy says of given completions: one forward pass a round, shared by the defense and the update.
+
+Two completions of a group with equal tokens (colluders submit such) are read once; rows of similar length are read
+together; and what a defense has read with gradients the update only has to send back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import torch
+
+from thiefbench.engine.policy import Policy, Prefix
+
+Answer = tuple[int, tuple[int, ...]]
+"""Which prompt a completion answers, and its token ids, EOS included where it ended."""
+
+# Small chunks stay in the processor's cache; on a GPU a chunk has to fill the device.
+TOKENS_PER_CHUNK = {"cpu": 2048, "cuda": 16384}
+# The vocabulary-sized tensor stands in blocks of this many floats; a chunk's blocks are kept for the way back as long
+# as they are few, and computed once more beyond that.
+LOGITS_PER_BLOCK = {"cpu": 1 << 20, "cuda": 1 << 27}
+LOGITS_KEPT = 1 << 25
+# What a defense reads is kept with its graph up to this many bytes (an estimate), and read again by the update beyond.
+BYTES_KEPT = {"cpu": 3 << 30, "cuda": 16 << 30}
+
+
+@dataclass
+class Chunk:
+    """Answers that were read together.
+
+    Attributes:
+        answers: in order of length.
+        hidden: the states that predict each token, flat over the answers' tokens, shape (tokens, hidden).
+        targets: the tokens, int64, shape (tokens,).
+        graph: the states have a graph to send gradients through.
+    """
+
+    policy: Policy
+    answers: list[Answer]
+    hidden: torch.Tensor
+    targets: torch.Tensor
+    graph: bool
+    _logprobs: dict[float, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> list[int]:
+        """Tokens per answer."""
+        return [len(ids) for _, ids in self.answers]
+
+    def starts(self) -> Iterator[tuple[Answer, int]]:
+        """Every answer with the place of its first token."""
+        return zip(self.answers, accumulate(self.counts, initial=0), strict=False)
+
+    def logprobs(self, temperature: float) -> torch.Tensor:
+        """Log-probs of the targets over the whole vocabulary, shape (tokens,), with gradient where there is a graph."""
+        if temperature not in self._logprobs:
+            with torch.set_grad_enabled(self.graph):
+                made = token_logprobs(self.policy, self.hidden, self.targets, temperature)
+            self._logprobs[temperature] = made
+        return self._logprobs[temperature]
+
+    @torch.no_grad()
+    def per_block(
+        self,
+        measure: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        tokens: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """`measure(logits, targets)` of blocks of tokens, joined.
+
+        Args:
+            measure: gets logits of the shape (tokens of a block, vocabulary), without gradient.
+            tokens: int64, which tokens of the chunk; None takes all.
+        """
+        hidden, targets = self.hidden, self.targets
+        if tokens is not None:
+            hidden, targets = hidden[tokens], targets[tokens]
+        blocks = _blocks(hidden, self.policy.head_weight) or [slice(0, 0)]
+        return torch.cat([measure(self.policy.head(hidden[block]), targets[block]) for block in blocks])
+
+
+class Reading:
+    """A policy's reading of one round's answers.
+
+    Args:
+        policy: its weights must not change while the reading is used.
+        prompts: token ids; answers name them by position.
+        expected: answers that the update will probably need, which are read with a graph; None expects none.
+    """
+
+    def __init__(
+        self, policy: Policy, prompts: Sequence[Sequence[int]], expected: Iterable[Answer] | None = None
+    ) -> None:
+        self.policy, self.prompts = policy, prompts
+        self.expected = set(expected or ())
+        if sum(len(ids) for _, ids in self.expected) * _bytes_per_token(policy) > BYTES_KEPT[policy.device.type]:
+            self.expected = set()
+        self.read: dict[Answer, Chunk] = {}
+        self._prefixes: dict[bool, tuple[Prefix, Prefix]] = {}
+
+    def chunks(self, answers: Iterable[Answer]) -> Iterator[Chunk]:
+        """Chunks that hold all `answers` that are not empty (and maybe others), each once, for measuring only."""
+        wanted = [answer for answer in dict.fromkeys(answers) if answer[1]]
+        missing = [answer for answer in wanted if answer not in self.read]
+        for graph in (True, False):
+            for part in _parts([a for a in missing if (a in self.expected) == graph], self.policy.device.type):
+                chunk = self._read(part, graph)
+                self.read |= dict.fromkeys(part, chunk)
+        yield from {id(self.read[answer]): self.read[answer] for answer in wanted}.values()
+
+    def lessons(self, answers: Iterable[Answer]) -> Iterator[Chunk]:
+        """Chunks with graphs that hold all `answers` that are not empty, each once.
+
+        Those read before come first; the others are read now and not kept. A chunk's graph is used up by its backward
+        pass; after the last one `backward` sends on what the prompts collected.
+        """
+        wanted = [answer for answer in dict.fromkeys(answers) if answer[1]]
+        held = [answer for answer in wanted if answer in self.read and self.read[answer].graph]
+        for chunk in {id(self.read[answer]): self.read[answer] for answer in held}.values():
+            for answer in chunk.answers:
+                del self.read[answer]
+            yield chunk
+        for part in _parts(list(set(wanted) - set(held)), self.policy.device.type):
+            yield self._read(part, graph=True)
+
+    def backward(self) -> None:
+        """Send the gradients that arrived at the prompts' states through the prompts."""
+        if True in self._prefixes:
+            whole, leaves = self._prefixes.pop(True)
+            whole.backward(leaves)
+
+    def _read(self, answers: list[Answer], graph: bool) -> Chunk:
+        policy, device = self.policy, self.policy.device
+        with torch.set_grad_enabled(graph):
+            prefix = self._prefix(graph)
+            counts = [len(ids) for _, ids in answers]
+            ids = torch.full((len(answers), max(counts)), policy.pad)
+            real = torch.arange(max(counts))[None, :] < torch.tensor(counts)[:, None]
+            ids[real] = torch.tensor([token for _, targets in answers for token in targets])
+            ids, real = ids.to(device), real.to(device)
+            which = torch.tensor([prompt for prompt, _ in answers], device=device)
+            return Chunk(policy, answers, policy.extend(prefix, which, ids)[real], ids[real], graph)
+
+    def _prefix(self, graph: bool) -> Prefix:
+        """All prompts, run once: as leaves that collect gradients, or without gradients."""
+        if graph not in self._prefixes:
+            whole = self._prefixes[True][0] if True in self._prefixes else self.policy.prefill(self.prompts)
+            self._prefixes[graph] = (whole, whole.leaves() if graph else whole.detached())
+        return self._prefixes[graph][1]
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    """log softmax(hidden @ weight.T / temperature)[target], the vocabulary-sized tensor held in blocks."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        wanted = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        keep = wanted and len(hidden) * len(weight) <= LOGITS_KEPT
+        ctx.save_for_backward(hidden, weight, targets)
+        ctx.temperature, ctx.kept, parts = temperature, [], []
+        for block in _blocks(hidden, weight):
+            logprobs = _block_logprobs(hidden[block], weight, temperature)
+            parts.append(logprobs.gather(1, targets[block, None])[:, 0])
+            if keep:
+                ctx.kept.append(logprobs)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
+        hidden, weight, targets = ctx.saved_tensors
+        to_hidden = torch.empty_like(hidden)
+        to_weight = torch.zeros(weight.shape, dtype=gradients[0].dtype, device=weight.device)
+        for number, block in enumerate(_blocks(hidden, weight)):
+            logprobs = ctx.kept[number] if ctx.kept else _block_logprobs(hidden[block], weight, ctx.temperature)
+            slope = gradients[0][block, None] / ctx.temperature
+            # d log p_target / d logits = onehot(target) - softmax, times what arrives
+            to_logits = logprobs.exp_().mul_(-slope).scatter_add_(1, targets[block, None], slope).to(weight.dtype)
+            torch.mm(to_logits, weight, out=to_hidden[block])
+            to_weight += to_logits.T @ hidden[block]
+        ctx.kept = []
+        return to_hidden, to_weight.to(weight.dtype), None, None
+
+
+def token_logprobs(policy: Policy, hidden: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Log-probs of target tokens at a temperature, over the whole vocabulary.
+
+    Args:
+        policy: whose output embeddings are used.
+        hidden: final states, shape (tokens, hidden).
+        targets: int64, shape (tokens,).
+        temperature: divides the logits.
+
+    Returns:
+        float32 (float64 for such weights), shape (tokens,).
+    """
+    made: torch.Tensor = _TokenLogprobs.apply(hidden, policy.head_weight, targets, temperature)  # type: ignore[no-untyped-call]
+    return made
+
+
+def _block_logprobs(hidden: torch.Tensor, weight: torch.Tensor, temperature: float) -> torch.Tensor:
+    logits = hidden @ weight.T
+    logits = logits.float() if logits.dtype.itemsize < 4 else logits
+    return (logits if temperature == 1 else logits.div_(temperature)).log_softmax(1)
+
+
+def _blocks(hidden: torch.Tensor, weight: torch.Tensor) -> list[slice]:
+    size = max(1, LOGITS_PER_BLOCK[hidden.device.type] // len(weight))
+    return [slice(start, min(start + size, len(hidden))) for start in range(0, len(hidden), size)]
+
+
+def _parts(answers: list[Answer], device: str) -> Iterator[list[Answer]]:
+    """Parts of similar length, none of more tokens (padding included) than a chunk may have."""
+    part: list[Answer] = []
+    for answer in sorted(answers, key=lambda answer: (len(answer[1]), answer)):
+        if part and (len(part) + 1) * len(answer[1]) > TOKENS_PER_CHUNK[device]:
+            yield part
+            part = []
+        part.append(answer)
+    if part:
+        yield part
+
+
+def _bytes_per_token(policy: Policy) -> int:
+    """What a graph keeps per token, roughly: about twelve states and five MLP activations a layer, and log-probs."""
+    config = policy.model.config
+    states = config.num_hidden_layers * (12 * config.hidden_size + 5 * (getattr(config, "intermediate_size", 0) or 0))
+    kept: int = states * policy.model.dtype.itemsize + 4 * policy.vocabulary
+    return kept
