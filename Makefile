@@ -24,10 +24,9 @@ types: install
 check: install
 	$(BIN)/python -m pytest
 
-# Seconds a round against a plain swarm program, in turn: make speed BASELINE=path/to/naive_swarm.py
+# Against a plain swarm program, in turn (about 40 minutes): make speed BASELINE=path/to/naive_swarm.py
 speed: install
 	$(BIN)/python tests/benchmarks/speed.py --baseline "$(BASELINE)"
-	$(BIN)/python tests/benchmarks/speed.py --growth
 
 install: $(VENV)/.installed
 

@@ -18,14 +18,27 @@ from thiefbench.engine.policy import Policy, Prefix
 Answer = tuple[int, tuple[int, ...]]
 """Which prompt a completion answers, and its token ids, EOS included where it ended."""
 
-# Small chunks stay in the processor's cache; on a GPU a chunk has to fill the device.
-TOKENS_PER_CHUNK = {"cpu": 2048, "cuda": 16384}
-# The vocabulary-sized tensor stands in blocks of this many floats; a chunk's blocks are kept for the way back as long
-# as they are few, and computed once more beyond that.
-LOGITS_PER_BLOCK = {"cpu": 1 << 20, "cuda": 1 << 27}
-LOGITS_KEPT = 1 << 25
-# What a defense reads is kept with its graph up to this many bytes (an estimate), and read again by the update beyond.
-BYTES_KEPT = {"cpu": 3 << 30, "cuda": 16 << 30}
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is read at once.
+
+    Attributes:
+        chunk: tokens, padding included, of one forward pass. Small chunks stay in a processor's cache; on a GPU a chunk
+            has to fill the device.
+        block: floats of the vocabulary-sized tensor that stand at a time.
+        blocks_kept: floats of a chunk's blocks that are kept for the way back; beyond that they are computed again.
+        graphs_kept: bytes (an estimate) of what a defense reads that are kept with its graph for the update; beyond
+            that the update reads again.
+    """
+
+    chunk: int
+    block: int
+    blocks_kept: int
+    graphs_kept: int
+
+
+SIZES = {"cpu": Sizes(2048, 1 << 20, 1 << 25, 3 << 30), "cuda": Sizes(16384, 1 << 27, 1 << 25, 16 << 30)}
 
 
 @dataclass
@@ -95,8 +108,9 @@ class Reading:
         self, policy: Policy, prompts: Sequence[Sequence[int]], expected: Iterable[Answer] | None = None
     ) -> None:
         self.policy, self.prompts = policy, prompts
+        self._chunk = _sizes(policy.device).chunk
         self.expected = set(expected or ())
-        if sum(len(ids) for _, ids in self.expected) * _bytes_per_token(policy) > BYTES_KEPT[policy.device.type]:
+        if sum(len(ids) for _, ids in self.expected) * _bytes_per_token(policy) > _sizes(policy.device).graphs_kept:
             self.expected = set()
         self.read: dict[Answer, Chunk] = {}
         self._prefixes: dict[bool, tuple[Prefix, Prefix]] = {}
@@ -106,7 +120,7 @@ class Reading:
         wanted = [answer for answer in dict.fromkeys(answers) if answer[1]]
         missing = [answer for answer in wanted if answer not in self.read]
         for graph in (True, False):
-            for part in _parts([a for a in missing if (a in self.expected) == graph], self.policy.device.type):
+            for part in _parts([a for a in missing if (a in self.expected) == graph], self._chunk):
                 chunk = self._read(part, graph)
                 self.read |= dict.fromkeys(part, chunk)
         yield from {id(self.read[answer]): self.read[answer] for answer in wanted}.values()
@@ -123,7 +137,7 @@ class Reading:
             for answer in chunk.answers:
                 del self.read[answer]
             yield chunk
-        for part in _parts(list(set(wanted) - set(held)), self.policy.device.type):
+        for part in _parts(list(set(wanted) - set(held)), self._chunk):
             yield self._read(part, graph=True)
 
     def backward(self) -> None:
@@ -160,7 +174,7 @@ class _TokenLogprobs(torch.autograd.Function):
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, temperature: float
     ) -> torch.Tensor:
         wanted = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        keep = wanted and len(hidden) * len(weight) <= LOGITS_KEPT
+        keep = wanted and len(hidden) * len(weight) <= _sizes(hidden.device).blocks_kept
         ctx.save_for_backward(hidden, weight, targets)
         ctx.temperature, ctx.kept, parts = temperature, [], []
         for block in _blocks(hidden, weight):
@@ -209,20 +223,24 @@ def _block_logprobs(hidden: torch.Tensor, weight: torch.Tensor, temperature: flo
 
 
 def _blocks(hidden: torch.Tensor, weight: torch.Tensor) -> list[slice]:
-    size = max(1, LOGITS_PER_BLOCK[hidden.device.type] // len(weight))
+    size = max(1, _sizes(hidden.device).block // len(weight))
     return [slice(start, min(start + size, len(hidden))) for start in range(0, len(hidden), size)]
 
 
-def _parts(answers: list[Answer], device: str) -> Iterator[list[Answer]]:
+def _parts(answers: list[Answer], tokens: int) -> Iterator[list[Answer]]:
     """Parts of similar length, none of more tokens (padding included) than a chunk may have."""
     part: list[Answer] = []
     for answer in sorted(answers, key=lambda answer: (len(answer[1]), answer)):
-        if part and (len(part) + 1) * len(answer[1]) > TOKENS_PER_CHUNK[device]:
+        if part and (len(part) + 1) * len(answer[1]) > tokens:
             yield part
             part = []
         part.append(answer)
     if part:
         yield part
+
+
+def _sizes(device: torch.device) -> Sizes:
+    return SIZES["cpu" if device.type == "cpu" else "cuda"]
 
 
 def _bytes_per_token(policy: Policy) -> int:

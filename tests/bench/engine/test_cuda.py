@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from thiefbench.defenses.logit import Logit
+from thiefbench.engine.cohort import Cohort, Lesson
+from thiefbench.engine.policy import Policy
+from thiefbench.engine.stepping import FusedStepper, PlainStepper
 from thiefbench.engine.swarm import Swarm
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -32,3 +35,35 @@ def test_the_device_draws_the_tokens_of_the_cpu(build_swarm: Callable[..., Swarm
     cpu, gpu = (build_swarm("control", device=device).round(1).rows for device in ("cpu", "cuda"))
     differing = sum(one.ids != other.ids for one, other in zip(cpu, gpu, strict=True))
     assert differing <= 1, f"{differing} of {len(cpu)} completions differ, more than near-ties explain"
+
+
+@torch.inference_mode()
+def test_the_fused_step_on_the_device(load_policy: Callable[..., Policy], prompts: list[list[int]]) -> None:
+    policy = load_policy(device="cuda")
+    prompt = torch.tensor([0, 0, 1, 5, 5, 5, 2, 2], device="cuda")
+    prefix = policy.prefill(prompts)
+    fused, plain = FusedStepper(policy, prefix, prompt), PlainStepper(policy, prefix, prompt)
+    for step in range(40):
+        if step == 20:
+            for each in (fused, plain):
+                each.keep(torch.tensor([6, 1, 3], device="cuda"))
+            prompt = prompt[:3]
+        tokens = torch.arange(len(prompt), device="cuda") + step
+        torch.testing.assert_close(fused.step(tokens), plain.step(tokens), rtol=1e-3, atol=1e-3)
+
+
+def test_gradients_on_the_device_are_those_of_the_cpu(
+    make_cohort: Callable[..., Cohort],
+    load_policy: Callable[..., Policy],
+    prompts: list[list[int]],
+    pool: list[Lesson],
+) -> None:
+    cpu, gpu = make_cohort(), make_cohort(load_policy(device="cuda"))
+    for cohort in (cpu, gpu):
+        cohort.accumulate(prompts, pool, cohort.advantages(pool))
+    for name, weight in cpu.weights.items():
+        assert weight.grad is not None
+        made = gpu.weights[name].grad
+        assert made is not None
+        difference = float((made.cpu() - weight.grad).norm() / weight.grad.norm())
+        assert difference <= 1e-3, f"the gradient of {name} is {difference:.1e} off"

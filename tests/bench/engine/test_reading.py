@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -73,8 +74,7 @@ def assert_gradients(one: Policy, other: Policy, tolerance: float) -> None:
 def test_token_logprobs_have_the_gradient_of_a_log_softmax(
     kept: int, block: int, load_policy: Callable[..., Policy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOGITS_KEPT", kept)
-    monkeypatch.setattr(module, "LOGITS_PER_BLOCK", {"cpu": block})
+    resize(monkeypatch, block=block, blocks_kept=kept)
     policy = load_policy()
     policy.model.double()
     generator = torch.Generator().manual_seed(0)
@@ -98,8 +98,7 @@ def test_chunks_and_blocks_change_nothing(
 ) -> None:
     whole = logits_of(Reading(policy, prompts), answers)
     assert len(list(Reading(policy, prompts).chunks(answers))) == 1
-    monkeypatch.setattr(module, "TOKENS_PER_CHUNK", {"cpu": 40})
-    monkeypatch.setattr(module, "LOGITS_PER_BLOCK", {"cpu": 3 * policy.vocabulary})
+    resize(monkeypatch, chunk=40, block=3 * policy.vocabulary)
     chunks = list(Reading(policy, prompts).chunks(answers))
     assert len(chunks) > 5
     assert all(len(c.answers) * max(c.counts) <= 40 for c in chunks), "a chunk is bounded, padding included"
@@ -157,7 +156,7 @@ def test_an_update_after_a_defense_reads_nothing_again(
 def test_a_reading_too_large_to_keep_is_read_again(
     make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[Lesson], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BYTES_KEPT", {"cpu": 1000})
+    resize(monkeypatch, graphs_kept=1000)
     fresh, after = make_cohort(), make_cohort()
     advantages = fresh.advantages(pool)
     fresh.accumulate(prompts, pool, advantages)
@@ -178,6 +177,10 @@ def test_a_defense_gets_no_gradients(policy: Policy, prompts: list[list[int]], p
     states[0][:] = 0
     assert abs(view.hidden(completions)[0]).max() > 0, "what a defense does to its copy does not reach the model"
     assert all(weight.grad is None for weight in policy.weights().values())
+
+
+def resize(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
+    monkeypatch.setattr(module, "SIZES", {"cpu": replace(module.SIZES["cpu"], **sizes)})
 
 
 def count_passes(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[int]:
