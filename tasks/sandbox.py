@@ -1,0 +1,498 @@
+"""Runs untrusted Python programs, which is what completions of language models are, where they can do no harm.
+
+A program gets a process of its own inside a jail that the kernel keeps: it sees a read-only standard library and
+nothing else of the host, writes no file, opens no connection, starts no process or thread, sends no signal, and ends
+with its caller. Two jails give it the same world: ``namespaces`` and, for hosts that close user namespaces to ordinary
+users, ``landlock``; both with the seccomp filter in `_sandbox_jail`. Warm workers inside the jail fork once per
+program, so that a small program takes a few milliseconds.
+
+The same program prints the same: hash seed and `random` start fixed. No threads also means no asyncio.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import functools
+import json
+import os
+import queue
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from thiefbench.tasks import _sandbox_worker
+from thiefbench.tasks._sandbox_worker import GONE, JOB, OUT_OF_MEMORY, READY, REPORT
+
+Status = Literal["ok", "error", "timeout", "memory", "output", "killed"]
+
+BACKENDS = ("namespaces", "landlock")
+UNSAFE = "unsafe-none"
+VARIABLE = "THIEFBENCH_SANDBOX"
+
+MAX_PROGRAM = 16 << 20
+"""Characters of a program with its libraries and its standard input; a longer one ends in an error."""
+MAX_SECONDS = 3600.0
+MAX_ERROR = 500
+"""Characters of `Ran.error`."""
+
+_MAX_STDERR = 1 << 20
+_GRACE = 10.0  # seconds a worker may take beyond a program's own time, or to start, before it counts as dead
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class SandboxUnavailable(Exception):  # noqa: N818  (a state of the machine, not an error of the caller)
+    """This machine cannot run untrusted programs. One sentence that names what is missing."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one program may use.
+
+    Attributes:
+        seconds: wall time from its start to its end; processor time is limited to about the same.
+        memory: bytes of address space on top of the interpreter's own.
+        output: bytes of standard output.
+    """
+
+    seconds: float = 2.0
+    memory: int = 256 << 20
+    output: int = 64 << 10
+
+    def __post_init__(self) -> None:
+        if (
+            not 0 < self.seconds < MAX_SECONDS
+            or not 1 << 20 <= self.memory <= 1 << 40
+            or not 0 <= self.output <= 1 << 30
+        ):
+            raise ValueError(
+                f"seconds must be in (0, {MAX_SECONDS:g}), memory at least 1 MiB and output at least 0 bytes, "
+                f"got {self.seconds}, {self.memory} and {self.output}"
+            )
+
+
+DEFAULT = Limits()
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a program ended.
+
+    Attributes:
+        status: "ok" for exit code 0, "error" for any other; "timeout", "memory" and "output" for the limit it met, and
+            "killed" for a signal from elsewhere, such as a segmentation fault.
+        stdout: what it printed, up to the limit, as UTF-8 with replacement characters for what is none.
+        error: one line of at most `MAX_ERROR` characters, the last of its traceback; empty when it was ok.
+    """
+
+    status: Status
+    stdout: str
+    error: str
+
+
+_TOO_LONG = Ran("error", "", "the program is too long")
+
+
+def run(program: str, *, libraries: Mapping[str, str] = _NOTHING, stdin: str = "", limits: Limits = DEFAULT) -> Ran:
+    """Run one program.
+
+    Args:
+        program: its source text.
+        libraries: importable modules, dotted name to source text; they come behind the standard library.
+        stdin: what it reads from standard input.
+        limits: what it may use.
+
+    Raises:
+        SandboxUnavailable: this machine has no working jail.
+        ValueError: `THIEFBENCH_SANDBOX` names no back end.
+    """
+    if _too_long(program, stdin, *libraries.values()):
+        return _TOO_LONG
+    request = {"role": "run", "program": program, "libraries": dict(libraries)}
+
+    def attempt(worker: _Worker) -> Ran:
+        with _Job(worker, request, limits, stdin) as job:
+            _follow([job], job)
+            return job.ran()
+
+    return _attempt(attempt)
+
+
+def run_many(
+    programs: Sequence[str], *, libraries: Mapping[str, str] = _NOTHING, limits: Limits = DEFAULT
+) -> list[Ran]:
+    """Run programs in parallel, one per processor at a time; results are in the order of `programs`.
+
+    Raises what `run` raises.
+    """
+    backend()
+    with ThreadPoolExecutor(_processors()) as threads:
+        return list(threads.map(lambda program: run(program, libraries=libraries, limits=limits), programs))
+
+
+def check(
+    candidate: str, entry_point: str, tests: str, *, libraries: Mapping[str, str] = _NOTHING, limits: Limits = DEFAULT
+) -> Ran:
+    """Put a function of an untrusted program to tests.
+
+    Both run in a sandbox, in two processes. What the tests call sends its arguments to the candidate's process and
+    brings back the result, both as plain data: exact None, bool, int, float, complex, str, bytes, list, tuple, dict,
+    set and frozenset. So the candidate never sees the tests, and all that it can lie about is what it returns. Anything
+    else it returns, a subclass of these types too, is a TypeError in the tests; an exception it raises is raised there
+    as the nearest built-in one. Changes it makes to its arguments stay on its side. A candidate that exits or breaks
+    the protocol ends the tests as not passed.
+
+    Args:
+        candidate: source text of the untrusted program.
+        entry_point: the name of its function.
+        tests: source text of a trusted program that defines ``check(candidate)``, which raises where a test fails.
+        libraries: importable modules for the candidate alone.
+        limits: what each of the two processes may use.
+
+    Returns:
+        status "ok" if and only if ``check`` returned; `stdout` is the candidate's.
+
+    Raises:
+        SandboxUnavailable: this machine has no working jail.
+        ValueError: `THIEFBENCH_SANDBOX` names no back end.
+    """
+    if _too_long(candidate, tests, *libraries.values()):
+        return _TOO_LONG
+    asked = {"role": "candidate", "program": candidate, "libraries": dict(libraries), "entry_point": entry_point}
+    tested = {"role": "tests", "program": tests, "libraries": {}}
+    # The candidate's time is up first, so that "timeout" is told of the one who took it.
+    patient = Limits(min(limits.seconds + 1, MAX_SECONDS), limits.memory, limits.output)
+
+    def attempt(worker: _Worker) -> Ran:
+        with ExitStack() as jobs:
+            with ExitStack() as pipes:
+                (questions, ask), (answers, answer) = _pipe(pipes, pipes), _pipe(pipes, pipes)
+                judge = jobs.enter_context(_Job(worker, tested, patient, pipes=(answers, ask)))
+                accused = jobs.enter_context(_Job(worker, asked, limits, pipes=(questions, answer)))
+            _follow([judge, accused], judge)
+            if judge.exit_code == GONE:
+                _follow([accused], accused)
+            return _verdict(judge, accused)
+
+    return _attempt(attempt)
+
+
+def _verdict(judge: _Job, accused: _Job) -> Ran:
+    judged, said = judge.ran(), accused.ran()
+    if judge.exit_code != GONE:
+        return Ran(judged.status, said.stdout, judged.error)
+    return said if said.status != "ok" else Ran("error", said.stdout, "the candidate left before its tests were over")
+
+
+def backend() -> str:
+    """The back end programs run in: what `THIEFBENCH_SANDBOX` names, or else the first of `BACKENDS` that works.
+
+    A back end works when a small hostile program fails in it, which is tried once per process. "unsafe-none", which
+    confines nothing, is used on explicit request only, and warns.
+
+    Raises:
+        SandboxUnavailable: the back end does not work here, or none does.
+        ValueError: `THIEFBENCH_SANDBOX` names no back end.
+    """
+    asked = os.environ.get(VARIABLE, "")
+    if asked not in ("", *BACKENDS, UNSAFE):
+        raise ValueError(f"{VARIABLE} must be one of {', '.join((*BACKENDS, UNSAFE))}, got {asked!r}")
+    found, reasons = _probe(asked)
+    if not found:
+        raise SandboxUnavailable(f"This machine cannot run untrusted programs: {reasons}.")
+    return found
+
+
+# Everything here must fail; how much did not is printed.
+_HOSTILE = """
+import os
+def attempts():
+    yield lambda: __import__("socket").socket()
+    yield lambda: open("/etc/passwd").read()
+    yield lambda: open("/proc/self/environ").read()
+    yield lambda: os.listdir("/etc")
+    yield lambda: open("/tmp/written", "w")
+    yield lambda: os.kill(os.getppid(), 0)
+    yield lambda: os.fork() or os._exit(0)
+escaped = 0
+for attempt in attempts():
+    try:
+        attempt()
+        escaped += 1
+    except OSError:
+        pass
+print("escaped", escaped)
+"""
+
+
+@functools.cache
+def _probe(asked: str) -> tuple[str, str]:
+    """The back end that works, or empty and why none does."""
+    if sys.platform != "linux":
+        return "", "the sandbox needs Linux"
+    if asked == UNSAFE:
+        warnings.warn(f"{VARIABLE}={UNSAFE}: untrusted programs run without a sandbox", RuntimeWarning, stacklevel=3)
+        return UNSAFE, ""
+    reasons = []
+    for name in [asked] if asked else BACKENDS:
+        try:
+            first = _Worker(name)
+        except SandboxUnavailable as error:
+            reasons.append(f"{name}: {error}")
+            continue
+        request = {"role": "run", "program": _HOSTILE, "libraries": {}}
+        with closing(first), _Job(first, request, Limits(seconds=10)) as job:
+            _follow([job], job)
+            ran = job.ran()
+        if ran.stdout == "escaped 0\n":
+            return name, ""
+        reasons.append(f"{name}: the probe ended with {ran.status}, {ran.stdout.strip() or ran.error}")
+    return "", "; ".join(reasons)
+
+
+# --- one program in a worker ---
+
+
+class _WorkerError(Exception):
+    """A worker is gone, or does not report."""
+
+
+class _Job:
+    """A program in a worker, from its start to its report. Leaving the `with` block kills it if it still runs."""
+
+    def __init__(
+        self, worker: _Worker, request: Mapping[str, Any], limits: Limits, stdin: str = "", pipes: Sequence[int] = ()
+    ) -> None:
+        self.exit_code: int | None = None
+        self.seconds = limits.seconds
+        self._limits = limits
+        self._timed_out = self._overflowed = False
+        self._stdout, self._stderr, self._stderr_size = bytearray(), bytearray(), 0
+        with ExitStack() as held, ExitStack() as given:
+            self._leash, leash = socket.socketpair()
+            held.enter_context(self._leash)
+            given.enter_context(leash)
+            files = [leash.fileno(), _sealed(json.dumps(request), given), _sealed(stdin, given)]
+            self._files = []
+            for _ in range(2):
+                ours, theirs = _pipe(held, given)
+                os.set_blocking(ours, False)
+                self._files.append(ours)
+                files.append(theirs)
+            worker.start(JOB.pack(limits.seconds, limits.memory), [*files, *pipes])
+            self._held = held.pop_all()
+
+    def __enter__(self) -> _Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leash.shutdown(socket.SHUT_RDWR)  # closing alone would not do where the caller forked meanwhile
+        self._held.close()
+
+    def files(self) -> list[int]:
+        """The files on which it reports and prints."""
+        return [self._leash.fileno(), *self._files]
+
+    def take(self, file: int) -> bool:
+        """Take in what there is on one of `files`; False when there will be no more."""
+        if file == self._leash.fileno():
+            self._take_report()
+            return False
+        part = os.read(file, 1 << 16)
+        if file == self._files[0]:
+            self._stdout += part
+        else:
+            self._stderr = (self._stderr + part)[-4096:]
+            self._stderr_size += len(part)
+        if len(self._stdout) > self._limits.output or self._stderr_size > _MAX_STDERR:
+            self._overflowed = True
+            self._leash.shutdown(socket.SHUT_WR)  # the worker kills it, and reports
+            return False
+        return bool(part)
+
+    def _take_report(self) -> None:
+        try:
+            report = self._leash.recv(REPORT.size)
+        except ConnectionError:
+            report = b""
+        if not report:
+            raise _WorkerError
+        self._timed_out, self.exit_code = REPORT.unpack(report)
+        for file in self._files:
+            with suppress(BlockingIOError):
+                while not self._overflowed and self.take(file):
+                    pass
+
+    def ran(self) -> Ran:
+        """How it ended, as far as it is known."""
+        stdout = self._stdout[: self._limits.output].decode(errors="replace")
+        lines = self._stderr.decode(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")[:MAX_ERROR]
+        if self._overflowed:
+            return Ran("output", stdout, "too much output")
+        if self._timed_out:
+            return Ran("timeout", stdout, f"no end within {self._limits.seconds:g} seconds")
+        if self.exit_code is None:
+            return Ran("killed", stdout, "still running")
+        if self.exit_code < 0:
+            return Ran("killed", stdout, signal.strsignal(-self.exit_code) or f"signal {-self.exit_code}")
+        if self.exit_code == OUT_OF_MEMORY:
+            return Ran("memory", stdout, "MemoryError")
+        return Ran("error", stdout, last) if self.exit_code else Ran("ok", stdout, "")
+
+
+def _follow(jobs: Sequence[_Job], until: _Job) -> None:
+    """Take in what `jobs` print until one of them has reported."""
+    poll = select.poll()
+    owners = {file: job for job in jobs for file in job.files()}
+    for file in owners:
+        poll.register(file, select.POLLIN)
+    give_up = time.monotonic() + max(job.seconds for job in jobs) + _GRACE
+    while until.exit_code is None:
+        events = poll.poll(max(0.0, give_up - time.monotonic()) * 1000)
+        if not events:
+            raise _WorkerError
+        for file, _ in events:
+            if not owners[file].take(file):
+                poll.unregister(file)
+
+
+def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
+    """A pipe whose two ends are closed with the two stacks."""
+    ends = os.pipe()
+    reader.callback(os.close, ends[0])
+    writer.callback(os.close, ends[1])
+    return ends
+
+
+def _sealed(text: str, stack: ExitStack) -> int:
+    """A file in memory that holds `text` and that nobody can change any more."""
+    file = os.memfd_create("text", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    stack.callback(os.close, file)
+    with open(file, "wb", closefd=False) as stream:
+        stream.write(text.encode(errors="surrogatepass"))
+    os.lseek(file, 0, os.SEEK_SET)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+    return file
+
+
+def _too_long(*texts: str) -> bool:
+    return sum(map(len, texts)) > MAX_PROGRAM
+
+
+# --- the workers ---
+
+
+class _Worker:
+    """A worker process and the socket over which it gets programs."""
+
+    def __init__(self, backend: str) -> None:
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # The base interpreter: that of a virtual environment would know where its packages are. The environment is
+        # empty but for what it needs to start.
+        python = getattr(sys, "_base_executable", "") or sys.executable
+        environment = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+        with theirs:
+            self.process = subprocess.Popen(
+                [python, "-s", "-S", "-P", "-B", "-X", "utf8", _sandbox_worker.__file__, backend],
+                stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
+                env=environment | {"PYTHONHASHSEED": "0"}, start_new_session=True,
+            )  # fmt: skip
+        _workers.add(self)
+        self.control.settimeout(_GRACE)
+        try:
+            greeting = self.control.recv(1000)
+        except OSError:
+            greeting = b""
+        self.control.settimeout(None)
+        if greeting != READY:
+            self.close()
+            raise SandboxUnavailable(greeting.decode() or f"{python} did not start")
+
+    def start(self, message: bytes, files: Sequence[int]) -> None:
+        """Have it fork for a job; raises `_WorkerError`."""
+        try:
+            socket.send_fds(self.control, [message], files)
+        except OSError:
+            raise _WorkerError from None
+
+    def works(self) -> bool:
+        """Whether it runs."""
+        return self.process.poll() is None
+
+    def close(self) -> None:
+        """End it, and with it all its programs."""
+        self.control.close()
+        self.process.kill()
+        self.process.wait()
+        _workers.discard(self)
+
+
+_workers: set[_Worker] = set()
+_idle: dict[str, queue.LifoQueue[_Worker | None]] = {}
+_lock = threading.Lock()
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _attempt(job: Callable[[_Worker], Ran]) -> Ran:
+    """Do a job with a worker that has nothing else to do; once more where that worker died, by whatever hand."""
+    for _ in range(2):
+        with _borrowed(backend()) as worker:
+            try:
+                return job(worker)
+            except _WorkerError:
+                worker.close()
+    return Ran("killed", "", "the sandbox's worker died")
+
+
+@contextmanager
+def _borrowed(name: str) -> Iterator[_Worker]:
+    """A worker of a back end, started if need be; there are as many as processors, last in, first out."""
+    with _lock:
+        if name not in _idle:
+            _idle[name] = queue.LifoQueue()
+            for _ in range(_processors()):
+                _idle[name].put(None)
+        idle = _idle[name]
+    worker = idle.get()
+    try:
+        if worker is None or not worker.works():
+            worker = None
+            worker = _Worker(name)
+        yield worker
+    finally:
+        idle.put(worker)
+
+
+def _close() -> None:
+    for worker in list(_workers):
+        worker.close()
+
+
+def _forget() -> None:
+    """After a fork, the workers stay with the parent: the child starts its own."""
+    global _lock
+    _lock = threading.Lock()
+    _idle.clear()
+    for worker in _workers:
+        worker.control.close()  # else they would outlive the parent
+        worker.process.returncode = 0  # not this process's child to wait for
+    _workers.clear()
+
+
+atexit.register(_close)
+os.register_at_fork(after_in_child=_forget)
