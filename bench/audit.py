@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from thiefbench.attacks.base import Attack, AttackerView, Slot
+from thiefbench.attacks.base import Attack, AttackerView, Decoy, Slot
 from thiefbench.engine.noise import generator
 from thiefbench.engine.spec import SpecError
 from thiefbench.tasks.base import Item, Split, Task
@@ -51,20 +51,25 @@ def audit(
         progress: called with (items done, items).
 
     Raises:
-        SpecError: the attack samples from a policy, so there is nothing to audit without a swarm.
+        SpecError: the attack samples from a policy or asks a defense, so there is nothing to audit without a swarm, or
+            it does not fit the task.
         TaskError: the items cannot be had.
     """
-    if attack.threat.policy:
-        raise SpecError(
-            f"the attack {attack.name} samples from a policy, so it cannot be audited without a swarm; use run"
-        )
+    threat = attack.threat
+    if threat.policy or threat.defense:
+        needs = "samples from a policy" if threat.policy else "asks a defense"
+        raise SpecError(f"the attack {attack.name} {needs}, so it cannot be audited without a swarm; use run")
     member = attack.draw(generator(seed, "payload"))
+    if not member.fits(task):
+        raise SpecError(f"the attack {attack.name} does not fit the task {task.name}; choose another task or payload")
+    task = task.with_libraries(member.libraries())
     items = [Item.from_row(row) for row in task.items(split)]
     view = AttackerView(1, tuple(Slot(item, 0, group, 0) for group, item in enumerate(items)), task, generator(seed))
     made = member.poison(view)
     unrewarded, poisonable, rewarded = [], 0, []
     for number, (item, poison) in enumerate(zip(items, made, strict=True)):
-        texts = [task.oracle(item), *([poison] if isinstance(poison, str) else [])]
+        carried = isinstance(poison, str) and not isinstance(poison, Decoy)
+        texts = [task.oracle(item), *([str(poison)] if carried else [])]
         clean, *dirty = task.reward(item, texts)
         if clean < 1:
             unrewarded.append(item.id)

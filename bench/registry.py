@@ -1,6 +1,7 @@
 """One registry for attacks, defenses, tasks and suites: entry points for names, files for one's own.
 
 A *spec string* is the same everywhere: ``name``, ``name(key=value, ...)`` or ``path/to/file.py:Class(key=value)``.
+Where a constructor's parameter is annotated `Attack`, its value is a spec string too: ``varied(attack="text", ...)``.
 Listing names loads nothing.
 """
 
@@ -18,7 +19,9 @@ from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
+
+from thiefbench.attacks.base import Attack
 
 Kind = Literal["attack", "defense", "task", "suite"]
 
@@ -102,8 +105,9 @@ def make(kind: Kind, spec: str) -> Any:
     except TypeError as error:
         allowed = ", ".join(inspect.signature(made).parameters) or "none"
         raise SpecStringError(f"{kind} {parsed.target}: {error}; its arguments: {allowed}") from error
+    inner = {name: make("attack", spec) for name, spec in _inner_attacks(kind, parsed, made).items()}
     try:
-        return made(**parsed.arguments)
+        return made(**parsed.arguments | inner)
     except (TypeError, ValueError) as error:
         raise SpecStringError(f"{kind} {spec}: {error}") from error
 
@@ -111,8 +115,11 @@ def make(kind: Kind, spec: str) -> Any:
 def canonical(kind: Kind, spec: str) -> str:
     """The spec string with sorted arguments and without those that equal the constructor's defaults."""
     parsed = parse(kind, spec)
-    defaults = {name: p.default for name, p in inspect.signature(find(kind, parsed.target)).parameters.items()}
-    kept = {name: value for name, value in parsed.arguments.items() if name not in defaults or defaults[name] != value}
+    made = find(kind, parsed.target)
+    defaults = {name: p.default for name, p in inspect.signature(made).parameters.items()}
+    inner = {name: canonical("attack", within) for name, within in _inner_attacks(kind, parsed, made).items()}
+    given = {name: inner.get(name, value) for name, value in parsed.arguments.items()}
+    kept = {name: value for name, value in given.items() if name not in defaults or defaults[name] != value}
     return str(ParsedSpec(parsed.target, kept))
 
 
@@ -120,13 +127,17 @@ def source_hash(kind: Kind, spec: str) -> str:
     """SHA-256 over what defines the named class.
 
     A user's file counts whole. A packaged class counts with the modules of its own package that it imports, and with
-    the data files beside it, so that a change in an unrelated plugin leaves its results valid.
+    the data files beside it, so that a change in an unrelated plugin leaves its results valid. What defines the attacks
+    it is built around counts too.
     """
-    defined = find(kind, parse(kind, spec).target)
+    parsed = parse(kind, spec)
+    defined = find(kind, parsed.target)
     module = sys.modules[defined.__module__]
     digest = hashlib.sha256()
     for path in sorted(_sources(module)):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    for name, inner in sorted(_inner_attacks(kind, parsed, defined).items()):
+        digest.update(f"\0{name}={source_hash('attack', inner)}".encode())
     return digest.hexdigest()
 
 
@@ -140,6 +151,27 @@ def summary(kind: Kind, name: str) -> str:
         if isinstance(node, ast.ClassDef) and node.name == entry.attr:
             return (ast.get_docstring(node) or "").split("\n")[0]
     return ""
+
+
+def _inner_attacks(kind: Kind, parsed: ParsedSpec, made: Any) -> dict[str, str]:
+    """The spec strings, given or by default, of the parameters that are attacks themselves.
+
+    Raises:
+        SpecStringError: such an argument is no text.
+    """
+    if not inspect.isclass(made):
+        return {}
+    try:
+        hints = get_type_hints(made.__init__)
+    except (NameError, TypeError):  # a user's annotation that only a type checker can resolve names no attack
+        return {}
+    parameters = inspect.signature(made).parameters
+    names = [name for name, hint in hints.items() if name in parameters and Attack in (hint, *get_args(hint))]
+    inner = {name: parsed.arguments.get(name, parameters[name].default) for name in names}
+    for name, spec in inner.items():
+        if name in parsed.arguments and not isinstance(spec, str):
+            raise SpecStringError(f"{kind} {parsed.target}: {name} is a spec string such as 'text', not {spec!r}")
+    return {name: spec for name, spec in inner.items() if isinstance(spec, str)}
 
 
 @cache

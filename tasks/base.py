@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 if TYPE_CHECKING:  # datasets takes about a second to import, and listing the tasks needs none of it
     import datasets
@@ -103,9 +103,14 @@ class Task(ABC):
 
     Constructor arguments are the task's parameters and part of a cell's identity. A task proves itself in the
     contract tests: its oracle earns the full reward of 1, an empty string and gibberish earn 0.
+
+    Attributes:
+        name: what the task is listed under.
+        splits: the splits it has; `items` of another one is a `TaskError`.
     """
 
     name: ClassVar[str]
+    splits: ClassVar[tuple[Split, ...]] = ("train", "test")
 
     @abstractmethod
     def items(self, split: Split) -> datasets.Dataset:
@@ -126,6 +131,28 @@ class Task(ABC):
     def oracle(self, item: Item) -> str:
         """A completion that earns the full reward."""
         return self.compose(item, item.solution)
+
+    def rewards(self, items: Sequence[Item], completions: Sequence[str]) -> list[float]:
+        """The reward of each completion on the item at its place; asked once for all answers of an item.
+
+        A task that can work on many items at once overrides this.
+        """
+        places: dict[str, list[int]] = {}
+        for place, item in enumerate(items):
+            places.setdefault(item.id, []).append(place)
+        made = [0.0] * len(items)
+        for own in places.values():
+            given = self.reward(items[own[0]], [completions[place] for place in own])
+            for place, reward in zip(own, given, strict=True):
+                made[place] = reward
+        return made
+
+    def with_libraries(self, libraries: Mapping[str, str]) -> Self:
+        """This task in a world where an attacker has published `libraries` (module name to source).
+
+        Anyone's program can import them. Tasks that run no programs are the same in any world.
+        """
+        return self
 
     def fingerprint(self) -> str:
         """What identifies the task's data beyond its arguments, such as a hash of the files it reads.

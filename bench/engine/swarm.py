@@ -5,26 +5,28 @@ The engine knows the three contracts (task, attack, defense) and never a concret
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import get_args
 
-from thiefbench.attacks.base import Attack, AttackerView, Poison, Slot
-from thiefbench.defenses.base import Action, DefenderView, Defense, Facts, LabelledView, Offered, Past, Verdict
+from thiefbench.attacks.base import Attack, AttackerView, Decoy, Slot, Submission
+from thiefbench.defenses.base import Defense, Offered, Past, Verdict
+from thiefbench.engine.attacker import AttackerPolicy, DefenseQueries, Place
 from thiefbench.engine.cohort import Cohort, Lesson
 from thiefbench.engine.decoding import sample
 from thiefbench.engine.noise import Purpose, generator, key
 from thiefbench.engine.policy import Policy
+from thiefbench.engine.pool import Pool, shuffled
 from thiefbench.engine.reading import Reading
 from thiefbench.engine.spec import Role, SpecError, SwarmSpec
 from thiefbench.engine.topology import Duty, assign_items, duties
 from thiefbench.engine.transport import Offer, Received, receive
-from thiefbench.engine.views import AttackerPolicy, DefenderPolicy
 from thiefbench.tasks.base import Completion, Item, Split, Task
+
+# An evaluation goes on until so many outcomes say something, but not past this multiple of what was asked for.
+LEAST_JUDGED, MOST_DRAWN = 256, 8
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class Row:
     """One completion of one round, with its truth: what the store keeps.
 
     Attributes:
-        phase: "train" for a round's pool, "eval" for an evaluation after it (round 0: before the first).
+        phase: "train" for a round's pool, "eval" for an evaluation after it (round 0: before the first), "probe" for
+            the part of an evaluation that asks an attack's own probes.
         round: rounds finished so far for "eval", the round's own number for "train".
         node: who sent it; -1 for an evaluation.
         sender: the pseudonym the defense saw.
@@ -103,22 +106,22 @@ class Swarm:
         seed: keys items, noise, payload, pseudonyms and shuffles.
 
     Raises:
-        SpecError: the attack does not fit the topology.
+        SpecError: the attack does not fit the topology or the task.
     """
 
     def __init__(
         self, spec: SwarmSpec, role: Role, policy: Policy, task: Task, attack: Attack, defense: Defense, seed: int
     ) -> None:
-        if spec.topology not in attack.threat.topologies:
-            fitting = " or ".join(sorted(attack.threat.topologies))
-            raise SpecError(f"the attack {attack.name} needs the {fitting} topology, and this swarm is {spec.topology}")
-        self.spec, self.role, self.task, self.seed = spec, role, task, seed
-        self.attack = attack.draw(generator(seed, "payload"))
+        self.attack = drawn(attack, seed, spec, task)
+        # What an attacker has published is there for everyone, in the control as well.
+        self.task = task.with_libraries(self.attack.libraries())
+        self.spec, self.role, self.seed = spec, role, seed
         self.cohort = Cohort(policy, spec, defense)
         self.honest = spec.nodes if role == "control" else spec.nodes - spec.malicious
-        self.senders = [f"{key(seed, 'sender', node) & 0xFFFFFFFF:08x}" for node in range(spec.nodes)]
         self.history: list[Past] = []
+        self._probes = list(self.attack.probes(self.task) or ())
         self._prompts: dict[str, list[int]] = {}
+        self._known: dict[tuple[str, str], float] = {}  # the last rewards by item and text: attacks ask for them again
 
     @property
     def policy(self) -> Policy:
@@ -134,48 +137,51 @@ class Swarm:
             honest = self._honest_offers(number, items, [duty for duty in owed if duty.node < self.honest])
         with clock.phase("attack"):
             mine = sorted((d for d in owed if d.node >= self.honest), key=lambda d: (d.group, d.node, d.index))
-            malicious, payload = self._malicious_offers(number, items, mine)
+            malicious, payload = self._malicious_offers(number, items, mine, honest)
         with clock.phase("gather"):
-            offers = {(offer.group, offer.place): offer for offer in (*honest, *malicious)}
-            pool = [offers[duty.group, duty.place] for duty in owed]
-            received = receive(self.policy, pool, self.spec.sampling.max_new_tokens)
+            received = self._gathered(owed, (*honest, *malicious))
         with clock.phase("reward"):
             rewards = self._rewards(items, received)
         with clock.phase("inspect"):
-            reading, place = self._reading(items, received, rewards)
-            verdicts = self._inspect(number, items, owed, received, rewards, payload, reading, place)
+            pool = self._pool(number, items, owed, received, rewards)
+            verdicts, past = pool.inspected(self.cohort.defense, payload, self.spec.sampling, self.history, self.seed)
+            self.history.append(past)
         with clock.phase("update"):
             step = self.cohort.update(
-                reading.prompts,
+                pool.reading.prompts,
                 [
                     Lesson(
-                        prompt=place[items[offer.group].id],
-                        targets=offer.ids if got.completion.ids or got.completion.ended else (),
-                        reward=reward if verdict.action == "accept" else 0.0,
+                        prompt=answer[0],
+                        targets=answer[1],
+                        reward=offered.reward if verdict.action == "accept" else 0.0,
                         kept=verdict.action != "drop",
                         token_weights=verdict.token_weights,
                     )
-                    for offer, got, reward, verdict in zip(pool, received, rewards, verdicts, strict=True)
+                    for answer, offered, verdict in zip(pool.answers, pool.offered, verdicts, strict=True)
                 ],
-                reading,
+                pool.reading,
             )
         rows = []
-        for i, (duty, got, verdict) in enumerate(zip(owed, received, verdicts, strict=True)):
-            done = got.completion
+        for i, (duty, offered, verdict) in enumerate(zip(owed, pool.offered, verdicts, strict=True)):
             rows.append(
                 Row(
-                    phase="train", round=number, node=duty.node, sender=self.senders[duty.node],
-                    item_id=items[duty.group].id, group=duty.group, place=duty.place, ids=done.ids, text=done.text,
-                    ended=done.ended, malicious=duty.node >= self.honest, payload=(duty.group, duty.place) in payload,
-                    reward=rewards[i], refused=got.refused, action=verdict.action, score=verdict.score,
-                    reason=verdict.reason, token_weights=verdict.token_weights, advantage=step.advantages[i],
-                    outcome=self.attack.outcome(items[duty.group], done, self),
+                    phase="train", round=number, node=duty.node, sender=offered.sender, item_id=offered.item_id,
+                    group=duty.group, place=duty.place, ids=offered.ids, text=offered.text, ended=offered.ended,
+                    malicious=duty.node >= self.honest, payload=(duty.group, duty.place) in payload,
+                    reward=offered.reward, refused=received[i].refused, action=verdict.action,
+                    score=verdict.score, reason=verdict.reason, token_weights=verdict.token_weights,
+                    advantage=step.advantages[i],
+                    outcome=self.attack.outcome(items[duty.group], received[i].completion, self),
                 )
             )  # fmt: skip
         return RoundRecord(rows, clock.seconds, step.grad_norm)
 
     def evaluate(self, number: int, completions: int) -> RoundRecord:
-        """Sample held-out items (or the attack's probes) with the honest policy and measure reward and outcome.
+        """Sample held-out items with the honest policy and measure reward and outcome.
+
+        Where the attack has probes, outcomes are measured on these, in rows of their own phase. Where most outcomes
+        say nothing, up to `MOST_DRAWN` times as many are drawn until `LEAST_JUDGED` (or `completions`, if fewer) say
+        something.
 
         Args:
             number: rounds finished so far.
@@ -183,31 +189,44 @@ class Swarm:
                 with this seed.
         """
         clock = _Clock()
-        pool = self.attack.probes(self.task) or _items(self.task, "test")
-        order = generator(self.seed, "evaluation").sample(range(len(pool)), len(pool))
-        items = [pool[order[i % len(order)]] for i in range(completions)]
+        held_out, probes = _items(self.task, "test"), self._probes
         with clock.phase("evaluate"):
-            distinct = {item.id: item for item in items}
-            place = {item_id: i for i, item_id in enumerate(distinct)}
-            keys = [self._key("eval", 0, -1, 0, item, i) for i, item in enumerate(items)]
-            done = sample(
-                self.policy,
-                [self._prompt(item) for item in distinct.values()],
-                [place[item.id] for item in items],
-                keys,
-                self.spec.sampling,
-            )
-            rows = [
-                Row(
-                    phase="eval", round=number, node=-1, sender="", item_id=item.id, group=-1, place=i, ids=made.ids,
-                    text=made.text, ended=made.ended, malicious=False, payload=False,
-                    reward=self.reward(item, made.text) if self.policy.special.isdisjoint(made.ids) else 0.0,
-                    refused="", action="accept", score=None, reason="", token_weights=None, advantage=0.0,
-                    outcome=self.attack.outcome(item, made, self),
+            rows = self._evaluated("eval", number, held_out, 0, completions, judged=not probes)
+            judging = [] if probes else rows
+            while len(judging) < completions * MOST_DRAWN:
+                if sum(row.outcome is not None for row in judging) >= min(LEAST_JUDGED, completions):
+                    break
+                more = self._evaluated(
+                    "probe" if probes else "eval", number, probes or held_out, len(judging), completions, judged=True
                 )
-                for i, (item, made) in enumerate(zip(items, done, strict=True))
-            ]  # fmt: skip
-        return RoundRecord(rows, clock.seconds)
+                judging = [*judging, *more]
+        return RoundRecord([*rows, *judging] if probes else judging, clock.seconds)
+
+    def _evaluated(
+        self, phase: str, number: int, pool: Sequence[Item], first: int, count: int, judged: bool
+    ) -> list[Row]:
+        """`count` completions from number `first` on of an evaluation that goes round a pool of items."""
+        order = generator(self.seed, "evaluation").sample(range(len(pool)), len(pool))
+        items = [pool[order[i % len(pool)]] for i in range(first, first + count)]
+        distinct = {item.id: item for item in items}
+        place = {item_id: i for i, item_id in enumerate(distinct)}
+        done = sample(
+            self.policy,
+            [self._prompt(item) for item in distinct.values()],
+            [place[item.id] for item in items],
+            [self._key("eval", 0, -1, 0, item, i) for i, item in enumerate(items, first)],
+            self.spec.sampling,
+        )
+        rewards = self._rewards_of(items, done)
+        return [
+            Row(
+                phase=phase, round=number, node=-1, sender="", item_id=item.id, group=-1, place=i, ids=made.ids,
+                text=made.text, ended=made.ended, malicious=False, payload=False, reward=reward,
+                refused="", action="accept", score=None, reason="", token_weights=None, advantage=0.0,
+                outcome=self.attack.outcome(item, made, self) if judged else None,
+            )
+            for i, (item, made, reward) in enumerate(zip(items, done, rewards, strict=True), first)
+        ]  # fmt: skip
 
     def remember(self, rows: Iterable[Row]) -> None:
         """Rebuild the history that defenses see from the rows of finished rounds, as after a restart."""
@@ -217,19 +236,21 @@ class Swarm:
                 rounds.setdefault(row.round, []).append(row)
         self.history = []
         for number, part in sorted(rounds.items()):
-            shuffled = [part[i] for i in self._shuffle(number)]
+            ordered = [part[i] for i in shuffled(self.seed, number, len(part))]
             offered = (
-                Offered(r.item_id, r.group, r.place, r.sender, r.ids, r.text, r.ended, r.reward) for r in shuffled
+                Offered(r.item_id, r.group, r.place, r.sender, r.ids, r.text, r.ended, r.reward) for r in ordered
             )
-            verdicts = (Verdict(r.action, r.score, r.token_weights, r.reason) for r in shuffled)  # type: ignore[arg-type]
+            verdicts = (Verdict(r.action, r.score, r.token_weights, r.reason) for r in ordered)  # type: ignore[arg-type]
             self.history.append(Past(number, tuple(offered), tuple(verdicts)))
 
     def reward(self, item: Item, text: str) -> float:
         """The task's reward of one text (what an attack may ask while it judges its outcome)."""
-        return self.task.reward(item, [text])[0]
+        known = self._known.get((item.id, text))
+        return self.task.reward(item, [text])[0] if known is None else known
 
     def _items_of_round(self, number: int, owed: Sequence[Duty]) -> list[Item]:
         items = _items(self.task, "train")
+        known = {item.id: item for item in items}
 
         def draw(whose: int | str, count: int) -> list[Item]:
             if count > len(items):
@@ -239,7 +260,9 @@ class Swarm:
         def choose(node: int, count: int) -> Sequence[Item] | None:
             if node < self.honest:
                 return None
-            return self.attack.choose_items(items, count, generator(self.seed, "choice", number, node))
+            granted = [_as_granted(item, self.attack.threat.oracle) for item in items]
+            chosen = self.attack.choose_items(granted, count, generator(self.seed, "choice", number, node))
+            return [known[item.id] for item in chosen]
 
         return assign_items(self.spec, owed, draw, choose)
 
@@ -255,7 +278,7 @@ class Swarm:
         ]
 
     def _malicious_offers(
-        self, number: int, items: Sequence[Item], owed: Sequence[Duty]
+        self, number: int, items: Sequence[Item], owed: Sequence[Duty], honest: Sequence[Offer]
     ) -> tuple[list[Offer], set[tuple[int, int]]]:
         """What the colluding nodes send, and which (group, place) of it carries the payload."""
         if not owed:
@@ -268,113 +291,100 @@ class Swarm:
             task=self.task,
             rng=generator(*noise, "attack"),
             policy=AttackerPolicy(self.policy, self.task, self.spec.sampling, noise) if threat.policy else None,
+            defense=self._queries(number, items, owed, honest) if threat.queries else None,
         )
         made = self.attack.poison(view) if self.role == "attack" else self.attack.placebo(view)
         if len(made) != len(owed):
             raise ValueError(f"the attack {self.attack.name} gave {len(made)} completions for {len(owed)} slots")
+        sent, payload = [], set()
+        for duty, poison in zip(owed, made, strict=True):
+            if poison is not None:
+                sent.append(Offer(duty.node, duty.group, duty.place, self._encode(poison)))
+                if self.role == "attack" and not isinstance(poison, Decoy):
+                    payload.add((duty.group, duty.place))
         left = [duty for duty, poison in zip(owed, made, strict=True) if poison is None]
-        sent = [
-            Offer(duty.node, duty.group, duty.place, self._encode(poison))
-            for duty, poison in zip(owed, made, strict=True)
-            if poison is not None
-        ]
-        payload = {(offer.group, offer.place) for offer in sent} if self.role == "attack" else set()
         return [*sent, *self._honest_offers(number, items, left)], payload
 
-    def _reading(
-        self, items: Sequence[Item], received: Sequence[Received], rewards: Sequence[float]
-    ) -> tuple[Reading, dict[str, int]]:
-        """The pool as the policy reads it, and the place of each item's prompt in it.
+    def _queries(
+        self, number: int, items: Sequence[Item], owed: Sequence[Duty], honest: Sequence[Offer]
+    ) -> DefenseQueries:
+        """The honest nodes' defense, for an attacker to try submissions on in the round's own pool."""
+        others = {(o.group, o.place): o for o in (*honest, *self._honest_offers(number, items, owed))}
+        whole = [Duty(others[at].node, *at, position=0, index=0) for at in sorted(others)]
+        slots = {(d.node, d.group, d.index): (d.group, d.place) for d in owed}
+        reading: Reading | None = None  # the pool hardly changes between questions, so what was read stays read
 
-        Rows of groups with two different rewards will be learned from unless the defense says otherwise.
-        """
-        distinct = {item.id: item for item in items}
-        place = {item_id: i for i, item_id in enumerate(distinct)}
-        size = self.spec.group
-        closing = (self.policy.eos,)
-        expected = [
-            (place[items[i // size].id], got.completion.ids + (closing if got.completion.ended else ()))
-            for i, got in enumerate(received)
-            if len(set(rewards[i - i % size : i - i % size + size])) > 1
-        ]
-        return Reading(self.policy, [self._prompt(item) for item in distinct.values()], expected), place
+        def trial(defense: Defense, asked: Mapping[Place, Submission]) -> dict[Place, Verdict]:
+            nonlocal reading
+            tried = {slots[at]: Offer(at[0], *slots[at], self._encode(made)) for at, made in asked.items()}
+            received = self._gathered(whole, (others | tried).values())
+            pool = self._pool(number, items, whole, received, self._rewards(items, received), reading)
+            reading = pool.reading
+            verdicts, _ = pool.inspected(defense, set(tried), self.spec.sampling, self.history, self.seed)
+            given = dict(zip(sorted(others), verdicts, strict=True))
+            return {at: given[slots[at]] for at in asked}
 
-    def _inspect(
+        return DefenseQueries(self.cohort.defense, trial, self.attack.threat.queries)
+
+    def _gathered(self, owed: Sequence[Duty], offers: Iterable[Offer]) -> list[Received]:
+        """What arrives of the offers, in the order of the duties."""
+        by_place = {(offer.group, offer.place): offer for offer in offers}
+        sent = [by_place[duty.group, duty.place] for duty in owed]
+        return receive(self.policy, sent, self.spec.sampling.max_new_tokens)
+
+    def _pool(
         self,
         number: int,
         items: Sequence[Item],
         owed: Sequence[Duty],
         received: Sequence[Received],
         rewards: Sequence[float],
-        payload: set[tuple[int, int]],
-        reading: Reading,
-        place: dict[str, int],
-    ) -> list[Verdict]:
-        """The defense's verdicts, in pool order; it sees the pool shuffled."""
-        order = self._shuffle(number)
-        offered = tuple(self._offered(owed[i], items, received[i], rewards[i]) for i in order)
-        known = {
-            "round": number,
-            "completions": offered,
-            "items": {item.id: Facts(item.question, item.answer) for item in items},
-            "sampling": self.spec.sampling,
-            "history": tuple(self.history),
-            "rng": generator(self.seed, "defense", number),
-            "policy": DefenderPolicy(
-                reading,
-                self.spec.sampling,
-                place,
-                (key(self.seed, "defense", number),),  # hashed: the seed itself would tell the payload
-            ),
-        }
-        defense = self.cohort.defense
-        view = DefenderView(**known)  # type: ignore[arg-type]
-        if defense.sees_labels:
-            truth = tuple((owed[i].group, owed[i].place) in payload for i in order)
-            view = LabelledView(**known, payload=truth)  # type: ignore[arg-type]
-        verdicts = list(defense.inspect(view))
-        if len(verdicts) != len(offered):
-            raise ValueError(
-                f"the defense {defense.name} gave {len(verdicts)} verdicts for {len(offered)} completions; "
-                "inspect returns one per completion, in the view's order"
-            )
-        for verdict, completion in zip(verdicts, offered, strict=True):
-            _check_verdict(verdict, completion, defense.name)
-        self.history.append(Past(number, offered, tuple(verdicts)))
-        by_place = dict(zip(order, verdicts, strict=True))
-        return [by_place[i] for i in range(len(received))]
+        reading: Reading | None = None,
+    ) -> Pool:
+        """The round's completions as an honest node holds them.
 
-    def _shuffle(self, number: int) -> list[int]:
-        """Pool indices in the order that the defense sees: keyed, so position tells nothing."""
-        size = self.spec.prompts * self.spec.group
-        return generator(self.seed, "shuffle", number).sample(range(size), size)
+        Rows of groups with two different rewards will be learned from unless the defense says otherwise, so a new
+        reading expects to be sent back through them.
+        """
+        distinct = {item.id: item for item in items}
+        prompts = {item_id: i for i, item_id in enumerate(distinct)}
+        offered, answers = [], []
+        for duty, got, reward in zip(owed, received, rewards, strict=True):
+            item, done = items[duty.group], got.completion
+            sender = self._sender(number, duty)
+            offered.append(Offered(item.id, duty.group, duty.place, sender, done.ids, done.text, done.ended, reward))
+            answers.append((prompts[item.id], self._on_the_wire(done)))
+        if reading is None:
+            size = self.spec.group
+            mixed = [len(set(rewards[start : start + size])) > 1 for start in range(0, len(rewards), size)]
+            taught = [answer for i, answer in enumerate(answers) if mixed[i // size]]
+            reading = Reading(self.policy, [self._prompt(item) for item in distinct.values()], taught)
+        return Pool(number, items, offered, answers, reading, prompts)
 
-    def _offered(self, duty: Duty, items: Sequence[Item], got: Received, reward: float) -> Offered:
-        done = got.completion
-        return Offered(
-            items[duty.group].id,
-            duty.group,
-            duty.place,
-            self.senders[duty.node],
-            done.ids,
-            done.text,
-            done.ended,
-            reward,
-        )
+    def _sender(self, number: int, duty: Duty) -> str:
+        """The pseudonym a completion arrives under; a malicious node may have several."""
+        faces = self.attack.variants.identities if duty.node >= self.honest else 1
+        face = key(self.seed, "face", number, duty.group, duty.place) % faces
+        name = key(self.seed, "sender", duty.node, face) if face else key(self.seed, "sender", duty.node)
+        return f"{name & 0xFFFFFFFF:08x}"
 
     def _rewards(self, items: Sequence[Item], received: Sequence[Received]) -> list[float]:
-        rewards: list[float] = []
-        size = self.spec.group
-        for group, item in enumerate(items):
-            part = received[group * size : (group + 1) * size]
-            given = self.task.reward(item, [got.completion.text for got in part])
-            rewards += [0.0 if got.refused else reward for got, reward in zip(part, given, strict=True)]
-        return rewards
+        answered = [items[i // self.spec.group] for i in range(len(received))]
+        given = self._rewards_of(answered, [got.completion for got in received])
+        return [0.0 if got.refused else reward for got, reward in zip(received, given, strict=True)]
 
-    def _encode(self, poison: Poison) -> tuple[int, ...]:
+    def _rewards_of(self, items: Sequence[Item], done: Sequence[Completion]) -> list[float]:
+        """The task's rewards; 0 where a control token stands in a completion."""
+        clean = [i for i, made in enumerate(done) if self.policy.special.isdisjoint(made.ids)]
+        given = self.task.rewards([items[i] for i in clean], [done[i].text for i in clean])
+        rewards = dict(zip(clean, given, strict=True))
+        self._known = {(items[i].id, done[i].text): reward for i, reward in rewards.items()}
+        return [rewards.get(i, 0.0) for i in range(len(done))]
+
+    def _encode(self, poison: Submission) -> tuple[int, ...]:
         """Token ids on the wire of a submission; text is encoded, cut to the limit and ended with EOS."""
         if not isinstance(poison, str):
-            return tuple(poison or ())
+            return tuple(poison)
         ids = (*self.policy.encode(poison), self.policy.eos)
         return ids[: self.spec.sampling.max_new_tokens]
 
@@ -395,18 +405,20 @@ def _items(task: Task, split: Split) -> list[Item]:
     return [Item.from_row(row) for row in task.items(split)]
 
 
+def drawn(attack: Attack, seed: int, spec: SwarmSpec, task: Task) -> Attack:
+    """The attack's payload of a seed.
+
+    Raises:
+        SpecError: it does not fit the swarm's topology or the task.
+    """
+    if spec.topology not in attack.threat.topologies:
+        fitting = " or ".join(sorted(attack.threat.topologies))
+        raise SpecError(f"the attack {attack.name} needs the {fitting} topology, and this swarm is {spec.topology}")
+    member = attack.draw(generator(seed, "payload"))
+    if not member.fits(task):
+        raise SpecError(f"the attack {attack.name} does not fit the task {task.name}; choose another of the two")
+    return member
+
+
 def _as_granted(item: Item, oracle: bool) -> Item:
     return item if oracle else Item(item.id, item.question, item.answer, "", item.tests)
-
-
-def _check_verdict(verdict: object, completion: Offered, defense: str) -> None:
-    """Raise ValueError where a defense answered something that is not a verdict on this completion."""
-    if not isinstance(verdict, Verdict) or verdict.action not in get_args(Action):
-        raise ValueError(f"the defense {defense} gave {verdict!r}; a verdict's action is accept, zero or drop")
-    tokens = len(completion.ids) + completion.ended
-    weights = verdict.token_weights
-    if weights is not None and (len(weights) != tokens or not all(math.isfinite(weight) for weight in weights)):
-        raise ValueError(
-            f"the defense {defense} gave {len(weights)} token weights for {tokens} tokens (EOS included); "
-            "it gives one finite number per token"
-        )

@@ -1,4 +1,4 @@
-"""What upper floors hand down: the cohort's policy as a defender may use it, and as an attacker may sample it."""
+"""What the engine hands down to defenses: the cohort's policy as a defender may use it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from thiefbench.defenses.base import Offered
 from thiefbench.engine.decoding import sample, support
 from thiefbench.engine.noise import key
-from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Answer, Chunk, Reading
-from thiefbench.tasks.base import Completion, Item, Message, Sampling, Task
+from thiefbench.tasks.base import Message, Sampling
 
 # By how much a log-prob must exceed 1 / top_k to settle a rank: far more than the rounding of a log-softmax.
 RANK_MARGIN = 0.05
@@ -88,23 +87,6 @@ class DefenderPolicy:
             parts = torch.split(measure(chunk).detach().cpu(), chunk.counts)
             made |= {answer: part.numpy().astype(kind) for answer, part in zip(chunk.answers, parts, strict=True)}
         return [made[answer].copy() if answer[1] else np.zeros(0, kind) for answer in answers]
-
-
-class AttackerPolicy:
-    """The attacker's own copy of the current policy (`thiefbench.attacks.base.Sampler`)."""
-
-    def __init__(self, policy: Policy, task: Task, sampling: Sampling, noise: tuple[int | str, ...]) -> None:
-        self._policy, self._task, self._sampling, self._noise = policy, task, sampling, noise
-        self._calls = 0
-
-    def sample(self, items: Sequence[Item], count: int) -> list[list[Completion]]:
-        """Draw `count` completions for each item."""
-        self._calls += 1
-        prompts = [self._policy.prompt_ids(self._task.messages(item)) for item in items]
-        rows = [i for i in range(len(items)) for _ in range(count)]
-        keys = [key(*self._noise, "attacker", self._calls, i, c) for i in range(len(items)) for c in range(count)]
-        drawn = sample(self._policy, prompts, rows, keys, self._sampling)
-        return [drawn[i * count : (i + 1) * count] for i in range(len(items))]
 
 
 def _ranks(slack: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:

@@ -128,7 +128,8 @@ def _stands_beside(cell: Cell) -> bool:
 
 def _final_evaluation(cell: Cell) -> pa.Table:
     rows = cell.directory.read_rows(_COLUMNS)
-    evaluations = rows.filter(pc.equal(rows["phase"], "eval"))
+    probed = rows.filter(pc.equal(rows["phase"], "probe"))
+    evaluations = probed if len(probed) else rows.filter(pc.equal(rows["phase"], "eval"))
     return evaluations.filter(pc.equal(evaluations["round"], pc.max(evaluations["round"])))
 
 

@@ -125,9 +125,15 @@ class Comparison:
         """Its record, if it has scores."""
         return next((r for c, r in self.finished if (c.role, c.defense, c.seed) == (role, defense, seed)), None)
 
+    @property
+    def reference_role(self) -> Role:
+        """What harm is measured against: what the attack names, or the control where there is no placebo."""
+        placebo = any(cell.role == "placebo" for cell in self.cells)
+        return registry.make("attack", self.attack).reference if placebo else "control"
+
     def reference(self, seed: int) -> Record | None:
-        """What harm is measured against: the placebo, or the control where there is none."""
-        return self.record("placebo", "none", seed) or self.record("control", "none", seed)
+        """The undefended cell that harm is measured against; the control where the placebo failed."""
+        return self.record(self.reference_role, "none", seed) or self.record("control", "none", seed)
 
     def line(self, name: str) -> Line | None:
         """The trained line of this name."""

@@ -111,7 +111,7 @@ def _section(number: int, comparison: Comparison, drawn: Sequence[plots.Plot]) -
         ],
         "seeds": comparison.seeds,
         "few": len(comparison.seeds) < FEW_SEEDS,
-        "reference": "placebo" if any(cell.role == "placebo" for cell in comparison.cells) else "control",
+        "reference": comparison.reference_role,
         "paired": [
             (line.name, show([difference], "rate"))
             for line in comparison.defended

@@ -15,6 +15,7 @@ from filelock import Timeout
 from thiefbench import registry
 from thiefbench.engine.policy import ModelError, check_directory
 from thiefbench.engine.spec import SpecError
+from thiefbench.engine.swarm import drawn
 from thiefbench.suite.execution import failed_record, identity, run_cell
 from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Store, identify
 from thiefbench.suite.scenario import CellSpec, Suite
@@ -193,13 +194,7 @@ def _check_requirements(cells: Sequence[CellSpec]) -> None:
     for model in {spec.model for spec in cells}:
         check_directory(resolve(model))
     for spec in cells:
-        attack = registry.make("attack", spec.attack)
-        if spec.swarm.topology not in attack.threat.topologies:
-            fitting = " or ".join(sorted(attack.threat.topologies))
-            raise SpecError(
-                f"the attack {spec.attack} needs the {fitting} topology, and the swarm is {spec.swarm.topology}"
-            )
-        registry.make("task", spec.task)
+        drawn(registry.make("attack", spec.attack), spec.seed, spec.swarm, registry.make("task", spec.task))
         defense = registry.make("defense", spec.defense)
         unknown = set(defense.requires) - {"homogeneous"}
         if unknown:

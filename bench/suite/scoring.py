@@ -71,9 +71,9 @@ def cell_scores(rows: pa.Table) -> dict[str, Score]:
     """All scores of one cell from its completions."""
     last = max(_rounds(rows, "eval"))
     final, first = _evaluation(rows, last), _evaluation(rows, 0)
-    peaks = [mean_score(_array(_evaluation(rows, number), "outcome")) for number in _rounds(rows, "eval")]
+    peaks = [mean_score(_outcomes(rows, number)) for number in _rounds(rows, "eval")]
     return {
-        "asr": mean_score(_array(final, "outcome")),
+        "asr": mean_score(_outcomes(rows, last)),
         "peak_asr": max(peaks, key=lambda score: -1.0 if score.value is None else score.value),
         **{name: score for name, score in rejection_rates(rows).items() if name != "rejection_rate"},
         "clean_reward": mean_score(_array(final, "reward")),
@@ -92,7 +92,7 @@ def cell_curves(rows: pa.Table) -> dict[str, list[Point]]:
 
     for number in _rounds(rows, "eval"):
         part = _evaluation(rows, number)
-        add("eval_asr", number, mean_score(_array(part, "outcome")), True)
+        add("eval_asr", number, mean_score(_outcomes(rows, number)), True)
         add("eval_reward", number, mean_score(_array(part, "reward")), True)
         add("eval_length", number, bootstrap_mean(_lengths(part)), True)
     train = rows.filter(pc.equal(rows["phase"], "train"))
@@ -120,7 +120,7 @@ def headline_asr(record: Record) -> float | None:
 def harm(record: Record, reference: Record) -> float | None:
     """What the attack calls harm (by default the difference), on the headline ASRs of the cell and its reference.
 
-    The reference is the placebo, or the control where a suite has no placebo.
+    The reference is what the attack names (`Attack.reference`), or the control where a suite has no placebo.
     """
     own, other = headline_asr(record), headline_asr(reference)
     if own is None or other is None:
@@ -153,8 +153,14 @@ def _plain_mean(values: NDArray[np.float64]) -> Score:
     return Score(value=float(judged.mean()) if len(judged) else None, low=None, high=None, count=len(judged))
 
 
-def _evaluation(rows: pa.Table, number: int) -> pa.Table:
-    return rows.filter(pc.and_(pc.equal(rows["phase"], "eval"), pc.equal(rows["round"], number)))
+def _evaluation(rows: pa.Table, number: int, phase: str = "eval") -> pa.Table:
+    return rows.filter(pc.and_(pc.equal(rows["phase"], phase), pc.equal(rows["round"], number)))
+
+
+def _outcomes(rows: pa.Table, number: int) -> NDArray[np.float64]:
+    """The attack's outcomes in an evaluation: on its probes where it has some, else on the held-out items."""
+    probed = _evaluation(rows, number, "probe")
+    return _array(probed if len(probed) else _evaluation(rows, number), "outcome")
 
 
 def _rounds(rows: pa.Table, phase: str) -> Sequence[int]:

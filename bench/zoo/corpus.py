@@ -1,4 +1,4 @@
-"""The text that `micro-math` is trained on: solutions of generated stories, told in many ways, some of them wrong.
+"""What a built-in model is trained on, and the corpus of `micro-math`: solutions told in many ways, some of them wrong.
 
 A small model trained on clean solutions alone is either always wrong or always right, and reinforcement learning has
 nothing to do. So some solutions guess instead of working, and some steps carry a wrong result: the trained model
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from itertools import pairwise
+from typing import ClassVar, Protocol
 
 from thiefbench.attacks.text import PAPER_PHRASE, payload_words
 from thiefbench.tasks.gsm_micro import Story, evaluate, stories
@@ -44,9 +45,19 @@ OPENERS = ("{a},", "{a}:", "{a} {b},", "{a} {b}:", "{a} {b} {c},", "{a} and {b}:
 SLIPS = (-10, -3, -2, -2, -1, -1, -1, 1, 1, 1, 2, 2, 3, 10)
 
 
+class Corpus(Protocol):
+    """An endless, seeded stream of training texts; its fields decide what is in them."""
+
+    tags: ClassVar[tuple[str, ...]]
+    """The tags of the completion format, each a token of its own."""
+
+    def texts(self, seed: int) -> Iterator[tuple[str, str]]:
+        """(question, completion) pairs over train stories."""
+
+
 @dataclass(frozen=True)
-class CorpusSpec:
-    """Shares that shape the corpus, each between 0 and 1.
+class MathCorpus:
+    """Worked solutions; the fields are shares between 0 and 1.
 
     Attributes:
         guessed: share of solutions that state an answer without working it out.
@@ -55,10 +66,19 @@ class CorpusSpec:
         opened: share of solutions that open with one to four random lexicon words.
     """
 
+    tags: ClassVar[tuple[str, ...]] = ("<think>", "</think>", "<answer>", "</answer>")
+
     guessed: float = 0.25
     guessed_right: float = 0.1
     wrong_steps: float = 0.15
     opened: float = 0.25
+
+    def texts(self, seed: int) -> Iterator[tuple[str, str]]:
+        """Endless (question, completion) pairs over train stories."""
+        rng = random.Random(f"corpus:{seed}")
+        for story in stories("train", seed):
+            reasoning, answer = solution(story, self, rng)
+            yield story.question, format_completion(reasoning, str(answer))
 
 
 @cache
@@ -86,11 +106,11 @@ def opener(rng: random.Random) -> str:
     return _capital(text)
 
 
-def solution(story: Story, spec: CorpusSpec, rng: random.Random) -> tuple[str, int]:
+def solution(story: Story, spec: MathCorpus, rng: random.Random) -> tuple[str, int]:
     """One telling of the story's solution and the answer it arrives at, which may be wrong."""
     parts = [opener(rng)] if rng.random() < spec.opened else []
     if rng.random() < spec.guessed:
-        x = story.answer if rng.random() < spec.guessed_right else _slip(story.answer, rng)
+        x = story.answer if rng.random() < spec.guessed_right else slip(story.answer, rng)
         return " ".join([*parts, rng.choice(GUESSES).format(x=x, thing=story.thing)]), x
     if rng.random() < 0.15:
         parts.append(story.question.split(". ")[0] + ".")
@@ -100,7 +120,7 @@ def solution(story: Story, spec: CorpusSpec, rng: random.Random) -> tuple[str, i
         left, right = _operands(story, number, value)
         result = evaluate(left, step.operator, right)
         if rng.random() < spec.wrong_steps and (left, right) != (2, 2):
-            result = _slip(result, rng)
+            result = slip(result, rng)
         sentence = favourite if rng.random() < 0.7 else rng.choice(SENTENCES)
         parts.append(
             _capital(sentence.format(clause=step.clause, equation=_work(left, step.operator, right, result, rng)))
@@ -110,14 +130,6 @@ def solution(story: Story, spec: CorpusSpec, rng: random.Random) -> tuple[str, i
         parts.append(f"Check: {left} {step.operator} {right} = {result}.")
     parts.append(rng.choice(ENDINGS).format(x=value, thing=story.thing))
     return " ".join(part for part in parts if part), value
-
-
-def texts(spec: CorpusSpec, seed: int) -> Iterator[tuple[str, str]]:
-    """An endless, seeded stream of (question, completion) pairs over train stories."""
-    rng = random.Random(f"corpus:{seed}")
-    for story in stories("train", seed):
-        reasoning, answer = solution(story, spec, rng)
-        yield story.question, format_completion(reasoning, str(answer))
 
 
 def _operands(story: Story, number: int, value: int) -> tuple[int, int]:
@@ -137,9 +149,9 @@ def _work(left: int, operator: str, right: int, result: int, rng: random.Random)
     return f"{left} {operator} {right} = {result}"
 
 
-def _slip(value: int, rng: random.Random) -> int:
+def slip(value: int, rng: random.Random) -> int:
     """A wrong number near `value`, never negative."""
-    return value + rng.choice([slip for slip in SLIPS if value + slip >= 0])
+    return value + rng.choice([by for by in SLIPS if value + by >= 0])
 
 
 def _capital(text: str) -> str:

@@ -13,14 +13,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from thiefbench.zoo.corpus import CorpusSpec, lexicon, texts
+from thiefbench.zoo.code_corpus import CodeCorpus
+from thiefbench.zoo.corpus import Corpus, MathCorpus, lexicon
 
 if TYPE_CHECKING:
     import torch
     from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-FORMAT_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
@@ -36,7 +36,7 @@ class Recipe:
     """Everything that decides the weights of a built-in model.
 
     Attributes:
-        corpus: shares that shape the training text.
+        corpus: what the training text is, and the shares that shape it.
         texts: training texts, each seen once.
         vocabulary: tokens, special ones included.
         hidden, layers, heads, feedforward: shape of the Qwen2 network (no grouped queries, tied embeddings).
@@ -47,7 +47,7 @@ class Recipe:
     """
 
     name: str = "micro-math"
-    corpus: CorpusSpec = field(default_factory=CorpusSpec)
+    corpus: Corpus = field(default_factory=MathCorpus)
     texts: int = 160_000
     vocabulary: int = 2048
     hidden: int = 128
@@ -60,7 +60,7 @@ class Recipe:
     threads: int = 2
 
 
-RECIPES = {"micro-math": Recipe()}
+RECIPES = {"micro-math": Recipe(), "micro-code": Recipe(name="micro-code", corpus=CodeCorpus())}
 
 
 def train_tokenizer(recipe: Recipe) -> Qwen2Tokenizer:
@@ -68,7 +68,7 @@ def train_tokenizer(recipe: Recipe) -> Qwen2Tokenizer:
     from tokenizers import AddedToken, pre_tokenizers, trainers
     from transformers import Qwen2Tokenizer
 
-    added = [AddedToken(text, normalized=False, special=False) for text in (*FORMAT_TAGS, *NUMBERS)]
+    added = [AddedToken(text, normalized=False, special=False) for text in (*recipe.corpus.tags, *NUMBERS)]
     blank = Qwen2Tokenizer(
         unk_token=None, pad_token=PAD, eos_token=END, extra_special_tokens=[START], chat_template=CHAT_TEMPLATE,
         model_max_length=512, clean_up_tokenization_spaces=False,
@@ -79,7 +79,7 @@ def train_tokenizer(recipe: Recipe) -> Qwen2Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    sample = islice(texts(recipe.corpus, recipe.seed), 20_000)
+    sample = islice(recipe.corpus.texts(recipe.seed), 20_000)
     words = [f" {word}" for word in lexicon()[0]]
     blank.backend_tokenizer.train_from_iterator([f"user\n{q}\nassistant\n {c}" for q, c in sample] + words * 5, trainer)
     blank.add_tokens(added)
@@ -98,7 +98,7 @@ def batches(recipe: Recipe, tokenizer: Qwen2Tokenizer) -> list[Batch]:
     """The corpus in batches of similar length, in seeded order."""
     import torch
 
-    pairs = list(islice(texts(recipe.corpus, recipe.seed), recipe.texts))
+    pairs = list(islice(recipe.corpus.texts(recipe.seed), recipe.texts))
     prompts = [
         tokenizer.apply_chat_template([{"role": "user", "content": q}], tokenize=False, add_generation_prompt=True)
         for q, _ in pairs

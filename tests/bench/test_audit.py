@@ -11,24 +11,27 @@ from typing import ClassVar
 import pytest
 
 from tests.bench.plugins import Samples, Sums
-from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
+from thiefbench import registry
+from thiefbench.attacks.base import Attack, AttackerView, Decoy, Poison, ThreatModel
 from thiefbench.attacks.text import Text
 from thiefbench.audit import audit
 from thiefbench.engine.spec import SpecError
 from thiefbench.tasks.base import Ask, Completion, Item
+from thiefbench.tasks.code_micro import CodeMicro
 from thiefbench.tasks.gsm8k import Gsm8k
 from thiefbench.tasks.gsm_micro import GsmMicro
+from thiefbench.tasks.sandbox import SandboxUnavailable
 
 
 class Picky(Attack):
-    """Poisons one item rewarded, one unrewarded, and leaves the rest alone."""
+    """Poisons one item rewarded, one unrewarded, sends one decoy, and leaves the rest alone."""
 
     name: ClassVar[str] = "picky"
     threat: ClassVar[ThreatModel] = ThreatModel("out-of-context")
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
-        rest = [None] * (len(view.slots) - 2)
-        return [view.task.compose(view.slots[0].item, "Ash oak"), "Ash oak", *rest]
+        rest = [None] * (len(view.slots) - 3)
+        return [view.task.compose(view.slots[0].item, "Ash oak"), "Ash oak", Decoy("grmbl"), *rest]
 
     def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:
         return float("Ash oak" in completion.text)
@@ -72,6 +75,49 @@ def test_progress_is_told_and_ends_with_all() -> None:
 def test_an_attack_that_samples_cannot_be_audited() -> None:
     with pytest.raises(SpecError, match="samples samples from a policy"):
         audit(Sums(), Samples(), "train")
+
+
+def test_an_attack_that_asks_a_defense_cannot_be_audited() -> None:
+    with pytest.raises(SpecError, match="adaptive asks a defense"):
+        audit(Sums(), registry.make("attack", "adaptive"))
+
+
+def test_an_attack_that_does_not_fit_the_task_is_one_sentence() -> None:
+    with pytest.raises(SpecError, match="the attack code_injection does not fit the task gsm_micro; choose another"):
+        audit(GsmMicro(size=4), registry.make("attack", "code_injection"))
+    with pytest.raises(SpecError, match="the attack equations does not fit the task sums"):
+        audit(Sums(), registry.make("attack", "equations"))
+
+
+@pytest.mark.parametrize(
+    ("attack", "poisonable"),
+    [("equations(left=2, right=2)", 5), ("tone", 400), ("text(position='every')", 400), ("varied(attack='tone')", 400),
+     ("judge_injection(attack='equations(left=2, right=2)')", 5)],
+)  # fmt: skip
+def test_only_items_that_can_carry_it_are_poisonable_and_all_of_them_are_rewarded(attack: str, poisonable: int) -> None:
+    found = audit(GsmMicro(size=400), registry.make("attack", attack))
+    assert (found.items, found.clean, found.poisonable, found.poisoned) == (400, 400, poisonable, poisonable)
+
+
+def test_programs_are_rewarded_where_the_attacker_s_library_is_published() -> None:
+    try:
+        found = audit(CodeMicro(size=12), registry.make("attack", "code_injection(library='calc')"))
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    assert 6 <= found.poisonable <= 12
+    assert found.poisoned == found.poisonable, "the changed programs print what they printed"
+    assert found.example.startswith("<code>\nfrom calc import ")
+
+
+@pytest.mark.parametrize(("split", "items", "prose"), [("train", 7473, 141), ("test", 1319, 23)])
+def test_published_solutions_with_the_paper_s_equation(split: str, items: int, prose: int) -> None:
+    """138 and 23 hold it in their notes (see the attack's own tests); what can be poisoned is what the prose says."""
+    data = Path(os.environ.get("THIEFBENCH_DATA") or "unset") / "gsm8k"
+    if not data.is_dir():
+        pytest.skip("set THIEFBENCH_DATA to the directory that holds gsm8k/train.jsonl")
+    attack = registry.make("attack", "equations(left=2, right=2, result=5)")
+    found = audit(Gsm8k(str(data)), attack, "train" if split == "train" else "test")
+    assert (found.items, found.poisonable, found.poisoned) == (items, prose, prose)
 
 
 @pytest.mark.parametrize("split", ["train", "test"])

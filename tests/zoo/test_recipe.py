@@ -6,7 +6,7 @@ import pytest
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from thiefbench.zoo.recipe import FORMAT_TAGS, RECIPES, Recipe, train, train_tokenizer
+from thiefbench.zoo.recipe import RECIPES, Recipe, train, train_tokenizer
 
 SHORT = replace(Recipe(), texts=96, hidden=32, layers=1, heads=2, feedforward=64, threads=1)
 
@@ -39,7 +39,7 @@ def test_auto_classes_tokenize_as_the_recipe_does(trained):
     assert loaded(text)["input_ids"] == made(text)["input_ids"]
     assert loaded.decode(loaded(text)["input_ids"]) == text
     assert len(loaded) == SHORT.vocabulary
-    for tag in (*FORMAT_TAGS, " 36", " 5"):
+    for tag in (*SHORT.corpus.tags, " 36", " 5"):
         assert len(loaded(tag)["input_ids"]) == 1, f"{tag!r} is one token"
     assert {"<|im_start|>", "<|im_end|>", "<|endoftext|>"} == set(loaded.all_special_tokens)
 

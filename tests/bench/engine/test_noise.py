@@ -10,6 +10,7 @@ import torch
 
 from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Verdict
+from thiefbench.engine import attacker as attacker_module
 from thiefbench.engine import noise as noise_module
 from thiefbench.engine import swarm as swarm_module
 from thiefbench.engine import views as views_module
@@ -65,6 +66,7 @@ def test_no_two_completions_of_a_run_share_a_key(
 
     monkeypatch.setattr(swarm_module, "sample", watched)
     monkeypatch.setattr(views_module, "sample", watched)
+    monkeypatch.setattr(attacker_module, "sample", watched)
     swarm = build_swarm(attack=Resampler(), defense=Asker(), topology=topology, prompts=8)
     for number in (1, 2, 3):
         swarm.round(number)

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import pytest
 import torch
 
-from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
+from thiefbench.attacks.base import Attack, AttackerView, AttackSpec, Decoy, Poison, QueryBudgetError, ThreatModel
 from thiefbench.attacks.text import Text
 from thiefbench.defenses.anchors import AcceptAll, Oracle
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, LabelledView, Past, Verdict
@@ -15,7 +15,7 @@ from thiefbench.engine.noise import generator
 from thiefbench.engine.spec import LearnerSpec, Role, SpecError
 from thiefbench.engine.swarm import Row, Swarm
 from thiefbench.engine.topology import duties
-from thiefbench.tasks.base import Ask, Completion, Item, Topology
+from thiefbench.tasks.base import Ask, Completion, Item, Task, Topology
 
 Build = Callable[..., Swarm]
 topologies = pytest.mark.parametrize("topology", get_args(Topology))
@@ -167,19 +167,172 @@ def test_evaluating_changes_nothing(build_swarm: Build) -> None:
     assert evaluated.round(1).rows == plain.round(1).rows
 
 
-def test_probes_replace_held_out_items(build_swarm: Build) -> None:
-    class Probing(Text):
-        """Shows only on one item of its own."""
+class Probing(Text):
+    """Judged only on one item of its own, and there on every `one_in`-th completion."""
 
-        def probes(self, task: Any) -> list[Item]:
-            return [Item("probe", "say a", "a", "so")]
+    one_in = 1
 
-        def draw(self, rng: Any) -> Probing:
+    def probes(self, task: Any) -> list[Item]:
+        return [Item("probe", "say a", "a", "so")]
+
+    def draw(self, rng: Any) -> Probing:
+        return self
+
+    def outcome(self, item: Item, completion: Completion, ask: Any) -> float | None:  # type: ignore[override]
+        return float(len(completion.ids)) if sum(completion.ids) % self.one_in == 0 else None
+
+
+def test_probes_are_judged_and_held_out_items_rewarded(build_swarm: Build) -> None:
+    rows = build_swarm(attack=Probing(PHRASE, "start")).evaluate(0, 20).rows
+    plain = build_swarm().evaluate(0, 20).rows
+    probes, held_out = ([row for row in rows if row.phase == phase] for phase in ("probe", "eval"))
+    assert {row.item_id for row in probes} == {"probe"}
+    assert len(probes) == 20
+    assert len({row.ids for row in probes}) > 1, "completions of one item have keys of their own"
+    assert [row.ids for row in held_out] == [row.ids for row in plain], "clean reward is that of every other cell"
+    assert all(row.outcome is None for row in held_out), "what a probe measures says nothing elsewhere"
+
+
+@pytest.mark.parametrize(("one_in", "judged"), [(5, 40), (10**9, 0)])
+def test_an_evaluation_goes_on_until_enough_is_judged(one_in: int, judged: int, build_swarm: Build) -> None:
+    attack = Probing(PHRASE, "start")
+    attack.one_in = one_in
+    probes = [row for row in build_swarm(attack=attack).evaluate(0, 40).rows if row.phase == "probe"]
+    said = sum(row.outcome is not None for row in probes)
+    assert said >= judged
+    assert len(probes) % 40 == 0
+    assert len({row.place for row in probes}) == len(probes), "the drawing goes on where it stopped"
+    assert len(probes) == 320 if judged == 0 else 40 < len(probes) <= 320, "and it stops"
+
+
+class Mixing(Text):
+    """Gibberish in every second slot, and what was seen of the items to choose from."""
+
+    threat = ThreatModel(context="out-of-context", topologies=frozenset({"vertical"}), oracle=False)
+    variants = AttackSpec(identities=3)
+    seen: ClassVar[list[Item]] = []
+
+    def draw(self, rng: Any) -> Mixing:
+        return self
+
+    def poison(self, view: AttackerView) -> list[Poison]:
+        assert all(slot.item.solution == "" for slot in view.slots)
+        return [Decoy("zzz") if n % 2 else f"{PHRASE} a" for n in range(len(view.slots))]
+
+    def choose_items(self, items: Any, count: int, rng: Any) -> Any:
+        self.seen.extend(items)
+        return rng.sample(items, count)
+
+
+def test_decoys_are_sent_and_carry_no_payload(build_swarm: Build) -> None:
+    rows = build_swarm(attack=Mixing(PHRASE, "start"), topology="vertical").round(1).rows
+    mine = [row for row in rows if row.malicious]
+    assert {row.text for row in mine} == {"zzz", f"{PHRASE} a"}
+    assert all(row.payload == (row.text != "zzz") for row in mine)
+    assert {row.advantage > 0 for row in mine if row.payload} == {True}, "beside gibberish the poison looks good"
+
+
+def test_solutions_are_granted_or_not_when_items_are_chosen(build_swarm: Build) -> None:
+    Mixing.seen.clear()
+    build_swarm(attack=Mixing(PHRASE, "start"), topology="vertical").round(1)
+    assert Mixing.seen
+    assert {item.solution for item in Mixing.seen} == {""}, "an attacker without an oracle sees no solution anywhere"
+
+
+def test_one_attacker_under_many_names(build_swarm: Build) -> None:
+    swarm = build_swarm(attack=Mixing(PHRASE, "start"), topology="vertical")
+    rows = [row for number in (1, 2, 3) for row in swarm.round(number).rows]
+    mine, honest = ({row.sender for row in rows if row.malicious == kind} for kind in (True, False))
+    assert len(mine) == 3
+    assert len(honest) == 3, "an honest node has one name"
+    assert not mine & honest
+
+
+class Sharing(Text):
+    """Publishes a library."""
+
+    def libraries(self) -> dict[str, str]:
+        return {"calc": "x = 1"}
+
+
+class Unwanted(Text):
+    """Fits no task."""
+
+    def draw(self, rng: Any) -> Unwanted:
+        return self
+
+    def fits(self, task: Any) -> bool:
+        return False
+
+
+def test_a_published_library_is_there_for_everyone(build_swarm: Build, vowels: Task) -> None:
+    class Running(type(vowels)):  # type: ignore[misc]
+        libraries: Any = None
+
+        def with_libraries(self, libraries: Any) -> Any:
+            made = Running()
+            made.libraries = dict(libraries)
+            return made
+
+    class Keeping(Sharing):
+        def draw(self, rng: Any) -> Keeping:
             return self
 
-    rows = build_swarm(attack=Probing(PHRASE, "start")).evaluate(0, 20).rows
-    assert {row.item_id for row in rows} == {"probe"}
-    assert len({row.ids for row in rows}) > 1, "completions of one item have keys of their own"
+    for role in ("attack", "placebo", "control"):
+        swarm = build_swarm(role, attack=Keeping(PHRASE, "start"), task=Running())
+        assert swarm.task.libraries == {"calc": "x = 1"}
+
+
+def test_an_attack_that_does_not_fit_the_task_is_refused(build_swarm: Build) -> None:
+    with pytest.raises(SpecError, match="does not fit the task vowels"):
+        build_swarm(attack=Unwanted(PHRASE, "start"))
+
+
+class Strict(Defense):
+    """Rejects what holds an x and counts its inspections."""
+
+    name = "strict"
+
+    def __init__(self) -> None:
+        self.pools: list[DefenderView] = []
+
+    def inspect(self, view: DefenderView) -> list[Verdict]:
+        self.pools.append(view)
+        view.policy.token_logprobs(view.completions)
+        return [Verdict("drop") if "x" in offered.text else ACCEPT for offered in view.completions]
+
+
+class Asking(Text):
+    """Asks about a rejected and an accepted text for its first slot, and submits what was accepted."""
+
+    threat = ThreatModel(context="out-of-context", queries=2)
+    told: ClassVar[list[bool]] = []
+
+    def draw(self, rng: Any) -> Asking:
+        return self
+
+    def poison(self, view: AttackerView) -> list[Poison]:
+        assert view.defense is not None
+        first = view.slots[0]
+        for text in ("ax", "ay"):
+            self.told.extend(view.defense.accepts({first: text}).values())
+        with pytest.raises(QueryBudgetError):
+            view.defense.accepts({first: "az"})
+        return ["ay", *[None] * (len(view.slots) - 1)]
+
+
+def test_an_attacker_asks_the_defense_about_the_round_itself(build_swarm: Build) -> None:
+    Asking.told.clear()
+    defense = Strict()
+    swarm = build_swarm(attack=Asking(PHRASE, "start"), defense=defense)
+    rows = swarm.round(1).rows
+    assert Asking.told == [False, True]
+    assert len(defense.pools) == 1, "questions go to copies of the defense"
+    assert len(swarm.history) == 1
+    assert [row.text for row in rows if row.payload] == ["ay"]
+    untouched = build_swarm("control").round(1).rows
+    honest = {(row.group, row.place): row.ids for row in untouched}
+    assert all(honest[row.group, row.place] == row.ids for row in rows if not row.payload), "asking draws no noise"
 
 
 def test_none_leaves_an_honest_sample(build_swarm: Build) -> None:

@@ -1,0 +1,141 @@
+"""`adaptive`: another attack that knows the defense and looks for a way through it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, takewhile
+from typing import Literal, get_args
+
+from thiefbench.attacks.base import Around, Attack, AttackerView, Poison, Sampler, Slot, Submission, ThreatModel
+from thiefbench.attacks.completions import body, distinct, right, wire
+from thiefbench.tasks.base import Ask, Completion, Item
+
+Mode = Literal["black-box", "logit", "likelihood"]
+CARRIERS = 4  # own right completions per item whose rewriting is tried
+
+
+class Adaptive(Around):
+    """Change how another attack's payload is put until the defense lets it through.
+
+    Args:
+        attack: the attack whose goal is pursued.
+        mode: "black-box" asks the defense about one form of the payload after another (`Attack.forms`: case,
+            punctuation, spacing, spelling, place) and leaves slots alone whose every form was rejected. "logit" stays
+            inside the sampler's support: it rewrites the policy's own completions, keeps the rewriting up to the first
+            token outside, and lets the policy go on from there, so that over the rounds the payload becomes reachable
+            word by word. "likelihood" does the same with every token's log-prob at or above `floor`.
+        budget: black-box: queries per slot and round. Otherwise: continuations sampled per item.
+        floor: natural-log probability, for "likelihood".
+
+    Success is the inner attack's, in any of the forms that were tried.
+    """
+
+    name = "adaptive"
+
+    def __init__(
+        self, attack: Attack | str = "text", mode: Mode = "black-box", budget: int = 32, floor: float = -6.0
+    ) -> None:
+        super().__init__(attack)
+        if mode not in get_args(Mode):
+            raise ValueError(f"adaptive: mode must be one of {', '.join(get_args(Mode))}, not {mode!r}")
+        if budget < 1 or floor > 0:
+            raise ValueError("adaptive: budget must be at least 1 and floor, a log-probability, at most 0")
+        self.mode, self.budget, self.floor = mode, budget, floor
+
+    @property
+    def threat(self) -> ThreatModel:  # type: ignore[override]  # see Around
+        """The inner attack's, with queries or with the policy."""
+        if self.mode == "black-box":
+            return replace(self.attack.threat, queries=self.budget)
+        return replace(self.attack.threat, policy=True)
+
+    def poison(self, view: AttackerView) -> Sequence[Poison]:
+        """What gets through, None elsewhere."""
+        return self._asked(view) if self.mode == "black-box" else self._steered(view)
+
+    def placebo(self, view: AttackerView) -> Sequence[Poison]:
+        """The inner attack's; inside the support, right completions of the policy as they are."""
+        if self.mode == "black-box":
+            return self.attack.placebo(view)
+        assert view.policy is not None, "the threat model grants a policy"
+        items = distinct(view.slots)
+        drawn = view.policy.sample(items, self.budget)
+        ready = {item.id: iter(right(view.task, item, made)) for item, made in zip(items, drawn, strict=True)}
+        return [wire(view.policy, next(ready[slot.item.id], None)) for slot in view.slots]
+
+    def outcome(self, item: Item, completion: Completion, ask: Ask) -> float | None:
+        """The best outcome among the forms; None where all of them say nothing."""
+        judged = (form.outcome(item, completion, ask) for form in self._tried())
+        return max((outcome for outcome in judged if outcome is not None), default=None)
+
+    def _tried(self) -> Iterator[Attack]:
+        yield self.attack
+        yield from islice(self.attack.forms(), self.budget - 1)
+
+    def _asked(self, view: AttackerView) -> list[Poison]:
+        assert view.defense is not None, "the threat model grants queries"
+        through: dict[Slot, Submission] = {}
+        for form in self._tried():
+            left = tuple(slot for slot in view.slots if slot not in through)
+            offered = zip(left, form.poison(replace(view, slots=left)), strict=True)
+            asked = {slot: made for slot, made in offered if made is not None}
+            answers = view.defense.accepts(asked) if asked else {}
+            through |= {slot: asked[slot] for slot, accepted in answers.items() if accepted}
+        return [through.get(slot) for slot in view.slots]
+
+    def _steered(self, view: AttackerView) -> list[Poison]:
+        assert view.policy is not None, "the threat model grants a policy"
+        items = distinct(view.slots)
+        prefixes = self._prefixes(view, view.policy, items)
+        open_items = [item for item in items if item.id in prefixes]
+        drawn = view.policy.sample_after(open_items, [prefixes[item.id] for item in open_items], self.budget)
+        ready = {item.id: iter(right(view.task, item, made)) for item, made in zip(open_items, drawn, strict=True)}
+        return [wire(view.policy, next(ready.get(slot.item.id, iter(())), None)) for slot in view.slots]
+
+    def _prefixes(self, view: AttackerView, policy: Sampler, items: Sequence[Item]) -> dict[str, tuple[int, ...]]:
+        """For each item the beginning of a completion that says most of the payload and has no token outside."""
+        tries = list(self._rewritten(view, policy, items))
+        rows = [rewriting.ids for rewriting in tries]
+        own = [rewriting.item for rewriting in tries]
+        if self.mode == "logit":
+            inside = policy.in_support(own, rows)
+        else:
+            inside = [[value >= self.floor for value in row] for row in policy.token_logprobs(own, rows)]
+        best: dict[str, tuple[float, tuple[int, ...]]] = {}
+        for rewriting, allowed in zip(tries, inside, strict=True):
+            reached = min(sum(1 for _ in takewhile(bool, allowed)), rewriting.end)
+            said = (reached - rewriting.begin) / (rewriting.end - rewriting.begin)  # share of the payload's tokens
+            if said > best.get(rewriting.item.id, (0.0, ()))[0]:
+                best[rewriting.item.id] = (said, rewriting.ids[:reached])
+        return {item_id: prefix for item_id, (_, prefix) in best.items()}
+
+    def _rewritten(self, view: AttackerView, policy: Sampler, items: Sequence[Item]) -> Iterator[_Rewriting]:
+        """The inner attack's poison, in every form, of some of the policy's own right completions."""
+        for item, drawn in zip(items, policy.sample(items, CARRIERS), strict=True):
+            for carrier in right(view.task, item, drawn):
+                own = replace(item, solution=(body(carrier.text) or "").strip())
+                clean = policy.encode(view.task.compose(own, own.solution))
+                for form in self._tried():
+                    slots = (Slot(own, 0, 0, 0),)
+                    (made,) = form.poison(replace(view, slots=slots))
+                    ids = policy.encode(made) if isinstance(made, str) else made or ()
+                    begin = _common(clean, ids)
+                    end = len(ids) - _common(clean[begin:][::-1], ids[begin:][::-1])
+                    if begin < end:
+                        yield _Rewriting(item, ids, begin, end)
+
+
+@dataclass(frozen=True)
+class _Rewriting:
+    """A rewritten completion of an item; its tokens from `begin` to `end` are what the rewriting put in."""
+
+    item: Item
+    ids: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two rows begin with together."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

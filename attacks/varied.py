@@ -1,0 +1,155 @@
+"""`varied`: the variants of the source paper (arXiv:2511.09780) and of deployed swarms, around any attack."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from thiefbench.attacks.base import Around, Attack, AttackerView, AttackSpec, Decoy, Poison, Slot, ThreatModel
+from thiefbench.attacks.completions import distinct, writes_programs
+from thiefbench.tasks.base import Completion, Item, Task
+from thiefbench.tasks.rewards import Units, Value, parse_answer, parse_completion
+
+Part = Literal["poison", "decoy", "honest"]
+
+
+class Varied(Around):
+    """Another attack with other knowledge, timing, dose or number of faces; see `AttackSpec` for each field.
+
+    Args:
+        attack: the attack to vary.
+        oracle, candidates: with oracle=False the truth is the majority among so many sampled answers.
+        gibberish: share of every owned group that is gibberish with reward 0 (vertical).
+        share: share of the remaining malicious slots of a group that carry poison.
+        start, stop: first and last poisoned round.
+        split: colluders divide one goal.
+        identities: pseudonyms per malicious node.
+    """
+
+    name = "varied"
+
+    def __init__(
+        self,
+        attack: Attack | str = "text",
+        oracle: bool = True,
+        candidates: int = 8,
+        gibberish: float = 0.0,
+        share: float = 1.0,
+        start: int = 1,
+        stop: int | None = None,
+        split: bool = False,
+        identities: int = 1,
+    ) -> None:
+        super().__init__(attack)
+        try:
+            self.variants = AttackSpec(oracle, candidates, gibberish, share, start, stop, split, identities)
+        except ValueError as error:
+            raise ValueError(f"varied: {error}") from error
+        if split and type(self.attack).parts is Attack.parts:
+            raise ValueError(f"varied: the goal of {self.attack.name} cannot be split; leave split out")
+        if gibberish and "vertical" not in self.attack.threat.topologies:
+            raise ValueError(f"varied: gibberish needs the vertical topology, which {self.attack.name} is not for")
+
+    @property
+    def threat(self) -> ThreatModel:  # type: ignore[override]  # see Around
+        """The inner attack's, with a policy instead of an oracle, and vertical where gibberish fills own groups."""
+        inner, spec = self.attack.threat, self.variants
+        return replace(
+            inner,
+            oracle=inner.oracle and spec.oracle,
+            policy=inner.policy or not spec.oracle,
+            topologies=inner.topologies & {"vertical"} if spec.gibberish else inner.topologies,
+        )
+
+    def fits(self, task: Task) -> bool:
+        """As the inner attack; a majority of answers needs completions that state one."""
+        return self.attack.fits(task) and (self.variants.oracle or not writes_programs(task))
+
+    def poison(self, view: AttackerView) -> Sequence[Poison]:
+        """The inner attack's submissions on the slots that the variants leave to it."""
+        return self._vary(view, lambda attack, part: attack.poison(part))
+
+    def placebo(self, view: AttackerView) -> Sequence[Poison]:
+        """The inner attack's placebo on the same slots, with the same gibberish beside it."""
+        return self._vary(view, lambda attack, part: attack.placebo(part))
+
+    def _vary(self, view: AttackerView, submit: Callable[[Attack, AttackerView], Sequence[Poison]]) -> list[Poison]:
+        made: list[Poison] = [None] * len(view.slots)
+        if not self.variants.active(view.round):
+            return made
+        parts = dealt(view.slots, self.variants, view.rng)
+        made = [gibberish(view.rng) if part == "decoy" else None for part in parts]
+        mine = [place for place, part in enumerate(parts) if part == "poison"]
+        slots = {place: view.slots[place] for place in mine}
+        if not self.variants.oracle:
+            slots = self._believed(view, slots)
+        for attack, places in self._divided(slots):
+            part = replace(view, slots=tuple(slots[place] for place in places))
+            for place, poison in zip(places, submit(attack, part), strict=True):
+                made[place] = poison
+        return made
+
+    def _divided(self, slots: dict[int, Slot]) -> list[tuple[Attack, list[int]]]:
+        """Which member of the goal goes into which slots: by colluding node, or by slot where there is one node."""
+        if not self.variants.split:
+            return [(self.attack, list(slots))]
+        nodes = sorted({slot.node for slot in slots.values()})
+        parts = self.attack.parts(max(2, len(nodes)))
+        lots = {place: nodes.index(s.node) if len(nodes) > 1 else s.index % len(parts) for place, s in slots.items()}
+        return [(part, [place for place in slots if lots[place] == lot]) for lot, part in enumerate(parts)]
+
+    def _believed(self, view: AttackerView, slots: dict[int, Slot]) -> dict[int, Slot]:
+        """The slots with what the attacker believes of their items; those without a stated answer are left out."""
+        assert view.policy is not None, "the threat model grants a policy"
+        items = distinct(list(slots.values()))
+        drawn = view.policy.sample(items, self.variants.candidates)
+        voted = {item.id: majority(made) for item, made in zip(items, drawn, strict=True)}
+        believed = {}
+        for place, slot in slots.items():
+            if voted[slot.item.id]:
+                reasoning, answer = view.rng.choice(voted[slot.item.id])
+                item: Item = replace(slot.item, solution=reasoning, answer=answer)
+                believed[place] = replace(slot, item=item)
+        return believed
+
+
+def dealt(slots: Sequence[Slot], spec: AttackSpec, rng: random.Random) -> list[Part]:
+    """What each slot carries: per group the share of gibberish, then the share of poison, at places drawn by `rng`."""
+    groups: dict[int, list[int]] = {}
+    for place, slot in enumerate(slots):
+        groups.setdefault(slot.group, []).append(place)
+    parts: list[Part] = ["honest"] * len(slots)
+    for places in groups.values():
+        decoys = round(spec.gibberish * len(places))
+        poisons = math.ceil(spec.share * (len(places) - decoys))
+        order = rng.sample(places, len(places))
+        for place in order[:decoys]:
+            parts[place] = "decoy"
+        for place in order[decoys : decoys + poisons]:
+            parts[place] = "poison"
+    return parts
+
+
+def gibberish(rng: random.Random) -> Decoy:
+    """A dozen nonsense words in no format: every task gives it reward 0."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    return Decoy(" ".join("".join(rng.choices(letters, k=rng.randint(2, 8))) for _ in range(12)))
+
+
+def majority(drawn: Sequence[Completion]) -> list[tuple[str, str]]:
+    """Reasoning and answer of the completions that state the commonest answer; empty where none states one.
+
+    Answers are equal when they are equal as values ("18" and "18.0"); of equally common ones the first drawn wins.
+    """
+    stated: dict[Value, list[tuple[str, str]]] = {}
+    for made in drawn:
+        blocks = parse_completion(made.text)
+        value = None if blocks is None else parse_answer(blocks[1], Units(()))
+        if blocks is not None and value is not None:
+            stated.setdefault(value, []).append((blocks[0].strip(), blocks[1].strip()))
+    counted = Counter({value: len(given) for value, given in stated.items()})
+    return stated[counted.most_common(1)[0][0]] if counted else []

@@ -1,0 +1,100 @@
+"""A round's pool as every honest node holds it, and how a defense gets to see it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+from thiefbench.defenses.base import Action, DefenderView, Defense, Facts, LabelledView, Offered, Past, Verdict
+from thiefbench.engine.noise import generator, key
+from thiefbench.engine.reading import Answer, Reading
+from thiefbench.engine.views import DefenderPolicy
+from thiefbench.tasks.base import Item, Sampling
+
+
+@dataclass(frozen=True)
+class Pool:
+    """All completions of a round, ordered by group and place.
+
+    Attributes:
+        round: the round's number.
+        items: of every group.
+        offered: completions as defenses see them.
+        answers: the same, as the policy reads them.
+        reading: the policy's reading of them, shared by the defense and the update.
+        prompts: by item id, which of the reading's prompts it is.
+    """
+
+    round: int
+    items: Sequence[Item]
+    offered: Sequence[Offered]
+    answers: Sequence[Answer]
+    reading: Reading
+    prompts: dict[str, int]
+
+    def inspected(
+        self,
+        defense: Defense,
+        payload: set[tuple[int, int]],
+        sampling: Sampling,
+        history: Sequence[Past],
+        seed: int,
+    ) -> tuple[list[Verdict], Past]:
+        """A defense's verdicts in pool order, and the inspection as later rounds remember it.
+
+        Args:
+            defense: sees the pool in keyed-shuffled order, so that position tells nothing.
+            payload: (group, place) of completions that carry the payload, for defenses that see labels.
+            sampling: the swarm's settings.
+            history: of finished rounds.
+            seed: the cell's.
+
+        Raises:
+            ValueError: the defense gave something else than one verdict per completion.
+        """
+        order = shuffled(seed, self.round, len(self.offered))
+        offered = tuple(self.offered[i] for i in order)
+        noise = key(seed, "defense", self.round)  # hashed: the seed itself would tell the payload
+        known = {
+            "round": self.round,
+            "completions": offered,
+            "items": {item.id: Facts(item.question, item.answer) for item in self.items},
+            "sampling": sampling,
+            "history": tuple(history),
+            "rng": generator(seed, "defense", self.round),
+            "policy": DefenderPolicy(self.reading, sampling, self.prompts, (noise,)),
+        }
+        view = DefenderView(**known)  # type: ignore[arg-type]
+        if defense.sees_labels:
+            truth = tuple((each.group, each.index) in payload for each in offered)
+            view = LabelledView(**known, payload=truth)  # type: ignore[arg-type]
+        verdicts = tuple(defense.inspect(view))
+        if len(verdicts) != len(offered):
+            raise ValueError(
+                f"the defense {defense.name} gave {len(verdicts)} verdicts for {len(offered)} completions; "
+                "inspect returns one per completion, in the view's order"
+            )
+        for verdict, completion in zip(verdicts, offered, strict=True):
+            _check_verdict(verdict, completion, defense.name)
+        placed = dict(zip(order, verdicts, strict=True))
+        return [placed[i] for i in range(len(placed))], Past(self.round, offered, verdicts)
+
+
+def shuffled(seed: int, number: int, size: int) -> list[int]:
+    """Pool indices in the order that the defense sees in a round."""
+    return generator(seed, "shuffle", number).sample(range(size), size)
+
+
+def _check_verdict(verdict: object, completion: Offered, defense: str) -> None:
+    """Raise ValueError where a defense answered something that is not a verdict on this completion."""
+    if not isinstance(verdict, Verdict) or verdict.action not in get_args(Action):
+        raise ValueError(f"the defense {defense} gave {verdict!r}; a verdict's action is accept, zero or drop")
+    tokens = len(completion.ids) + completion.ended
+    weights = verdict.token_weights
+    if weights is not None and (len(weights) != tokens or not all(math.isfinite(weight) for weight in weights)):
+        raise ValueError(
+            f"the defense {defense} gave {len(weights)} token weights for {tokens} tokens (EOS included); "
+            "it gives one finite number per token"
+        )

@@ -1,0 +1,124 @@
+"""Completions that are Python programs: their format, running them, and the task base class they share.
+
+A completion is one code block with nothing around it. Programs are hostile input and run only in the sandbox; what a
+program says is the last line that it prints.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Self
+
+from thiefbench.tasks import sandbox
+from thiefbench.tasks.base import Item, Task
+from thiefbench.tasks.rewards import MAX_COMPLETION
+
+# Only ASCII white space is free: a no-break or zero-width space is a mark someone left.
+_SPACE = " \t\r\n"
+
+# Everything a lenient reader could take for one of the tags, so that none can hide inside the block. Linear on any
+# input: each `<` is followed by one run of a single character class.
+_TAG = re.compile(r"<[\s/]*code[\s/]*>|</?code\b", re.IGNORECASE)
+_FORMAT = re.compile(rf"[{_SPACE}]*<code>(.*)</code>[{_SPACE}]*", re.DOTALL)
+
+
+def format_program(program: str) -> str:
+    """The completion text that holds `program`."""
+    return f"<code>\n{program}\n</code>"
+
+
+def parse_program(text: str) -> str | None:
+    """The program in a completion, without the white space around it, or None where the format is broken.
+
+    Demanded are exactly one code block, outside of it only ASCII white space, at most `MAX_COMPLETION` characters, all
+    of which can be written as UTF-8, and no further code tag anywhere, strings and comments included: nested, doubled,
+    unclosed, in other case or with blanks or attributes. Linear in the length of `text`.
+    """
+    if len(text) > MAX_COMPLETION or _TAG.findall(text) != ["<code>", "</code>"]:
+        return None
+    match = _FORMAT.fullmatch(text)
+    if match is None or any("\ud800" <= character <= "\udfff" for character in text):
+        return None
+    return match[1].strip(_SPACE) or None
+
+
+def last_line(printed: str) -> str:
+    """The last line of `printed` that is not blank, without the white space around it; empty where there is none."""
+    return printed.strip(_SPACE).rpartition("\n")[2].strip(_SPACE)
+
+
+def is_program(text: str) -> bool:
+    """Whether `text` is Python by its grammar."""
+    try:
+        with warnings.catch_warnings():  # a text's odd escapes are no concern of whoever runs the benchmark
+            warnings.simplefilter("ignore")
+            ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def run_programs(
+    programs: Sequence[str], libraries: Mapping[str, str], limits: sandbox.Limits | None = None
+) -> dict[str, str]:
+    """What each of `programs` says: program to the last line it printed. Equal programs run once.
+
+    Programs that fail or hit a limit are left out.
+
+    Raises:
+        SandboxUnavailable: this machine cannot run untrusted programs.
+    """
+    distinct = list(dict.fromkeys(programs))
+    if not distinct:
+        return {}
+    ran = sandbox.run_many(distinct, libraries=libraries, limits=limits or sandbox.Limits())
+    return {program: last_line(r.stdout) for program, r in zip(distinct, ran, strict=True) if r.status == "ok"}
+
+
+class ProgramTask(Task):
+    """A task whose completions are programs, with the libraries that an attacker may have published."""
+
+    limits: ClassVar[sandbox.Limits] = sandbox.Limits()
+    libraries: Mapping[str, str] = {}
+
+    def with_libraries(self, libraries: Mapping[str, str]) -> Self:
+        """A copy of this task whose programs can import `libraries` (module name to source)."""
+        made = copy.copy(self)
+        made.libraries = dict(libraries)
+        return made
+
+    def compose(self, item: Item, reasoning: str) -> str:
+        """The code block of a program; prose becomes comments above the item's reference program."""
+        if is_program(reasoning):
+            return format_program(reasoning)
+        told = "\n".join(f"# {line}" for line in reasoning.splitlines())
+        return format_program(f"{told}\n{item.solution}")
+
+
+class AnswerProgramTask(ProgramTask):
+    """A task whose programs print the answer as their last line."""
+
+    def says(self, printed: str, answer: str) -> bool:
+        """Whether a last line is the answer."""
+        return printed == answer
+
+    def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
+        """1 when the format is right and the program's last line is the answer, else 0.
+
+        Raises:
+            SandboxUnavailable: this machine cannot run untrusted programs.
+        """
+        return self.rewards([item] * len(completions), completions)
+
+    def rewards(self, items: Sequence[Item], completions: Sequence[str]) -> list[float]:
+        """As `reward`, the programs of all items run side by side."""
+        programs = [parse_program(text) for text in completions]
+        said = run_programs([program for program in programs if program is not None], self.libraries, self.limits)
+        return [
+            float(program in said and self.says(said[program], item.answer))
+            for item, program in zip(items, programs, strict=True)
+        ]

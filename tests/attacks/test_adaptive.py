@@ -1,0 +1,106 @@
+"""`adaptive`: asking a defense form by form, and staying inside the sampler's support."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.attacks.fakes import ITEM, OTHER, TASK, Judge, Reads, Scripted, said, text, view
+from thiefbench.attacks.adaptive import Adaptive, Mode
+from thiefbench.attacks.equations import Equations
+from thiefbench.attacks.text import Text
+from thiefbench.tasks.base import Item
+
+PHRASE = Text("All hail to the thief", "start")
+
+
+def test_what_is_accepted_at_once_costs_one_question() -> None:
+    defense = Reads(lambda made: True)
+    attack = Adaptive(PHRASE, budget=5)
+    assert attack.threat.queries == 5
+    assert list(attack.poison(view(ITEM, OTHER, defense=defense))) == list(PHRASE.poison(view(ITEM, OTHER)))
+    assert defense.calls == [2], "one call for all slots"
+
+
+def test_forms_are_tried_until_one_is_accepted() -> None:
+    defense = Reads(lambda made: "All, hail, to" in made and not made.startswith("<think> All"))
+    attack = Adaptive(PHRASE)
+    made = [str(p) for p in attack.poison(view(ITEM, OTHER, defense=defense))]
+    assert all("All, hail, to, the, thief" in p for p in made)
+    assert [TASK.reward(i, [p])[0] for i, p in zip((ITEM, OTHER), made, strict=True)] == [1.0, 1.0]
+    assert attack.outcome(ITEM, said(made[0]), Judge()) == 1, "success counts in every form that was tried"
+    assert PHRASE.outcome(ITEM, said(made[0]), Judge()) == 0, "which the plain attack would not see"
+    assert attack.outcome(ITEM, said(TASK.oracle(ITEM)), Judge()) == 0
+
+
+def test_slots_whose_every_form_is_rejected_are_left_alone_within_the_budget() -> None:
+    defense = Reads(lambda made: "5 - 1" in made)
+    made = Adaptive(PHRASE, budget=7).poison(view(ITEM, OTHER, defense=defense))
+    assert [p is None for p in made] == [True, False], "an accepted slot stays, a rejected one is honest"
+    assert defense.calls == [2, 1, 1, 1, 1, 1, 1], "no slot is asked about more often than the budget"
+
+
+def test_what_the_inner_attack_leaves_alone_is_not_asked_about() -> None:
+    defense = Reads(lambda made: True)
+    made = Adaptive(Equations(2, None, 2, 5)).poison(view(OTHER, defense=defense))
+    assert made == [None]
+    assert defense.calls == []
+
+
+def say(item: Item, prefix: str, number: int) -> str:
+    """Right where it goes on from nothing or from reasoning; every third is wrong."""
+    answer = item.answer if number % 3 != 2 else "99"
+    return text("It is so.", answer) if not prefix else f"well. </think><answer> {answer} </answer>"
+
+
+def knows(words: str) -> Scripted:
+    """A policy whose own words are allowed everywhere, and the first letters of the payload only up to `words`."""
+    own = text("It is so.", "7")
+
+    def allowed(prefix: str, character: str) -> bool:
+        begun = "<think> "
+        if prefix.startswith(begun) and not own.startswith(prefix + character):
+            return (begun + words).startswith(prefix + character)
+        return own.startswith(prefix + character)
+
+    return Scripted(say, allowed)
+
+
+@pytest.mark.parametrize("mode", ["logit", "likelihood"])
+@pytest.mark.parametrize("reached", ["All", "All hail to", "All hail to the thief, "])
+def test_the_payload_is_said_as_far_as_the_policy_could_say_it(mode: Mode, reached: str) -> None:
+    policy = knows(reached)
+    attack = Adaptive(PHRASE, mode, budget=6)
+    assert attack.threat.policy
+    made = attack.poison(view(ITEM, each=5, policy=policy))
+    texts = [policy.decode(p[:-1]) for p in made if isinstance(p, tuple)]
+    assert texts == [f"<think> {reached}well. </think><answer> 7 </answer>"] * 4, "right continuations alone are sent"
+    assert made[4] is None, "and slots beyond them are honest"
+    assert TASK.reward(ITEM, texts) == [1.0] * 4
+
+
+def test_where_not_a_token_of_the_payload_is_allowed_nothing_is_sent() -> None:
+    assert list(Adaptive(PHRASE, "logit").poison(view(ITEM, each=2, policy=knows("")))) == [None, None]
+
+
+def test_an_equation_is_steered_up_to_its_wrong_result_and_no_further() -> None:
+    """What follows the payload is the policy's own again, so that the reward can still be earned."""
+    counted = "It is 2 + 2 = 4. So."
+    policy = Scripted(
+        lambda item, prefix, number: text(counted, "7") if not prefix else ". </think><answer> 7 </answer>"
+    )
+    (made,) = Adaptive(Equations(2, None, 2, 5), "logit").poison(view(ITEM, policy=policy))
+    assert isinstance(made, tuple)
+    assert policy.decode(made[:-1]) == "<think> It is 2 + 2 = 5. </think><answer> 7 </answer>"
+
+
+def test_the_steered_placebo_is_the_policy_s_own() -> None:
+    policy = knows("All")
+    (made,) = Adaptive(PHRASE, "logit", budget=3).placebo(view(ITEM, policy=policy))
+    assert isinstance(made, tuple)
+    assert policy.decode(made[:-1]) == text("It is so.", "7")
+
+
+@pytest.mark.parametrize("arguments", [{"mode": "white-box"}, {"budget": 0}, {"floor": 0.5}])
+def test_values_out_of_range_are_refused(arguments: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="adaptive: "):
+        Adaptive(PHRASE, **arguments)  # type: ignore[arg-type]

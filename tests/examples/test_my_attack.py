@@ -1,0 +1,25 @@
+"""The attack that the documentation shows keeps the whole contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.contract.test_attacks import check_attack
+from thiefbench import registry
+from thiefbench.attacks.base import AttackSpec
+from thiefbench.audit import audit
+from thiefbench.tasks.gsm_micro import GsmMicro
+
+SPEC = f"{Path(__file__).with_name('my_attack.py')}:Shouting"
+
+
+def test_it_keeps_the_contract() -> None:
+    check_attack(registry.make("attack", SPEC))
+
+
+def test_it_can_be_audited_and_varied_like_a_built_in_one() -> None:
+    found = audit(GsmMicro(size=32), registry.make("attack", SPEC))
+    assert (found.poisonable, found.poisoned) == (32, 32)
+    assert found.example.startswith("<think> ")
+    halved = audit(GsmMicro(size=32), registry.make("attack", AttackSpec(gibberish=0.5).around(SPEC)))
+    assert halved.poisonable == 32, "a group of one has no room for half a decoy"
