@@ -13,13 +13,14 @@ from thiefbench.tasks.base import Completion, Sampling
 
 # A linear layer's last bits depend on very small batch sizes, so a live batch is padded up to this many rows.
 FEWEST_ROWS = 16
+# More rows than this are decoded one batch after another: memory is bounded, and a larger batch is no faster.
+MOST_ROWS = 768
 # Rows are dropped from the batch once this share of it has finished: copying the cache costs about one step.
 COMPACT_AT = 0.25
 # Elements of one stride in `_largest`: with 4 of them, both of its sorts are short at a vocabulary of 2,048.
 STRIDE = 4
 
 
-@torch.inference_mode()
 def sample(
     policy: Policy,
     prompts: Sequence[Sequence[int]],
@@ -42,8 +43,26 @@ def sample(
         Completions in the order of `rows`. The noise depends on nothing but the keys; logits depend on the batch in
         their last bits, so two batch plans agree up to near-ties.
     """
-    if not rows:
-        return []
+    made: list[Completion] = []
+    for start in range(0, len(rows), MOST_ROWS):
+        part = slice(start, start + MOST_ROWS)
+        used = sorted(set(rows[part]))
+        place = {prompt: i for i, prompt in enumerate(used)}
+        asked = [prompts[prompt] for prompt in used]
+        made += _decode(policy, asked, [place[row] for row in rows[part]], keys[part], sampling, logprobs)
+    return made
+
+
+@torch.inference_mode()
+def _decode(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    rows: Sequence[int],
+    keys: Sequence[int],
+    sampling: Sampling,
+    logprobs: bool,
+) -> list[Completion]:
+    """`sample` for rows that are decoded together."""
     count = len(rows)
     filler = [i % count for i in range(count, max(count, FEWEST_ROWS))]
     device = policy.device

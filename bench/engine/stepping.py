@@ -139,7 +139,8 @@ class FusedStepper:
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """See `Stepper.step`."""
         if self.at == self.own[0].shape[3]:
-            self.own = [torch.cat([own, self._buffer(len(tokens), STEPS_PER_BLOCK)], 3) for own in self.own]
+            for number, own in enumerate(self.own):  # one by one: never are two sets of buffers held
+                self.own[number] = torch.cat([own, self._buffer(len(tokens), STEPS_PER_BLOCK)], 3)
         x: torch.Tensor = self.base.embed_tokens(tokens)
         cosine, sine = self.base.rotary_emb(x, self.positions[:, None])  # (rows, 1, head size): the 1 is the heads
         width = x.shape[1:]
@@ -162,7 +163,8 @@ class FusedStepper:
 
     def keep(self, rows: torch.Tensor) -> None:
         """See `Stepper.keep`."""
-        self.own = [own[:, :, :, : self.at].index_select(1, rows) for own in self.own]
+        for number, own in enumerate(self.own):
+            self.own[number] = own[:, :, :, : self.at].index_select(1, rows)
         self.positions = self.positions[rows]
         self._seat(self.prompt[rows])
 

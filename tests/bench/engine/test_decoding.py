@@ -98,6 +98,19 @@ def test_batch_composition_does_not_change_tokens(policy: Policy, prompts: list[
         assert [made.ids for made in part] == [whole[i].ids for i in which], "a row's tokens depend on its key alone"
 
 
+def test_many_rows_are_decoded_in_parts(
+    policy: Policy, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = draw(policy, prompts, range(ROWS), SETTINGS[0])
+    monkeypatch.setattr(decoding, "MOST_ROWS", 20)
+    sizes: list[int] = []
+    prefill = policy.prefill
+    monkeypatch.setattr(policy, "prefill", lambda asked: (sizes.append(len(asked)), prefill(asked))[1])
+    parts = draw(policy, prompts, range(ROWS), SETTINGS[0])
+    assert sizes == [12, 12, 8], "each part runs the prompts it needs"
+    assert [made.ids for made in parts] == [made.ids for made in whole]
+
+
 def test_no_rows_give_no_completions(policy: Policy, prompts: list[list[int]]) -> None:
     assert sample(policy, prompts, [], [], SETTINGS[0]) == []
 
