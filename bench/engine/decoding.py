@@ -14,7 +14,7 @@ from thiefbench.tasks.base import Completion, Sampling
 # A linear layer's last bits depend on very small batch sizes, so a live batch is padded up to this many rows.
 FEWEST_ROWS = 16
 # More rows than this are decoded one batch after another: memory is bounded, and a larger batch is no faster.
-MOST_ROWS = 768
+MOST_ROWS = 512
 # Rows are dropped from the batch once this share of it has finished: copying the cache costs about one step.
 COMPACT_AT = 0.25
 # Elements of one stride in `_largest`: with 4 of them, both of its sorts are short at a vocabulary of 2,048.

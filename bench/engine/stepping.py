@@ -179,10 +179,11 @@ class FusedStepper:
         self.group = int(counts.max())
         order = torch.argsort(place, stable=True)
         first = counts.cumsum(0) - counts
-        self.seat = torch.empty_like(place)
-        self.seat[order] = (
-            place[order] * self.group + torch.arange(len(place), device=place.device) - first[place[order]]
-        )
+        number = torch.empty_like(place)  # of a row within its group
+        number[order] = torch.arange(len(place), device=place.device) - first[place[order]]
+        self.seat = place * self.group + number
+        everyone = torch.arange(len(present) * self.group, device=place.device)
+        self.all_seated = torch.equal(self.seat, everyone)  # no seat is empty, and none has to be looked up
 
     def _attend(self, number: int, queries: torch.Tensor) -> torch.Tensor:
         """Attention of one query per row, shape (rows, heads, size), to its prompt and own tokens: (rows, width)."""
@@ -190,11 +191,10 @@ class FusedStepper:
         length = keys.shape[2]
         own = self.own[number][:, :, :, : self.at + 1]
         rows, repeat = len(queries), self.heads // self.kv_heads
-        grouped = queries.reshape(rows, self.kv_heads, repeat, self.size)
+        grouped = queries.reshape(rows, self.kv_heads, repeat, self.size) * self.scale
 
-        to_prompt = torch.matmul(self._to_seats(grouped), keys.transpose(2, 3)).float() * self.scale
-        to_prompt += self.padding[:, None, None]
-        to_own = torch.matmul(grouped, own[0].transpose(2, 3)).float() * self.scale
+        to_prompt = torch.matmul(self._to_seats(grouped), keys.transpose(2, 3)).float() + self.padding[:, None, None]
+        to_own = torch.matmul(grouped, own[0].transpose(2, 3)).float()
         scores = torch.cat([self._to_rows(to_prompt), to_own], 3).softmax(3).to(queries.dtype)
         from_prompt = torch.matmul(self._to_seats(scores[..., :length]), values)
         return (self._to_rows(from_prompt) + torch.matmul(scores[..., length:], own[1])).reshape(rows, -1)
@@ -202,16 +202,19 @@ class FusedStepper:
     def _to_seats(self, rows: torch.Tensor) -> torch.Tensor:
         """(rows, kv heads, repeat, n) -> (prompts, kv heads, group * repeat, n), zero on empty seats."""
         _, heads, repeat, width = rows.shape
-        seats = rows.new_zeros(len(self.padding) * self.group, heads, repeat, width)
-        seats.index_copy_(0, self.seat, rows)
-        seats = seats.view(-1, self.group, heads, repeat, width).transpose(1, 2)
+        seats = rows
+        if not self.all_seated:
+            seats = rows.new_zeros(len(self.padding) * self.group, heads, repeat, width)
+            seats.index_copy_(0, self.seat, rows)
+        seats = seats.reshape(-1, self.group, heads, repeat, width).transpose(1, 2)
         return seats.reshape(-1, heads, self.group * repeat, width)
 
     def _to_rows(self, seats: torch.Tensor) -> torch.Tensor:
         """The way back from `_to_seats`."""
         _, heads, _, width = seats.shape
         rows = seats.view(-1, heads, self.group, self.heads // self.kv_heads, width).transpose(1, 2)
-        return rows.reshape(-1, heads, self.heads // self.kv_heads, width).index_select(0, self.seat)
+        rows = rows.reshape(-1, heads, self.heads // self.kv_heads, width)
+        return rows if self.all_seated else rows.index_select(0, self.seat)
 
     def _buffer(self, rows: int, steps: int) -> torch.Tensor:
         """Own keys and values of one layer, shape (2, rows, kv heads, steps, size)."""
