@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from thiefbench.engine.noise import gumbel
-from thiefbench.engine.policy import Policy
+from thiefbench.engine.policy import Policy, Prefix
 from thiefbench.engine.stepping import stepper
 from thiefbench.tasks.base import Completion, Sampling
 
@@ -28,6 +28,7 @@ def sample(
     keys: Sequence[int],
     sampling: Sampling,
     logprobs: bool = False,
+    prefix: Prefix | None = None,
 ) -> list[Completion]:
     """Sample one completion per row.
 
@@ -38,6 +39,7 @@ def sample(
         keys: for each completion, its noise key (`noise.key`).
         sampling: temperature, support and length limit.
         logprobs: also return each token's log-prob at the sampler's temperature, over the whole vocabulary.
+        prefix: the prompts where they have been run already, from `Policy.prefill`.
 
     Returns:
         Completions in the order of `rows`. The noise depends on nothing but the keys; logits depend on the batch in
@@ -46,17 +48,21 @@ def sample(
     made: list[Completion] = []
     for start in range(0, len(rows), MOST_ROWS):
         part = slice(start, start + MOST_ROWS)
-        used = sorted(set(rows[part]))
-        place = {prompt: i for i, prompt in enumerate(used)}
-        asked = [prompts[prompt] for prompt in used]
-        made += _decode(policy, asked, [place[row] for row in rows[part]], keys[part], sampling, logprobs)
+        if prefix is None:
+            used = sorted(set(rows[part]))
+            place = {prompt: i for i, prompt in enumerate(used)}
+            with torch.inference_mode():
+                own = policy.prefill([prompts[prompt] for prompt in used])
+            made += _decode(policy, own, [place[row] for row in rows[part]], keys[part], sampling, logprobs)
+        else:
+            made += _decode(policy, prefix, rows[part], keys[part], sampling, logprobs)
     return made
 
 
 @torch.inference_mode()
 def _decode(
     policy: Policy,
-    prompts: Sequence[Sequence[int]],
+    prefix: Prefix,
     rows: Sequence[int],
     keys: Sequence[int],
     sampling: Sampling,
@@ -68,7 +74,6 @@ def _decode(
     device = policy.device
     prompt = torch.tensor([rows[i] for i in (*range(count), *filler)], device=device)
     row_keys = torch.tensor([keys[i] for i in (*range(count), *filler)], device=device)
-    prefix = policy.prefill(prompts)
     batch = stepper(policy, prefix, prompt)
 
     tokens = torch.full((len(prompt), sampling.max_new_tokens), policy.pad, device=device)

@@ -34,6 +34,12 @@ class Pool:
     reading: Reading
     prompts: dict[str, int]
 
+    def with_gradient(self, size: int) -> list[Answer]:
+        """Answers of the groups of `size` with two different rewards: learned from unless the defense prevents it."""
+        rewards = [offered.reward for offered in self.offered]
+        mixed = [len(set(rewards[start : start + size])) > 1 for start in range(0, len(rewards), size)]
+        return [answer for i, answer in enumerate(self.answers) if mixed[i // size]]
+
     def inspected(
         self,
         defense: Defense,

@@ -101,19 +101,28 @@ class Reading:
     Args:
         policy: its weights must not change while the reading is used.
         prompts: token ids; answers name them by position.
-        expected: answers that the update will probably need, which are read with a graph; None expects none.
+        expected: answers that the update will probably need, which are read with a graph; see `expect`.
     """
 
-    def __init__(
-        self, policy: Policy, prompts: Sequence[Sequence[int]], expected: Iterable[Answer] | None = None
-    ) -> None:
+    def __init__(self, policy: Policy, prompts: Sequence[Sequence[int]], expected: Iterable[Answer] = ()) -> None:
         self.policy, self.prompts = policy, prompts
         self._chunk = _sizes(policy.device).chunk
-        self.expected = set(expected or ())
-        if sum(len(ids) for _, ids in self.expected) * _bytes_per_token(policy) > _sizes(policy.device).graphs_kept:
-            self.expected = set()
         self.read: dict[Answer, Chunk] = {}
         self._prefixes: dict[bool, tuple[Prefix, Prefix]] = {}
+        self.expect(expected)
+
+    def expect(self, answers: Iterable[Answer]) -> None:
+        """Read these answers with a graph from now on, unless all the graphs would take too much memory."""
+        self.expected = set(answers)
+        tokens = sum(len(ids) for _, ids in self.expected)
+        if tokens * _bytes_per_token(self.policy) > _sizes(self.policy.device).graphs_kept:
+            self.expected = set()
+
+    def prefix(self) -> Prefix:
+        """All prompts, run once for whoever samples and whoever reads; without gradients."""
+        with torch.enable_grad():
+            self._prefix(graph=True)
+        return self._prefix(graph=False)
 
     def chunks(self, answers: Iterable[Answer]) -> Iterator[Chunk]:
         """Chunks that hold all `answers` that are not empty (and maybe others), each once, for measuring only."""
@@ -193,7 +202,9 @@ class _TokenLogprobs(torch.autograd.Function):
             logprobs = ctx.kept[number] if ctx.kept else _block_logprobs(hidden[block], weight, ctx.temperature)
             slope = gradients[0][block, None] / ctx.temperature
             # d log p_target / d logits = onehot(target) - softmax, times what arrives
-            to_logits = logprobs.exp_().mul_(-slope).scatter_add_(1, targets[block, None], slope).to(weight.dtype)
+            to_logits = logprobs.exp_().mul_(-slope)
+            to_logits[torch.arange(len(slope), device=slope.device), targets[block]] += slope[:, 0]
+            to_logits = to_logits.to(weight.dtype)
             torch.mm(to_logits, weight, out=to_hidden[block])
             to_weight += to_logits.T @ hidden[block]
         ctx.kept = []

@@ -134,16 +134,19 @@ class Swarm:
         owed = duties(self.spec, generator(self.seed, "duties", number))
         items = self._items_of_round(number, owed)
         with clock.phase("sample"):
-            honest = self._honest_offers(number, items, [duty for duty in owed if duty.node < self.honest])
+            distinct = {item.id: item for item in items}
+            reading = Reading(self.policy, [self._prompt(item) for item in distinct.values()])
+            honest = self._honest_offers(number, items, [duty for duty in owed if duty.node < self.honest], reading)
         with clock.phase("attack"):
             mine = sorted((d for d in owed if d.node >= self.honest), key=lambda d: (d.group, d.node, d.index))
-            malicious, payload = self._malicious_offers(number, items, mine, honest)
+            malicious, payload = self._malicious_offers(number, items, mine, honest, reading)
         with clock.phase("gather"):
             received = self._gathered(owed, (*honest, *malicious))
         with clock.phase("reward"):
             rewards = self._rewards(items, received)
         with clock.phase("inspect"):
-            pool = self._pool(number, items, owed, received, rewards)
+            pool = self._pool(number, items, owed, received, rewards, reading)
+            reading.expect(pool.with_gradient(self.spec.group))
             verdicts, past = pool.inspected(self.cohort.defense, payload, self.spec.sampling, self.history, self.seed)
             self.history.append(past)
         with clock.phase("update"):
@@ -266,19 +269,18 @@ class Swarm:
 
         return assign_items(self.spec, owed, draw, choose)
 
-    def _honest_offers(self, number: int, items: Sequence[Item], owed: Sequence[Duty]) -> list[Offer]:
+    def _honest_offers(self, number: int, items: Sequence[Item], owed: Sequence[Duty], reading: Reading) -> list[Offer]:
         keys = [self._key("train", number, d.node, d.position, items[d.group], d.index) for d in owed]
-        groups = sorted({duty.group for duty in owed})
-        place = {group: i for i, group in enumerate(groups)}
-        prompts = [self._prompt(items[group]) for group in groups]
-        done = sample(self.policy, prompts, [place[d.group] for d in owed], keys, self.spec.sampling)
+        place = _places(items)
+        rows = [place[items[d.group].id] for d in owed]
+        done = sample(self.policy, reading.prompts, rows, keys, self.spec.sampling, prefix=reading.prefix())
         return [
             Offer(duty.node, duty.group, duty.place, self._on_the_wire(made))
             for duty, made in zip(owed, done, strict=True)
         ]
 
     def _malicious_offers(
-        self, number: int, items: Sequence[Item], owed: Sequence[Duty], honest: Sequence[Offer]
+        self, number: int, items: Sequence[Item], owed: Sequence[Duty], honest: Sequence[Offer], reading: Reading
     ) -> tuple[list[Offer], set[tuple[int, int]]]:
         """What the colluding nodes send, and which (group, place) of it carries the payload."""
         if not owed:
@@ -291,7 +293,7 @@ class Swarm:
             task=self.task,
             rng=generator(*noise, "attack"),
             policy=AttackerPolicy(self.policy, self.task, self.spec.sampling, noise) if threat.policy else None,
-            defense=self._queries(number, items, owed, honest) if threat.queries else None,
+            defense=self._queries(number, items, owed, honest, reading) if threat.queries else None,
         )
         made = self.attack.poison(view) if self.role == "attack" else self.attack.placebo(view)
         if len(made) != len(owed):
@@ -303,23 +305,21 @@ class Swarm:
                 if self.role == "attack" and not isinstance(poison, Decoy):
                     payload.add((duty.group, duty.place))
         left = [duty for duty, poison in zip(owed, made, strict=True) if poison is None]
-        return [*sent, *self._honest_offers(number, items, left)], payload
+        return [*sent, *self._honest_offers(number, items, left, reading)], payload
 
     def _queries(
-        self, number: int, items: Sequence[Item], owed: Sequence[Duty], honest: Sequence[Offer]
+        self, number: int, items: Sequence[Item], owed: Sequence[Duty], honest: Sequence[Offer], reading: Reading
     ) -> DefenseQueries:
         """The honest nodes' defense, for an attacker to try submissions on in the round's own pool."""
-        others = {(o.group, o.place): o for o in (*honest, *self._honest_offers(number, items, owed))}
+        others = {(o.group, o.place): o for o in (*honest, *self._honest_offers(number, items, owed, reading))}
         whole = [Duty(others[at].node, *at, position=0, index=0) for at in sorted(others)]
         slots = {(d.node, d.group, d.index): (d.group, d.place) for d in owed}
-        reading: Reading | None = None  # the pool hardly changes between questions, so what was read stays read
+        asked_of = Reading(self.policy, reading.prompts)  # the pool hardly changes: what was read stays read
 
         def trial(defense: Defense, asked: Mapping[Place, Submission]) -> dict[Place, Verdict]:
-            nonlocal reading
             tried = {slots[at]: Offer(at[0], *slots[at], self._encode(made)) for at, made in asked.items()}
             received = self._gathered(whole, (others | tried).values())
-            pool = self._pool(number, items, whole, received, self._rewards(items, received), reading)
-            reading = pool.reading
+            pool = self._pool(number, items, whole, received, self._rewards(items, received), asked_of)
             verdicts, _ = pool.inspected(defense, set(tried), self.spec.sampling, self.history, self.seed)
             given = dict(zip(sorted(others), verdicts, strict=True))
             return {at: given[slots[at]] for at in asked}
@@ -339,26 +339,16 @@ class Swarm:
         owed: Sequence[Duty],
         received: Sequence[Received],
         rewards: Sequence[float],
-        reading: Reading | None = None,
+        reading: Reading,
     ) -> Pool:
-        """The round's completions as an honest node holds them.
-
-        Rows of groups with two different rewards will be learned from unless the defense says otherwise, so a new
-        reading expects to be sent back through them.
-        """
-        distinct = {item.id: item for item in items}
-        prompts = {item_id: i for i, item_id in enumerate(distinct)}
+        """The round's completions as an honest node holds them."""
+        prompts = _places(items)
         offered, answers = [], []
         for duty, got, reward in zip(owed, received, rewards, strict=True):
             item, done = items[duty.group], got.completion
             sender = self._sender(number, duty)
             offered.append(Offered(item.id, duty.group, duty.place, sender, done.ids, done.text, done.ended, reward))
             answers.append((prompts[item.id], self._on_the_wire(done)))
-        if reading is None:
-            size = self.spec.group
-            mixed = [len(set(rewards[start : start + size])) > 1 for start in range(0, len(rewards), size)]
-            taught = [answer for i, answer in enumerate(answers) if mixed[i // size]]
-            reading = Reading(self.policy, [self._prompt(item) for item in distinct.values()], taught)
         return Pool(number, items, offered, answers, reading, prompts)
 
     def _sender(self, number: int, duty: Duty) -> str:
@@ -418,6 +408,11 @@ def drawn(attack: Attack, seed: int, spec: SwarmSpec, task: Task) -> Attack:
     if not member.fits(task):
         raise SpecError(f"the attack {attack.name} does not fit the task {task.name}; choose another of the two")
     return member
+
+
+def _places(items: Sequence[Item]) -> dict[str, int]:
+    """The place of each item among the distinct ones, by id."""
+    return {item_id: i for i, item_id in enumerate(dict.fromkeys(item.id for item in items))}
 
 
 def _as_granted(item: Item, oracle: bool) -> Item:

@@ -16,6 +16,7 @@ from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, LabelledView
 from thiefbench.defenses.blacklist import Blacklist
 from thiefbench.defenses.logit import Logit
 from thiefbench.engine.policy import Policy
+from thiefbench.engine.reading import Reading
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.swarm import Row, Swarm
 from thiefbench.engine.topology import Duty
@@ -123,7 +124,8 @@ def live(rows: Sequence[Row], task: GsmMicro, defense: Defense) -> list[Verdict]
         received = [Received(Completion(r.ids, r.text, r.ended), r.refused) for r in pool]
         payload = {(r.group, r.place) for r in pool if r.payload}
         owed = [Duty(r.node, r.group, r.place, 0, 0) for r in pool]
-        gathered = swarm._pool(number, items, owed, received, [r.reward for r in pool])
+        reading = Reading(policy, [swarm._prompt(item) for item in {item.id: item for item in items}.values()])
+        gathered = swarm._pool(number, items, owed, received, [r.reward for r in pool], reading)
         given, past = gathered.inspected(defense, payload, SPEC.sampling, swarm.history, SEED)
         swarm.history.append(past)
         verdicts += given

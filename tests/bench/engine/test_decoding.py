@@ -111,6 +111,13 @@ def test_many_rows_are_decoded_in_parts(
     assert [made.ids for made in parts] == [made.ids for made in whole]
 
 
+def test_prompts_that_were_run_already(policy: Policy, prompts: list[list[int]]) -> None:
+    rows, keys = [i % 12 for i in range(ROWS)], [key("slot", i) for i in range(ROWS)]
+    prefix = policy.prefill(prompts).detached()
+    made = sample(policy, prompts, rows, keys, SETTINGS[0], prefix=prefix)
+    assert [each.ids for each in made] == [each.ids for each in draw(policy, prompts, range(ROWS), SETTINGS[0])]
+
+
 def test_no_rows_give_no_completions(policy: Policy, prompts: list[list[int]]) -> None:
     assert sample(policy, prompts, [], [], SETTINGS[0]) == []
 

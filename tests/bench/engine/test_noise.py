@@ -60,9 +60,9 @@ def test_no_two_completions_of_a_run_share_a_key(
     """Every call of the sampler: honest nodes, the attacker's draws, slots it leaves, the defense's, held-out."""
     keys: list[int] = []
 
-    def watched(policy: Any, prompts: Any, rows: Any, row_keys: Any, *rest: Any) -> list[Completion]:
+    def watched(policy: Any, prompts: Any, rows: Any, row_keys: Any, *rest: Any, **named: Any) -> list[Completion]:
         keys.extend(row_keys)
-        return sample(policy, prompts, rows, row_keys, *rest)
+        return sample(policy, prompts, rows, row_keys, *rest, **named)
 
     monkeypatch.setattr(swarm_module, "sample", watched)
     monkeypatch.setattr(views_module, "sample", watched)
@@ -85,9 +85,9 @@ def test_keys_differ_over_seeds(
 ) -> None:
     seen: list[set[int]] = []
 
-    def watched(policy: Any, prompts: Any, rows: Any, row_keys: Any, *rest: Any) -> list[Completion]:
+    def watched(policy: Any, prompts: Any, rows: Any, row_keys: Any, *rest: Any, **named: Any) -> list[Completion]:
         seen[-1].update(row_keys)
-        return sample(policy, prompts, rows, row_keys, *rest)
+        return sample(policy, prompts, rows, row_keys, *rest, **named)
 
     monkeypatch.setattr(swarm_module, "sample", watched)
     for seed in (0, 1):
