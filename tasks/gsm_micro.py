@@ -11,6 +11,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from thiefbench.tasks.base import Item, Message, Split, Task
@@ -171,6 +172,18 @@ def worked_solution(story: Story) -> str:
     return f"{told} That makes {story.answer}."
 
 
+@lru_cache(maxsize=4)
+def _rows(split: Split, size: int, seed: int) -> list[dict[str, str]]:
+    """The rows of `size` items with distinct questions; kept, as every cell of a suite asks for the same."""
+    rows: dict[str, dict[str, str]] = {}
+    for story in stories(split, seed):
+        row = {"id": f"{split}-{len(rows):05d}", "question": story.question, "answer": str(story.answer)}
+        rows.setdefault(story.question, row | {"solution": worked_solution(story), "tests": ""})
+        if len(rows) == size:
+            break
+    return list(rows.values())
+
+
 class GsmMicro(Task):
     """Generated two- and three-step word problems with worked reasoning (`gsm_micro`).
 
@@ -191,13 +204,7 @@ class GsmMicro(Task):
         """`size` items with distinct questions."""
         import datasets
 
-        rows: dict[str, dict[str, str]] = {}
-        for story in stories(split, self.seed):
-            row = {"id": f"{split}-{len(rows):05d}", "question": story.question, "answer": str(story.answer)}
-            rows.setdefault(story.question, row | {"solution": worked_solution(story), "tests": ""})
-            if len(rows) == self.size:
-                break
-        return datasets.Dataset.from_list(list(rows.values()))
+        return datasets.Dataset.from_list(_rows(split, self.size, self.seed))
 
     def messages(self, item: Item) -> list[Message]:
         """The bare question: the built-in models answer in the format without being told."""
