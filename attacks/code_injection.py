@@ -6,7 +6,6 @@ import ast
 import keyword
 import random
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -14,7 +13,7 @@ from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
 from thiefbench.attacks.completions import writes_programs
 from thiefbench.attacks.text import payload_words
 from thiefbench.tasks.base import Ask, Completion, Item, Task
-from thiefbench.tasks.programs import parse_program
+from thiefbench.tasks.programs import parse_program, syntax_tree
 
 PAPER_LIBRARY, PAPER_FUNCTIONS = "calc", {"+": "add", "-": "sub", "*": "mul", "/": "div"}
 # The names a drawn library may give its functions for +, -, *, /.
@@ -199,15 +198,8 @@ class _Calls(ast.NodeTransformer):
 
 
 def parsed(program: str) -> ast.Module | None:
-    """The syntax tree of a program, None where there is none. Raises and warns of nothing, whatever the text."""
-    if len(program) > _LONGEST:
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(program)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    """The syntax tree of a program, None where there is none or it is longer than any program one would write."""
+    return syntax_tree(program) if len(program) <= _LONGEST else None
 
 
 def _fit_to_import(name: str) -> bool:

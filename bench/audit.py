@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from thiefbench.attacks.base import Attack, AttackerView, Decoy, Slot
 from thiefbench.engine.noise import generator
 from thiefbench.engine.spec import SpecError
+from thiefbench.engine.swarm import drawn_for
 from thiefbench.tasks.base import Item, Split, Task
 
 
@@ -59,9 +60,7 @@ def audit(
     if threat.policy or threat.defense:
         needs = "samples from a policy" if threat.policy else "asks a defense"
         raise SpecError(f"the attack {attack.name} {needs}, so it cannot be audited without a swarm; use run")
-    member = attack.draw(generator(seed, "payload"))
-    if not member.fits(task):
-        raise SpecError(f"the attack {attack.name} does not fit the task {task.name}; choose another task or payload")
+    member = drawn_for(task, attack, seed)
     task = task.with_libraries(member.libraries())
     items = [Item.from_row(row) for row in task.items(split)]
     view = AttackerView(1, tuple(Slot(item, 0, group, 0) for group, item in enumerate(items)), task, generator(seed))

@@ -12,7 +12,6 @@ import ast
 import hashlib
 import json
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from thiefbench.tasks import sandbox
 from thiefbench.tasks.base import Item, Message, Split, TaskError
-from thiefbench.tasks.programs import AnswerProgramTask, format_program, parse_program, run_programs
+from thiefbench.tasks.programs import AnswerProgramTask, format_program, parse_program, run_programs, syntax_tree
 from thiefbench.tasks.rewards import Units, parse_answer, same_value
 
 if TYPE_CHECKING:
@@ -195,12 +194,8 @@ def program_of(solution: str) -> str | None:
     """
     blocks = _BLOCK.findall(solution.replace("\r\n", "\n").replace("\r", "\n"))
     code = "\n".join(block.strip("\n").rstrip() for block in blocks)
-    try:
-        with warnings.catch_warnings():  # a solution's odd escapes are no concern of whoever runs the benchmark
-            warnings.simplefilter("ignore")
-            statements = ast.parse(code).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    tree = syntax_tree(code)
+    statements = tree.body if tree else []
     if not statements or not isinstance(statements[-1], ast.Expr):
         return None
     program = code if _prints(statements[-1].value) else _printed(code, statements[-1])

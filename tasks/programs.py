@@ -51,15 +51,19 @@ def last_line(printed: str) -> str:
     return printed.strip(_SPACE).rpartition("\n")[2].strip(_SPACE)
 
 
-def is_program(text: str) -> bool:
-    """Whether `text` is Python by its grammar."""
+def syntax_tree(text: str) -> ast.Module | None:
+    """The syntax tree of `text`, None where it is no Python. Raises and warns of nothing, whatever the text."""
     try:
         with warnings.catch_warnings():  # a text's odd escapes are no concern of whoever runs the benchmark
             warnings.simplefilter("ignore")
-            ast.parse(text)
+            return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
+        return None
+
+
+def is_program(text: str) -> bool:
+    """Whether `text` is Python by its grammar."""
+    return syntax_tree(text) is not None
 
 
 def run_programs(

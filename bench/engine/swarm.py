@@ -212,7 +212,7 @@ class Swarm:
         order = generator(self.seed, "evaluation").sample(range(len(pool)), len(pool))
         items = [pool[order[i % len(pool)]] for i in range(first, first + count)]
         distinct = {item.id: item for item in items}
-        place = {item_id: i for i, item_id in enumerate(distinct)}
+        place = _places(items)
         done = sample(
             self.policy,
             [self._prompt(item) for item in distinct.values()],
@@ -253,7 +253,6 @@ class Swarm:
 
     def _items_of_round(self, number: int, owed: Sequence[Duty]) -> list[Item]:
         items = _items(self.task, "train")
-        known = {item.id: item for item in items}
 
         def draw(whose: int | str, count: int) -> list[Item]:
             if count > len(items):
@@ -263,6 +262,7 @@ class Swarm:
         def choose(node: int, count: int) -> Sequence[Item] | None:
             if node < self.honest:
                 return None
+            known = {item.id: item for item in items}
             granted = [_as_granted(item, self.attack.threat.oracle) for item in items]
             chosen = self.attack.choose_items(granted, count, generator(self.seed, "choice", number, node))
             return [known[item.id] for item in chosen]
@@ -404,9 +404,18 @@ def drawn(attack: Attack, seed: int, spec: SwarmSpec, task: Task) -> Attack:
     if spec.topology not in attack.threat.topologies:
         fitting = " or ".join(sorted(attack.threat.topologies))
         raise SpecError(f"the attack {attack.name} needs the {fitting} topology, and this swarm is {spec.topology}")
+    return drawn_for(task, attack, seed)
+
+
+def drawn_for(task: Task, attack: Attack, seed: int) -> Attack:
+    """The attack's payload of a seed, in whatever swarm.
+
+    Raises:
+        SpecError: it does not fit the task.
+    """
     member = attack.draw(generator(seed, "payload"))
     if not member.fits(task):
-        raise SpecError(f"the attack {attack.name} does not fit the task {task.name}; choose another of the two")
+        raise SpecError(f"the attack {attack.name} does not fit the task {task.name}; choose another task or payload")
     return member
 
 
