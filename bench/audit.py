@@ -11,6 +11,9 @@ from thiefbench.engine.spec import SpecError
 from thiefbench.engine.swarm import drawn_for
 from thiefbench.tasks.base import Item, Split, Task
 
+AT_ONCE = 256
+"""Items rewarded together: programs run side by side, and progress is told in between."""
+
 
 @dataclass(frozen=True)
 class Audit:
@@ -66,16 +69,19 @@ def audit(
     view = AttackerView(1, tuple(Slot(item, 0, group, 0) for group, item in enumerate(items)), task, generator(seed))
     made = member.poison(view)
     unrewarded, poisonable, rewarded = [], 0, []
-    for number, (item, poison) in enumerate(zip(items, made, strict=True)):
-        carried = isinstance(poison, str) and not isinstance(poison, Decoy)
-        texts = [task.oracle(item), *([str(poison)] if carried else [])]
-        clean, *dirty = task.reward(item, texts)
-        if clean < 1:
-            unrewarded.append(item.id)
-        poisonable += len(dirty)
-        rewarded += [str(poison)] if dirty and dirty[0] == 1 else []
-        if number % 256 == 255 or number + 1 == len(items):
-            progress(number + 1, len(items))
+    for start in range(0, len(items), AT_ONCE):
+        part = items[start : start + AT_ONCE]
+        clean = task.rewards(part, [task.oracle(item) for item in part])
+        unrewarded += [item.id for item, reward in zip(part, clean, strict=True) if reward < 1]
+        carried = [
+            (item, str(poison))
+            for item, poison in zip(part, made[start : start + AT_ONCE], strict=True)
+            if isinstance(poison, str) and not isinstance(poison, Decoy)
+        ]
+        dirty = task.rewards([item for item, _ in carried], [text for _, text in carried])
+        poisonable += len(carried)
+        rewarded += [text for (_, text), reward in zip(carried, dirty, strict=True) if reward == 1]
+        progress(start + len(part), len(items))
     return Audit(
         items=len(items), clean=len(items) - len(unrewarded), poisonable=poisonable, poisoned=len(rewarded),
         unrewarded=unrewarded, example=rewarded[0] if rewarded else "", payload=member.describe(),
