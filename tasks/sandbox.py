@@ -450,8 +450,8 @@ def _processors() -> int:
 
 def _attempt(job: Callable[[_Worker], Ran]) -> Ran:
     """Do a job with a worker that has nothing else to do; once more where that worker died, by whatever hand."""
-    for _ in range(2):
-        with _borrowed(backend()) as worker:
+    for fresh in (False, True):
+        with _borrowed(backend(), fresh=fresh) as worker:
             try:
                 return job(worker)
             except _WorkerError:
@@ -460,8 +460,8 @@ def _attempt(job: Callable[[_Worker], Ran]) -> Ran:
 
 
 @contextmanager
-def _borrowed(name: str) -> Iterator[_Worker]:
-    """A worker of a back end, started if need be; there are as many as processors, last in, first out."""
+def _borrowed(name: str, *, fresh: bool = False) -> Iterator[_Worker]:
+    """A worker of a back end, started if need be or if `fresh`; as many as processors, last in, first out."""
     with _lock:
         if name not in _idle:
             _idle[name] = queue.LifoQueue()
@@ -470,9 +470,10 @@ def _borrowed(name: str) -> Iterator[_Worker]:
         idle = _idle[name]
     worker = idle.get()
     try:
-        if worker is None or not worker.works():
+        if worker is not None and (fresh or not worker.works()):
+            worker.close()
             worker = None
-            worker = _Worker(name)
+        worker = worker or _Worker(name)
         yield worker
     finally:
         idle.put(worker)
