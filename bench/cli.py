@@ -28,8 +28,8 @@ app = typer.Typer(
 )  # fmt: skip
 zoo = typer.Typer(no_args_is_help=True, help="The built-in small models.")
 app.add_typer(zoo, name="zoo")
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+out = Console(highlight=False, soft_wrap=True, emoji=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 DONE, FAILED, BAD_USE, INTERRUPTED = 0, 1, 2, 130
 
@@ -306,7 +306,7 @@ def _print_results(store: Store) -> None:
                 continue
             names = ("asr", "stop_rate", "false_rejection_rate", "clean_reward")
             table.add_row(escape(swarm), str(entry["seed"]), *(_interval(record.scores[name]) for name in names))
-        wide = out if out.is_terminal else Console(highlight=False, width=200)
+        wide = out if out.is_terminal else Console(highlight=False, width=200, emoji=False)
         wide.print(table)
 
 

@@ -213,6 +213,7 @@ def test_an_unknown_name_gets_the_nearest(cli: Cli, file: Path, words: list[str]
         (["--defense", "random(rate=7)"], "rate must lie in [0, 1]"),
         (["--defense", "random(ratio=1)"], "its arguments: rate"),
         (["--defense", "none.py:Mine"], "there is no file none.py"),
+        (["--attack", "none.py:X"], "attack none.py:X: there is no file none.py"),  # ":X:" would be an emoji
         (["--defense", f"{PLUGINS}:Mine"], "has no class Mine"),
         (["--task", "gsm_micro(size=0)"], "size must be at least 1"),
         (["--task", "gsm8k(data='nowhere')"], "nowhere/train.jsonl does not exist"),
