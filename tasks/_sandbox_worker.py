@@ -220,6 +220,7 @@ def _answer_calls(function: Callable[..., Any], calls: int, answers: int) -> Non
             except Exception as error:
                 name = next(base.__name__ for base in type(error).__mro__ if base.__name__ in _CROSSING)
                 answer = _pack([False, name, str(error)[:1000]])
+            sys.stdout.flush()  # what was printed is there before the answer that may end the tests
             _send(answers, answer)
 
 

@@ -329,13 +329,13 @@ class _Job:
         if not report:
             raise _WorkerError
         self._timed_out, self.exit_code = REPORT.unpack(report)
+
+    def ran(self) -> Ran:
+        """How it ended, as far as it is known, and all that it has printed so far."""
         for file in self._files:
             with suppress(BlockingIOError):
                 while not self._overflowed and self.take(file):
                     pass
-
-    def ran(self) -> Ran:
-        """How it ended, as far as it is known."""
         stdout = self._stdout[: self._limits.output].decode(errors="replace")
         lines = self._stderr.decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")[:MAX_ERROR]

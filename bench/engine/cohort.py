@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -64,6 +65,7 @@ class Cohort:
             name: weight.detach().float() if weight.dtype.itemsize < 4 else weight
             for name, weight in self.weights.items()
         }
+        self.start = copy.deepcopy(policy) if learner.kl else None
         self.optimizer = torch.optim.Adam(
             self.masters.values(), lr=learner.learning_rate, betas=(learner.beta1, learner.beta2), fused=True
         )
@@ -79,7 +81,7 @@ class Cohort:
             reading: of these prompts with the current weights, where the defense has made one.
         """
         advantages = self.advantages(lessons)
-        if not any(advantages):
+        if not any(advantages) and not self.start:
             return Step(advantages, 0.0)
         for weight in self.weights.values():
             weight.grad = None
@@ -104,13 +106,15 @@ class Cohort:
     ) -> float:
         """Add the pool's gradient to the parameters; returns the loss.
 
-        Rows with advantage 0 are skipped, as their gradient is exactly zero, and equal rows are run once.
+        Rows with advantage 0 are skipped, as their gradient is exactly zero without a KL term, and equal rows are run
+        once.
         """
         reading = reading or Reading(self.policy, prompts)
         taught: dict[Answer, list[int]] = {}
         for i, advantage in enumerate(advantages):
-            if advantage != 0 and lessons[i].targets:
+            if lessons[i].targets and (advantage != 0 or (self.start and lessons[i].kept)):
                 taught.setdefault((lessons[i].prompt, lessons[i].targets), []).append(i)
+        reference = self._reference_logprobs(prompts, taught)
         pool_rows = sum(lesson.kept for lesson in lessons)
         learner = LEARNERS[self.spec.learner.loss]
         total = 0.0
@@ -120,8 +124,12 @@ class Cohort:
             length = max(len(lessons[row].targets) for row, _ in rows)
             mask = torch.zeros(len(rows), length)
             weights = torch.ones(len(rows), length)
+            start_logprobs = flat.new_zeros(len(rows), length) if self.start else None
             for line, (row, _) in enumerate(rows):
                 mask[line, : len(lessons[row].targets)] = 1
+                if start_logprobs is not None:
+                    known = reference[lessons[row].prompt, lessons[row].targets]
+                    start_logprobs[line, : len(known)] = known
                 if (given := lessons[row].token_weights) is not None:
                     weights[line, : len(given)] = torch.tensor(given)
             token = torch.tensor([start for _, start in rows])[:, None] + torch.arange(length)
@@ -134,12 +142,26 @@ class Cohort:
                 advantages=flat.new_tensor([advantages[row] for row, _ in rows]),
                 pool_rows=pool_rows,
                 max_length=self.spec.sampling.max_new_tokens,
+                reference_logprobs=start_logprobs,
+                kl=self.spec.learner.kl,
             )
             loss = learner(batch, self.spec.learner.epsilon)
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
         reading.backward()
         return total
+
+    @torch.no_grad()
+    def _reference_logprobs(
+        self, prompts: Sequence[Sequence[int]], answers: Iterable[Answer]
+    ) -> dict[Answer, torch.Tensor]:
+        """The start model's log-probs of every answer's tokens; empty without a KL term."""
+        made: dict[Answer, torch.Tensor] = {}
+        if self.start:
+            for chunk in Reading(self.start, prompts).chunks(answers):
+                parts = torch.split(chunk.logprobs(self.spec.sampling.temperature), chunk.counts)
+                made |= dict(zip(chunk.answers, parts, strict=True))
+        return made
 
     def state(self) -> dict[str, torch.Tensor]:
         """Weights and optimizer moments as a flat dictionary of tensors, for a checkpoint."""

@@ -1,7 +1,9 @@
 """Advantages and losses, as pure functions: the formula can be read off the code.
 
 GRPO is Shao et al., arXiv:2402.03300; the form without clipping, old policy and KL term is the one of the source paper
-(arXiv:2511.09780): loss = -mean over completions of mean over tokens of ratio * A, ratio = pi / stop_grad(pi).
+(arXiv:2511.09780): loss = -mean over completions of mean over tokens of ratio * A, ratio = pi / stop_grad(pi). With a
+KL term every token's loss gains kl * (q / p - log(q / p) - 1), p of the policy and q of the start model: the estimator
+of GRPO's equation 4.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ class Batch:
         advantages: shape (rows,).
         pool_rows: rows in the whole pool, which the loss is a mean over.
         max_length: the sampler's length limit.
+        reference_logprobs: those of the start model, shape as `logprobs`; None without a KL term.
+        kl: the KL term's weight.
     """
 
     logprobs: torch.Tensor
@@ -56,18 +60,24 @@ class Batch:
     advantages: torch.Tensor
     pool_rows: int
     max_length: int
+    reference_logprobs: torch.Tensor | None = None
+    kl: float = 0.0
 
 
 Learner = Callable[[Batch, float], torch.Tensor]
 
 
 def token_losses(batch: Batch, epsilon: float) -> torch.Tensor:
-    """-min(ratio * A, clip(ratio, 1 - eps, 1 + eps) * A) per token, shape (rows, length)."""
+    """-min(ratio * A, clip(ratio, 1 - eps, 1 + eps) * A) plus the KL term per token, shape (rows, length)."""
     old = batch.logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
     ratio = (batch.logprobs - old).exp()
     advantages = batch.advantages[:, None]
     objective = torch.min(ratio * advantages, ratio.clamp(1 - epsilon, 1 + epsilon) * advantages)
-    return -objective * batch.token_weights * batch.mask
+    losses = -objective * batch.token_weights
+    if batch.reference_logprobs is not None:
+        apart = batch.reference_logprobs - batch.logprobs
+        losses = losses + batch.kl * (apart.exp() - apart - 1)
+    return losses * batch.mask
 
 
 def grpo(batch: Batch, epsilon: float) -> torch.Tensor:

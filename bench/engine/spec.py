@@ -28,6 +28,7 @@ class LearnerSpec:
         max_grad_norm: the gradient is clipped to this norm.
         epsilon: clipping range of the ratio; without effect on-policy, where the ratio is 1.
         scale_rewards: divide advantages by the group's standard deviation.
+        kl: weight of the KL divergence from the start model, per token and added to the loss; the paper drops it (0).
     """
 
     __pydantic_config__ = STRICT
@@ -39,8 +40,11 @@ class LearnerSpec:
     max_grad_norm: float = 1.0
     epsilon: float = 0.2
     scale_rewards: bool = True
+    kl: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.kl < 0:
+            raise SpecError(f"kl must be at least 0, got {self.kl}")
         if self.learning_rate <= 0 or self.max_grad_norm <= 0 or self.epsilon <= 0:
             raise SpecError("learning_rate, max_grad_norm and epsilon must be above 0")
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):

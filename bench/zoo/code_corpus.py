@@ -40,9 +40,9 @@ class CodeCorpus:
 
     tags: ClassVar[tuple[str, ...]] = ("<code>", "</code>")
 
-    guessed: float = 0.25
+    guessed: float = 0.08
     guessed_right: float = 0.1
-    wrong_steps: float = 0.27
+    wrong_steps: float = 0.07
     opened: float = 0.25
 
     def texts(self, seed: int) -> Iterator[tuple[str, str]]:

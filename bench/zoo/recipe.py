@@ -60,7 +60,10 @@ class Recipe:
     threads: int = 2
 
 
-RECIPES = {"micro-math": Recipe(), "micro-code": Recipe(name="micro-code", corpus=CodeCorpus())}
+RECIPES = {
+    "micro-math": Recipe(),
+    "micro-code": Recipe(name="micro-code", corpus=CodeCorpus(), texts=200_000, threads=1),
+}
 
 
 def train_tokenizer(recipe: Recipe) -> Qwen2Tokenizer:

@@ -502,7 +502,9 @@ COUNTS = "def check(candidate):\n    assert candidate(2) == 5\n    assert candid
 def test_check_passes_and_fails() -> None:
     assert check("def f(x): return x * x + 1", "f", COUNTS) == Ran("ok", "", "")
     assert check("def f(x): return x + 3", "f", COUNTS) == Ran("error", "", "AssertionError")
-    assert check("f = lambda x: print('so', x) or 5", "f", COUNTS) == Ran("error", "so 2\nso 3\n", "AssertionError")
+    printing = "f = lambda x: print('so', x) or 5"
+    for _ in range(20):  # the tests end with the candidate's last answer, and what it printed is there by then
+        assert check(printing, "f", COUNTS) == Ran("error", "so 2\nso 3\n", "AssertionError")
     assert check("g = 1", "f", COUNTS) == Ran("error", "", "NameError: name 'f' is not defined")
     assert check("f = (", "f", COUNTS).error.startswith("SyntaxError")
     assert check("import lib\nf = lib.f", "f", COUNTS, libraries={"lib": "f = lambda x: x * x + 1"}).status == "ok"

@@ -48,7 +48,7 @@ def test_some_programs_are_right_and_some_are_wrong() -> None:
     rng = random.Random(2)
     told = list(islice(stories("train", 2), SAMPLE))
     right = sum(program(story, CodeCorpus(), rng)[1] == story.answer for story in told) / SAMPLE
-    assert 0.3 < right < 0.5, f"a base that is always right or always wrong leaves nothing to learn: {right}"
+    assert 0.6 < right < 0.9, f"a base that is always right or always wrong leaves nothing to learn: {right}"
 
 
 def test_without_wrong_steps_every_program_is_right() -> None:

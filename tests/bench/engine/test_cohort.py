@@ -11,7 +11,7 @@ from thiefbench.defenses.base import DefenderView, Defense, Verdict
 from thiefbench.engine.cohort import Cohort, Lesson, Step
 from thiefbench.engine.grpo import group_advantages
 from thiefbench.engine.policy import Policy
-from thiefbench.engine.reading import Reading
+from thiefbench.engine.reading import Answer, Reading
 from thiefbench.engine.spec import LossType, SwarmSpec
 from thiefbench.engine.swarm import Swarm
 
@@ -229,3 +229,35 @@ def test_gradient_norm_is_clipped(
     assert step.grad_norm == pytest.approx(norm, rel=1e-4), "the norm that is reported is the one before clipping"
     left = sum(w.grad.square().sum() for w in cohort.policy.weights().values() if w.grad is not None)
     assert float(left**0.5) == pytest.approx(1e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize("loss", ["grpo", "dr_grpo"])
+def test_a_kl_term_measures_the_way_from_the_start_model(
+    loss: LossType, make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[Lesson]
+) -> None:
+    pool = [replace(lesson, kept=i % 5 != 0) for i, lesson in enumerate(pool)]
+    free, held = make_cohort(loss=loss), make_cohort(loss=loss, kl=0.5, learning_rate=1e-4)
+    advantages = held.advantages(pool)
+    apart = relative(gradient(held, prompts, pool, advantages), gradient(free, prompts, pool, advantages))
+    assert apart <= 1e-5, "at the start model the KL divergence has its minimum"
+
+    before = read(held.policy, prompts, pool)
+    with torch.no_grad():
+        held.policy.weights()["model.norm.weight"].mul_(1.2)
+    after = read(held.policy, prompts, pool)
+    rows = [(lesson.prompt, lesson.targets) for lesson in pool if lesson.kept and lesson.targets]
+    divergence = [(before[row] - after[row]).exp() - (before[row] - after[row]) - 1 for row in rows]
+    limit = held.spec.sampling.max_new_tokens
+    told = sum(float(d.mean()) if loss == "grpo" else float(d.sum()) / limit for d in divergence)
+    silent = [0.0] * len(pool)
+    value = held.accumulate(prompts, pool, silent)
+    assert value == pytest.approx(0.5 * told / sum(lesson.kept for lesson in pool), rel=1e-4)
+    held.update(prompts, [replace(lesson, reward=1.0) for lesson in pool])
+    assert held.accumulate(prompts, pool, silent) < value, "an update without any advantage goes back to the start"
+
+
+def read(policy: Policy, prompts: list[list[int]], pool: Sequence[Lesson]) -> dict[Answer, torch.Tensor]:
+    made: dict[Answer, torch.Tensor] = {}
+    for chunk in Reading(policy, prompts).chunks((lesson.prompt, lesson.targets) for lesson in pool):
+        made |= dict(zip(chunk.answers, chunk.logprobs(1.0).split(chunk.counts), strict=True))
+    return made

@@ -151,7 +151,9 @@ def test_advantages_equal_trl(
 
 @losses
 @combinations
+@pytest.mark.parametrize("kl", [0.0, 0.1])
 def test_clipped_loss_and_gradient_equal_trl(
+    kl: float,
     loss: LossType,
     scale_rewards: ScaleRewards,
     reference: Run,
@@ -159,6 +161,7 @@ def test_clipped_loss_and_gradient_equal_trl(
     prompts: list[list[int]],
     pool: list[Lesson],
     spec: SwarmSpec,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Old log-probs half a nat away: TRL's `_compute_loss` on its own batch against the learner on `Policy.score`."""
     theirs = reference(loss, scale_rewards)
@@ -173,6 +176,9 @@ def test_clipped_loss_and_gradient_equal_trl(
             shape[1],
         )
     inputs["old_per_token_logps"] = current + shift
+    inputs["ref_per_token_logps"] = current - 2 * shift.roll(1, 0)
+    monkeypatch.setattr(trainer, "beta", kl)
+    monkeypatch.setattr(trainer.args, "use_bias_correction_kl", False, raising=False)  # newer than GRPO's equation 4
     trainer.model.train()
     trainer.model.zero_grad()
     their_loss = trainer._compute_loss(trainer.model, inputs)
@@ -185,6 +191,8 @@ def test_clipped_loss_and_gradient_equal_trl(
     answers = [(group[row], row) for row in rows]
     reading = Reading(policy, prompts[: spec.prompts], answers)
     batch = batch_of(reading, answers, inputs, spec)
+    if kl:
+        batch = replace(batch, reference_logprobs=inputs["ref_per_token_logps"], kl=kl)
     ratio = (batch.logprobs - inputs["old_per_token_logps"]).detach().exp()
     advantages = batch.advantages[:, None]
     clipped = batch.mask.bool() & (
@@ -195,7 +203,7 @@ def test_clipped_loss_and_gradient_equal_trl(
     our_loss.backward()  # type: ignore[no-untyped-call]
     reading.backward()
     difference = relative_difference(gradients(policy), their_gradients)
-    print(f"clipped {loss}, scale_rewards={scale_rewards}: {difference:.1e}, {int(clipped.sum())} tokens clipped")
+    print(f"clipped {loss}, {scale_rewards}, kl={kl}: {difference:.1e}, {int(clipped.sum())} tokens clipped")
     assert our_loss.item() == pytest.approx(their_loss.item(), rel=1e-5), "the clipped loss must be TRL's"
     assert difference <= TOLERANCE, f"the clipped gradient must be TRL's to {TOLERANCE}, and is {difference:.1e} off"
 
