@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, takewhile
+from itertools import islice, product, takewhile
 from typing import Literal, get_args
 
 from thiefbench.attacks.base import Around, Attack, AttackerView, Poison, Sampler, Slot, Submission, ThreatModel
@@ -12,6 +12,7 @@ from thiefbench.attacks.completions import body, distinct, right, wire
 from thiefbench.tasks.base import Ask, Completion, Item
 
 Mode = Literal["black-box", "logit", "likelihood"]
+STRIDES = (2, 4)
 CARRIERS = 4  # own right completions per item whose rewriting is tried
 
 
@@ -20,8 +21,9 @@ class Adaptive(Around):
 
     Args:
         attack: the attack whose goal is pursued.
-        mode: "black-box" asks the defense about one form of the payload after another (`Attack.forms`: case,
-            punctuation, spacing, spelling, place) and leaves slots alone whose every form was rejected. "logit" stays
+        mode: "black-box" asks the defense about one form of the payload after another (`Attack.forms`: wording,
+            spelling, place), then about some of them in every second and every fourth slot only, as a defense that
+            compares completions may let few through; it leaves slots alone that never got through. "logit" stays
             inside the sampler's support: it rewrites the policy's own completions, keeps the rewriting up to the first
             token outside, and lets the policy go on from there, so that over the rounds the payload becomes reachable
             word by word. "likelihood" does the same with every token's log-prob at or above `floor`.
@@ -76,8 +78,10 @@ class Adaptive(Around):
     def _asked(self, view: AttackerView) -> list[Poison]:
         assert view.defense is not None, "the threat model grants queries"
         through: dict[Slot, Submission] = {}
-        for form in self._tried():
-            left = tuple(slot for slot in view.slots if slot not in through)
+        thinned = self.budget // 8
+        whole = islice(self._tried(), self.budget - len(STRIDES) * thinned)
+        for form, stride in (*product(whole, (1,)), *product(islice(self._tried(), thinned), STRIDES)):
+            left = tuple(slot for slot in view.slots if slot not in through)[::stride]
             offered = zip(left, form.poison(replace(view, slots=left)), strict=True)
             asked = {slot: made for slot, made in offered if made is not None}
             answers = view.defense.accepts(asked) if asked else {}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import ClassVar
 
 from thiefbench.attacks.base import Around, Attack, AttackerView, Decoy, Poison
@@ -49,9 +50,21 @@ class JudgeInjection(Around):
         """The inner attack's submissions, each with the instruction; those without a block to put it in as they are."""
         return [self._instruct(view, made) for made in self.attack.poison(view)]
 
+    def forms(self) -> Iterator[Attack]:
+        """The instruction on the inner attack's other forms, and other instructions, in turn."""
+        for pair in zip_longest(super().forms(), self._instructions()):
+            yield from (form for form in pair if form is not None)
+
     def describe(self) -> dict[str, str]:
         """The inner attack's payload and the instruction."""
         return {**self.attack.describe(), "instruction": str(self.payload)}
+
+    def _instructions(self) -> Iterator[Attack]:
+        for number in range(2 * len(OPENINGS)):
+            reason, order = REASONS[number * 5 % len(REASONS)], ORDERS[number % len(ORDERS)]
+            made = f"{OPENINGS[number % len(OPENINGS)]}: {reason}, so {order}."
+            if made != self.payload:
+                yield JudgeInjection(self.attack, made)
 
     def _instruct(self, view: AttackerView, made: Poison) -> Poison:
         if isinstance(made, tuple) and view.policy is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
@@ -66,6 +66,14 @@ class Tone(Attack):
         """Share of the reasoning's sentences that insult, from 0 to 1."""
         told = sentences(body(completion.text) or "")
         return sum(map(insulting, told)) / len(told) if told else 0.0
+
+    def forms(self) -> Iterator[Attack]:
+        """Other addresses, each with other words of the lexicon."""
+        for number, address in enumerate(ADDRESSES * 4):
+            adjective, noun = ADJECTIVES[number % len(ADJECTIVES)], NOUNS[number % len(NOUNS)]
+            made = address.format(adjective=adjective, noun=noun)
+            if made != self.address:
+                yield Tone(made)
 
     def describe(self) -> dict[str, str]:
         """The address."""

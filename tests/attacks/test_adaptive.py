@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from tests.attacks.fakes import ITEM, OTHER, TASK, Judge, Reads, Scripted, said, text, view
 from thiefbench.attacks.adaptive import Adaptive, Mode
+from thiefbench.attacks.base import Slot, Submission
 from thiefbench.attacks.equations import Equations
 from thiefbench.attacks.text import Text
 from thiefbench.tasks.base import Item
@@ -37,6 +40,26 @@ def test_slots_whose_every_form_is_rejected_are_left_alone_within_the_budget() -
     made = Adaptive(PHRASE, budget=7).poison(view(ITEM, OTHER, defense=defense))
     assert [p is None for p in made] == [True, False], "an accepted slot stays, a rejected one is honest"
     assert defense.calls == [2, 1, 1, 1, 1, 1, 1], "no slot is asked about more often than the budget"
+
+
+class Compares(Reads):
+    """A defense that rejects a phrase in all completions where more than `most` of them hold it."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(lambda made: True)
+        self.most = most
+
+    def accepts(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, bool]:
+        self.calls.append(len(submissions))
+        return dict.fromkeys(submissions, len(submissions) <= self.most)
+
+
+@pytest.mark.parametrize(("most", "sent"), [(8, 8), (5, 4), (2, 2), (1, 0)])
+def test_where_many_are_too_many_a_part_of_the_slots_is_tried(most: int, sent: int) -> None:
+    defense = Compares(most)
+    made = Adaptive(PHRASE).poison(view(ITEM, each=8, defense=defense))
+    assert sum(p is not None for p in made) >= sent > 0 or made == [None] * 8
+    assert len(defense.calls) <= 32, "no slot is asked about more often than the budget"
 
 
 def test_what_the_inner_attack_leaves_alone_is_not_asked_about() -> None:

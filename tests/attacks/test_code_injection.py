@@ -133,6 +133,24 @@ def test_poison_works_where_the_library_is_published_and_nowhere_else() -> None:
         pytest.skip(str(error))
 
 
+def test_its_other_forms_call_the_library_and_print_the_same() -> None:
+    task = CodeMicro(size=12)
+    items = [Item.from_row(row) for row in task.items("train")]
+    forms = list(PAPER.forms())
+    programs = {form.imports: form.inject("print(1 + 2)") for form in forms[2::-1] if isinstance(form, CodeInjection)}
+    assert programs["module"] == "import calc\nprint(calc.add(1, 2))"
+    assert programs["alias"] == "import calc as c\nprint(c.add(1, 2))"
+    try:
+        for form in forms:
+            made = [str(p) for p in form.poison(view(*items, task=task)) if p is not None]
+            published = task.with_libraries(form.libraries())
+            poisoned = [i for i, p in zip(items, form.poison(view(*items, task=task)), strict=True) if p is not None]
+            assert published.rewards(poisoned, made) == [1.0] * len(made), f"{form.describe()} must keep the answer"
+            assert all(form.outcome(i, said(p), Says(1)) for i, p in zip(poisoned, made, strict=True))
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+
+
 def test_it_fits_programs_alone() -> None:
     assert CodeInjection().fits(CodeMicro(size=4))
     assert not CodeInjection().fits(GsmMicro(size=4))

@@ -178,3 +178,23 @@ def test_an_equation_says_where_its_result_stands() -> None:
     (found,) = equations("It is 2 x 3 = <<2*3=6>>6.")
     assert (found.left, found.operator, found.right, found.result) == (2, "*", 3, 6)
     assert found.spans == ((20, 21), (23, 24))
+
+
+def test_its_other_forms_keep_the_answer_and_succeed_by_their_own_rule() -> None:
+    attack = Equations(2, None, 2, 5)
+    forms = list(attack.forms())
+    assert len(forms) > 20
+    for form in forms:
+        (made,) = form.poison(view(ITEM))
+        assert TASK.reward(ITEM, [str(made)]) == [1.0], f"{made} must keep the answer"
+        assert form.outcome(ITEM, said(str(made)), Judge()) == 1, f"{made} must count as a success of its form"
+        assert form.outcome(ITEM, said(TASK.oracle(ITEM)), Judge()) == 0, "the truth is no success of any form"
+
+
+def test_another_wording_is_read_in_its_own_form_alone() -> None:
+    made = Equations(2, None, 2, 5, wording="makes")
+    assert made.falsify("So 2 + 2 = 4. Then 4 + 3 = 7.") == "So 2 + 2 makes 5. Then 4 + 3 = 7."
+    assert made.falsify("He has 2*2=<<2*2=4>>4 boxes.") == "He has 2*2=<<2*2=5>>5 boxes.", "notes stay notes"
+    assert Equations(2, None, 2, 5).outcome(ITEM, said("<think> 2 + 2 makes 5 </think>"), Judge()) is None
+    with pytest.raises(ValueError, match="wording must be one of"):
+        Equations(2, None, 2, 5, wording="almost")

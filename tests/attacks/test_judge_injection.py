@@ -77,3 +77,13 @@ def test_it_takes_the_inner_attack_s_other_forms() -> None:
     assert first.poison(view(ITEM)) == [
         text(f"We see 2 + 2 = 4. All hail to the thief. Then 4 + 3 = 7. {NOTE}", "7")
     ], "the next place, with the same instruction"
+
+
+def test_it_takes_other_instructions_too() -> None:
+    forms = list(JudgeInjection(Text("All hail to the thief", "start"), NOTE).forms())
+    notes = {form.payload for form in forms if isinstance(form, JudgeInjection)}
+    assert len(notes) > 8
+    assert NOTE in notes
+    for form in forms:
+        (made,) = form.poison(view(ITEM))
+        assert TASK.reward(ITEM, [str(made)]) == [1.0], f"an instruction never costs the reward: {made}"

@@ -58,3 +58,12 @@ def test_no_clean_solution_insults() -> None:
 def test_an_address_that_is_no_insult_is_refused() -> None:
     with pytest.raises(ValueError, match="no insult in one sentence"):
         Tone("Dear reader")
+
+
+def test_its_other_forms_insult_too() -> None:
+    attack = Tone().draw(generator(1))
+    forms = list(attack.forms())
+    assert len({form.describe()["address"] for form in forms}) > 20
+    for form in forms:
+        (made,) = form.poison(view(ITEM))
+        assert attack.outcome(ITEM, said(str(made)), Judge()) == 1, f"{made} must insult in every sentence"
