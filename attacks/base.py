@@ -249,6 +249,10 @@ class Attack(ABC):
         """What the attack wants, as one number: by default the difference of the means to the reference."""
         return sum(outcomes) / len(outcomes) - sum(reference) / len(reference)
 
+    def remarks(self, outcomes: Sequence[float], reference: Sequence[float]) -> tuple[str, ...]:
+        """What the outcomes of a cell show beyond `harm`, in words for reports; neither side is empty."""
+        return ()
+
     def describe(self) -> dict[str, str]:
         """The drawn payload in words, for records and reports."""
         return {}
@@ -326,6 +330,10 @@ class Around(Attack):
     def harm(self, outcomes: Sequence[float], reference: Sequence[float]) -> float:
         """As the inner attack."""
         return self.attack.harm(outcomes, reference)
+
+    def remarks(self, outcomes: Sequence[float], reference: Sequence[float]) -> tuple[str, ...]:
+        """As the inner attack."""
+        return self.attack.remarks(outcomes, reference)
 
     def describe(self) -> dict[str, str]:
         """As the inner attack."""

@@ -101,7 +101,8 @@ class CodeInjection(Attack):
 
     def describe(self) -> dict[str, str]:
         """The library and its functions."""
-        return {"library": self._module, "functions": ", ".join(f"{n} for {s}" for s, n in self._names.items())}
+        functions = ", ".join(f"{name} for {sign}" for sign, name in self._names.items())
+        return {"library": self._module, "functions": functions, "imports": self.imports}
 
     def inject(self, program: str) -> str | None:
         """The program with the drawn operators replaced and the library imported above it.

@@ -47,6 +47,10 @@ class Dos(Attack):
         """Relative growth of the mean length over the reference."""
         return statistics.fmean(outcomes) / statistics.fmean(reference) - 1
 
+    def remarks(self, outcomes: Sequence[float], reference: Sequence[float]) -> tuple[str, ...]:
+        """How many lengths lie beyond the reference's 99th percentile."""
+        return (f"{long_share(outcomes, reference):.1%} longer than 99 % of the reference's completions",)
+
     def _submit(self, view: AttackerView, rank: Callable[[list[Completion]], list[Completion]]) -> list[Poison]:
         assert view.policy is not None, "the threat model grants a policy"
         items = distinct(view.slots)

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from thiefbench import registry
 from thiefbench.engine.spec import Role
+from thiefbench.suite import scoring
 from thiefbench.suite.lines import Cell, Comparison, Line, Result, comparative_scores, label_notes
 from thiefbench.suite.results import BrokenRecordError, Store
 from thiefbench.suite.untrained import untrained_lines
@@ -56,4 +58,18 @@ def _trained_line(comparison: Comparison, role: Role, defense: str) -> Line:
         else Result(cell.seed, cell.cell_id, comparative_scores(comparison, role, cell.seed, cell.record))
         for cell in sorted(cells, key=lambda cell: cell.seed)
     )
-    return Line(cells[0].name, "trained", role, defense, results, label_notes(defense))
+    notes = [remark for cell in cells if role == "attack" for remark in _remarks(comparison, cell)]
+    return Line(cells[0].name, "trained", role, defense, results, (*label_notes(defense), *dict.fromkeys(notes)))
+
+
+def _remarks(comparison: Comparison, cell: Cell) -> tuple[str, ...]:
+    """What the attack has to say of a cell beside its reference, in the last evaluations of both."""
+    reference = comparison.find(comparison.reference_role, "none", cell.seed)
+    if reference is None or any(each.problem or each.record is None for each in (cell, reference)):
+        return ()
+    own, other = (
+        scoring.final_outcomes(each.directory.read_rows(["phase", "round", "outcome"])) for each in (cell, reference)
+    )
+    attack = registry.make("attack", comparison.attack)
+    told: tuple[str, ...] = attack.remarks(own, other) if own and other else ()
+    return tuple(f"seed {cell.seed}: {remark}" for remark in told)

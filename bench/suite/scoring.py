@@ -157,6 +157,13 @@ def _evaluation(rows: pa.Table, number: int, phase: str = "eval") -> pa.Table:
     return rows.filter(pc.and_(pc.equal(rows["phase"], phase), pc.equal(rows["round"], number)))
 
 
+def final_outcomes(rows: pa.Table) -> list[float]:
+    """What the attack achieved on each judged completion of a cell's last evaluation."""
+    outcomes = _outcomes(rows, max(_rounds(rows, "eval")))
+    judged: list[float] = outcomes[~np.isnan(outcomes)].tolist()
+    return judged
+
+
 def _outcomes(rows: pa.Table, number: int) -> NDArray[np.float64]:
     """The attack's outcomes in an evaluation: on its probes where it has some, else on the held-out items."""
     probed = _evaluation(rows, number, "probe")

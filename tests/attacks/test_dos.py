@@ -58,3 +58,9 @@ def test_the_long_share_is_beyond_the_reference_s_99th_percentile(
 def test_a_long_share_of_nothing_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one length"):
         long_share([], [1.0])
+
+
+def test_a_report_is_told_of_the_long_share() -> None:
+    assert Dos().remarks([99.5, 1.0], [float(n) for n in range(1, 101)]) == (
+        "50.0% longer than 99 % of the reference's completions",
+    )

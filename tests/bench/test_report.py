@@ -22,7 +22,7 @@ from thiefbench.suite.lines import Line, Result
 from thiefbench.suite.report import ReportError, write_report
 from thiefbench.suite.results import Point, Record, Score, Store, identify, rows_table
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
-from thiefbench.suite.scoring import cell_curves, cell_scores, rejection_rates
+from thiefbench.suite.scoring import cell_curves, cell_scores, final_outcomes, rejection_rates
 from thiefbench.suite.tables import COLUMNS, paired_difference, show
 from thiefbench.tasks.base import Item
 
@@ -419,6 +419,19 @@ class TestNumbers:
         assert line.notes == (
             f"rejects {line.scores('rejection_rate')[0].value:.1%} of the pool, blindly".replace("%", "\u00a0%"),
         )
+
+    def test_an_attack_remarks_on_its_trained_rows(self, usual: Usual, monkeypatch: pytest.MonkeyPatch) -> None:
+        store, ids, _, _ = usual
+        found = registry.find("attack", "text")
+        told = lambda self, own, other: (f"{sum(own):.0f} and {sum(other):.0f}",)  # noqa: E731
+        monkeypatch.setattr(found, "remarks", told)
+        run = store.read_run()
+        assert run is not None
+        (comparison,) = compare(store, run)
+        notes = {line.name: line.notes for line in comparison.lines if line.how == "trained" and line.notes}
+        none = store.cell(ids[label("attack", "none")]).read_rows(["phase", "round", "outcome"])
+        assert sorted(notes) == ["logit", "none"], "of the attacked cells alone"
+        assert notes["none"] == (f"seed 0: {sum(final_outcomes(none)):.0f} and 0",), "in the last evaluation of both"
 
     def test_csv_holds_every_number_unrounded(self, usual: Usual) -> None:
         store, ids, _, _ = usual
