@@ -73,16 +73,20 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
     return {
         "text": [cell(PAPER, seed=seed) for seed in seeds] + [cell(PAPER, role) for role in ("control", "placebo")],
         "text_family": [cell("text", seed=seed, rounds=120) for seed in seeds],
-        "dos": [cell(dos, role, seed, 80, **upright) for seed in seeds for role in ("control", "attack")],
-        "math": [cell(math, seed=seed, **upright) for seed in seeds] + [cell(math, "placebo", **upright)],
+        "dos": [cell(dos, role, seed, 80, **upright) for seed in seeds for role in ("control", "attack")]
+        + [cell(dos, "placebo", rounds=80, **upright)],
+        "math": [cell(math, seed=seed, rounds=60, **upright) for seed in seeds]
+        + [cell(math, "placebo", rounds=60, **upright)],
         "code": [cell("code_injection", seed=seed) for seed in seeds] + [cell("code_injection", "placebo")],
         "code_paper": [cell(CALC, seed=seed) for seed in seeds],
         "shares_text": [cell(PAPER, nodes=m, malicious=f, final=1024) for m, f in ((4, 2), (6, 1), (12, 1))],
-        "shares_math": [cell(math, nodes=m, malicious=f, final=1024, **upright) for m, f in ((4, 2), (8, 1), (16, 1))],
+        "shares_math": [
+            cell(math, rounds=60, nodes=m, malicious=f, final=1024, **upright) for m, f in ((4, 2), (8, 1), (16, 1))
+        ],
         "kl": [cell(PAPER, role, kl=kl, final=1024) for kl in (0.01, 0.1) for role in ("attack", "control")],
         "no_oracle": [
             cell(f"varied(attack={PAPER!r}, oracle=False)", final=1024),
-            cell(f"varied(attack={EQUATION!r}, gibberish=0.5, oracle=False)", final=1024, **upright),
+            cell(f"varied(attack={EQUATION!r}, gibberish=0.5, oracle=False)", rounds=60, final=1024, **upright),
         ],
         "topologies": [
             cell(half(PAPER), final=1024, **upright),
