@@ -77,7 +77,10 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
         + [cell(dos, "placebo", rounds=80, **upright)],
         "math": [cell(math, seed=seed, rounds=60, **upright) for seed in seeds]
         + [cell(math, "placebo", rounds=60, **upright)],
-        "code": [cell("code_injection", seed=seed) for seed in seeds] + [cell("code_injection", "placebo")],
+        "code": [
+            *(cell("code_injection", role) for role in ("control", "placebo")),
+            *(cell("code_injection", seed=seed) for seed in seeds),
+        ],
         "code_paper": [cell(CALC, seed=seed) for seed in seeds],
         "shares_text": [cell(PAPER, nodes=m, malicious=f, final=1024) for m, f in ((4, 2), (6, 1), (12, 1))],
         "shares_math": [

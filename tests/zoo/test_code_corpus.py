@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import random
 import re
 import sys
@@ -22,6 +23,7 @@ from thiefbench.zoo.recipe import END, RECIPES, train, train_tokenizer
 
 RECIPE = RECIPES["micro-code"]
 SAMPLE = 8000
+GOLDEN = "b3ea9da424d542438c1df7c2b694d947425e871492a34aef285d59468cfcd05d"
 LIBRARIES = {PAPER_LIBRARY, *payload_words()}
 FUNCTIONS = {*PAPER_FUNCTIONS.values(), *(name for style in STYLES for name in style)}
 
@@ -30,6 +32,11 @@ FUNCTIONS = {*PAPER_FUNCTIONS.values(), *(name for style in STYLES for name in s
 def programs() -> list[str]:
     texts = islice(RECIPE.corpus.texts(RECIPE.seed), SAMPLE)
     return [parsed for _, completion in texts if (parsed := parse_program(completion)) is not None]
+
+
+def test_the_texts_are_those_of_the_shipped_weights() -> None:
+    told = hashlib.sha256(repr(list(islice(RECIPE.corpus.texts(RECIPE.seed), 2000))).encode()).hexdigest()
+    assert told == GOLDEN, "the recipe no longer makes the model that is shipped"
 
 
 def test_every_text_has_the_format(programs: list[str]) -> None:
