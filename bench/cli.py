@@ -164,7 +164,7 @@ def audit(
 @app.command()
 def report(store: Annotated[Path, typer.Argument(help="A store that `thiefbench run` filled.")]) -> None:
     """Write the HTML page, the plots, a CSV and a LaTeX table of a store's last run."""
-    from thiefbench.suite.report import write_report
+    from thiefbench.suite.report.page import write_report
     from thiefbench.suite.results import Store
 
     out.print(f"report: {escape(str(write_report(Store(store))))}")

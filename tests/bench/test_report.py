@@ -16,14 +16,14 @@ import pytest
 from thiefbench import registry
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.swarm import Row
-from thiefbench.suite.comparison import compare
-from thiefbench.suite.excerpts import mark
-from thiefbench.suite.lines import Line, Result
-from thiefbench.suite.report import ReportError, write_report
+from thiefbench.suite.report.comparison import compare
+from thiefbench.suite.report.excerpts import mark
+from thiefbench.suite.report.lines import Line, Result
+from thiefbench.suite.report.page import ReportError, write_report
+from thiefbench.suite.report.tables import COLUMNS, paired_difference, show
 from thiefbench.suite.results import Point, Record, Score, Store, identify, rows_table
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
 from thiefbench.suite.scoring import cell_curves, cell_scores, rejection_rates
-from thiefbench.suite.tables import COLUMNS, paired_difference, show
 from thiefbench.tasks.base import Item
 
 TASK = "gsm_micro(size=24)"

@@ -13,12 +13,11 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from thiefbench import registry
-from thiefbench.suite import plots
-from thiefbench.suite.comparison import compare
-from thiefbench.suite.excerpts import first_submission, poisoned_answers
-from thiefbench.suite.lines import NOTHING, Comparison, Line
-from thiefbench.suite.results import Record, Store, write_atomically
-from thiefbench.suite.tables import (
+from thiefbench.suite.report import plots
+from thiefbench.suite.report.comparison import compare
+from thiefbench.suite.report.excerpts import first_submission, poisoned_answers
+from thiefbench.suite.report.lines import NOTHING, Comparison, Line
+from thiefbench.suite.report.tables import (
     COLUMNS,
     FEW_SEEDS,
     Shown,
@@ -29,6 +28,7 @@ from thiefbench.suite.tables import (
     tex_text,
     write_value,
 )
+from thiefbench.suite.results import Record, Store, write_atomically
 
 NAMED = 3
 """Up to so many defenses the headline names each; of more it gives the range."""
@@ -73,7 +73,7 @@ def write_report(store: Store) -> Path:
 
 def _render(run: Mapping[str, Any], comparisons: Sequence[Comparison], sections: Sequence[Mapping[str, Any]]) -> str:
     """The page. Autoescape is on: completions, errors and spec strings are data from strangers."""
-    template = resources.files(__package__).joinpath("report.html.jinja").read_text(encoding="utf-8")
+    template = resources.files(__package__).joinpath("page.html.jinja").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     records = [record for comparison in comparisons for _, record in comparison.finished]
     unfinished = [cell for comparison in comparisons for cell in comparison.cells if cell.problem]

@@ -8,8 +8,8 @@ from functools import cache
 
 from thiefbench import registry
 from thiefbench.suite import scoring
-from thiefbench.suite.lines import NOTHING, Cell, Comparison, Line, Result, bare, comparative_scores, label_notes
 from thiefbench.suite.replay import ReplayError, replay
+from thiefbench.suite.report.lines import NOTHING, Cell, Comparison, Line, Result, bare, comparative_scores, label_notes
 from thiefbench.suite.results import Point, Record, Score
 from thiefbench.tasks.base import Task, TaskError
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy.stats import t as student_t
 
-from thiefbench.suite.lines import NOTHING, Comparison, Line
+from thiefbench.suite.report.lines import NOTHING, Comparison, Line
 from thiefbench.suite.results import Score
 
 Unit = Literal["rate", "ratio", "reward", "tokens"]
