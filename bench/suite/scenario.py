@@ -181,11 +181,7 @@ def load_suite(name: str) -> Suite:
             return parse_suite(path.read_text(encoding="utf-8"), name)
         except UnicodeDecodeError as error:
             raise SuiteError(f"{name}, line 1: not UTF-8 text") from error
-    entry = next((e for n, e in registry._entries("suite").items() if n == name), None)
-    if entry is None:
-        registry.find("suite", name)
-    assert entry is not None
-    module, _, file = entry.value.partition(":")
+    module, _, file = registry.entry("suite", name).value.partition(":")
     text = resources.files(module).joinpath(file).read_text(encoding="utf-8")
     return parse_suite(text, file)
 
