@@ -78,7 +78,6 @@ def run_cell(
     """
     torch.set_num_threads(spec.threads)
     keep_freed_memory()
-    what = identity(spec)
     started = provenance.now()
     swarm = build_swarm(spec)
     run = _Run(spec, swarm, directory)
@@ -97,9 +96,7 @@ def run_cell(
     curves = cell_curves(table)
     curves["grad_norm"] = [Point(round=number, value=value) for number, value in enumerate(run.grad_norms, 1)]
     record = Record(
-        cell_id=identify(what),
-        cell=what["cell"] | {"topology": spec.swarm.topology},
-        identity={name: value for name, value in what.items() if name != "cell"},
+        **_identified(spec),
         status="ok",
         scores=cell_scores(table),
         curves=curves,
@@ -116,15 +113,22 @@ def run_cell(
 
 def failed_record(spec: CellSpec, error: Exception) -> Record:
     """The record of a cell that could not finish: its error, and no score."""
-    what = identity(spec)
     return Record(
-        cell_id=identify(what),
-        cell=what["cell"] | {"topology": spec.swarm.topology},
-        identity={name: value for name, value in what.items() if name != "cell"},
+        **_identified(spec),
         status="error",
         error=f"{type(error).__name__}: {error}",
         provenance=provenance.provenance(spec.device, spec.threads) | {"finished": provenance.now()},
     )
+
+
+def _identified(spec: CellSpec) -> dict[str, Any]:
+    """The fields of a record that say which cell it is."""
+    what = identity(spec)
+    return {
+        "cell_id": identify(what),
+        "cell": what["cell"] | {"topology": what["cell"]["swarm"]["topology"]},
+        "identity": {name: value for name, value in what.items() if name != "cell"},
+    }
 
 
 def build_swarm(spec: CellSpec) -> Swarm:

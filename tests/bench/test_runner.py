@@ -65,6 +65,13 @@ def test_a_second_run_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (second.missing, second.cached, second.rounds) == ([], 3, 0)
 
 
+def test_a_failure_is_identified_like_a_success(whole: Path) -> None:
+    (cell,) = cells(stateful())
+    failed, finished = failed_record(cell, RuntimeError("no luck")), found(whole)
+    for name in ("cell_id", "cell", "identity"):
+        assert getattr(failed, name) == getattr(finished, name), f"{name} says which cell it is, however it ended"
+
+
 def test_a_cell_more_leaves_the_others_cached(tmp_path: Path) -> None:
     run(suite("none"), tmp_path)
     watcher = Watcher()
