@@ -60,6 +60,7 @@ def identity(spec: CellSpec) -> dict[str, Any]:
 
 def run_cell(
     spec: CellSpec,
+    what: dict[str, Any],
     directory: CellDir,
     progress: Progress = lambda done, total: None,
     stop: Callable[[], bool] = lambda: False,
@@ -68,6 +69,7 @@ def run_cell(
 
     Args:
         spec: the cell.
+        what: its `identity`.
         directory: where it leaves its files.
         progress: called with (rounds done, rounds) at the start and after every round.
         stop: asked after every round; when it says True, the cell is checkpointed and left.
@@ -96,7 +98,7 @@ def run_cell(
     curves = cell_curves(table)
     curves["grad_norm"] = [Point(round=number, value=value) for number, value in enumerate(run.grad_norms, 1)]
     record = Record(
-        **_identified(spec),
+        **_identified(what),
         status="ok",
         scores=cell_scores(table),
         curves=curves,
@@ -111,19 +113,18 @@ def run_cell(
     return record
 
 
-def failed_record(spec: CellSpec, error: Exception) -> Record:
-    """The record of a cell that could not finish: its error, and no score."""
+def failed_record(spec: CellSpec, what: dict[str, Any], error: Exception) -> Record:
+    """The record of a cell that could not finish: its error, and no score. `what` is the cell's `identity`."""
     return Record(
-        **_identified(spec),
+        **_identified(what),
         status="error",
         error=f"{type(error).__name__}: {error}",
         provenance=provenance.provenance(spec.device, spec.threads) | {"finished": provenance.now()},
     )
 
 
-def _identified(spec: CellSpec) -> dict[str, Any]:
+def _identified(what: dict[str, Any]) -> dict[str, Any]:
     """The fields of a record that say which cell it is."""
-    what = identity(spec)
     return {
         "cell_id": identify(what),
         "cell": what["cell"] | {"topology": what["cell"]["swarm"]["topology"]},

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from filelock import Timeout
 
@@ -90,7 +90,8 @@ def run_suite(
         OSError: the disk is full or the store cannot be written.
     """
     _check_requirements(cells)
-    ids = {spec: identify(identity(spec)) for spec in cells}
+    identities = {spec: identity(spec) for spec in cells}
+    ids = {spec: identify(what) for spec, what in identities.items()}
     store.write_run(
         {
             "title": suite.title,
@@ -119,7 +120,8 @@ def run_suite(
                 with _locked(directory, listener, spec, wait, stop):
                     # A cell that another run has just failed is not tried again at once.
                     retry = retry_failed and not wait
-                    record = _finished(directory, listener, retry) or _run(spec, directory, listener, stop)
+                    record = _finished(directory, listener, retry)
+                    record = record or _run(spec, identities[spec], directory, listener, stop)
             except Timeout:
                 taken.append(spec)
                 continue
@@ -159,9 +161,9 @@ def _locked(directory: CellDir, listener: Listener, spec: CellSpec, wait: bool, 
         lock.release()
 
 
-def _run(spec: CellSpec, directory: CellDir, listener: Listener, stop: Stop) -> Record:
+def _run(spec: CellSpec, what: dict[str, Any], directory: CellDir, listener: Listener, stop: Stop) -> Record:
     def go() -> Record:
-        return run_cell(spec, directory, lambda done, total: listener.cell(spec, done, total), lambda: stop.asked)
+        return run_cell(spec, what, directory, lambda done, total: listener.cell(spec, done, total), lambda: stop.asked)
 
     try:
         try:
@@ -174,7 +176,7 @@ def _run(spec: CellSpec, directory: CellDir, listener: Listener, stop: Stop) -> 
     except Exception as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
             raise
-        record = failed_record(spec, error)
+        record = failed_record(spec, what, error)
         directory.write(record)
         return record
 
