@@ -255,7 +255,8 @@ def _overridden(
     if seeds and tuple(range(seeds)) != suite.seeds:
         changed = changed.override(f"{seeds} seeds", seeds=tuple(range(seeds)))
     if rounds and rounds != suite.rounds:
-        changed = changed.override(f"{rounds} rounds", rounds=rounds)
+        recorded = tuple(number for number in changed.recorded if number <= rounds)
+        changed = changed.override(f"{rounds} rounds", rounds=rounds, recorded=recorded)
     if defense:  # which defenses meet the suite is what a user decides: no modification
         changed = replace(changed, defenses=tuple(dict.fromkeys(("none", *defense))))
     return changed

@@ -120,7 +120,8 @@ class CellDir:
     """The directory of one cell.
 
     Attributes:
-        path: where it is. Its files: record.json, completions.parquet, and while unfinished the checkpoint.
+        path: where it is. Its files: record.json, completions.parquet, while unfinished the checkpoint, and the weights
+            of recorded rounds (see `thiefbench.suite.weights`).
     """
 
     path: Path

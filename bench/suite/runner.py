@@ -16,7 +16,8 @@ from thiefbench import registry
 from thiefbench.engine.policy import ModelError, check_directory
 from thiefbench.engine.spec import SpecError
 from thiefbench.engine.swarm import drawn
-from thiefbench.suite.execution import failed_record, identity, run_cell
+from thiefbench.suite import weights
+from thiefbench.suite.execution import failed_record, identity, keep_weights_of, run_cell
 from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Store, identify
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.tasks.base import TaskError
@@ -107,7 +108,11 @@ def run_suite(
         }
     )  # fmt: skip
     found = {spec: _finished(store.cell(ids[spec]), listener, retry_failed) for spec in cells}
-    missing = [spec for spec, record in found.items() if record is None]
+    missing = [
+        spec
+        for spec, record in found.items()
+        if record is None or _without_weights(store.cell(ids[spec]), record, suite.recorded_in(spec))
+    ]
     listener.plan(suite.title, missing, len(found) - len(missing))
     stop = Stop(listener.note)
 
@@ -121,7 +126,8 @@ def run_suite(
                     # A cell that another run has just failed is not tried again at once.
                     retry = retry_failed and not wait
                     record = _finished(directory, listener, retry)
-                    record = record or _run(spec, identities[spec], directory, listener, stop)
+                    record = record or _run(spec, identities[spec], directory, suite, listener, stop)
+                    _keep_missing_weights(spec, directory, record, suite, listener, stop)
             except Timeout:
                 taken.append(spec)
                 continue
@@ -161,9 +167,14 @@ def _locked(directory: CellDir, listener: Listener, spec: CellSpec, wait: bool, 
         lock.release()
 
 
-def _run(spec: CellSpec, what: dict[str, Any], directory: CellDir, listener: Listener, stop: Stop) -> Record:
+def _run(
+    spec: CellSpec, what: dict[str, Any], directory: CellDir, suite: Suite, listener: Listener, stop: Stop
+) -> Record:
     def go() -> Record:
-        return run_cell(spec, what, directory, lambda done, total: listener.cell(spec, done, total), lambda: stop.asked)
+        return run_cell(
+            spec, what, directory, lambda done, total: listener.cell(spec, done, total), lambda: stop.asked,
+            suite.recorded_in(spec),
+        )  # fmt: skip
 
     try:
         try:
@@ -179,6 +190,31 @@ def _run(spec: CellSpec, what: dict[str, Any], directory: CellDir, listener: Lis
         record = failed_record(spec, what, error)
         directory.write(record)
         return record
+
+
+def _keep_missing_weights(
+    spec: CellSpec, directory: CellDir, record: Record, suite: Suite, listener: Listener, stop: Stop
+) -> None:
+    """Keep what a finished cell lacks of the weights that its suite wants recorded."""
+    missing = _without_weights(directory, record, suite.recorded_in(spec))
+    if not missing:
+        return
+
+    def progress(done: int, total: int) -> None:
+        listener.cell(spec, done, total)
+
+    left = keep_weights_of(spec, directory, missing, progress, lambda: stop.asked)
+    if left:
+        numbers = ", ".join(map(str, left))
+        listener.note(f"{spec.label}: its rounds come out otherwise here, so round {numbers} keeps no weights")
+
+
+def _without_weights(directory: CellDir, record: Record, rounds: Sequence[int]) -> list[int]:
+    """Those of `rounds` whose weights a finished cell lacks; a failed one has no pool to replay."""
+    if not rounds or record.status == "error":
+        return []
+    kept = weights.kept(directory)
+    return [number for number in rounds if number not in kept]
 
 
 def _finished(directory: CellDir, listener: Listener, retry_failed: bool) -> Record | None:
