@@ -47,6 +47,9 @@ class Score(BaseModel):
     count: int
 
 
+NOTHING = Score(value=None, low=None, high=None, count=0)
+
+
 class Point(BaseModel):
     """One score of one curve at one round."""
 

@@ -9,8 +9,8 @@ from functools import cache
 from thiefbench import registry
 from thiefbench.suite import scoring
 from thiefbench.suite.replay import Recording, ReplayError, replay
-from thiefbench.suite.report.lines import NOTHING, Cell, Comparison, Line, Result, bare, comparative_scores, label_notes
-from thiefbench.suite.results import Point, Record, Score
+from thiefbench.suite.report.lines import Cell, Comparison, Line, Result, bare, comparative_scores, label_notes
+from thiefbench.suite.results import NOTHING, Point, Record, Score
 from thiefbench.tasks.base import Task, TaskError
 
 ANCHORS = ("none", "reject_all", "random", "oracle", "blacklist")
