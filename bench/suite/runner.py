@@ -72,7 +72,12 @@ class Stop:
 
 
 def run_suite(
-    suite: Suite, cells: Sequence[CellSpec], store: Store, listener: Listener, retry_failed: bool = True
+    suite: Suite,
+    cells: Sequence[CellSpec],
+    store: Store,
+    listener: Listener,
+    retry_failed: bool = True,
+    remember: bool = True,
 ) -> list[Record]:
     """Run what is missing of a suite.
 
@@ -82,6 +87,7 @@ def run_suite(
         store: where records are found and left.
         listener: who watches.
         retry_failed: run cells again whose record is an error.
+        remember: make this the store's last run, which a report shows.
 
     Returns:
         The records of all cells, in order.
@@ -93,20 +99,8 @@ def run_suite(
     _check_requirements(cells)
     identities = {spec: identity(spec) for spec in cells}
     ids = {spec: identify(what) for spec, what in identities.items()}
-    store.write_run(
-        {
-            "title": suite.title,
-            "suite": asdict(suite),
-            "fingerprint": suite.fingerprint(),
-            "cells": [
-                {
-                    "cell_id": ids[spec], "role": spec.role, "attack": spec.attack, "defense": spec.defense,
-                    "seed": spec.seed, "label": spec.label,
-                }
-                for spec in cells
-            ],
-        }
-    )  # fmt: skip
+    if remember:
+        _remember(suite, ids, store)
     found = {spec: _finished(store.cell(ids[spec]), listener, retry_failed) for spec in cells}
     missing = [
         spec
@@ -139,6 +133,23 @@ def run_suite(
         taken = work_on(missing, wait=False)
         work_on(taken, wait=True)
     return [record for record in found.values() if record is not None]
+
+
+def _remember(suite: Suite, ids: dict[CellSpec, str], store: Store) -> None:
+    store.write_run(
+        {
+            "title": suite.title,
+            "suite": asdict(suite),
+            "fingerprint": suite.fingerprint(),
+            "cells": [
+                {
+                    "cell_id": cell_id, "role": spec.role, "attack": spec.attack, "defense": spec.defense,
+                    "seed": spec.seed, "label": spec.label,
+                }
+                for spec, cell_id in ids.items()
+            ],
+        }
+    )  # fmt: skip
 
 
 @contextmanager
