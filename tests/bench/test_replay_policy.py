@@ -17,6 +17,7 @@ from thiefbench.defenses.logit import Logit
 from thiefbench.suite import weights
 from thiefbench.suite.execution import build_swarm
 from thiefbench.suite.replay import Recording, ReplayError, replay
+from thiefbench.suite.report.page import write_report
 from thiefbench.suite.results import Store
 
 
@@ -144,3 +145,10 @@ def test_a_device_that_is_not_here_is_one_sentence(recording: Recording, monkeyp
     recording.record = recording.record.model_copy(update={"cell": recording.record.cell | {"device": "cuda:7"}})
     with pytest.raises(ReplayError, match="the cell was run on cuda:7, which is not here"):
         recording.pool_with_policy(1)
+
+
+def test_a_report_says_which_rounds_were_judged(tmp_path: Path) -> None:
+    run(suite(replayed=("logit",), recorded=(1, 3)), tmp_path)
+    page = write_report(Store(tmp_path)).read_text(encoding="utf-8")
+    assert "not replayed" not in page
+    assert "asks the policy: judged the pools of rounds 1, 3 alone" in page
