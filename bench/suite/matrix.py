@@ -160,7 +160,7 @@ def undefended(suites: Sequence[Suite]) -> list[Suite]:
     Raises:
         MatrixError: a suite has no undefended cells, or two have the same name.
     """
-    made = []
+    made: list[Suite] = []
     for suite in suites:
         if "none" not in {registry.canonical("defense", spec) for spec in suite.defenses}:
             raise MatrixError(f"the suite {suite.title} has no undefended cells; put none among its defenses")
