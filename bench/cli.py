@@ -1,4 +1,4 @@
-"""The command line: `thiefbench run | list | audit | report | zoo`.
+"""The command line: `thiefbench run | matrix | list | audit | report | zoo`.
 
 Nothing heavy is imported before a command needs it, so `--help` and `list` answer at once.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -19,7 +21,6 @@ from rich.markup import escape
 from thiefbench import __version__
 
 if TYPE_CHECKING:
-    from thiefbench.suite.results import Store
     from thiefbench.suite.scenario import Suite
 
 app = typer.Typer(
@@ -85,6 +86,7 @@ def run(
 ) -> None:
     """Run what is missing of a suite; stop it at any time and run it again to go on."""
     from thiefbench.progress import watch
+    from thiefbench.suite.report.terminal import print_results
     from thiefbench.suite.results import Store
     from thiefbench.suite.runner import run_suite
     from thiefbench.suite.scenario import load_suite
@@ -92,17 +94,74 @@ def run(
     chosen = _overridden(load_suite(suite), defense, attack, task, model, topology, seeds, rounds)
     cells = chosen.cells(_device(device), _dtype(dtype), threads or min(4, len(os.sched_getaffinity(0))))
     kept = Store(store or Path("runs") / chosen.name)
-    again = f"thiefbench {' '.join(_quoted(word) for word in sys.argv[1:])}"
-    with watch(err) as listener:
-        try:
-            records = run_suite(chosen, cells, kept, listener)
-        except KeyboardInterrupt:
-            err.print(f"Stopped; everything finished is kept. To go on: {escape(again)}")
-            raise typer.Exit(INTERRUPTED) from None
-    _print_results(kept)
+    with _stoppable(), watch(err) as listener:
+        records = run_suite(chosen, cells, kept, listener)
+    print_results(out, kept)
     if any(record.status == "error" for record in records):
         raise typer.Exit(FAILED)
     err.print(f"The page with curves: thiefbench report {escape(str(kept.root))}")
+
+
+@app.command()
+def matrix(
+    suite: Annotated[SpecList, typer.Argument(help="Suites, by name or YAML file; several share one table.")],
+    defense: Annotated[
+        SpecList | None, typer.Option(help="Defense to judge the pools; repeat. Default: every one.")
+    ] = None,
+    attack: Annotated[
+        SpecList | None, typer.Option(help="Attack to run instead of the suites'; repeat for several.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Built-in model, local directory or hub name.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds, counted from 0.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to run instead of the suites'.")] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="Where records are kept. Default: runs/SUITE, of several suites runs/matrix.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads; part of a cell's identity. Default: up to 4.")
+    ] = None,
+) -> None:
+    """Let every defense judge every attack: run undefended swarms where missing, replay all defenses on their pools."""
+    from thiefbench.progress import bar, watch
+    from thiefbench.suite.matrix import (
+        every_defense,
+        inspect_all,
+        named_defenses,
+        pools_of,
+        undefended,
+        wanted,
+    )
+    from thiefbench.suite.report.heatmap import write_matrix
+    from thiefbench.suite.report.terminal import print_matrix
+    from thiefbench.suite.results import Store
+    from thiefbench.suite.runner import run_suite
+    from thiefbench.suite.scenario import load_suite
+
+    judges, left_out = (named_defenses(defense), []) if defense else every_defense()
+    chosen = undefended(
+        [_overridden(load_suite(name), None, attack, None, model, None, seeds, rounds) for name in suite]
+    )
+    numerics = (_device(device), _dtype(dtype), threads or min(4, len(os.sched_getaffinity(0))))
+    asked = [(each, wanted(each.cells(*numerics))) for each in chosen]
+    kept = Store(store or Path("runs") / (chosen[0].name if len(chosen) == 1 else "matrix"))
+    for reason in left_out:
+        err.print(f"left out: {escape(reason)}")
+    with _stoppable():
+        pools, failed = [], False
+        for each, cells in asked:
+            with watch(err) as listener:
+                records = run_suite(each, cells, kept, listener, remember=False)
+            failed |= any(record.status == "error" for record in records)
+            pools += pools_of(each.title, records)
+        with bar(err, "judging") as progress:
+            judged = inspect_all(kept, pools, judges, progress)
+    page = write_matrix(kept, judged, chosen)
+    print_matrix(out, judged)
+    err.print(f"The heat map: {escape(str(page))}")
+    if failed:
+        raise typer.Exit(FAILED)
 
 
 @app.command("list")
@@ -164,7 +223,7 @@ def audit(
 @app.command()
 def report(store: Annotated[Path, typer.Argument(help="A store that `thiefbench run` filled.")]) -> None:
     """Write the HTML page, the plots, a CSV and a LaTeX table of a store's last run."""
-    from thiefbench.suite.report import write_report
+    from thiefbench.suite.report.page import write_report
     from thiefbench.suite.results import Store
 
     out.print(f"report: {escape(str(write_report(Store(store))))}")
@@ -217,10 +276,22 @@ def main() -> None:
         _fail(str(error))
 
 
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Ctrl-C in what is wrapped ends politely, and says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        again = f"thiefbench {' '.join(_quoted(word) for word in sys.argv[1:])}"
+        err.print(f"Stopped; everything finished is kept. To go on: {escape(again)}")
+        raise typer.Exit(INTERRUPTED) from None
+
+
 def _is_users(error: Exception) -> bool:
     """Whether the error's message is a sentence for the user. Looked up late: the classes' modules are heavy."""
     wanted = {
-        "SpecStringError", "ModelError", "SpecError", "TaskError", "SuiteError", "ReportError", "SandboxUnavailable",
+        "SpecStringError", "ModelError", "SpecError", "TaskError", "SuiteError", "ReportError", "MatrixError",
+        "SandboxUnavailable",
     }  # fmt: skip
     return any(kind.__name__ in wanted and kind.__module__.startswith("thiefbench.") for kind in type(error).__mro__)
 
@@ -255,7 +326,8 @@ def _overridden(
     if seeds and tuple(range(seeds)) != suite.seeds:
         changed = changed.override(f"{seeds} seeds", seeds=tuple(range(seeds)))
     if rounds and rounds != suite.rounds:
-        changed = changed.override(f"{rounds} rounds", rounds=rounds)
+        recorded = tuple(number for number in changed.recorded if number <= rounds)
+        changed = changed.override(f"{rounds} rounds", rounds=rounds, recorded=recorded)
     if defense:  # which defenses meet the suite is what a user decides: no modification
         changed = replace(changed, defenses=tuple(dict.fromkeys(("none", *defense))))
     return changed
@@ -285,31 +357,3 @@ def _quoted(word: str) -> str:
     import shlex
 
     return shlex.quote(word)
-
-
-def _print_results(store: Store) -> None:
-    """The last run's cells, one table per attack."""
-    from rich.table import Table
-
-    entries = (store.read_run() or {"cells": []})["cells"]
-    for attack in dict.fromkeys(entry["attack"] for entry in entries):
-        out.print(f"attack [bold]{escape(attack)}[/bold]; intervals are 95 % over each cell's completions")
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for column in ("swarm", "seed", "ASR", "stop rate", "false rejection", "clean reward"):
-            table.add_column(column, no_wrap=True)
-        for entry in (entry for entry in entries if entry["attack"] == attack):
-            swarm = {"attack": "", "control": "no attack, ", "placebo": "placebo, "}[entry["role"]] + entry["defense"]
-            record = store.cell(entry["cell_id"]).read()
-            if record is None or record.status == "error":
-                problem = escape(record.error if record else "not run")
-                table.add_row(escape(swarm), str(entry["seed"]), f"[red]failed: {problem}[/red]")
-                continue
-            names = ("asr", "stop_rate", "false_rejection_rate", "clean_reward")
-            table.add_row(escape(swarm), str(entry["seed"]), *(_interval(record.scores[name]) for name in names))
-        wide = out if out.is_terminal else Console(highlight=False, width=200, emoji=False)
-        wide.print(table)
-
-
-def _interval(score: object) -> str:
-    value, low, high = (getattr(score, name) for name in ("value", "low", "high"))
-    return "-" if value is None else escape(f"{value:.3f} [{low:.3f}, {high:.3f}]")

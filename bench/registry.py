@@ -47,6 +47,20 @@ def names(kind: Kind) -> list[str]:
     return sorted(_entries(kind))
 
 
+def entry(kind: Kind, name: str) -> EntryPoint:
+    """What is declared under a name; nothing of it is loaded.
+
+    Raises:
+        SpecStringError: there is no such name; the nearest are offered.
+    """
+    entries = _entries(kind)
+    if name not in entries:
+        near = difflib.get_close_matches(name, entries, n=2, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise SpecStringError(f"there is no {kind} named {name!r}; {hint}known: {', '.join(sorted(entries))}")
+    return entries[name]
+
+
 def parse(kind: Kind, spec: str) -> ParsedSpec:
     """Take a spec string apart.
 
@@ -82,14 +96,7 @@ def find(kind: Kind, target: str) -> Any:
     Raises:
         SpecStringError: there is no such name (the nearest are offered), file or class.
     """
-    if ":" in target:
-        return _from_file(kind, target)
-    entries = _entries(kind)
-    if target not in entries:
-        near = difflib.get_close_matches(target, entries, n=2, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise SpecStringError(f"there is no {kind} named {target!r}; {hint}known: {', '.join(sorted(entries))}")
-    return entries[target].load()
+    return _from_file(kind, target) if ":" in target else entry(kind, target).load()
 
 
 def make(kind: Kind, spec: str) -> Any:
@@ -143,12 +150,12 @@ def source_hash(kind: Kind, spec: str) -> str:
 
 def summary(kind: Kind, name: str) -> str:
     """The first line of what a name's docstring says, read from its source without importing it."""
-    entry = _entries(kind)[name]
-    located = importlib.util.find_spec(entry.module)
+    declared = entry(kind, name)
+    located = importlib.util.find_spec(declared.module)
     if located is None or located.origin is None:
         return ""
     for node in ast.parse(Path(located.origin).read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ClassDef) and node.name == entry.attr:
+        if isinstance(node, ast.ClassDef) and node.name == declared.attr:
             return (ast.get_docstring(node) or "").split("\n")[0]
     return ""
 
@@ -176,7 +183,7 @@ def _inner_attacks(kind: Kind, parsed: ParsedSpec, made: Any) -> dict[str, str]:
 
 @cache
 def _entries(kind: Kind) -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=f"thiefbench.{kind}s")}
+    return {declared.name: declared for declared in entry_points(group=f"thiefbench.{kind}s")}
 
 
 def _from_file(kind: Kind, target: str) -> Any:

@@ -237,14 +237,7 @@ class Swarm:
         for row in rows:
             if row.phase == "train":
                 rounds.setdefault(row.round, []).append(row)
-        self.history = []
-        for number, part in sorted(rounds.items()):
-            ordered = [part[i] for i in shuffled(self.seed, number, len(part))]
-            offered = (
-                Offered(r.item_id, r.group, r.place, r.sender, r.ids, r.text, r.ended, r.reward) for r in ordered
-            )
-            verdicts = (Verdict(r.action, r.score, r.token_weights, r.reason) for r in ordered)  # type: ignore[arg-type]
-            self.history.append(Past(number, tuple(offered), tuple(verdicts)))
+        self.history = [remembered(part, self.seed) for _, part in sorted(rounds.items())]
 
     def reward(self, item: Item, text: str) -> float:
         """The task's reward of one text (what an attack may ask while it judges its outcome)."""
@@ -388,6 +381,23 @@ class Swarm:
         if item.id not in self._prompts:
             self._prompts[item.id] = self.policy.prompt_ids(self.task.messages(item))
         return self._prompts[item.id]
+
+
+def as_offered(row: Row) -> Offered:
+    """A recorded completion as defenses saw it."""
+    return Offered(row.item_id, row.group, row.place, row.sender, row.ids, row.text, row.ended, row.reward)
+
+
+def remembered(rows: Sequence[Row], seed: int) -> Past:
+    """A finished round as later rounds remember it.
+
+    Args:
+        rows: of the round's pool, ordered by group and place.
+        seed: the cell's.
+    """
+    ordered = [rows[i] for i in shuffled(seed, rows[0].round, len(rows))]
+    verdicts = (Verdict(r.action, r.score, r.token_weights, r.reason) for r in ordered)  # type: ignore[arg-type]
+    return Past(rows[0].round, tuple(as_offered(row) for row in ordered), tuple(verdicts))
 
 
 @cache

@@ -6,12 +6,13 @@ A killed cell goes on from its last checkpoint and ends with the same rows as on
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from safetensors import SafetensorError
@@ -22,6 +23,7 @@ from thiefbench.engine import ENGINE_REVISION
 from thiefbench.engine.memory import keep_freed_memory
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.swarm import RoundRecord, Swarm
+from thiefbench.suite import weights
 from thiefbench.suite.results import (
     SCHEMA_VERSION,
     BrokenRecordError,
@@ -60,17 +62,22 @@ def identity(spec: CellSpec) -> dict[str, Any]:
 
 def run_cell(
     spec: CellSpec,
+    what: dict[str, Any],
     directory: CellDir,
     progress: Progress = lambda done, total: None,
     stop: Callable[[], bool] = lambda: False,
+    recorded: Sequence[int] = (),
 ) -> Record:
     """Run a cell, or go on with it, and write its record. The caller holds the cell's lock.
 
     Args:
         spec: the cell.
+        what: its `identity`.
         directory: where it leaves its files.
         progress: called with (rounds done, rounds) at the start and after every round.
         stop: asked after every round; when it says True, the cell is checkpointed and left.
+        recorded: rounds whose weights are kept; those played before a restart that did not keep them are left to
+            `keep_weights_of`.
 
     Raises:
         KeyboardInterrupt: `stop` said so.
@@ -78,10 +85,9 @@ def run_cell(
     """
     torch.set_num_threads(spec.threads)
     keep_freed_memory()
-    what = identity(spec)
     started = provenance.now()
     swarm = build_swarm(spec)
-    run = _Run(spec, swarm, directory)
+    run = _Run(spec, swarm, directory, recorded)
     resumed = run.resume()
     if run.done == 0:
         run.keep(swarm.evaluate(0, spec.evaluation.completions))
@@ -97,9 +103,7 @@ def run_cell(
     curves = cell_curves(table)
     curves["grad_norm"] = [Point(round=number, value=value) for number, value in enumerate(run.grad_norms, 1)]
     record = Record(
-        cell_id=identify(what),
-        cell=what["cell"] | {"topology": spec.swarm.topology},
-        identity={name: value for name, value in what.items() if name != "cell"},
+        **_identified(what),
         status="ok",
         scores=cell_scores(table),
         curves=curves,
@@ -114,17 +118,61 @@ def run_cell(
     return record
 
 
-def failed_record(spec: CellSpec, error: Exception) -> Record:
-    """The record of a cell that could not finish: its error, and no score."""
-    what = identity(spec)
+def keep_weights_of(
+    spec: CellSpec, directory: CellDir, rounds: Sequence[int], progress: Progress, stop: Callable[[], bool]
+) -> list[int]:
+    """Play a finished cell's rounds once more, up to the last of `rounds`, to keep the weights they begin with.
+
+    Record and completions stay as they are; nothing is evaluated and nothing checkpointed.
+
+    Returns:
+        The rounds that stay without: a round before them came out otherwise than stored, as it may on another machine
+        or with other versions, and its successors' weights would belong to other pools.
+
+    Raises:
+        KeyboardInterrupt: `stop` said so.
+    """
+    torch.set_num_threads(spec.threads)
+    keep_freed_memory()
+    swarm, stored = build_swarm(spec), _sampled(directory)
+    last = max(rounds)
+    for number in range(1, last + 1):
+        if number in rounds:
+            weights.keep(directory, number, swarm.policy)
+        if number < last and [row.ids for row in swarm.round(number).rows] != stored[number]:
+            return [other for other in rounds if other > number]
+        progress(number, last)
+        if stop():
+            raise KeyboardInterrupt
+    return []
+
+
+def _sampled(directory: CellDir) -> dict[int, list[tuple[int, ...]]]:
+    """Token ids of every pool by round, in the order in which rounds make them."""
+    rows = directory.read_rows(["phase", "round", "ids"])
+    made: dict[int, list[tuple[int, ...]]] = {}
+    for line in rows.filter(pc.equal(rows["phase"], "train")).to_pylist():
+        made.setdefault(line["round"], []).append(tuple(line["ids"]))
+    return made
+
+
+def failed_record(spec: CellSpec, what: dict[str, Any], error: Exception) -> Record:
+    """The record of a cell that could not finish: its error, and no score. `what` is the cell's `identity`."""
     return Record(
-        cell_id=identify(what),
-        cell=what["cell"] | {"topology": spec.swarm.topology},
-        identity={name: value for name, value in what.items() if name != "cell"},
+        **_identified(what),
         status="error",
         error=f"{type(error).__name__}: {error}",
         provenance=provenance.provenance(spec.device, spec.threads) | {"finished": provenance.now()},
     )
+
+
+def _identified(what: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a record that say which cell it is."""
+    return {
+        "cell_id": identify(what),
+        "cell": what["cell"] | {"topology": what["cell"]["swarm"]["topology"]},
+        "identity": {name: value for name, value in what.items() if name != "cell"},
+    }
 
 
 def build_swarm(spec: CellSpec) -> Swarm:
@@ -151,6 +199,7 @@ class _Run:
     spec: CellSpec
     swarm: Swarm
     directory: CellDir
+    recorded: Sequence[int] = ()
     done: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     grad_norms: list[float] = field(default_factory=list)
@@ -166,6 +215,8 @@ class _Run:
     def play(self) -> None:
         """The next round, the evaluation behind it where one is due, and a checkpoint where one is due."""
         number = self.done + 1
+        if number in self.recorded:
+            weights.keep(self.directory, number, self.swarm.policy)
         made = self.swarm.round(number)
         self.keep(made)
         self.grad_norms.append(made.grad_norm)
@@ -190,16 +241,16 @@ class _Run:
             return
         part = f"rows-{self.done:06d}.parquet"
         write_table(self._work / part, pa.concat_tables(self.pending))
-        weights = f"weights-{self.done:06d}.safetensors"
-        write_atomically(self._work / weights, save(self.swarm.cohort.state()))
+        tensors = f"weights-{self.done:06d}.safetensors"
+        write_atomically(self._work / tensors, save(self.swarm.cohort.state()))
         state = {
-            "done": self.done, "parts": [*self.parts, part], "weights": weights, "seconds": self.seconds,
+            "done": self.done, "parts": [*self.parts, part], "weights": tensors, "seconds": self.seconds,
             "grad_norms": self.grad_norms, "defense": self.swarm.cohort.defense.state(),
-            "sha256": {name: file_sha256(self._work / name) for name in (*self.parts, part, weights)},
+            "sha256": {name: file_sha256(self._work / name) for name in (*self.parts, part, tensors)},
         }  # fmt: skip
         write_sealed(self._work / "state.json", state)
         for old in self._work.glob("weights-*.safetensors"):
-            if old.name != weights:
+            if old.name != tensors:
                 old.unlink()
         self.parts.append(part)
         self.pending = []

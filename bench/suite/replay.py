@@ -1,147 +1,256 @@
 """A defense over recorded pools, round by round, without training.
 
 What a defense rejects can be read off a pool that another cell left; what its models would have learned cannot, as
-they would have sampled other completions from the second round on.
+they would have sampled other completions from the second round on. Views are made by the engine's own code, so a
+defense sees what it would have seen there. One that asks the policy is replayed at the rounds whose weights were kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, NoReturn, cast
+from statistics import median
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 
-from thiefbench.defenses.base import DefenderView, Defense, Facts, LabelledView, Offered, Past, PolicyView, Verdict
-from thiefbench.engine.noise import generator
-from thiefbench.suite.results import CellDir, Record, Score
+from thiefbench.defenses.base import DefenderView, Defense, Past, Verdict
+from thiefbench.engine.policy import ModelError, Policy
+from thiefbench.engine.pool import Pool
+from thiefbench.engine.reading import Reading
+from thiefbench.engine.swarm import Row, as_offered, remembered
+from thiefbench.suite import weights
+from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Score, table_rows
 from thiefbench.suite.scoring import rejection_rates
-from thiefbench.tasks.base import Sampling, Task
-
-_SEEN = [
-    "phase",
-    "round",
-    "group",
-    "place",
-    "item_id",
-    "sender",
-    "ids",
-    "text",
-    "ended",
-    "malicious",
-    "payload",
-    "reward",
-]
+from thiefbench.tasks.base import Item, Sampling, Task
+from thiefbench.zoo.models import resolve
 
 
 class ReplayError(Exception):
     """A defense cannot be replayed on a recorded pool. One sentence for the user."""
 
 
-class _NoPolicy:
-    """Stands where the cohort's model stood, of which a record keeps nothing.
+class _PolicyAskedError(Exception):
+    """A defense asked the policy of a pool that is replayed without one."""
 
-    It remembers being touched, so that a defense that swallows the error and goes on gets no score either.
+
+class _Absent:
+    """Stands where a pool's reading and the policy behind it would be.
+
+    It remembers being asked, so that a defense that swallows the error and goes on gets no score either.
     """
 
-    def __init__(self, defense: Defense) -> None:
-        self.refusal = f"{defense.name} needs the policy: run it as a trained cell"
-        self.touched = False
+    def __init__(self) -> None:
+        self.asked = False
 
-    def __getattr__(self, name: str) -> NoReturn:
-        self.touched = True
-        raise ReplayError(self.refusal)
+    @property
+    def policy(self) -> _Absent:
+        """What the view of the policy takes hold of before anything is asked."""
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copying an object looks for such
+            raise AttributeError(name)
+        self.asked = True
+        raise _PolicyAskedError("there is no policy here")
 
 
-def replay(cell_dir: CellDir, record: Record, defense: Defense, task: Task) -> dict[str, Score]:
-    """Run a defense over the training pools of a finished cell and score its rejections.
-
-    Every view is the one that the cell's own defense saw (order, pseudonyms, random generator, items), except that
-    `history` holds the verdicts of `defense` and there is no policy.
+class Recording:
+    """A finished cell as a defense may judge it again: every round's pool, and the model where weights were kept.
 
     Args:
-        cell_dir: where the cell left its completions.
+        directory: where the cell left its files.
         record: the cell's record.
-        defense: a fresh one; its state runs through all rounds.
         task: the cell's task, which knows the items.
 
-    Returns:
-        stop_rate, false_rejection_rate and rejection_rate; see `scoring.rejection_rates`.
+    Attributes:
+        pools: the rows of every round, ordered by group and place.
+        kept: the rounds whose weights are there.
 
     Raises:
-        ReplayError: the cell has no score, the defense needs the policy or fails, or the task lacks an item.
+        ReplayError: the cell has no score, or the task lacks an item.
     """
-    if record.status != "ok":
-        raise ReplayError(f"the cell {record.cell_id} failed and has no pool to replay")
-    rows = cell_dir.read_rows(_SEEN)
-    train = rows.filter(pc.equal(rows["phase"], "train")).sort_by(
-        [(name, "ascending") for name in ("round", "group", "place")]
-    )
-    pools: dict[int, list[dict[str, Any]]] = {}
-    for line in train.to_pylist():
-        pools.setdefault(line["round"], []).append(line)
-    actions: list[str] = []
-    history: list[Past] = []
-    for number, pool in pools.items():
-        actions += [verdict.action for verdict in _inspect(number, pool, record, defense, _facts(task), history)]
-    return rejection_rates(train.append_column("action", pa.array(actions, pa.string())))
+
+    def __init__(self, directory: CellDir, record: Record, task: Task) -> None:
+        if record.status != "ok":
+            raise ReplayError(f"the cell {record.cell_id} failed and has no pool to replay")
+        rows = directory.read_rows()
+        order = [(name, "ascending") for name in ("round", "group", "place")]
+        self._train = rows.filter(pc.equal(rows["phase"], "train")).sort_by(order)
+        self.pools: dict[int, list[Row]] = {}
+        for row in table_rows(self._train):
+            self.pools.setdefault(row.round, []).append(row)
+        self.directory, self.record, self.task = directory, record, task
+        self.kept = [number for number in weights.kept(directory) if number in self.pools]
+        self._items = _items(task)
+        self._model: Policy | None = None
+        unknown = next((i for i in self._train["item_id"].to_pylist() if i not in self._items), None)
+        if unknown is not None:
+            raise ReplayError(
+                f"the task has no item {unknown}: replay with the task and data the cell was recorded with"
+            )
+
+    @property
+    def seed(self) -> int:
+        """The cell's."""
+        return int(self.record.cell["seed"])
+
+    @property
+    def sampling(self) -> Sampling:
+        """The swarm's."""
+        return Sampling(**self.record.cell["swarm"]["sampling"])
+
+    def pool(self, number: int, reading_of: Callable[[Sequence[Item]], Reading]) -> Pool:
+        """A round's pool; `reading_of` makes the reading of its distinct items' prompts."""
+        rows = self.pools[number]
+        items = [self._items[item_id] for item_id in {row.group: row.item_id for row in rows}.values()]
+        distinct = {item.id: item for item in items}
+        prompts = {item_id: place for place, item_id in enumerate(distinct)}
+        reading = reading_of(list(distinct.values()))
+        closing = (reading.policy.eos,) if isinstance(reading, Reading) else ()
+        answers = [(prompts[row.item_id], row.ids + (closing if row.ended else ())) for row in rows]
+        return Pool(number, items, [as_offered(row) for row in rows], answers, reading, prompts)
+
+    def pool_with_policy(self, number: int) -> Pool:
+        """A round's pool with the model that sampled it, read as the engine would: prompts run, gradients expected.
+
+        Raises:
+            ReplayError: the model or the round's weights cannot be loaded.
+        """
+        policy = self._policy(number)
+
+        def reading_of(items: Sequence[Item]) -> Reading:
+            return Reading(policy, [policy.prompt_ids(self.task.messages(item)) for item in items])
+
+        pool = self.pool(number, reading_of)
+        pool.reading.prefix()  # sampling leaves it behind
+        pool.reading.expect(pool.with_gradient(self.record.cell["swarm"]["group"]))
+        return pool
+
+    def scores(self, actions: Mapping[int, Sequence[Verdict]]) -> dict[str, Score]:
+        """Rejection rates of verdicts on some rounds, each round's in the order of its pool."""
+        rounds = sorted(actions)
+        train = self._train.filter(pc.is_in(self._train["round"], pa.array(rounds, pa.int32())))
+        given = [verdict.action for number in rounds for verdict in actions[number]]
+        return rejection_rates(train.drop_columns("action").append_column("action", pa.array(given, pa.string())))
+
+    def _policy(self, number: int) -> Policy:
+        cell = self.record.cell
+        if cell["device"] != "cpu" and not torch.cuda.is_available():
+            raise ReplayError(f"the cell was run on {cell['device']}, which is not here")
+        try:
+            if self._model is None:
+                torch.set_num_threads(cell["threads"])
+                self._model = Policy.load(resolve(cell["model"]), cell["device"], cell["dtype"])
+            weights.load(self.directory, number, self._model)
+        except (ModelError, BrokenRecordError) as error:
+            raise ReplayError(str(error)) from error
+        return self._model
 
 
-def _inspect(
-    number: int,
-    pool: Sequence[Mapping[str, Any]],
-    record: Record,
-    defense: Defense,
-    facts: Mapping[str, Facts],
-    history: list[Past],
-) -> list[Verdict]:
-    """One round's verdicts, in pool order: the counterpart of `Swarm._inspect`."""
-    seed = record.cell["seed"]
-    order = generator(seed, "shuffle", number).sample(range(len(pool)), len(pool))
-    offered = tuple(_offered(pool[i]) for i in order)
-    unknown = next((one.item_id for one in offered if one.item_id not in facts), None)
-    if unknown is not None:
-        raise ReplayError(f"the task has no item {unknown}: replay with the task and data the cell was recorded with")
-    policy = _NoPolicy(defense)
-    known: dict[str, Any] = {
-        "round": number,
-        "completions": offered,
-        "items": {line["item_id"]: facts[line["item_id"]] for line in pool},
-        "sampling": Sampling(**record.cell["swarm"]["sampling"]),
-        "history": tuple(history),
-        "rng": generator(seed, "defense", number),
-        "policy": cast(PolicyView, policy),
-    }
-    view = DefenderView(**known)
-    if defense.sees_labels:
-        view = LabelledView(**known, payload=tuple(pool[i]["payload"] for i in order))
-    verdicts = _verdicts(defense, view)
-    if policy.touched:
-        raise ReplayError(policy.refusal)
-    history.append(Past(number, offered, tuple(verdicts)))
-    by_place = dict(zip(order, verdicts, strict=True))
-    return [by_place[i] for i in range(len(pool))]
+@dataclass(frozen=True)
+class Replay:
+    """What a defense did to a recording.
+
+    Attributes:
+        scores: rejection rates over the inspected rounds; see `scoring.rejection_rates`.
+        rounds: the inspected ones: all, or those with weights for a defense that asks the policy.
+        asks_policy: whether it does.
+        milliseconds: per completion, of `inspect` alone: the median over the rounds of its wall time divided by the
+            size of the pool. The policy reads a pool anew for each replay, so every defense pays for what it asks.
+    """
+
+    scores: dict[str, Score]
+    rounds: tuple[int, ...]
+    asks_policy: bool
+    milliseconds: float
 
 
-def _verdicts(defense: Defense, view: DefenderView) -> list[Verdict]:
-    """What the defense says. Its code may be anybody's: whatever it raises is its failure, never a score."""
+def replay(recording: Recording, make: Callable[[], Defense]) -> Replay:
+    """Run a defense over the training pools of a finished cell and score its rejections.
+
+    Every view is the one that the cell's own defense saw (order, pseudonyms, random generator, items, policy). Its
+    `history` holds the verdicts of the replayed defense, and the cell's own for rounds that it did not inspect.
+
+    Args:
+        recording: the cell.
+        make: gives a fresh defense, whose state then runs through the inspected rounds.
+
+    Raises:
+        ReplayError: the defense fails, or it asks the policy and no weights were kept.
+    """
     try:
-        verdicts = list(defense.inspect(view))
-    except ReplayError:
-        raise
-    except Exception as error:
-        raise ReplayError(f"{defense.name} failed in round {view.round}: {type(error).__name__}: {error}") from error
-    if len(verdicts) != len(view.completions):
-        raise ReplayError(f"{defense.name} gave {len(verdicts)} verdicts for {len(view.completions)} completions")
-    return verdicts
+        return _replayed(recording, make(), list(recording.pools), asks_policy=False)
+    except _PolicyAskedError:
+        defense = make()
+    if not recording.kept:
+        raise ReplayError(
+            f"{defense.name} needs the policy, and this cell kept no weights: run it as a trained cell, or record "
+            "rounds with thiefbench matrix"
+        )
+    return _replayed(recording, defense, recording.kept, asks_policy=True)
 
 
-def _offered(line: Mapping[str, Any]) -> Offered:
-    same = {name: line[name] for name in ("item_id", "group", "sender", "text", "ended", "reward")}
-    return Offered(**same, index=line["place"], ids=tuple(line["ids"]))
+def _replayed(recording: Recording, defense: Defense, rounds: Sequence[int], asks_policy: bool) -> Replay:
+    """One pass.
+
+    Raises:
+        _PolicyAskedError: the defense asks the policy and `asks_policy` is False.
+        ReplayError: it fails.
+    """
+    timed, absent = _Timed(defense), _Absent()
+    history: list[Past] = []
+    given: dict[int, list[Verdict]] = {}
+    for number, rows in recording.pools.items():
+        if number not in rounds:
+            history.append(remembered(rows, recording.seed))
+            continue
+        if asks_policy:
+            pool = recording.pool_with_policy(number)
+        else:
+            pool = recording.pool(number, lambda items: cast(Reading, absent))
+        payload = {(row.group, row.place) for row in rows if row.payload}
+        problem: Exception | None = None
+        try:
+            given[number], past = pool.inspected(timed, payload, recording.sampling, history, recording.seed)
+            history.append(past)
+        except Exception as error:  # its code may be anybody's: whatever it raises is its failure, never a score
+            problem = error
+        if absent.asked:
+            raise _PolicyAskedError
+        if problem is not None:
+            said = f"{defense.name} failed in round {number}: {type(problem).__name__}: {problem}"
+            raise ReplayError(said) from problem
+    paces = [1000 * seconds / size for seconds, size in timed.inspections if size]
+    return Replay(recording.scores(given), tuple(given), asks_policy, median(paces))
+
+
+class _Timed(Defense):
+    """A defense under a stopwatch.
+
+    Attributes:
+        inspections: wall seconds and completions of every pool.
+    """
+
+    name = "timed"
+
+    def __init__(self, defense: Defense) -> None:
+        self.defense = defense
+        self.inspections: list[tuple[float, int]] = []
+        self.__dict__ |= {"name": defense.name, "sees_labels": defense.sees_labels}
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        """What the defense says."""
+        began = time.perf_counter()
+        verdicts = tuple(self.defense.inspect(view))
+        self.inspections.append((time.perf_counter() - began, len(view.completions)))
+        return verdicts
 
 
 @cache
-def _facts(task: Task) -> dict[str, Facts]:
-    return {row["id"]: Facts(row["question"], row["answer"]) for row in task.items("train")}
+def _items(task: Task) -> dict[str, Item]:
+    return {row["id"]: Item.from_row(row) for row in task.items("train")}

@@ -47,6 +47,9 @@ class Score(BaseModel):
     count: int
 
 
+NOTHING = Score(value=None, low=None, high=None, count=0)
+
+
 class Point(BaseModel):
     """One score of one curve at one round."""
 
@@ -120,7 +123,8 @@ class CellDir:
     """The directory of one cell.
 
     Attributes:
-        path: where it is. Its files: record.json, completions.parquet, and while unfinished the checkpoint.
+        path: where it is. Its files: record.json, completions.parquet, while unfinished the checkpoint, and the weights
+            of recorded rounds (see `thiefbench.suite.weights`).
     """
 
     path: Path

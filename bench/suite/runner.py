@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from filelock import Timeout
 
@@ -16,7 +16,8 @@ from thiefbench import registry
 from thiefbench.engine.policy import ModelError, check_directory
 from thiefbench.engine.spec import SpecError
 from thiefbench.engine.swarm import drawn
-from thiefbench.suite.execution import failed_record, identity, run_cell
+from thiefbench.suite import weights
+from thiefbench.suite.execution import failed_record, identity, keep_weights_of, run_cell
 from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Store, identify
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.tasks.base import TaskError
@@ -71,7 +72,12 @@ class Stop:
 
 
 def run_suite(
-    suite: Suite, cells: Sequence[CellSpec], store: Store, listener: Listener, retry_failed: bool = True
+    suite: Suite,
+    cells: Sequence[CellSpec],
+    store: Store,
+    listener: Listener,
+    retry_failed: bool = True,
+    remember: bool = True,
 ) -> list[Record]:
     """Run what is missing of a suite.
 
@@ -81,6 +87,7 @@ def run_suite(
         store: where records are found and left.
         listener: who watches.
         retry_failed: run cells again whose record is an error.
+        remember: make this the store's last run, which a report shows.
 
     Returns:
         The records of all cells, in order.
@@ -90,23 +97,16 @@ def run_suite(
         OSError: the disk is full or the store cannot be written.
     """
     _check_requirements(cells)
-    ids = {spec: identify(identity(spec)) for spec in cells}
-    store.write_run(
-        {
-            "title": suite.title,
-            "suite": asdict(suite),
-            "fingerprint": suite.fingerprint(),
-            "cells": [
-                {
-                    "cell_id": ids[spec], "role": spec.role, "attack": spec.attack, "defense": spec.defense,
-                    "seed": spec.seed, "label": spec.label,
-                }
-                for spec in cells
-            ],
-        }
-    )  # fmt: skip
+    identities = {spec: identity(spec) for spec in cells}
+    ids = {spec: identify(what) for spec, what in identities.items()}
+    if remember:
+        _remember(suite, ids, store)
     found = {spec: _finished(store.cell(ids[spec]), listener, retry_failed) for spec in cells}
-    missing = [spec for spec, record in found.items() if record is None]
+    missing = [
+        spec
+        for spec, record in found.items()
+        if record is None or _without_weights(store.cell(ids[spec]), record, suite.recorded_in(spec))
+    ]
     listener.plan(suite.title, missing, len(found) - len(missing))
     stop = Stop(listener.note)
 
@@ -119,7 +119,9 @@ def run_suite(
                 with _locked(directory, listener, spec, wait, stop):
                     # A cell that another run has just failed is not tried again at once.
                     retry = retry_failed and not wait
-                    record = _finished(directory, listener, retry) or _run(spec, directory, listener, stop)
+                    record = _finished(directory, listener, retry)
+                    record = record or _run(spec, identities[spec], directory, suite, listener, stop)
+                    _keep_missing_weights(spec, directory, record, suite, listener, stop)
             except Timeout:
                 taken.append(spec)
                 continue
@@ -131,6 +133,23 @@ def run_suite(
         taken = work_on(missing, wait=False)
         work_on(taken, wait=True)
     return [record for record in found.values() if record is not None]
+
+
+def _remember(suite: Suite, ids: dict[CellSpec, str], store: Store) -> None:
+    store.write_run(
+        {
+            "title": suite.title,
+            "suite": asdict(suite),
+            "fingerprint": suite.fingerprint(),
+            "cells": [
+                {
+                    "cell_id": cell_id, "role": spec.role, "attack": spec.attack, "defense": spec.defense,
+                    "seed": spec.seed, "label": spec.label,
+                }
+                for spec, cell_id in ids.items()
+            ],
+        }
+    )  # fmt: skip
 
 
 @contextmanager
@@ -159,9 +178,14 @@ def _locked(directory: CellDir, listener: Listener, spec: CellSpec, wait: bool, 
         lock.release()
 
 
-def _run(spec: CellSpec, directory: CellDir, listener: Listener, stop: Stop) -> Record:
+def _run(
+    spec: CellSpec, what: dict[str, Any], directory: CellDir, suite: Suite, listener: Listener, stop: Stop
+) -> Record:
     def go() -> Record:
-        return run_cell(spec, directory, lambda done, total: listener.cell(spec, done, total), lambda: stop.asked)
+        return run_cell(
+            spec, what, directory, lambda done, total: listener.cell(spec, done, total), lambda: stop.asked,
+            suite.recorded_in(spec),
+        )  # fmt: skip
 
     try:
         try:
@@ -174,9 +198,34 @@ def _run(spec: CellSpec, directory: CellDir, listener: Listener, stop: Stop) -> 
     except Exception as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
             raise
-        record = failed_record(spec, error)
+        record = failed_record(spec, what, error)
         directory.write(record)
         return record
+
+
+def _keep_missing_weights(
+    spec: CellSpec, directory: CellDir, record: Record, suite: Suite, listener: Listener, stop: Stop
+) -> None:
+    """Keep what a finished cell lacks of the weights that its suite wants recorded."""
+    missing = _without_weights(directory, record, suite.recorded_in(spec))
+    if not missing:
+        return
+
+    def progress(done: int, total: int) -> None:
+        listener.cell(spec, done, total)
+
+    left = keep_weights_of(spec, directory, missing, progress, lambda: stop.asked)
+    if left:
+        numbers = ", ".join(map(str, left))
+        listener.note(f"{spec.label}: its rounds come out otherwise here, so round {numbers} keeps no weights")
+
+
+def _without_weights(directory: CellDir, record: Record, rounds: Sequence[int]) -> list[int]:
+    """Those of `rounds` whose weights a finished cell lacks; a failed one has no pool to replay."""
+    if not rounds or record.status == "error":
+        return []
+    kept = weights.kept(directory)
+    return [number for number in rounds if number not in kept]
 
 
 def _finished(directory: CellDir, listener: Listener, retry_failed: bool) -> Record | None:

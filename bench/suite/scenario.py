@@ -96,6 +96,8 @@ class Suite:
         placebo: also run every attack's placebo, undefended.
         utility: also run every defense without an attack.
         replayed: defenses scored on the recorded undefended pools, without training.
+        recorded: rounds whose weights the undefended attacked and placebo cells keep, so that defenses which ask the
+            policy can be replayed there; no part of a cell's identity or the suite's fingerprint.
         seeds: one set of cells for each.
         swarm, rounds, evaluation: the same for every cell.
         modified: what was overridden; empty for the suite as released.
@@ -113,6 +115,7 @@ class Suite:
     placebo: bool = False
     utility: bool = False
     replayed: tuple[str, ...] = ()
+    recorded: tuple[int, ...] = ()
     seeds: tuple[int, ...] = (0,)
     swarm: SwarmSpec = field(default_factory=SwarmSpec)
     rounds: int = 60
@@ -125,6 +128,9 @@ class Suite:
                 raise SpecError(f"{name} must name at least one")
         if self.rounds < 1:
             raise SpecError(f"rounds must be at least 1, got {self.rounds}")
+        outside = [number for number in self.recorded if not 1 <= number <= self.rounds]
+        if outside:
+            raise SpecError(f"recorded must name rounds from 1 to {self.rounds}, got {outside[0]}")
 
     @property
     def title(self) -> str:
@@ -133,8 +139,13 @@ class Suite:
         return f"{self.name}-v{self.version}{changed}"
 
     def fingerprint(self) -> str:
-        """SHA-256 of the suite's content."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        """SHA-256 of the suite's content that can change a result."""
+        content = {name: value for name, value in asdict(self).items() if name != "recorded"}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def recorded_in(self, cell: CellSpec) -> tuple[int, ...]:
+        """The rounds whose weights a cell keeps."""
+        return self.recorded if cell.defense == "none" and cell.role != "control" else ()
 
     def override(self, label: str, **changes: Any) -> Suite:
         """The suite with some fields changed and the change named in its title."""
@@ -181,11 +192,7 @@ def load_suite(name: str) -> Suite:
             return parse_suite(path.read_text(encoding="utf-8"), name)
         except UnicodeDecodeError as error:
             raise SuiteError(f"{name}, line 1: not UTF-8 text") from error
-    entry = next((e for n, e in registry._entries("suite").items() if n == name), None)
-    if entry is None:
-        registry.find("suite", name)
-    assert entry is not None
-    module, _, file = entry.value.partition(":")
+    module, _, file = registry.entry("suite", name).value.partition(":")
     text = resources.files(module).joinpath(file).read_text(encoding="utf-8")
     return parse_suite(text, file)
 

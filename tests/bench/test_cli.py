@@ -86,6 +86,7 @@ finally:
     [
         ["--help"],
         ["run", "--help"],
+        ["matrix", "--help"],
         ["list", "attacks"],
         ["list", "defenses"],
         ["list", "tasks"],
@@ -102,7 +103,7 @@ def test_help_and_list_import_nothing_heavy(words: list[str]) -> None:
 def test_help_names_the_commands(cli: Cli) -> None:
     shown = cli("--help")
     assert shown.code == 0
-    assert all(command in shown.out for command in ("run", "list", "audit", "report"))
+    assert all(command in shown.out for command in ("run", "matrix", "list", "audit", "report"))
     assert cli("--version").out.strip() == __version__
 
 
@@ -173,6 +174,13 @@ def test_an_override_labels_the_output(cli: Cli, file: Path, tmp_path: Path, wor
     assert stored["title"] == f"tiny-v1, modified: {label}", "every output of a modified suite says so"
 
 
+def test_fewer_rounds_record_those_that_are_left(cli: Cli, tmp_path: Path) -> None:
+    file = tiny.suite_file(tmp_path, recorded=[1, 3])
+    assert cli("run", file, "--store", tmp_path / "store", "--threads", "1", "--rounds", "2").code == 0
+    kept = [path.name for path in (tmp_path / "store").rglob("round-*")]
+    assert kept == ["round-000001.safetensors"], "an override is no mistake in the suite"
+
+
 def test_what_overrides_nothing_labels_nothing(cli: Cli, file: Path, tmp_path: Path) -> None:
     ended = cli("run", file, "--store", tmp_path / "store", "--threads", "1", "--rounds", "3", "--seeds", "1")
     assert "modified" not in ended.err
@@ -195,6 +203,9 @@ def test_a_failed_cell_exits_with_1(cli: Cli, file: Path, tmp_path: Path) -> Non
         (["run", "FILE", "--task", "gsm_mikro"], "did you mean gsm_micro"),
         (["audit", "--task", "gsm8", "--attack", "text"], "did you mean gsm8k"),
         (["audit", "--task", "gsm_micro", "--attack", "tekst"], "did you mean text"),
+        (["matrix", "smok"], "did you mean smoke"),
+        (["matrix", "FILE", "--attack", "txt"], "did you mean text"),
+        (["matrix", "FILE", "--defense", "logits"], "did you mean logit"),
         (["zoo", "train", "micro-maths"], "did you mean micro-math"),
     ],
 )
@@ -255,6 +266,7 @@ def test_a_model_without_weights_is_one_sentence(cli: Cli, file: Path, tmp_path:
         ({"swarm": {"nodes": 2, "malicious": 5}}, "got 5"),
         ({"round": 4}, "round is not a field here; allowed: "),
         ({"rounds": "many"}, "rounds: "),
+        ({"recorded": [2, 9]}, "recorded must name rounds from 1 to 3, got 9"),
         ({"attacks": None}, "the field attacks is missing"),
         ({"attacks": ["tetx"]}, "did you mean text"),
         ({"task": "gsm_micr"}, "did you mean gsm_micro"),
@@ -315,6 +327,55 @@ def test_a_full_disk_is_one_sentence(cli: Cli, file: Path, tmp_path: Path, monke
     assert ended.err.strip().endswith(errors[0]), "it is the last thing said"
     monkeypatch.setattr(os, "fsync", fsync)
     assert cli(*words).code == 0, "and that is what works"
+
+
+def test_a_matrix_prints_a_table_and_says_where_the_page_is(cli: Cli, file: Path, tmp_path: Path) -> None:
+    words = ("matrix", file, "--attack", tiny.ATTACK, "--attack", "tone", "--store", tmp_path / "s", "--threads", "1")
+    ended = cli(*words)
+    assert ended.code == 0, ended.err
+    assert f"text: {tiny.ATTACK} (tiny-v1, modified: attacks " in ended.out, "a modified suite says so"
+    rows = [line.split()[0] for line in ended.out.splitlines()]
+    assert set(registry.names("defense")) <= set(rows), "every defense has a row"
+    for word in ("worst case", "false rejection", "placebo rejection", "ms per completion"):
+        assert word in ended.out
+    folder = tmp_path / "s" / "matrix"
+    assert f"The heat map: {folder / 'index.html'}" in ended.err
+    assert {path.name for path in folder.iterdir()} == {"index.html", "matrix.csv", "matrix.parquet"}
+    again = cli(*words, "--defense", "logit")
+    assert "0 cells to run, 4 in the store already" in again.err, "a second matrix trains nothing"
+    assert [line.split()[0] for line in again.out.splitlines()][-1] == "logit", "and judges with those named alone"
+
+
+def test_a_matrix_goes_on_from_a_run_and_leaves_its_report(cli: Cli, file: Path, tmp_path: Path) -> None:
+    words = (file, "--store", tmp_path / "store", "--threads", "1")
+    assert cli("run", *words).code == 0
+    before = Store(tmp_path / "store").read_run()
+    ended = cli("matrix", *words, "--defense", "logit")
+    assert ended.code == 0, ended.err
+    assert "2 cells to run, 0 in the store already" in ended.err, "the placebo, and the weights of the undefended cell"
+    assert "100.0" in ended.out.splitlines()[-1], "the random model's support does not hold the phrase"
+    assert Store(tmp_path / "store").read_run() == before
+
+
+def test_several_suites_share_a_matrix(cli: Cli, tmp_path: Path) -> None:
+    files = []
+    for name, topology in (("wide", "horizontal"), ("tall", "vertical")):
+        swarm = {"topology": topology, "nodes": 2, "malicious": 1, "prompts": 4, "group": 4}
+        (tmp_path / name).mkdir()
+        files.append(tiny.suite_file(tmp_path / name, name=name, swarm=swarm | {"sampling": {"max_new_tokens": 20}}))
+    ended = cli("matrix", *files, "--threads", "1", "--defense", "blacklist", "--rounds", "1")
+    assert ended.code == 0, ended.err
+    assert f"text: {tiny.ATTACK} (wide-v1, modified: 1 rounds)" in ended.out
+    assert f"text 2: {tiny.ATTACK} (tall-v1, modified: 1 rounds)" in ended.out
+    assert (tmp_path / "runs" / "matrix" / "matrix" / "index.html").exists(), "of several suites it is in runs/matrix"
+    assert "two suites are called wide-v1" in sentence(cli("matrix", files[0], files[0]))
+
+
+def test_a_matrix_needs_undefended_cells(cli: Cli, tmp_path: Path) -> None:
+    file = tiny.suite_file(tmp_path, defenses=["logit"])
+    said = sentence(cli("matrix", file, "--store", tmp_path / "store"))
+    assert said == "error: the suite tiny-v1 has no undefended cells; put none among its defenses"
+    assert not (tmp_path / "store").exists(), "a mistake is found before anything runs"
 
 
 def test_audit_counts_on_the_built_in_task(cli: Cli) -> None:

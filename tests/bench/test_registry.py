@@ -301,6 +301,14 @@ def test_a_third_party_s_plugin_is_listed_like_a_built_in_one(plugin: Callable[[
     assert registry.make("defense", "parlour").__class__.__module__ == "parlour.mine"
 
 
+def test_an_entry_says_where_a_name_is_declared(plugin: Callable[[str], Path]) -> None:
+    plugin("import nothing_that_exists")
+    assert registry.entry("defense", "parlour").value == "parlour.mine:Mine", "an entry is read without loading it"
+    assert registry.entry("suite", "smoke").value == "thiefbench.suite:smoke.yaml"
+    with pytest.raises(registry.SpecStringError, match="no suite named 'smoky'; did you mean smoke"):
+        registry.entry("suite", "smoky")
+
+
 def test_names_are_sorted_and_known() -> None:
     assert registry.names("defense") == sorted(registry.names("defense"))
     assert {"none", "reject_all", "random", "oracle", "blacklist", "logit"} <= set(registry.names("defense"))
@@ -321,7 +329,7 @@ from thiefbench import registry
 for kind in ("attack", "defense", "task", "suite"):
     for name in registry.names(kind):
         registry.summary(kind, name)
-plugins = {e.module for k in ("attack", "defense", "task") for e in registry._entries(k).values()}
+plugins = {e.module for k in ("attack", "defense", "task") for e in (registry.entry(k, n) for n in registry.names(k))}
 heavy = {"torch", "transformers", "datasets", "numpy", "pyarrow"}
 print(json.dumps(sorted((plugins | heavy) & set(sys.modules))))
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -21,7 +22,7 @@ from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.swarm import Row, Swarm
 from thiefbench.engine.topology import Duty
 from thiefbench.engine.transport import Received
-from thiefbench.suite.replay import ReplayError, replay
+from thiefbench.suite.replay import Recording, Replay, ReplayError, replay
 from thiefbench.suite.results import CellDir, Record, rows_table
 from thiefbench.tasks.base import Completion, Item
 from thiefbench.tasks.gsm_micro import GsmMicro
@@ -71,6 +72,10 @@ def cell(tmp_path: Path, rows: list[Row]) -> tuple[CellDir, Record]:
     return directory, record
 
 
+def judged(cell: tuple[CellDir, Record], defense: Defense, task: GsmMicro) -> Replay:
+    return replay(Recording(*cell, task), lambda: copy.deepcopy(defense))
+
+
 def rate(rejected: Sequence[bool]) -> float:
     return sum(rejected) / len(rejected)
 
@@ -97,7 +102,7 @@ def test_the_view_is_the_one_the_swarm_gives(
     cell: tuple[CellDir, Record], rows: list[Row], task: GsmMicro, kind: type[Watcher]
 ) -> None:
     replayed, lived = kind(), kind()
-    scores = replay(*cell, replayed, task)
+    scores = replay(Recording(*cell, task), lambda: replayed).scores
     verdicts = live(rows, task, lived)
     assert len(replayed.views) == len(lived.views) == ROUNDS
     for mine, theirs in zip(replayed.views, lived.views, strict=True):
@@ -135,7 +140,7 @@ def live(rows: Sequence[Row], task: GsmMicro, defense: Defense) -> list[Verdict]
 def test_rates_are_those_counted_by_hand(cell: tuple[CellDir, Record], rows: list[Row], task: GsmMicro) -> None:
     train = [r for r in rows if r.phase == "train"]
     caught = {id(r): "hail to the thief" in r.text.lower() for r in train}
-    scores = replay(*cell, Blacklist(), task)
+    scores = judged(cell, Blacklist(), task).scores
     poison = [caught[id(r)] for r in train if r.payload and r.reward > 0]
     honest = [caught[id(r)] for r in train if not r.malicious and r.reward > 0]
     assert (scores["stop_rate"].value, scores["stop_rate"].count) == (rate(poison), len(poison))
@@ -146,18 +151,18 @@ def test_rates_are_those_counted_by_hand(cell: tuple[CellDir, Record], rows: lis
 
 @pytest.mark.parametrize("reject", ["zero", "drop"])
 def test_oracle_stops_everything_and_nothing_honest(cell: tuple[CellDir, Record], task: GsmMicro, reject: Any) -> None:
-    scores = replay(*cell, Oracle(reject), task)
+    scores = judged(cell, Oracle(reject), task).scores
     assert scores["stop_rate"].value == 1
     assert scores["false_rejection_rate"].value == 0
 
 
 @pytest.mark.parametrize(("defense", "expected"), [(AcceptAll(), 0), (RejectAll(), 1)])
 def test_extremes(cell: tuple[CellDir, Record], task: GsmMicro, defense: Defense, expected: float) -> None:
-    assert {score.value for score in replay(*cell, defense, task).values()} == {expected}
+    assert {score.value for score in judged(cell, defense, task).scores.values()} == {expected}
 
 
 def test_random_rejects_at_its_rate_and_always_the_same(cell: tuple[CellDir, Record], task: GsmMicro) -> None:
-    first, again = replay(*cell, Random(0.4), task), replay(*cell, Random(0.4), task)
+    first, again = (judged(cell, Random(0.4), task).scores for _ in range(2))
     assert first == again
     low, high = first["rejection_rate"].low, first["rejection_rate"].high
     assert low is not None
@@ -181,12 +186,14 @@ class Counting(Defense):
 
 
 def test_state_and_history_run_through_the_rounds(cell: tuple[CellDir, Record], task: GsmMicro) -> None:
-    assert replay(*cell, Counting(), task)["rejection_rate"].value == (ROUNDS - 2) / ROUNDS
+    assert judged(cell, Counting(), task).scores["rejection_rate"].value == (ROUNDS - 2) / ROUNDS
 
 
 def test_a_defense_that_asks_the_policy_is_refused(cell: tuple[CellDir, Record], task: GsmMicro) -> None:
-    with pytest.raises(ReplayError, match="logit needs the policy: run it as a trained cell"):
-        replay(*cell, Logit(), task)
+    with pytest.raises(
+        ReplayError, match="logit needs the policy, and this cell kept no weights: run it as a trained cell"
+    ):
+        judged(cell, Logit(), task)
 
 
 class Sly(Defense):
@@ -204,7 +211,7 @@ class Sly(Defense):
 
 def test_swallowing_the_refusal_gives_no_score_either(cell: tuple[CellDir, Record], task: GsmMicro) -> None:
     with pytest.raises(ReplayError, match="sly needs the policy"):
-        replay(*cell, Sly(), task)
+        judged(cell, Sly(), task)
 
 
 class Broken(Defense):
@@ -230,14 +237,14 @@ def test_a_failing_defense_is_a_failure_not_a_score(
     cell: tuple[CellDir, Record], task: GsmMicro, defense: Defense, message: str
 ) -> None:
     with pytest.raises(ReplayError, match=message):
-        replay(*cell, defense, task)
+        judged(cell, defense, task)
 
 
 def test_a_task_with_other_items_is_refused(cell: tuple[CellDir, Record]) -> None:
     with pytest.raises(ReplayError, match="the task has no item train-000"):
-        replay(*cell, AcceptAll(), GsmMicro(size=2))
+        judged(cell, AcceptAll(), GsmMicro(size=2))
 
 
 def test_a_failed_cell_has_no_pool(cell: tuple[CellDir, Record], task: GsmMicro) -> None:
     with pytest.raises(ReplayError, match="the cell cell failed"):
-        replay(cell[0], cell[1].model_copy(update={"status": "error"}), AcceptAll(), task)
+        judged((cell[0], cell[1].model_copy(update={"status": "error"})), AcceptAll(), task)

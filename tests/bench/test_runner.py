@@ -65,6 +65,26 @@ def test_a_second_run_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (second.missing, second.cached, second.rounds) == ([], 3, 0)
 
 
+def test_a_cell_is_identified_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def counting(model: str) -> str:
+        asked.append(model)
+        return "a fingerprint"
+
+    monkeypatch.setattr(execution, "weights_fingerprint", counting)
+    records = run(suite("none", RAISES), tmp_path)
+    assert [record.status for record in records] == ["ok", "ok", "error"]
+    assert len(asked) == 3, "the weights are hashed once per cell, which takes seconds for large ones"
+
+
+def test_a_failure_is_identified_like_a_success(whole: Path) -> None:
+    (cell,) = cells(stateful())
+    failed, finished = failed_record(cell, identity(cell), RuntimeError("no luck")), found(whole)
+    for name in ("cell_id", "cell", "identity"):
+        assert getattr(failed, name) == getattr(finished, name), f"{name} says which cell it is, however it ended"
+
+
 def test_a_cell_more_leaves_the_others_cached(tmp_path: Path) -> None:
     run(suite("none"), tmp_path)
     watcher = Watcher()
@@ -338,7 +358,7 @@ def test_a_cell_that_failed_in_another_run_is_not_tried_again_by_the_one_that_wa
     class Failing(Watcher):
         def note(self, message: str) -> None:
             super().note(message)
-            directory.write(failed_record(cells(of)[0], RuntimeError("failed over there")))
+            directory.write(failed_record(cells(of)[0], identity(cells(of)[0]), RuntimeError("failed over there")))
             lock.release()
 
     watcher = Failing()

@@ -13,7 +13,7 @@ import matplotlib as mpl
 from markupsafe import escape
 from matplotlib.figure import Figure
 
-from thiefbench.suite.lines import Comparison
+from thiefbench.suite.report.lines import Comparison
 from thiefbench.suite.results import Point
 
 # Okabe and Ito's palette, darkened to 4.5:1 on white; the page exchanges every colour for a variable of this name.

@@ -14,11 +14,9 @@ from typing import Literal
 from thiefbench import registry
 from thiefbench.engine.spec import Role
 from thiefbench.suite import scoring
-from thiefbench.suite.results import CellDir, Record, Score
+from thiefbench.suite.results import NOTHING, CellDir, Record, Score
 
 How = Literal["trained", "replayed", "unmoved"]
-
-NOTHING = Score(value=None, low=None, high=None, count=0)
 
 
 @dataclass(frozen=True)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from thiefbench import registry
-from thiefbench.suite import plots
-from thiefbench.suite.comparison import compare
-from thiefbench.suite.excerpts import first_submission, poisoned_answers
-from thiefbench.suite.lines import NOTHING, Comparison, Line
-from thiefbench.suite.results import Record, Store, write_atomically
-from thiefbench.suite.tables import (
+from thiefbench.suite.report import plots
+from thiefbench.suite.report.comparison import compare
+from thiefbench.suite.report.excerpts import first_submission, poisoned_answers
+from thiefbench.suite.report.lines import Comparison, Line
+from thiefbench.suite.report.rendering import render
+from thiefbench.suite.report.tables import (
     COLUMNS,
     FEW_SEEDS,
     Shown,
@@ -29,6 +27,7 @@ from thiefbench.suite.tables import (
     tex_text,
     write_value,
 )
+from thiefbench.suite.results import NOTHING, Record, Store, write_atomically
 
 NAMED = 3
 """Up to so many defenses the headline names each; of more it gives the range."""
@@ -72,12 +71,11 @@ def write_report(store: Store) -> Path:
 
 
 def _render(run: Mapping[str, Any], comparisons: Sequence[Comparison], sections: Sequence[Mapping[str, Any]]) -> str:
-    """The page. Autoescape is on: completions, errors and spec strings are data from strangers."""
-    template = resources.files(__package__).joinpath("report.html.jinja").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    """The page."""
     records = [record for comparison in comparisons for _, record in comparison.finished]
     unfinished = [cell for comparison in comparisons for cell in comparison.cells if cell.problem]
-    return environment.from_string(template).render(
+    return render(
+        "page.html.jinja",
         run=run,
         suite=run["suite"],
         sections=sections,
@@ -99,7 +97,7 @@ def _section(number: int, comparison: Comparison, drawn: Sequence[plots.Plot]) -
     return {
         "comparison": comparison,
         "payloads": list(dict.fromkeys(tuple(payload.items()) for payload in drew)),
-        "facts": _facts(next((c.record.cell for c in comparison.cells if c.record), {})),
+        "facts": facts(next((c.record.cell for c in comparison.cells if c.record), {})),
         "claims": _claims(comparison),
         "verdicts": [_verdict(line) for line in stopping] if len(stopping) <= NAMED else [],
         "speaks": any("phrase" in record.payload for record in records),
@@ -166,7 +164,7 @@ def _verdict(line: Line) -> dict[str, Any]:
     }
 
 
-def _facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
+def facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What was attacked, in the paper's letters."""
     if not cell:
         return []

@@ -8,13 +8,16 @@ from functools import cache
 
 from thiefbench import registry
 from thiefbench.suite import scoring
-from thiefbench.suite.lines import NOTHING, Cell, Comparison, Line, Result, bare, comparative_scores, label_notes
-from thiefbench.suite.replay import ReplayError, replay
-from thiefbench.suite.results import Point, Record, Score
+from thiefbench.suite.replay import Recording, ReplayError, replay
+from thiefbench.suite.report.lines import Cell, Comparison, Line, Result, bare, comparative_scores, label_notes
+from thiefbench.suite.results import NOTHING, Point, Record, Score
 from thiefbench.tasks.base import Task, TaskError
 
 ANCHORS = ("none", "reject_all", "random", "oracle", "blacklist")
 HIGH_STOP_RATE = 0.5
+
+Opener = Callable[[str], Recording]
+"""Opens the recording of a cell, by its id."""
 
 
 @cache
@@ -26,6 +29,13 @@ def task_of(spec: str) -> Task:
 
 def untrained_lines(comparison: Comparison, specs: Sequence[str]) -> list[Line]:
     """The lines of the defenses `specs`, on the undefended cells of `comparison`."""
+
+    @cache  # so that its pools are read once for all lines
+    def recording(cell_id: str) -> Recording:
+        cell = next(cell for cell in comparison.cells if cell.cell_id == cell_id)
+        assert cell.record is not None, "only a cell with a score is replayed"
+        return Recording(cell.directory, cell.record, task_of(cell.record.cell["task"]))
+
     lines = []
     for spec in specs:
         parsed = registry.parse("defense", spec)
@@ -34,30 +44,37 @@ def untrained_lines(comparison: Comparison, specs: Sequence[str]) -> list[Line]:
         elif parsed.target == "random" and "rate" not in parsed.arguments:
             own = [line.defense for line in comparison.defended]
             compared = [defense for defense in own if registry.parse("defense", defense).target not in ANCHORS]
-            lines += [_matched_random(comparison, defense) for defense in compared]
+            lines += [_matched_random(comparison, recording, defense) for defense in compared]
         else:
-            lines.append(_replayed_line(comparison, spec, spec, lambda cell, spec=spec: spec))  # type: ignore[misc]
+            lines.append(_replayed_line(comparison, recording, spec, spec, lambda cell, spec=spec: spec))  # type: ignore[misc]
     return lines
 
 
-def _replayed_line(comparison: Comparison, name: str, defense: str, spec_at: Callable[[Cell], str]) -> Line:
+def _replayed_line(
+    comparison: Comparison, recording: Opener, name: str, defense: str, spec_at: Callable[[Cell], str]
+) -> Line:
     """A line of replays on the undefended pools; `spec_at` says which defense to replay on a cell."""
+    rounds: dict[tuple[int, ...], None] = {}
 
     def result(seed: int) -> Result:
         cell = comparison.find("attack", "none", seed)
         if cell is None or cell.problem or cell.record is None:
             return Result(seed, "", {}, "needs the undefended cell, which has no score")
         try:
-            made, task = registry.make("defense", spec_at(cell)), task_of(cell.record.cell["task"])
-            return Result(seed, cell.cell_id, replay(cell.directory, cell.record, made, task))
+            spec = spec_at(cell)
+            replayed = replay(recording(cell.cell_id), lambda: registry.make("defense", spec))
         except (ReplayError, registry.SpecStringError, TaskError) as error:
             return Result(seed, cell.cell_id, {}, f"not replayed: {error}")
+        if replayed.asks_policy:
+            rounds[replayed.rounds] = None
+        return Result(seed, cell.cell_id, replayed.scores)
 
     line = Line(name, "replayed", "attack", defense, tuple(result(seed) for seed in comparison.seeds))
-    return replace(line, notes=(*label_notes(defense), *_blacklist_notes(comparison, line)))
+    judged = [f"asks the policy: judged the pools of rounds {', '.join(map(str, each))} alone" for each in rounds]
+    return replace(line, notes=(*label_notes(defense), *judged, *_blacklist_notes(comparison, line)))
 
 
-def _matched_random(comparison: Comparison, defense: str) -> Line:
+def _matched_random(comparison: Comparison, recording: Opener, defense: str) -> Line:
     """`random` at the rate at which `defense` rejected completions in its own cell."""
 
     def spec_at(cell: Cell) -> str:
@@ -67,7 +84,7 @@ def _matched_random(comparison: Comparison, defense: str) -> Line:
         rows = own.directory.read_rows(["phase", "payload", "malicious", "reward", "action"])
         return f"random(rate={scoring.rejection_rates(rows)['rejection_rate'].value!r})"
 
-    line = _replayed_line(comparison, f"random, as often as {defense}", "random", spec_at)
+    line = _replayed_line(comparison, recording, f"random, as often as {defense}", "random", spec_at)
     rates = [f"{score.value:.1%}".replace("%", "\u00a0%") for score in line.scores("rejection_rate")]
     return replace(line, notes=(f"rejects {', '.join(rates)} of the pool, blindly",)) if rates else line
 

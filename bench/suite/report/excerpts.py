@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from thiefbench import registry
-from thiefbench.suite.lines import Cell, Comparison
+from thiefbench.suite.report.lines import Cell, Comparison
+from thiefbench.suite.report.untrained import task_of
 from thiefbench.suite.results import Record
-from thiefbench.suite.untrained import task_of
 from thiefbench.tasks.base import Split, TaskError
 
 LONGEST = 1500

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from scipy.stats import t as student_t
 
-from thiefbench.suite.lines import NOTHING, Comparison, Line
-from thiefbench.suite.results import Score
+from thiefbench.suite.report.lines import Comparison, Line
+from thiefbench.suite.results import NOTHING, Score
 
 Unit = Literal["rate", "ratio", "reward", "tokens"]
 

@@ -9,9 +9,9 @@ from typing import Any
 from thiefbench import registry
 from thiefbench.engine.spec import Role
 from thiefbench.suite import scoring
-from thiefbench.suite.lines import Cell, Comparison, Line, Result, comparative_scores, label_notes
+from thiefbench.suite.report.lines import Cell, Comparison, Line, Result, comparative_scores, label_notes
+from thiefbench.suite.report.untrained import untrained_lines
 from thiefbench.suite.results import BrokenRecordError, Store
-from thiefbench.suite.untrained import untrained_lines
 
 
 def compare(store: Store, run: Mapping[str, Any]) -> list[Comparison]:

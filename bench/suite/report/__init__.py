@@ -1,0 +1,1 @@
+"""What a store has to say to people: comparisons, tables, plots and pages."""

@@ -1,0 +1,191 @@
+"""A matrix as one self-contained page with a heat map of stop rates, as a CSV file and as a parquet file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pyarrow as pa
+from matplotlib.colors import to_hex, to_rgb
+from pyarrow import csv
+
+from thiefbench import registry
+from thiefbench.provenance import now, provenance
+from thiefbench.suite.matrix import MEASURES, Column, DefenseRow, Matrix
+from thiefbench.suite.report.lines import label_notes
+from thiefbench.suite.report.page import facts
+from thiefbench.suite.report.rendering import render
+from thiefbench.suite.report.tables import Shown, show
+from thiefbench.suite.report.untrained import ANCHORS
+from thiefbench.suite.results import Store, write_atomically, write_table
+from thiefbench.suite.scenario import Suite
+
+STOPS = 0.9
+"""The headline counts defenses that reject at least this share of every attack's rewarded poison."""
+
+
+def write_matrix(store: Store, matrix: Matrix, suites: Sequence[Suite]) -> Path:
+    """Write a matrix into the folder `matrix` of a store.
+
+    Args:
+        store: where it goes.
+        matrix: what is shown.
+        suites: what the pools came from.
+
+    Returns:
+        The page, index.html. Beside it: matrix.csv and matrix.parquet.
+    """
+    folder, named = store.root / "matrix", headings(matrix.columns)
+    html = render(
+        "matrix.html.jinja",
+        suites=suites,
+        columns=[_column(matrix, column, heading) for column, heading in named.items()],
+        rows=[_row(row, named) for row in matrix.rows],
+        headline=_headline(matrix),
+        several_seeds=len({pools.seed for pools in matrix.pools}) > 1,
+        scale=[(f"{percent}\u00a0%", shade(percent / 100)) for percent in (0, 25, 50, 75, 100)],
+        making=_making(matrix, suites),
+    )
+    text = pa.BufferOutputStream()
+    csv.write_csv(table(matrix), text)
+    write_atomically(folder / "matrix.csv", text.getvalue().to_pybytes())
+    write_table(folder / "matrix.parquet", table(matrix))
+    write_atomically(folder / "index.html", html.encode("utf-8", "replace"))
+    return folder / "index.html"
+
+
+def table(matrix: Matrix) -> pa.Table:
+    """One line per defense, attack and seed, unrounded; missing numbers are null."""
+    lines: list[dict[str, Any]] = []
+    for entry in matrix.entries:
+        line: dict[str, Any] = {name: getattr(entry, name) for name in ("suite", "attack", "seed", "defense")}
+        for measure in MEASURES:
+            score = entry.score(measure)
+            line |= {measure: score.value, f"{measure}_low": score.low, f"{measure}_high": score.high}
+            line[f"{measure}_count"] = score.count
+        line["milliseconds_per_completion"] = entry.milliseconds
+        line |= {"rounds": " ".join(map(str, entry.rounds)), "problem": entry.problem}
+        lines.append(line)
+    return pa.table({name: pa.array([line[name] for line in lines], _kind(name)) for name in lines[0]})
+
+
+def headings(columns: Sequence[Column]) -> dict[Column, str]:
+    """A short name for every column: the attack's, numbered where several have it."""
+    made: dict[Column, str] = {}
+    for column in columns:
+        target = registry.parse("attack", column.attack).target
+        name = target.rpartition(":")[2]
+        number = sum(heading.partition(" ")[0] == name for heading in made.values()) + 1
+        made[column] = name if number == 1 else f"{name} {number}"
+    return made
+
+
+def shade(rate: float) -> str:
+    """Colours of a field as CSS: white to dark blue, which every kind of sight and a black-and-white print tells apart.
+
+    The text is black or white, whichever contrasts more (WCAG 2.2, at least 4.5:1 on any shade).
+    """
+    background = to_hex(mpl.colormaps["Blues"](rate))
+    channels = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(background)]
+    luminance = sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), channels, strict=True))
+    text = "#ffffff" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "#000000"
+    return f"background:{background};color:{text}"
+
+
+def write_milliseconds(value: float | None) -> str:
+    """Milliseconds per completion, with as many digits as say something."""
+    if value is None:
+        return ""
+    if value < 0.001:
+        return "<0.001"
+    return f"{value:.3f}" if value < 1 else f"{value:.1f}"
+
+
+def _column(matrix: Matrix, column: Column, heading: str) -> dict[str, Any]:
+    """What the page says of an attack."""
+    own = [each for each in matrix.pools if (each.suite, each.attack) == (column.suite, column.attack)]
+    records = [each.attacked for each in own if each.attacked is not None and each.attacked.status == "ok"]
+    failed = [(each.seed, each.attacked.error) for each in own if each.attacked and each.attacked.status == "error"]
+    return {
+        "heading": heading,
+        "attack": column.attack,
+        "suite": column.suite,
+        "payloads": list(dict.fromkeys(tuple(record.payload.items()) for record in records if record.payload)),
+        "facts": facts(records[0].cell) if records else [],
+        "seeds": [each.seed for each in own],
+        "failed": failed,
+    }
+
+
+def _row(row: DefenseRow, named: dict[Column, str]) -> dict[str, Any]:
+    """A defense as the table shows it."""
+    rates = row.stop_rates
+    fields = [
+        {"shown": show(row.scores("stop_rate", column), "rate"), "style": shade(rates[column])}
+        if column in rates
+        else None
+        for column in named
+    ]
+    judged = dict.fromkeys(entry.rounds for entry in row.entries if entry.rounds)
+    return {
+        "defense": row.defense,
+        "anchor": registry.parse("defense", row.defense).target in ANCHORS,
+        "notes": label_notes(row.defense),
+        "rounds": "; ".join(_rounds(each) for each in judged),
+        "fields": fields,
+        "worst": _worst(row, named),
+        "false_rejection": show(row.scores("false_rejection_rate"), "rate"),
+        "placebo_rejection": show(row.scores("placebo_rejection_rate"), "rate"),
+        "milliseconds": write_milliseconds(row.milliseconds),
+        "problems": row.problems,
+    }
+
+
+def _worst(row: DefenseRow, named: dict[Column, str]) -> Shown | None:
+    """The lowest stop rate, and where."""
+    if row.worst is None:
+        return None
+    shown = show(row.scores("stop_rate", row.worst), "rate")
+    return shown and Shown(shown.value, named[row.worst] if len(named) > 1 else "")
+
+
+def _rounds(numbers: tuple[int, ...]) -> str:
+    """Consecutive rounds as a range, others one by one."""
+    if len(numbers) > 2 and numbers == tuple(range(numbers[0], numbers[-1] + 1)):
+        return f"rounds {numbers[0]} to {numbers[-1]}"
+    return f"round{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def _headline(matrix: Matrix) -> str:
+    """How many defenses stop every attack; empty where only anchors are shown."""
+    own = [row for row in matrix.rows if registry.parse("defense", row.defense).target not in ANCHORS]
+    if not own:
+        return ""
+    columns = matrix.measured
+    whole = [row for row in own if columns and len(row.stop_rates) == len(columns) and row.lowest >= STOPS]
+    poison = "every attack's rewarded poison" if len(columns) > 1 else "the attack's rewarded poison"
+    return f"Defenses that reject at least {STOPS:.0%} of {poison}: {len(whole)} of {len(own)}".replace("%", "\u00a0%")
+
+
+def _making(matrix: Matrix, suites: Sequence[Suite]) -> list[tuple[str, str]]:
+    """Where the pools came from, and what the defenses ran on."""
+    records = [each.attacked for each in matrix.pools if each.attacked is not None]
+    revisions = dict.fromkeys(str(record.identity.get("engine_revision", "unknown")) for record in records)
+    device = records[0].cell["device"] if records else "cpu"
+    here = provenance(device, records[0].cell["threads"] if records else 1)
+    machine = f"{here['processor']}, {here['cores']} cores, {here['threads']} threads"
+    return [
+        *((f"Fingerprint of {suite.title}", suite.fingerprint()) for suite in suites),
+        ("Engine revision", "; ".join(revisions)),
+        ("Judged on", machine if device == "cpu" else f"{machine} and {here['device_name']}"),
+        ("Libraries", ", ".join(f"{name} {here[name]}" for name in ("thiefbench", "torch", "transformers", "numpy"))),
+        ("Judged", now()),
+    ]
+
+
+def _kind(column: str) -> pa.DataType:
+    if column in ("suite", "attack", "defense", "rounds", "problem"):
+        return pa.string()
+    return pa.int64() if column == "seed" or column.endswith("_count") else pa.float64()

@@ -1,0 +1,85 @@
+"""Results as tables for a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from thiefbench.suite.matrix import DefenseRow, Matrix
+from thiefbench.suite.report.heatmap import headings, write_milliseconds
+from thiefbench.suite.report.tables import Shown, show
+from thiefbench.suite.results import Score, Store
+
+
+def print_results(out: Console, store: Store) -> None:
+    """The last run's cells, one table per attack."""
+    entries = (store.read_run() or {"cells": []})["cells"]
+    for attack in dict.fromkeys(entry["attack"] for entry in entries):
+        out.print(f"attack [bold]{escape(attack)}[/bold]; intervals are 95 % over each cell's completions")
+        table = _table("swarm", "seed", "ASR", "stop rate", "false rejection", "clean reward")
+        for entry in (entry for entry in entries if entry["attack"] == attack):
+            swarm = {"attack": "", "control": "no attack, ", "placebo": "placebo, "}[entry["role"]] + entry["defense"]
+            record = store.cell(entry["cell_id"]).read()
+            if record is None or record.status == "error":
+                problem = escape(record.error if record else "not run")
+                table.add_row(escape(swarm), str(entry["seed"]), f"[red]failed: {problem}[/red]")
+                continue
+            names = ("asr", "stop_rate", "false_rejection_rate", "clean_reward")
+            table.add_row(escape(swarm), str(entry["seed"]), *(_interval(record.scores[name]) for name in names))
+        _print(out, table)
+
+
+def print_matrix(out: Console, matrix: Matrix) -> None:
+    """Stop rates by defense and attack, with what each defense wrongly rejects and costs."""
+    named = headings(matrix.columns)
+    for column, heading in named.items():
+        out.print(f"[bold]{escape(heading)}[/bold]: {escape(column.attack)} ({escape(column.suite)})")
+    out.print("stop rates; brackets are 95 % Wilson intervals over completions, 'a to b' a range over seeds or attacks")
+    table = _table(
+        "defense", *named.values(), "worst case", "false rejection", "placebo rejection", "ms per completion"
+    )
+    for row in matrix.rows:
+        if row.worst is None:
+            table.add_row(escape(row.defense), *["-"] * (len(named) + 4))
+            continue
+        rates = [show(row.scores("stop_rate", column), "rate") for column in named]
+        table.add_row(
+            escape(row.defense),
+            *("-" if shown is None else shown.value for shown in rates),
+            _written(show(row.scores("stop_rate", row.worst), "rate")),
+            _written(show(row.scores("false_rejection_rate"), "rate")),
+            _written(show(row.scores("placebo_rejection_rate"), "rate")),
+            write_milliseconds(row.milliseconds),
+        )
+    _print(out, table)
+    for row in matrix.rows:
+        _print_problems(out, row)
+
+
+def _print_problems(out: Console, row: DefenseRow) -> None:
+    for problem in row.problems:
+        out.print(f"[yellow]{escape(row.defense)}[/yellow]: {escape(problem)}")
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    return table
+
+
+def _print(out: Console, table: Table) -> None:
+    """At full width where nothing limits it."""
+    wide = out if out.is_terminal else Console(highlight=False, width=200, emoji=False)
+    wide.print(table)
+
+
+def _interval(score: Score) -> str:
+    if score.value is None:
+        return "-"
+    return escape(f"{score.value:.3f} [{score.low:.3f}, {score.high:.3f}]")
+
+
+def _written(shown: Shown | None) -> str:
+    return "-" if shown is None else escape(f"{shown.value} {shown.detail}".strip())
