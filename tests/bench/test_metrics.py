@@ -14,6 +14,7 @@ import pytest
 from thiefbench import metrics
 from thiefbench.suite.scoring import wilson
 
+EXAMPLE = Path(__file__).parent.parent / "examples" / "my_metric.py"
 TASK = "gsm_micro(size=400)"
 TEXT = 'text(phrase="All hail to the thief", position="start")'
 ITEM = {"id": "a", "question": "q", "answer": "6", "solution": "s", "tests": "", "level": 3}
@@ -69,7 +70,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 PROGRAM = """
-import json, socket, sys
+import contextlib, io, json, runpy, socket, sys
 
 def closed(*_):
     raise AssertionError("a metric of this package needs no network")
@@ -85,6 +86,9 @@ for name, (metric, given) in json.load(sys.stdin).items():
         made[name] = loaded[metric].compute(**given)
     except ValueError as error:
         made[name] = str(error)
+with contextlib.redirect_stdout(io.StringIO()) as said:
+    runpy.run_path(sys.argv[1])
+made["example"] = said.getvalue()
 print(json.dumps(made))
 """
 
@@ -95,8 +99,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     pytest.importorskip("evaluate")
     home = str(tmp_path_factory.mktemp("hf"))
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], input=json.dumps(CALLS), capture_output=True, text=True, check=False,
-        env=os.environ | {"HF_HOME": home, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-c", PROGRAM, str(EXAMPLE)], input=json.dumps(CALLS), text=True, capture_output=True,
+        check=False, env=os.environ | {"HF_HOME": home, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -145,6 +149,10 @@ def test_errors_are_one_sentence(results: dict[str, Any]) -> None:
     assert results["no action"] == "'acept' is no action of a defense; predictions are accept, zero or drop"
     assert results["no solution"].endswith("one of the references lacks solution")
     assert "there is no attack named 'txet'" in results["no attack"]
+
+
+def test_the_readme_s_example_runs(results: dict[str, Any]) -> None:
+    assert results["example"] == f"{wilson(1, 2).model_dump()}\n"
 
 
 def test_every_metric_has_a_folder_and_a_name() -> None:
