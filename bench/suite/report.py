@@ -18,9 +18,10 @@ from thiefbench.suite.comparison import compare
 from thiefbench.suite.excerpts import first_submission, poisoned_answers
 from thiefbench.suite.lines import NOTHING, Comparison, Line
 from thiefbench.suite.results import Record, Store, write_atomically
+from thiefbench.suite.standing import places
+from thiefbench.suite.statistics import FEW_SEEDS
 from thiefbench.suite.tables import (
     COLUMNS,
-    FEW_SEEDS,
     Shown,
     csv_text,
     paired_difference,
@@ -81,6 +82,7 @@ def _render(run: Mapping[str, Any], comparisons: Sequence[Comparison], sections:
         run=run,
         suite=run["suite"],
         sections=sections,
+        places=places(run, comparisons),
         columns=COLUMNS,
         cells=sum(len(comparison.cells) for comparison in comparisons),
         unfinished=unfinished,

@@ -9,11 +9,11 @@ from functools import cache
 from thiefbench import registry
 from thiefbench.suite import scoring
 from thiefbench.suite.lines import NOTHING, Cell, Comparison, Line, Result, bare, comparative_scores, label_notes
+from thiefbench.suite.ranking import ANCHORS
 from thiefbench.suite.replay import ReplayError, replay
 from thiefbench.suite.results import Point, Record, Score
 from thiefbench.tasks.base import Task, TaskError
 
-ANCHORS = ("none", "reject_all", "random", "oracle", "blacklist")
 HIGH_STOP_RATE = 0.5
 
 
