@@ -25,6 +25,11 @@ def test_the_attack_in_the_readme_is_the_example_file():
     assert f"```python\n{example}```" in README, "the README shows tests/examples/my_attack.py word for word"
 
 
+def test_the_metric_in_the_readme_is_the_example_file():
+    example = (ROOT / "tests/examples/my_metric.py").read_text()
+    assert f"```python\n{example}```" in README, "the README shows tests/examples/my_metric.py word for word"
+
+
 def test_every_attack_is_in_the_readme():
     table = README.partition("| attack | what honest models shall learn |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `(\w+)", table, re.MULTILINE) == sorted(registry.names("attack"), key=table.index)

@@ -14,11 +14,11 @@ from pyarrow import csv
 from thiefbench import registry
 from thiefbench.provenance import now, provenance
 from thiefbench.suite.matrix import MEASURES, Column, DefenseRow, Matrix
+from thiefbench.suite.ranking import ANCHORS
 from thiefbench.suite.report.lines import label_notes
 from thiefbench.suite.report.page import facts
 from thiefbench.suite.report.rendering import render
 from thiefbench.suite.report.tables import Shown, show
-from thiefbench.suite.report.untrained import ANCHORS
 from thiefbench.suite.results import Store, write_atomically, write_table
 from thiefbench.suite.scenario import Suite
 

@@ -16,9 +16,9 @@ from thiefbench.suite.report.comparison import compare
 from thiefbench.suite.report.excerpts import first_submission, poisoned_answers
 from thiefbench.suite.report.lines import Comparison, Line
 from thiefbench.suite.report.rendering import render
+from thiefbench.suite.report.standing import places
 from thiefbench.suite.report.tables import (
     COLUMNS,
-    FEW_SEEDS,
     Shown,
     csv_text,
     paired_difference,
@@ -28,6 +28,7 @@ from thiefbench.suite.report.tables import (
     write_value,
 )
 from thiefbench.suite.results import NOTHING, Record, Store, write_atomically
+from thiefbench.suite.statistics import FEW_SEEDS
 
 NAMED = 3
 """Up to so many defenses the headline names each; of more it gives the range."""
@@ -79,6 +80,7 @@ def _render(run: Mapping[str, Any], comparisons: Sequence[Comparison], sections:
         run=run,
         suite=run["suite"],
         sections=sections,
+        places=places(run, comparisons),
         columns=COLUMNS,
         cells=sum(len(comparison.cells) for comparison in comparisons),
         unfinished=unfinished,

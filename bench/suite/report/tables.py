@@ -8,15 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-from scipy.stats import t as student_t
-
 from thiefbench.suite.report.lines import Comparison, Line
 from thiefbench.suite.results import NOTHING, Score
+from thiefbench.suite.statistics import FEW_SEEDS, paired
 
 Unit = Literal["rate", "ratio", "reward", "tokens"]
 
-FEW_SEEDS = 5
 NBSP = "\u00a0"
 
 
@@ -93,16 +90,13 @@ def paired_difference(line: Line, other: Line, measure: str) -> Score | None:
         None with fewer than 5 common seeds: points and range say all that is known then.
     """
     one, two = (
-        {result.seed: result.scores[measure].value for result in side.results if measure in result.scores}
+        {r.seed: value for r in side.results if (value := r.scores.get(measure, NOTHING).value) is not None}
         for side in (line, other)
     )
-    pairs = [(one[seed], two[seed]) for seed in sorted(one.keys() & two.keys())]
-    differences = np.array([a - b for a, b in pairs if a is not None and b is not None])
-    if len(differences) < FEW_SEEDS:
+    if len(one.keys() & two.keys()) < FEW_SEEDS:
         return None
-    mean = float(differences.mean())
-    half = float(student_t.ppf(0.975, len(differences) - 1) * differences.std(ddof=1) / len(differences) ** 0.5)
-    return Score(value=mean, low=mean - half, high=mean + half, count=len(differences))
+    made = paired(one, two)
+    return Score(value=made.mean, low=made.low, high=made.high, count=len(made.points))
 
 
 def csv_text(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:

@@ -8,12 +8,12 @@ from functools import cache
 
 from thiefbench import registry
 from thiefbench.suite import scoring
+from thiefbench.suite.ranking import ANCHORS
 from thiefbench.suite.replay import Recording, ReplayError, replay
 from thiefbench.suite.report.lines import Cell, Comparison, Line, Result, bare, comparative_scores, label_notes
 from thiefbench.suite.results import NOTHING, Point, Record, Score
 from thiefbench.tasks.base import Task, TaskError
 
-ANCHORS = ("none", "reject_all", "random", "oracle", "blacklist")
 HIGH_STOP_RATE = 0.5
 
 Opener = Callable[[str], Recording]

@@ -1,0 +1,82 @@
+"""The ranking of a stored run, and how its report shows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.bench.test_report import ATTACK, build, label, report, small_suite, small_world
+from thiefbench.suite.ranking import Place
+from thiefbench.suite.report.comparison import compare
+from thiefbench.suite.report.standing import places
+from thiefbench.suite.results import Store
+from thiefbench.suite.scenario import CellSpec
+
+STRONG, WEAK = "logit", "logit(reject='drop')"
+
+
+def says(cell: CellSpec, progress: float) -> float:
+    """The undefended attack succeeds, one defense stops all of it and the other less."""
+    if cell.role != "attack":
+        return 0.0
+    return {"none": 0.9, WEAK: 0.5}.get(cell.defense, 0.0) * progress
+
+
+def ranking(folder: Path, skip: tuple[str, ...] = (), seeds: int = 5, **changes: Any) -> list[Place]:
+    """The places in a synthetic run in which every model ends up right."""
+    wanted: dict[str, Any] = {
+        "defenses": ("none", STRONG, WEAK, "oracle"), "placebo": True, "utility": True, "replayed": (),
+        "seeds": tuple(range(seeds)),
+    }  # fmt: skip
+    world = replace(
+        small_world(small_suite(**(wanted | changes))), says=says, right=lambda cell, progress: progress, items={}
+    )
+    store = Store(folder)
+    build(store, world, skip=skip)
+    run = store.read_run()
+    assert run is not None
+    return places(run, compare(store, run))
+
+
+def test_a_run_with_all_its_cells_is_ranked_and_shown(tmp_path: Path) -> None:
+    found = ranking(tmp_path)
+    assert [(p.defense, p.standing, p.number) for p in found] == [
+        (STRONG, "ranked", 1), (WEAK, "ranked", 2), ("oracle", "anchor", None), ("none", "anchor", None),
+    ]  # fmt: skip
+    worst = [p.worst.summary.mean for p in found if p.worst]
+    assert worst[0] == 1.0
+    assert 0.2 < worst[1] < 0.7
+    assert worst[3] == 0.0, "without a defense nothing is prevented"
+    _, page = report(Store(tmp_path))
+    shown = {row[0]: row[1:] for row in page.rows if len(row) == 3}
+    assert shown[STRONG][0] == "1"
+    assert shown[STRONG][1].startswith("1.00 [1.00, 1.00] (95 %, 5 seeds) against text(")
+    assert shown["none"][0] == "anchor"
+
+
+def test_a_missing_cell_takes_its_defense_out(tmp_path: Path) -> None:
+    found = ranking(tmp_path, skip=(label("attack", WEAK, 1),), seeds=2)
+    assert [(p.defense, p.standing) for p in found] == [
+        (STRONG, "ranked"), ("oracle", "anchor"), ("none", "anchor"), (WEAK, "unranked"),
+    ]  # fmt: skip
+    assert f"{ATTACK} at seed 1" in found[-1].reason
+
+
+def test_a_missing_cell_without_an_attack_takes_its_defense_out(tmp_path: Path) -> None:
+    found = ranking(tmp_path, skip=(label("control", STRONG, 0),), seeds=2)
+    assert found[-1].defense == STRONG
+    assert found[-1].reason.startswith("no utility without an attack at seed 0 (missing")
+
+
+def test_without_a_placebo_nothing_is_conclusive(tmp_path: Path) -> None:
+    found = ranking(tmp_path, skip=tuple(f"placebo of {ATTACK} x none, seed {seed}" for seed in (0, 1)), seeds=2)
+    assert {p.standing for p in found} == {"inconclusive", "anchor"}
+    assert "no undefended score at seed 0, 1" in found[-1].reason
+
+
+def test_a_suite_without_the_cells_for_it_is_not_ranked(tmp_path: Path) -> None:
+    assert ranking(tmp_path / "a", seeds=1, utility=False) == []
+    assert ranking(tmp_path / "b", seeds=1, placebo=False) == []
+    _, page = report(Store(tmp_path / "a"))
+    assert "Ranking" not in page.text
