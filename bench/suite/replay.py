@@ -128,9 +128,9 @@ def _verdicts(defense: Defense, view: DefenderView) -> list[Verdict]:
     """What the defense says. Its code may be anybody's: whatever it raises is its failure, never a score."""
     try:
         verdicts = list(defense.inspect(view))
-    except ReplayError:
-        raise
     except Exception as error:
+        if isinstance(view.policy, _NoPolicy) and view.policy.touched:  # whatever was made of the refusal on its way
+            raise ReplayError(view.policy.refusal) from error
         raise ReplayError(f"{defense.name} failed in round {view.round}: {type(error).__name__}: {error}") from error
     if len(verdicts) != len(view.completions):
         raise ReplayError(f"{defense.name} gave {len(verdicts)} verdicts for {len(view.completions)} completions")

@@ -86,7 +86,6 @@ def test_a_spec_string_is_taken_apart(spec: str, target: str, arguments: dict[st
         "text(phrase='x y')(position='end')",
         "text(phrase='x y').draw(rng=1)",
         "text(phrase='x y', phrase='z w')",
-        "text(phrase='x y') + text()",
         "text(phrase={[]: 1})",
         "text(phrase='\0')x",
         "text(phrase=" + "[" * 300 + "]" * 300 + ")",
