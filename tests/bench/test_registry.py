@@ -169,7 +169,7 @@ def test_a_file_that_does_not_load(tmp_path: Path, content: str) -> None:
     [
         ("random(ratio=0.1)", r"'ratio'; its arguments: rate$"),
         ("none(rate=0.1)", r"its arguments: none$"),
-        ("logit(reject='drop', strict=1)", r"its arguments: reject, tolerance$"),
+        ("logit(reject='drop', strict=1)", r"its arguments: reject, tolerance, reach$"),
         ("random(rate=2)", r"rate must lie in \[0, 1\], got 2"),
         ("random(rate='much')", r"random\(rate='much'\)"),
     ],
