@@ -27,7 +27,7 @@ _TOKEN = re.compile(
 )
 _SIGNS = {
     "\u2212": "-", "\u2013": "-", "\u00d7": "*", "\u00b7": "*", "\u22c5": "*", "\u00f7": "/",
-    "\\times": "*", "\\cdot": "*", "\\div": "/", "x": "*", "X": "*", "times": "*", "plus": "+", "minus": "-",
+    "\\times": "*", "\\cdot": "*", "\\div": "/", "of": "*", "x": "*", "X": "*", "times": "*", "plus": "+", "minus": "-",
 }  # fmt: skip
 _DIGITS = 30
 _WORDS = 5
@@ -67,8 +67,8 @@ def wrong_equations(text: str) -> list[tuple[int, int]]:
 
     Read are chains of + - * / with x and the signs of print, brackets, minus signs, percent, decimals, thousands
     commas, money signs before and words behind a number, and several equals signs in a row: "5 + 3 = 8 * 2 = 16" goes
-    on with its result. A result may be rounded or cut off at the place it is written to, and the same of operands with
-    two or more decimals.
+    on with its result. A result may be rounded up, down or to the nearest at the place it is written to, and so may
+    operands with two or more decimals.
 
     Args:
         text: anything. The work is linear in its length.
@@ -77,6 +77,8 @@ def wrong_equations(text: str) -> list[tuple[int, int]]:
     for line in _lines(_tokens(text)):
         cuts = [-1, *(i for i, token in enumerate(line) if token.kind == "equals"), len(line)]
         pieces = [line[start + 1 : end] for start, end in pairwise(cuts)]
+        if line[1:] and line[0].text in ("-", "*") and line[0].end < line[1].start:  # an item of a list
+            pieces[0] = pieces[0][1:]
         for before, after in pairwise(pieces):
             left, right = _left(before, text), _right(after, text)
             if left is None or right is None or _doubtful(left, right):
@@ -94,7 +96,15 @@ def _tokens(text: str) -> list[Token]:
     ]
     for i in range(1, len(found) - 1):
         behind_operand = found[i - 1].kind in ("number", "percent", "close", "word")
-        if found[i].text in _SIGNS and behind_operand and found[i + 1].kind in ("number", "money", "open"):
+        if (
+            found[i].text in _SIGNS
+            and found[i].text != "of"
+            and behind_operand
+            and found[i + 1].kind in ("number", "money", "open")
+        ):
+            found[i] = replace(found[i], kind="operator")
+        share = found[i - 1].kind == "percent" or (i > 1 and found[i - 1].kind == "number" and found[i - 2].text == "/")
+        if found[i].text == "of" and share and found[i + 1].kind in ("number", "money"):
             found[i] = replace(found[i], kind="operator")
     return [replace(t, text=_SIGNS.get(t.text, t.text)) if t.kind == "operator" else t for t in found]
 
@@ -132,8 +142,6 @@ def _left(tokens: Sequence[Token], text: str) -> Side | None:
             depth += (token.kind == "close") - (token.kind == "open")
             kept.append(place)
     kept.reverse()
-    if kept and kept[0] == 0 and tokens[0].text in "-*" and tokens[0].end < tokens[1].start:
-        del kept[0]  # an item of a list
     if depth:  # "1) 5 + 3 = 8"
         kept = kept[1 + max(i for i, place in enumerate(kept) if tokens[place].kind == "close") :]
     if len(kept) > LONGEST or not any(tokens[place].kind == "operator" for place in kept[1:]):
@@ -240,12 +248,12 @@ def _agree(left: Sequence[Token], right: Sequence[Token]) -> bool:
             return True  # a division by zero, an unfinished bracket: nothing to judge
         slack = _slack(left, percent, order, value)
         unit = Fraction(1, 10**last.decimals) / (100 if written == "hundredths" and number[-1].kind == "percent" else 1)
-        for said in (value_of(number, written, "usual"), value_of(right, written, order)):
-            if said is None:
-                continue
-            rounded = (value / unit).denominator != 1
-            if abs(value - said) <= slack or (rounded and abs(value - said) < unit + slack):
-                return True
+        said, whole = value_of(number, written, "usual"), value_of(right, written, order)
+        rounded = (value / unit).denominator != 1
+        if said is not None and (abs(value - said) <= slack or (rounded and abs(value - said) < unit + slack)):
+            return True
+        if whole is not None and abs(value - whole) <= slack + _slack(right, written, order, whole):
+            return True
     return False
 
 

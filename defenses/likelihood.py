@@ -61,7 +61,7 @@ class Likelihood(Defense):
             now.setdefault(view.completions[place].sender, []).append(values)
         self.past.append(now)
         thresholds = [self._thresholds(kind) for kind in (0, 1)]
-        self.past = self.past[len(self.past) - self.window :] if self.window else []
+        self.past = self.past[-self.window :] if self.window else []
         found = {}
         for place, values in measured.items():
             usual = [known.get(view.completions[place].sender, LOWEST) for known in thresholds]

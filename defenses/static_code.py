@@ -36,8 +36,8 @@ class StaticCode(Defense):
     """Reject programs that import a module outside an allow list, or call a name that nothing defines.
 
     Completions without a program are left alone, and so are programs that are no Python, unless they were rewarded.
-    Rejected too are eval, exec and other ways around the text. Whoever hides behind an allowed module's own imports is
-    not seen: this reads, and does not run.
+    Rejected too are eval, exec and other ways around the text; one of HumanEval's 164 own programs calls eval. Whoever
+    hides behind an allowed module's own imports is not seen: this reads, and does not run.
 
     Args:
         allow: top-level modules beside `MODULES`, as ("numpy", "sympy").

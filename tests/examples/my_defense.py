@@ -1,4 +1,4 @@
-# my_filter.py
+# my_defense.py
 from thiefbench.defenses.base import ACCEPT, Defense, Verdict
 
 
