@@ -114,7 +114,7 @@ def test_a_name_near_nothing_gets_the_list_alone() -> None:
     with pytest.raises(SpecStringError) as error:
         registry.make("defense", "qqqqqqqqqq")
     assert "did you mean" not in sentence(error)
-    assert "known: blacklist, " in str(error.value)
+    assert "known: arithmetic, " in str(error.value)
 
 
 def test_a_class_in_a_file(own: Path) -> None:
