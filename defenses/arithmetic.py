@@ -14,7 +14,7 @@ class Arithmetic(Defense):
     """Reject completions that state a wrong equation (2 + 2 = 5), whatever their final answer.
 
     It costs honest work: a wrong step does not always spoil the answer. Rejected were 42 of GSM8K's own 8,792 solutions
-    (0.5 %), more than half of them for slips that are really there, and 8 of 550 rewarded completions (1.5 %) of the
+    (0.5 %), about half of them for slips that are really there, and 8 of 550 rewarded completions (1.5 %) of the
     built-in model at its start. In GSM8K's solutions, 96 % of 19,331 equations a o b = c were found when their result
     was raised by one; the rest stand where a reader could not be sure either (`equations`).
 
