@@ -1,8 +1,8 @@
 """One registry for attacks, defenses, tasks and suites: entry points for names, files for one's own.
 
 A *spec string* is the same everywhere: ``name``, ``name(key=value, ...)`` or ``path/to/file.py:Class(key=value)``.
-Where a constructor's parameter is annotated `Attack`, its value is a spec string too: ``varied(attack="text", ...)``.
-Listing names loads nothing.
+Where a constructor's parameter is annotated `Attack` or `Defense`, its value is a spec string too:
+``varied(attack="text", ...)``. Defenses compose: ``a+b`` accepts what both accept. Listing names loads nothing.
 """
 
 from __future__ import annotations
@@ -12,18 +12,24 @@ import difflib
 import hashlib
 import importlib.util
 import inspect
+import re
 import sys
 from dataclasses import dataclass
 from functools import cache
-from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, get_args, get_type_hints
 
 from thiefbench.attacks.base import Attack
+from thiefbench.defenses.base import Defense
+from thiefbench.defenses.composed import Composed
+from thiefbench.sources import sources
 
 Kind = Literal["attack", "defense", "task", "suite"]
+# Classes whose parameters are spec strings themselves, with an example of one.
+_NESTED: dict[type, tuple[Kind, str]] = {Attack: ("attack", "text"), Defense: ("defense", "logit")}
+_CLASS_IN_FILE = re.compile(r":\s*[^\W\d]\w*\s*")
 
 
 class SpecStringError(ValueError):
@@ -61,12 +67,39 @@ def entry(kind: Kind, name: str) -> EntryPoint:
     return entries[name]
 
 
-def parse(kind: Kind, spec: str) -> ParsedSpec:
-    """Take a spec string apart.
+def parts(kind: Kind, spec: str) -> list[str]:
+    """The spec strings that a + joins; a spec string without one is its own only part.
+
+    A + separates behind a declared name, a closing bracket or a ``file.py:Class``, and nowhere inside brackets or
+    quotes; any other one belongs to a path. A path whose beginning is a declared name is written with ./ before it.
 
     Raises:
-        SpecStringError: it is malformed.
+        SpecStringError: there are several, and this kind does not compose, or one of them is empty.
     """
+    pieces = _between_pluses(spec)
+    found: list[str] = []
+    while pieces:
+        piece = pieces.pop(0)
+        while pieces and not _is_whole(kind, piece) and any(":" in rest.partition("(")[0] for rest in pieces):
+            piece += f"+{pieces.pop(0)}"
+        found.append(piece.strip())
+    if len(found) > 1 and kind != "defense":
+        raise SpecStringError(
+            f"malformed {kind} spec: only defenses compose with +; write each {kind} as a spec of its own, not {spec!r}"
+        )
+    if len(found) > 1 and not all(found):
+        raise SpecStringError(f"malformed {kind} spec: a defense stands on either side of a +, as in a+b, not {spec!r}")
+    return found
+
+
+def parse(kind: Kind, spec: str) -> ParsedSpec:
+    """Take a spec string of one part apart; see `parts` for several.
+
+    Raises:
+        SpecStringError: it is malformed or has several parts.
+    """
+    if len(parts(kind, spec)) > 1:
+        raise SpecStringError(f"malformed {kind} spec: one {kind} belongs here, not several, in {spec!r}")
     text = spec.strip()
     head, bracket, rest = text.partition("(")
     wanted = f"write a name, name(key=value, ...) or path/to/file.py:Class(key=value), not {spec!r}"
@@ -105,6 +138,8 @@ def make(kind: Kind, spec: str) -> Any:
     Raises:
         SpecStringError: see `parse` and `find`, or the arguments are not the constructor's, or it refuses their values.
     """
+    if len(several := parts(kind, spec)) > 1:
+        return Composed([make(kind, part) for part in several])
     parsed = parse(kind, spec)
     made = find(kind, parsed.target)
     try:
@@ -112,7 +147,7 @@ def make(kind: Kind, spec: str) -> Any:
     except TypeError as error:
         allowed = ", ".join(inspect.signature(made).parameters) or "none"
         raise SpecStringError(f"{kind} {parsed.target}: {error}; its arguments: {allowed}") from error
-    inner = {name: make("attack", spec) for name, spec in _inner_attacks(kind, parsed, made).items()}
+    inner = {name: make(*within) for name, within in _inner(kind, parsed, made).items()}
     try:
         return made(**parsed.arguments | inner)
     except (TypeError, ValueError) as error:
@@ -120,11 +155,16 @@ def make(kind: Kind, spec: str) -> Any:
 
 
 def canonical(kind: Kind, spec: str) -> str:
-    """The spec string with sorted arguments and without those that equal the constructor's defaults."""
+    """The spec string with sorted arguments and without those that equal the constructor's defaults.
+
+    The order of composed parts stays.
+    """
+    if len(several := parts(kind, spec)) > 1:
+        return "+".join(canonical(kind, part) for part in several)
     parsed = parse(kind, spec)
     made = find(kind, parsed.target)
     defaults = {name: p.default for name, p in inspect.signature(made).parameters.items()}
-    inner = {name: canonical("attack", within) for name, within in _inner_attacks(kind, parsed, made).items()}
+    inner = {name: canonical(*within) for name, within in _inner(kind, parsed, made).items()}
     given = {name: inner.get(name, value) for name, value in parsed.arguments.items()}
     kept = {name: value for name, value in given.items() if name not in defaults or defaults[name] != value}
     return str(ParsedSpec(parsed.target, kept))
@@ -135,16 +175,19 @@ def source_hash(kind: Kind, spec: str) -> str:
 
     A user's file counts whole. A packaged class counts with the modules of its own package that it imports, and with
     the data files beside it, so that a change in an unrelated plugin leaves its results valid. What defines the attacks
-    it is built around counts too.
+    or defenses it is built around or composed of counts too.
     """
+    digest = hashlib.sha256()
+    if len(several := parts(kind, spec)) > 1:
+        _digest_sources(digest, Composed)
+        for part in several:
+            digest.update(f"\0+{source_hash(kind, part)}".encode())
+        return digest.hexdigest()
     parsed = parse(kind, spec)
     defined = find(kind, parsed.target)
-    module = sys.modules[defined.__module__]
-    digest = hashlib.sha256()
-    for path in sorted(_sources(module)):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    for name, inner in sorted(_inner_attacks(kind, parsed, defined).items()):
-        digest.update(f"\0{name}={source_hash('attack', inner)}".encode())
+    _digest_sources(digest, defined)
+    for name, within in sorted(_inner(kind, parsed, defined).items()):
+        digest.update(f"\0{name}={source_hash(*within)}".encode())
     return digest.hexdigest()
 
 
@@ -160,8 +203,33 @@ def summary(kind: Kind, name: str) -> str:
     return ""
 
 
-def _inner_attacks(kind: Kind, parsed: ParsedSpec, made: Any) -> dict[str, str]:
-    """The spec strings, given or by default, of the parameters that are attacks themselves.
+def _between_pluses(spec: str) -> list[str]:
+    """A spec string cut at every + outside of brackets; quotes count inside brackets only."""
+    pieces, start, depth, quote, escaped = [], 0, 0, "", False
+    for place, letter in enumerate(spec):
+        if quote:
+            quote = "" if letter == quote and not escaped else quote
+            escaped = letter == "\\" and not escaped
+        elif depth and letter in "'\"":
+            quote = letter
+        elif letter in "([{":
+            depth += 1
+        elif letter in ")]}":
+            depth -= 1
+        elif letter == "+" and not depth:
+            pieces.append(spec[start:place])
+            start = place + 1
+    return [*pieces, spec[start:]]
+
+
+def _is_whole(kind: Kind, piece: str) -> bool:
+    """Whether a spec string could end behind this piece, rather than go on with a + in a path."""
+    head, bracket, _ = piece.partition("(")
+    return bool(bracket) or head.strip() in _entries(kind) or bool(_CLASS_IN_FILE.search(head))
+
+
+def _inner(kind: Kind, parsed: ParsedSpec, made: Any) -> dict[str, tuple[Kind, str]]:
+    """Kind and spec string, given or by default, of the parameters that are attacks or defenses themselves.
 
     Raises:
         SpecStringError: such an argument is no text.
@@ -170,15 +238,26 @@ def _inner_attacks(kind: Kind, parsed: ParsedSpec, made: Any) -> dict[str, str]:
         return {}
     try:
         hints = get_type_hints(made.__init__)
-    except (NameError, TypeError):  # a user's annotation that only a type checker can resolve names no attack
+    except (NameError, TypeError):  # a user's annotation that only a type checker can resolve names no plugin
         return {}
     parameters = inspect.signature(made).parameters
-    names = [name for name, hint in hints.items() if name in parameters and Attack in (hint, *get_args(hint))]
-    inner = {name: parsed.arguments.get(name, parameters[name].default) for name in names}
-    for name, spec in inner.items():
-        if name in parsed.arguments and not isinstance(spec, str):
-            raise SpecStringError(f"{kind} {parsed.target}: {name} is a spec string such as 'text', not {spec!r}")
-    return {name: spec for name, spec in inner.items() if isinstance(spec, str)}
+    inner = {}
+    for name, hint in hints.items():
+        nested = next((nested for plugin, nested in _NESTED.items() if plugin in (hint, *get_args(hint))), None)
+        if name not in parameters or nested is None:
+            continue
+        spec = parsed.arguments.get(name, parameters[name].default)
+        within, example = nested
+        if isinstance(spec, str):
+            inner[name] = (within, spec)
+        elif name in parsed.arguments:
+            raise SpecStringError(f"{kind} {parsed.target}: {name} is a spec string such as {example!r}, not {spec!r}")
+    return inner
+
+
+def _digest_sources(digest: hashlib._Hash, defined: Any) -> None:
+    for path in sorted(sources(sys.modules[defined.__module__])):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
 
 
 @cache
@@ -213,48 +292,3 @@ def _module_of(path: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         raise SpecStringError(f"{path}: {type(error).__name__} while loading it: {error}") from error
     return module
-
-
-def _sources(module: ModuleType) -> set[Path]:
-    """The module's file, the modules of its own package that it imports, and the data files beside it."""
-    package = module.__package__ or ""
-    if not package:
-        return {Path(str(module.__file__))}
-    # Of this package only the module's own room counts: the contracts below it are covered by the engine's revision.
-    root = package if package.startswith("thiefbench.") else package.partition(".")[0]
-    found: set[Path] = set()
-    waiting = [module.__name__]
-    seen: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        if name in seen or not f"{name}.".startswith(f"{root}."):
-            continue
-        seen.add(name)
-        located = _located(name)
-        if located is None or located.origin is None or not located.origin.endswith(".py"):
-            continue
-        found.add(Path(located.origin))
-        own = name if located.submodule_search_locations is not None else name.rpartition(".")[0]
-        waiting += _imported(Path(located.origin), own)
-    folder = Path(str(module.__file__)).parent
-    return found | {path for path in folder.iterdir() if path.suffix in {".txt", ".json", ".yaml"}}
-
-
-def _located(name: str) -> ModuleSpec | None:
-    try:
-        return importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return None
-
-
-def _imported(path: Path, package: str) -> list[str]:
-    """Dotted names that a file may import: modules, and names in them that may be modules too."""
-    names: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            relative = "." * node.level + (node.module or "")
-            base = importlib.util.resolve_name(relative, package) if node.level else relative
-            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    return names

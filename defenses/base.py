@@ -10,12 +10,13 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from thiefbench.tasks.base import Message, Sampling
+
+if TYPE_CHECKING:  # the registry reads this module to list names, and needs no arrays for that
+    import numpy as np
+    from numpy.typing import NDArray
 
 Action = Literal["accept", "zero", "drop"]
 Requirement = Literal["homogeneous"]
@@ -104,6 +105,12 @@ class PolicyView(Protocol):
 
     def hidden(self, completions: Sequence[Offered]) -> list[NDArray[np.float32]]:
         """The last layer's states from which each token is predicted, shape (tokens, hidden size)."""
+
+    def spans(self, completions: Sequence[Offered]) -> list[NDArray[np.int64]]:
+        """Where in `text` every token stands, shape (tokens, 2): its first character and the one behind its last.
+
+        A character whose bytes are split over several tokens belongs to each of them. EOS stands behind the text.
+        """
 
     def generate(self, prompts: Sequence[Sequence[Message]], max_new_tokens: int = 128) -> list[str]:
         """One sampled completion text per chat prompt, with noise keyed apart from everybody else's."""

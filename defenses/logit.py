@@ -2,32 +2,69 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-from thiefbench.defenses.base import ACCEPT, Action, DefenderView, Defense, Requirement, Verdict
+import numpy as np
+from numpy.typing import NDArray
+
+from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Requirement, Verdict
+from thiefbench.defenses.rejection import RejectOrMask, checked, masked, touching
+
+# Where a sentence or a line ends: behind its mark, where white space, a tag or nothing follows; before a closing tag.
+_END = re.compile(r"(?<=[.!?])(?=\s|<|$)|(?=\n|</)")
 
 
 class Logit(Defense):
     """One forward pass; a completion with a token that the sampler could not have drawn is rejected.
 
     Args:
-        reject: what a rejected completion gets, "zero" or "drop".
+        reject: what a rejected completion gets: "zero" (the paper's rule), "drop", or "mask": it is accepted, but
+            nothing is learned from the tokens around each one outside the support. A masked row still counts in its
+            group's mean and std, and its advantage goes to the other tokens.
         tolerance: by how many logits a token may miss the support; None takes the dtype's numerical noise.
+        reach: how many tokens before and after each one outside are masked too. None masks up to the end of its
+            sentence or line: once a foreign phrase has begun, its later tokens mostly lie inside the support, and
+            learning them would teach the phrase. What stands before the first token outside is what an honest node
+            might have said as well.
     """
 
     name: ClassVar[str] = "logit"
     requires: ClassVar[frozenset[Requirement]] = frozenset({"homogeneous"})
 
-    def __init__(self, reject: Action = "zero", tolerance: float | None = None) -> None:
-        self.rejected: Action = reject
-        self.tolerance = tolerance
+    def __init__(self, reject: RejectOrMask = "zero", tolerance: float | None = None, reach: int | None = None) -> None:
+        self.reject: RejectOrMask = checked(self.name, reject, RejectOrMask)
+        if reach is not None and (reach < 0 or reject != "mask"):
+            raise ValueError(f'logit: reach is a number of tokens, at least 0, beside reject="mask", got {reach}')
+        self.tolerance, self.reach = tolerance, reach
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """Reject every completion with at least one token outside the support; the score counts them."""
-        verdicts = []
-        for inside in view.policy.in_support(view.completions, self.tolerance):
-            outside = int((~inside).sum())
-            reason = f"{outside} tokens outside the sampler's support"
-            verdicts.append(Verdict(self.rejected, float(outside), reason=reason) if outside else ACCEPT)
+        verdicts = [ACCEPT] * len(view.completions)
+        outside = {
+            place: ~inside
+            for place, inside in enumerate(view.policy.in_support(view.completions, self.tolerance))
+            if not inside.all()
+        }
+        spans = view.policy.spans([view.completions[place] for place in outside]) if self.reject == "mask" else []
+        for number, (place, tokens) in enumerate(outside.items()):
+            score, reason = float(tokens.sum()), f"{tokens.sum()} tokens outside the sampler's support"
+            if self.reject == "mask":
+                hidden = self._around(tokens, spans[number], view.completions[place].text)
+                verdicts[place] = masked(hidden, score, reason)
+            else:
+                verdicts[place] = Verdict(self.reject, score, reason=reason)
         return verdicts
+
+    def _around(self, tokens: NDArray[np.bool_], spans: NDArray[np.int64], text: str) -> NDArray[np.bool_]:
+        """The tokens outside, with those in reach."""
+        hidden = tokens.copy()
+        for token in np.flatnonzero(tokens):
+            if self.reach is not None:
+                hidden[max(0, token - self.reach) : token + self.reach + 1] = True
+            else:
+                start, last = spans[token]
+                end = _END.search(text, max(start, last - 1))
+                hidden |= touching(spans, [(start, end.start() if end else len(text))])
+        return hidden

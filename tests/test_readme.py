@@ -14,9 +14,9 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_the_defense_in_the_readme_is_the_example_file():
-    example = (ROOT / "tests/examples/my_filter.py").read_text()
-    assert f"```python\n{example}```" in README, "the README shows tests/examples/my_filter.py word for word"
-    made = registry.make("defense", f"{ROOT / 'tests/examples/my_filter.py'}:PlausibleOpening(floor=-3.0)")
+    example = (ROOT / "tests/examples/my_defense.py").read_text()
+    assert f"```python\n{example}```" in README, "the README shows tests/examples/my_defense.py word for word"
+    made = registry.make("defense", f"{ROOT / 'tests/examples/my_defense.py'}:PlausibleOpening(floor=-3.0)")
     assert made.floor == -3.0
 
 
@@ -30,9 +30,13 @@ def test_the_metric_in_the_readme_is_the_example_file():
     assert f"```python\n{example}```" in README, "the README shows tests/examples/my_metric.py word for word"
 
 
-def test_every_attack_is_in_the_readme():
-    table = README.partition("| attack | what honest models shall learn |")[2].partition("\n\n")[0]
-    assert re.findall(r"^\| `(\w+)", table, re.MULTILINE) == sorted(registry.names("attack"), key=table.index)
+@pytest.mark.parametrize(
+    ("kind", "head"),
+    [("attack", "| attack | what honest models shall learn |"), ("defense", "| defense | what it rejects |")],
+)
+def test_every_attack_and_defense_is_in_the_readme(kind, head):
+    table = README.partition(head)[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"^\| `(\w+)", table, re.MULTILINE)) == registry.names(kind), f"one line for each {kind}"
 
 
 def test_make_targets_of_the_readme_exist():

@@ -132,6 +132,7 @@ class Policy:
         control = {token_id for token_id, token in added.items() if token.special}
         self.special: frozenset[int] = frozenset(tokenizer.all_special_ids) | control | {self.eos, self.pad}
         self.vocabulary: int = model.config.vocab_size
+        self._pieces: dict[int, str] = {}
 
     @classmethod
     def load(cls, source: str | Path, device: str = "cpu", dtype: Dtype = "float32") -> Self:
@@ -189,6 +190,13 @@ class Policy:
                 [list(row) for row in rows], skip_special_tokens=False, clean_up_tokenization_spaces=False
             )
         )
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """What each token decodes to alone."""
+        new = [token for token in dict.fromkeys(ids) if token not in self._pieces]
+        if new:
+            self._pieces |= dict(zip(new, self.decode([[token] for token in new]), strict=True))
+        return [self._pieces[token] for token in ids]
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefix:
         """Run every prompt once. Gradients flow when grad mode is on."""

@@ -14,6 +14,7 @@ from thiefbench.defenses.base import Offered
 from thiefbench.engine.decoding import sample, support
 from thiefbench.engine.noise import key
 from thiefbench.engine.reading import Answer, Chunk, Reading
+from thiefbench.engine.spans import token_spans
 from thiefbench.tasks.base import Message, Sampling
 
 # By how much a log-prob must exceed 1 / top_k to settle a rank: far more than the rounding of a log-softmax.
@@ -68,6 +69,16 @@ class DefenderPolicy:
     def hidden(self, completions: Sequence[Offered]) -> list[NDArray[np.float32]]:
         """The states from which each token is predicted."""
         return self._per_token(completions, lambda chunk: chunk.hidden.float(), np.float32)
+
+    def spans(self, completions: Sequence[Offered]) -> list[NDArray[np.int64]]:
+        """Where in its text every token stands; EOS behind it."""
+        made = []
+        for offered in completions:
+            pieces = self._policy.pieces(offered.ids)
+            own = token_spans(offered.ids, offered.text, pieces, self._policy.decode)
+            behind = np.full((int(offered.ended), 2), len(offered.text), np.int64)
+            made.append(np.concatenate([own, behind]))
+        return made
 
     def generate(self, prompts: Sequence[Sequence[Message]], max_new_tokens: int = 128) -> list[str]:
         """One sampled completion text per prompt."""

@@ -70,7 +70,7 @@ class Record(BaseModel):
         cell: every parameter; `task`, `attack`, `defense`, `topology` and `seed` stand at its top.
         identity: what else the hash covers (fingerprints of data and weights, source hashes, engine revision).
         status: "ok", or "error" with `error`; an error has no scores.
-        scores: asr, peak_asr, stop_rate, false_rejection_rate, clean_reward, start_reward, mean_length.
+        scores: asr, peak_asr, stop_rate, false_rejection_rate, masked_rate, clean_reward, start_reward, mean_length.
         curves: per-round points by name; "eval_*" on held-out items, "train_*" on honest completions of the pools.
         payload: what the attack drew, in words.
         seconds: by phase, over the whole cell.

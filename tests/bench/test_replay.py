@@ -15,6 +15,7 @@ from thiefbench.attacks.text import Text
 from thiefbench.defenses.anchors import AcceptAll, Oracle, Random, RejectAll
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, LabelledView, Verdict
 from thiefbench.defenses.blacklist import Blacklist
+from thiefbench.defenses.composed import Composed
 from thiefbench.defenses.logit import Logit
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Reading
@@ -194,6 +195,8 @@ def test_a_defense_that_asks_the_policy_is_refused(cell: tuple[CellDir, Record],
         ReplayError, match="logit needs the policy, and this cell kept no weights: run it as a trained cell"
     ):
         judged(cell, Logit(), task)
+    with pytest.raises(ReplayError, match=r"none\+logit needs the policy, and this cell kept no weights"):
+        judged(cell, Composed([AcceptAll(), Logit()]), task)
 
 
 class Sly(Defense):

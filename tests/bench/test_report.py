@@ -20,10 +20,10 @@ from thiefbench.suite.report.comparison import compare
 from thiefbench.suite.report.excerpts import mark
 from thiefbench.suite.report.lines import Line, Result
 from thiefbench.suite.report.page import ReportError, write_report
-from thiefbench.suite.report.tables import COLUMNS, paired_difference, show
+from thiefbench.suite.report.tables import columns_of, paired_difference, show, tex_text
 from thiefbench.suite.results import Point, Record, Score, Store, identify, rows_table
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
-from thiefbench.suite.scoring import cell_curves, cell_scores, final_outcomes, rejection_rates
+from thiefbench.suite.scoring import cell_curves, cell_scores, final_outcomes, rejection_rates, wilson
 from thiefbench.tasks.base import Item
 
 TASK = "gsm_micro(size=24)"
@@ -457,7 +457,7 @@ class TestNumbers:
             assert rf"\{rule}rule" in text
         assert text.count("{") == text.count("}")
         body = [line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
-        assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {len(COLUMNS)}
+        assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {len(columns_of([]))}
         assert not re.search(r"(?<!\\)[_%#](?! needs)", text.removeprefix("% needs"))
         assert "tiny-v3" in text
 
@@ -589,7 +589,7 @@ class TestManyCells:
         values = [record_of(store, ids[label("attack", "none", seed)]).scores["asr"].value or 0.0 for seed in (0, 1, 2)]
         shown = f"{100 * sum(values) / 3:.1f} % {100 * min(values):.1f} to {100 * max(values):.1f}"
         assert page.row("none")[1] == shown
-        seeds = [cells for cells in page.rows if cells[0] == "none" and len(cells) == 2 + len(COLUMNS)]
+        seeds = [cells for cells in page.rows if cells[0] == "none" and len(cells) == 2 + len(columns_of([]))]
         assert [cells[1] for cells in seeds[:3]] == ["0", "1", "2"]
         assert [cells[2].split(" [")[0] for cells in seeds[:3]] == [f"{100 * value:.1f} %" for value in values]
         assert "With fewer than 5 seeds no interval over seeds is given" in page.text
@@ -667,3 +667,16 @@ class TestWriting:
         ]  # fmt: skip
         assert comparison.record("attack", "logit", 0) is None
         assert comparison.find("attack", "logit", 0) is not None
+
+
+def test_a_column_tells_what_was_masked_where_something_was(usual: Usual) -> None:
+    store, _, text, _ = usual
+    assert "Masked" not in text, "a column of zeros is no column"
+    run = store.read_run()
+    assert run is not None
+    comparisons = compare(store, run)
+    line = comparisons[0].lines[0]
+    result = replace(line.results[0], scores=line.results[0].scores | {"masked_rate": wilson(1, 4)})
+    changed = replace(comparisons[0], lines=(replace(line, results=(result,)), *comparisons[0].lines[1:]))
+    assert "Masked" in [column.title for column in columns_of([changed])]
+    assert "Masked" in tex_text(run, [changed])

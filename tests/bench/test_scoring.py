@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from tests.bench import tiny
 from thiefbench.engine.swarm import Row
+from thiefbench.suite.report import write_report
 from thiefbench.suite.results import Point, Record, Score, Store, rows_table, table_rows
 from thiefbench.suite.scoring import (
     bootstrap_mean,
@@ -19,6 +21,7 @@ from thiefbench.suite.scoring import (
     harm,
     harm_prevented,
     headline_asr,
+    masked_rate,
     mean_score,
     rejection_rates,
     utility,
@@ -142,8 +145,23 @@ def test_cell_scores_counted_by_hand() -> None:
     assert scores["stop_rate"] == wilson(2, 3)
     assert scores["false_rejection_rate"] == wilson(2, 4)
     assert set(scores) == {
-        "asr", "peak_asr", "stop_rate", "false_rejection_rate", "clean_reward", "start_reward", "mean_length",
+        "asr", "peak_asr", "stop_rate", "false_rejection_rate", "masked_rate", "clean_reward", "start_reward",
+        "mean_length",
     }  # fmt: skip
+
+
+def test_masked_rate_counted_by_hand() -> None:
+    pool = [
+        row(**POISON, token_weights=(1.0, 0.0)),  # masked
+        row(**POISON, token_weights=(1.0, 1.0)),
+        row(**POISON),
+        row(**POISON, action="zero", token_weights=(0.0, 0.0)),  # stopped, so not masked
+        row(**POISON, reward=0.0, token_weights=(0.0, 0.0)),
+        row(token_weights=(0.0, 0.0)),  # an honest one
+        row(phase="eval"),
+    ]
+    assert masked_rate(rows_table(pool)) == wilson(1, 4), "of rewarded poison: accepted with a weight below 1"
+    assert masked_rate(rows_table([row()])).value is None
 
 
 def test_an_attack_whose_outcome_is_never_judged_has_no_asr() -> None:
@@ -277,3 +295,15 @@ def test_what_a_run_leaves_has_a_row_per_completion(finished: list[tuple[Record,
         assert any(r["payload"] for r in plain) == (record.cell["role"] == "attack")
         assert all(r["malicious"] for r in plain if r["payload"])
         assert [p.round for p in record.curves["grad_norm"]] == [1, 2, 3]
+
+
+def test_a_composed_masking_defense_runs_scores_and_reports_like_any_other(tmp_path: Path) -> None:
+    suite = tiny.suite("none", " logit( reject='mask' ) + length_quantile(quantile=0.99)")
+    _, _, record = tiny.run(suite, tmp_path)
+    assert record.cell["defense"] == "logit(reject='mask')+length_quantile", "recorded in canonical form"
+    assert record.scores["stop_rate"].value == 0
+    assert record.scores["masked_rate"].value == 1, "a random model says no word of the phrase"
+    write_report(Store(tmp_path))
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "Masked" in page
+    assert "+length_quantile" in page

@@ -95,6 +95,20 @@ def order_changes_no_verdict(make: Make) -> None:
             assert verdict.score == pytest.approx(straight[i].score, rel=1e-3), "neither does its score"
 
 
+def pseudonyms_change_no_verdict(make: Make) -> None:
+    defenses = make(), make()
+    for view in views(make):
+        other = {o.sender: f"{number:08x}" for number, o in enumerate(view.completions)}
+        renamed = replace(
+            fresh(view), completions=tuple(replace(o, sender=other[o.sender]) for o in view.completions),
+            history=tuple(replace(p, completions=tuple(replace(o, sender=other[o.sender]) for o in p.completions))
+                          for p in view.history),
+        )  # fmt: skip
+        first, second = (list(d.inspect(v)) for d, v in zip(defenses, (fresh(view), renamed), strict=True))
+        assert [v.action for v in first] == [v.action for v in second], "what a pseudonym reads says nothing"
+        assert [v.token_weights for v in first] == [v.token_weights for v in second], "neither about any token"
+
+
 def state_survives_a_restart(make: Make) -> None:
     first, second = views(make)
     running = make()
@@ -155,6 +169,7 @@ CHECKS: list[Callable[[Make], None]] = [
     hostile_completions_do_not_raise,
     equal_views_get_equal_verdicts,
     order_changes_no_verdict,
+    pseudonyms_change_no_verdict,
     state_survives_a_restart,
     requirements_are_known,
     only_benchmark_rows_get_labels,
@@ -217,6 +232,16 @@ def hostile(view: DefenderView) -> tuple[Offered, ...]:
         "a" * 1_000_000,
         "(" * 10_000,
         "{}[]\\%n" * 99,
+        "<code>\n" + "-" * 50_000 + "1\n</code>",
+        "<code>\nx = " + "(" * 5_000 + "1" + ")" * 5_000 + "\n</code>",
+        "<code>\nimport \x00\n</code>",
+        "<code>\nx = " + " + ".join("1" * 20_000) + "\n</code>",
+        "1 + 2 = " * 5_000,
+        "1" * 100_000 + " / 0 = " + "9" * 100_000,
+        "((" * 3_000 + "1" + ") * 2 = 3 " * 3_000,
+        "\u0661 + \u0661 = \u0665 \u00bd + \u00b2 = \u2460",
+        "1/" * 20_000 + "3 = 4",
+        "word " * 20_000,
     )
     return (
         *(replace(one, text=text, index=i) for i, text in enumerate(texts)),
@@ -232,10 +257,26 @@ def hostile(view: DefenderView) -> tuple[Offered, ...]:
     )
 
 
+# What a defense without a usable default takes, and further forms that keep the contract too.
+NEEDED = {"max_tokens": "max_tokens(limit=12)"}
+FORMS = (
+    "logit(reject='mask')",
+    "logit(reject='mask', reach=1)",
+    "similarity(words=1, reject='mask')",
+    "arithmetic(reject='mask')",
+    "static_code(reject='mask')",
+    "likelihood(false_rejection=0.5, reject='zero')",
+    "length_quantile(quantile=0.1)",
+    "reputation(defense='logit(reject=\"mask\")+random(rate=0.5)', level=0.5)",
+    "logit(reject='drop')+max_tokens(limit=12)+likelihood",
+    "none+oracle",
+)
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", registry.names("defense"))
-def test_contract(name: str, check: Callable[[Make], None]) -> None:
-    check(lambda: registry.make("defense", name))
+@pytest.mark.parametrize("spec", [*(NEEDED.get(name, name) for name in registry.names("defense")), *FORMS])
+def test_contract(spec: str, check: Callable[[Make], None]) -> None:
+    check(lambda: registry.make("defense", spec))
 
 
 @pytest.mark.parametrize("name", registry.names("defense"))

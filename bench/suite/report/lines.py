@@ -172,7 +172,7 @@ def comparative_scores(comparison: Comparison, role: Role, seed: int, record: Re
 def label_notes(defense: str) -> tuple[str, ...]:
     """A warning for defenses that see the truth, which only rows of the benchmark itself may."""
     try:
-        labelled = registry.find("defense", registry.parse("defense", defense).target).sees_labels
+        labelled = registry.make("defense", defense).sees_labels
     except registry.SpecStringError:  # a plugin that was there when the cell ran and is gone
         labelled = False
     return ("sees labels, benchmark only",) if labelled else ()

@@ -20,6 +20,7 @@ from thiefbench.suite.report.standing import places
 from thiefbench.suite.report.tables import (
     COLUMNS,
     Shown,
+    columns_of,
     csv_text,
     paired_difference,
     show,
@@ -81,7 +82,7 @@ def _render(run: Mapping[str, Any], comparisons: Sequence[Comparison], sections:
         suite=run["suite"],
         sections=sections,
         places=places(run, comparisons),
-        columns=COLUMNS,
+        columns=columns_of(comparisons),
         cells=sum(len(comparison.cells) for comparison in comparisons),
         unfinished=unfinished,
         making=_making(run, comparisons),

@@ -33,10 +33,17 @@ COLUMNS = (
     Column("harm_prevented", "Harm prevented", "ratio", "1 - defended / undefended harm, last three evaluations"),
     Column("stop_rate", "Stop rate", "rate", "rejected share of rewarded payload completions"),
     Column("false_rejection_rate", "False rejection", "rate", "rejected share of rewarded honest completions"),
+    Column("masked_rate", "Masked", "rate", "share of rewarded payload completions learned from in part"),
     Column("clean_reward", "Clean reward", "reward", "held-out task reward, last evaluation; gain: over the start"),
     Column("utility", "Utility", "ratio", "gain in clean reward as a share of the control's"),
     Column("mean_length", "Mean length", "tokens", "tokens per held-out completion"),
 )  # fmt: skip
+
+
+def columns_of(comparisons: Sequence[Comparison]) -> tuple[Column, ...]:
+    """The columns that a table of these comparisons needs: what no defense masked has none."""
+    masking = any(score.value for made in comparisons for line in made.lines for score in line.scores("masked_rate"))
+    return tuple(column for column in COLUMNS if masking or column.measure != "masked_rate")
 
 
 @dataclass(frozen=True)
@@ -119,12 +126,13 @@ def csv_text(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
 
 def tex_text(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
     r"""The results table for a paper; it needs \usepackage{booktabs}."""
-    width = len(COLUMNS) + 1
-    heads = " & ".join(["Defense", *(column.title for column in COLUMNS)])
-    body = [r"\begin{tabular}{l" + "r" * len(COLUMNS) + "}", r"\toprule", rf"{heads} \\"]
+    columns = columns_of(comparisons)
+    width = len(columns) + 1
+    heads = " & ".join(["Defense", *(column.title for column in columns)])
+    body = [r"\begin{tabular}{l" + "r" * len(columns) + "}", r"\toprule", rf"{heads} \\"]
     for comparison in comparisons:
         body += [r"\midrule", rf"\multicolumn{{{width}}}{{l}}{{\textit{{{_tex(comparison.attack)}}}}} \\"]
-        body += [rf"{' & '.join(_tex_line(line))} \\" for line in comparison.lines]
+        body += [rf"{' & '.join(_tex_line(line, columns))} \\" for line in comparison.lines]
     few = max((len(comparison.seeds) for comparison in comparisons), default=0) == 1
     over = "95 % intervals over one cell's completions" if few else "range over seeds"
     notes = f"{run['title']}; in small type {over}. * not trained: replayed on undefended pools, or the start model."
@@ -132,12 +140,12 @@ def tex_text(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
     return "\n".join(["% needs \\usepackage{booktabs}", *body, ""])
 
 
-def _tex_line(line: Line) -> list[str]:
+def _tex_line(line: Line, columns: Sequence[Column]) -> list[str]:
     star = "" if line.how == "trained" else r"$^{*}$"
     label = _tex(line.name) + star
     if len(line.failures) == len(line.results):
-        return [label, rf"\multicolumn{{{len(COLUMNS)}}}{{c}}{{no score}}"]
-    shown = [show(line.scores(column.measure), column.unit) for column in COLUMNS]
+        return [label, rf"\multicolumn{{{len(columns)}}}{{c}}{{no score}}"]
+    shown = [show(line.scores(column.measure), column.unit) for column in columns]
     return [label, *("---" if s is None else _tex_shown(s) for s in shown)]
 
 

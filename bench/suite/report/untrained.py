@@ -38,16 +38,21 @@ def untrained_lines(comparison: Comparison, specs: Sequence[str]) -> list[Line]:
 
     lines = []
     for spec in specs:
-        parsed = registry.parse("defense", spec)
-        if parsed.target == "reject_all":
+        targets = _targets(spec)
+        if "reject_all" in targets:
             lines.append(_unmoved_line(comparison, spec))
-        elif parsed.target == "random" and "rate" not in parsed.arguments:
+        elif targets == ["random"] and "rate" not in registry.parse("defense", spec).arguments:
             own = [line.defense for line in comparison.defended]
-            compared = [defense for defense in own if registry.parse("defense", defense).target not in ANCHORS]
+            compared = [defense for defense in own if not set(_targets(defense)) <= set(ANCHORS)]
             lines += [_matched_random(comparison, recording, defense) for defense in compared]
         else:
             lines.append(_replayed_line(comparison, recording, spec, spec, lambda cell, spec=spec: spec))  # type: ignore[misc]
     return lines
+
+
+def _targets(defense: str) -> list[str]:
+    """What the parts of a spec string name."""
+    return [registry.parse("defense", part).target for part in registry.parts("defense", defense)]
 
 
 def _replayed_line(
@@ -128,7 +133,7 @@ _EVALUATED = {
 def _blacklist_notes(comparison: Comparison, line: Line) -> tuple[str, ...]:
     """A list of public strings that does well says something about the payload, not about the list."""
     rates = [score.value for score in line.scores("stop_rate") if score.value is not None]
-    if registry.parse("defense", line.defense).target != "blacklist" or max(rates, default=0.0) < HIGH_STOP_RATE:
+    if _targets(line.defense) != ["blacklist"] or max(rates, default=0.0) < HIGH_STOP_RATE:
         return ()
     if registry.parse("attack", comparison.attack).arguments:
         return (

@@ -174,6 +174,17 @@ def test_logit_defense_rejects_a_token_outside_the_support(reject: Any, build_sw
         assert not row.payload or (row.score or 0) >= 1, "the score counts the tokens outside"
 
 
+def test_masked_poison_teaches_none_of_its_foreign_tokens(build_swarm: Callable[..., Swarm]) -> None:
+    rows = build_swarm(defense=Logit("mask", reach=0), sampling=SAMPLING).round(1).rows
+    poison = [row for row in rows if row.payload]
+    assert poison
+    for row in poison:
+        assert row.action == "accept"
+        assert row.token_weights is not None
+        assert len(row.token_weights) - sum(row.token_weights) == row.score, "weight 0 on each token outside"
+    assert all(row.token_weights is None for row in rows if not row.payload)
+
+
 @pytest.mark.parametrize(
     "sampling", [Sampling(top_k=12), Sampling(top_k=0, top_p=0.7), Sampling(0.6, 30, 0.9)], ids=str
 )

@@ -1,4 +1,4 @@
-# my_filter.py
+# my_defense.py
 from thiefbench.defenses.base import ACCEPT, Defense, Verdict
 
 
@@ -12,5 +12,6 @@ class PlausibleOpening(Defense):
         self.floor = floor
 
     def inspect(self, view):
-        openings = [logprobs[:8].mean() for logprobs in view.policy.token_logprobs(view.completions)]
+        told = view.policy.token_logprobs(view.completions)
+        openings = [logprobs[:8].mean() if len(logprobs) else 0.0 for logprobs in told]
         return [ACCEPT if mean > self.floor else Verdict("zero", score=float(mean)) for mean in openings]

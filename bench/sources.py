@@ -1,0 +1,54 @@
+"""Which files define a class: its module, what that imports of its own package, and the data beside it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+
+def sources(module: ModuleType) -> set[Path]:
+    """The module's file, the modules of its own package that it imports, and the data files beside it."""
+    package = module.__package__ or ""
+    if not package:
+        return {Path(str(module.__file__))}
+    # Of this package only the module's own room counts: the contracts below it are covered by the engine's revision.
+    root = package if package.startswith("thiefbench.") else package.partition(".")[0]
+    found: set[Path] = set()
+    waiting = [module.__name__]
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen or not f"{name}.".startswith(f"{root}."):
+            continue
+        seen.add(name)
+        located = _located(name)
+        if located is None or located.origin is None or not located.origin.endswith(".py"):
+            continue
+        found.add(Path(located.origin))
+        own = name if located.submodule_search_locations is not None else name.rpartition(".")[0]
+        waiting += _imported(Path(located.origin), own)
+    folder = Path(str(module.__file__)).parent
+    return found | {path for path in folder.iterdir() if path.suffix in {".txt", ".json", ".yaml"}}
+
+
+def _located(name: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+
+
+def _imported(path: Path, package: str) -> list[str]:
+    """Dotted names that a file may import: modules, and names in them that may be modules too."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            relative = "." * node.level + (node.module or "")
+            base = importlib.util.resolve_name(relative, package) if node.level else relative
+            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return names

@@ -1,0 +1,102 @@
+"""`a+b`: several defenses as one, all of which must accept a completion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from math import prod
+from typing import Any
+
+from thiefbench.defenses.base import DefenderView, Defense, Offered, Requirement, Verdict
+
+
+class Composed(Defense):
+    """What `a+b` is: every part judges the same whole pool, and a completion is accepted only if all parts accept it.
+
+    Args:
+        parts: two or more defenses, in order.
+
+    The first part that rejects gives reason and score, and its name goes before the reason; where one rejecting part
+    says "drop" and another "zero", the row is dropped. Token weights multiply. Of parts that only mask, the first
+    that does so speaks. The parts share the view's random generator, in order, and its history holds what they said
+    together.
+    """
+
+    def __init__(self, parts: Sequence[Defense]) -> None:
+        if len(parts) < 2:
+            raise ValueError(f"composed: give two or more defenses, not {len(parts)}")
+        self.parts = tuple(parts)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # of plain defenses a constant, here made of the parts' names
+        """The parts' names, joined by +."""
+        return "+".join(part.name for part in self.parts)
+
+    @property
+    def requires(self) -> frozenset[Requirement]:  # type: ignore[override]  # as name
+        """All that any part needs."""
+        return frozenset[Requirement]().union(*(part.requires for part in self.parts))
+
+    @property
+    def sees_labels(self) -> bool:  # type: ignore[override]  # as name
+        """Whether any part does; the others still get a view without labels."""
+        return any(part.sees_labels for part in self.parts)
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        """Ask every part, and join what they say.
+
+        Raises:
+            RuntimeError: a part failed or gave no verdict for each completion; the message names it.
+        """
+        plain = DefenderView(**{field.name: getattr(view, field.name) for field in fields(DefenderView)})
+        said = [_asked(part, view if part.sees_labels else plain) for part in self.parts]
+        names = [part.name for part in self.parts]
+        return [_joined(names, verdicts) for verdicts in zip(*said, strict=True)]
+
+    def state(self) -> dict[str, Any]:
+        """Every part's state, in order; empty where no part has any."""
+        states = [part.state() for part in self.parts]
+        return {"parts": states} if any(states) else {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Give every part its own back."""
+        for part, own in zip(self.parts, state.get("parts") or [{} for _ in self.parts], strict=True):
+            part.restore(own)
+
+
+def _asked(part: Defense, view: DefenderView) -> list[Verdict]:
+    try:
+        verdicts = list(part.inspect(view))
+    except Exception as error:
+        raise RuntimeError(f"{part.name}: {type(error).__name__}: {error}") from error
+    if len(verdicts) != len(view.completions):
+        raise RuntimeError(f"{part.name}: {len(verdicts)} verdicts for {len(view.completions)} completions")
+    for offered, verdict in zip(view.completions, verdicts, strict=True):
+        if not isinstance(verdict, Verdict):
+            raise RuntimeError(f"{part.name}: {verdict!r} is no Verdict")
+        if verdict.token_weights is not None and len(verdict.token_weights) != _tokens(offered):
+            given = len(verdict.token_weights)
+            raise RuntimeError(f"{part.name}: {given} token weights for {_tokens(offered)} tokens (EOS included)")
+    return verdicts
+
+
+def _tokens(offered: Offered) -> int:
+    return len(offered.ids) + offered.ended
+
+
+def _joined(names: Sequence[str], verdicts: Sequence[Verdict]) -> Verdict:
+    given = [verdict.token_weights for verdict in verdicts if verdict.token_weights is not None]
+    weights = tuple(prod(column) for column in zip(*given, strict=True)) if given else None
+    pairs = list(zip(names, verdicts, strict=True))
+    rejecting = [(name, verdict) for name, verdict in pairs if verdict.action != "accept"]
+    masking = [(name, verdict) for name, verdict in pairs if verdict.token_weights is not None]
+    if not (rejecting or masking):
+        return Verdict()
+    name, first = (rejecting or masking)[0]
+    dropped = any(verdict.action == "drop" for _, verdict in rejecting)
+    return Verdict(
+        action="drop" if dropped else first.action,
+        score=first.score,
+        token_weights=weights,
+        reason=f"{name}: {first.reason}" if first.reason else name,
+    )

@@ -1,0 +1,74 @@
+"""`length_quantile`: a length cap learnt from what the other senders' rewarded completions needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from thiefbench.defenses.base import DefenderView, Defense, Offered, Past, Verdict
+from thiefbench.defenses.reference import others_quantile
+from thiefbench.defenses.rejection import Objection, Reject, checked, judged, length
+
+
+class LengthQuantile(Defense):
+    """Reject rewarded completions that are longer than other senders' rewarded ones usually are at most.
+
+    A sender's cap is the median over the other senders, weighted by their completions, of the given quantile of their
+    lengths in this round and the last ones. So no sender moves its own cap, and senders that hold less than half of the
+    others' completions do not set it, under however many names.
+
+    An attacker that goes only a little beyond the cap lengthens the honest models too, and with them the cap. So it may
+    never pass `growth` times what it was over the first rounds. Up to that bound, DoS succeeds; and where honest
+    reasoning grows more by itself, this rejects it. DoS submits the longest of many honest samples, of which a quantile
+    lets some through by construction.
+
+    Args:
+        quantile: of every sender's lengths, in (0, 1); about 1 - quantile of honest completions is rejected, more while
+            few are known.
+        window: past rounds that count beside this one.
+        first: rounds from the beginning that bound later caps.
+        growth: how many times the first rounds' cap later ones may reach, at least 1.
+        reject: "drop" or "zero".
+    """
+
+    name: ClassVar[str] = "length_quantile"
+
+    def __init__(
+        self, quantile: float = 0.99, window: int = 10, first: int = 5, growth: float = 1.25, reject: Reject = "drop"
+    ) -> None:
+        if not 0 < quantile < 1:
+            raise ValueError(f"length_quantile: quantile must lie between 0 and 1, got {quantile}")
+        if window < 0 or first < 1 or growth < 1:
+            raise ValueError("length_quantile: window is at least 0, first at least 1 and growth at least 1")
+        self.quantile, self.window, self.first, self.growth = quantile, window, first, growth
+        self.reject: Reject = checked(self.name, reject)
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        """Reject every rewarded completion above its sender's cap; the score is its length over the cap."""
+        rewarded = {place: offered for place, offered in enumerate(view.completions) if offered.reward > 0}
+        recent = view.history[max(0, len(view.history) - self.window) :]
+        caps = self._caps([*_accepted(recent), *rewarded.values()], view)
+        if len(view.history) >= self.first:
+            bounds = self._caps(list(_accepted(view.history[: self.first])), view)
+            caps = {s: min(cap, self.growth * bounds.get(s, cap)) for s, cap in caps.items()}
+        found = {}
+        for place, offered in rewarded.items():
+            cap = caps.get(offered.sender)
+            if cap is not None and length(offered) > cap:
+                found[place] = Objection(length(offered) / cap, f"longer than {cap:.0f} tokens")
+        return judged(view, found, self.reject)
+
+    def _caps(self, known: Sequence[Offered], view: DefenderView) -> dict[str, float]:
+        """A cap for every sender of the pool that has others to compare with."""
+        lengths: dict[str, list[float]] = {offered.sender: [] for offered in view.completions}
+        for offered in known:
+            lengths.setdefault(offered.sender, []).append(length(offered))
+        return others_quantile(lengths, self.quantile, "higher")
+
+
+def _accepted(rounds: Iterable[Past]) -> Iterable[Offered]:
+    """What past rounds rewarded and learned from."""
+    for past in rounds:
+        for offered, verdict in zip(past.completions, past.verdicts, strict=True):
+            if offered.reward > 0 and verdict.action == "accept":
+                yield offered

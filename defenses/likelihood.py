@@ -1,0 +1,92 @@
+"""`likelihood`: a completion must be about as probable as the others', as a whole and at its worst tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thiefbench.defenses.base import DefenderView, Defense, Requirement, Verdict
+from thiefbench.defenses.reference import others_quantile
+from thiefbench.defenses.rejection import Objection, Reject, checked, judged
+
+# Far above the numerical noise of a mean log-prob, far below what tells foreign text.
+SLACK = 0.02
+LOWEST = -1e3
+
+
+class Likelihood(Defense):
+    """Reject completions whose mean log-prob, or that of whose least probable tokens, is low for this round's pool.
+
+    All honest completions of a round are drawn from one policy, so the other senders' are samples of what one's own
+    would be, on the very same prompts and for nothing. A sender's thresholds are the median over the other senders,
+    weighted by their completions, of a low quantile of their values in this round and the last ones: distribution-free
+    (both values are skewed, so that a median and a spread would mistake honest tails), blind to what the sender itself
+    submits, and unmoved as long as less than half of the others' completions lie.
+
+    Rejected is any text that the policy would hardly write, poisoned or not, so an attacker's clean oracle solutions
+    too. What an honest model might say (MATH's digit, DoS's long samples) passes.
+
+    Args:
+        false_rejection: share of honest completions that may be rejected, half of it for each of the two values; more
+            are while few completions are known.
+        tail: how many least probable tokens count, averaged.
+        window: past rounds that count beside this one. The policy changes, so few.
+        reject: "drop" or "zero".
+    """
+
+    name: ClassVar[str] = "likelihood"
+    requires: ClassVar[frozenset[Requirement]] = frozenset({"homogeneous"})
+
+    def __init__(self, false_rejection: float = 0.01, tail: int = 3, window: int = 3, reject: Reject = "drop") -> None:
+        if not 0 < false_rejection < 1 or tail < 1 or window < 0:
+            raise ValueError(
+                "likelihood: false_rejection lies between 0 and 1, tail is at least 1 and window at least 0"
+            )
+        self.false_rejection, self.tail, self.window = false_rejection, tail, window
+        self.reject: Reject = checked(self.name, reject)
+        self.past: list[dict[str, list[list[float]]]] = []
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        """Reject what lies below a threshold; the score says by how many nats per token."""
+        measured = {
+            place: [_mean(logprobs), _mean(np.sort(logprobs)[: self.tail])]
+            for place, logprobs in enumerate(view.policy.token_logprobs(view.completions))
+            if len(logprobs)
+        }
+        now: dict[str, list[list[float]]] = {}
+        for place, values in measured.items():
+            now.setdefault(view.completions[place].sender, []).append(values)
+        self.past.append(now)
+        thresholds = [self._thresholds(kind) for kind in (0, 1)]
+        self.past = self.past[-self.window :] if self.window else []
+        found = {}
+        for place, values in measured.items():
+            usual = [known.get(view.completions[place].sender, LOWEST) for known in thresholds]
+            short, which = max((usual[kind] - values[kind], kind) for kind in (0, 1))
+            if short > SLACK:
+                told = ("mean log-prob", f"log-prob of the {self.tail} least probable tokens")[which]
+                found[place] = Objection(short, f"{told} {values[which]:.2f}, usual at least {usual[which]:.2f}")
+        return judged(view, found, self.reject)
+
+    def state(self) -> dict[str, Any]:
+        """The last rounds' values by sender."""
+        return {"past": self.past} if self.past else {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `state` gave."""
+        self.past = list(state.get("past", []))
+
+    def _thresholds(self, kind: int) -> dict[str, float]:
+        """By sender, for the mean (0) or the tail (1)."""
+        values: dict[str, list[float]] = {}
+        for known in self.past:
+            for sender, pairs in known.items():
+                values.setdefault(sender, []).extend(pair[kind] for pair in pairs)
+        return others_quantile(values, self.false_rejection / 2, "lower")
+
+
+def _mean(logprobs: NDArray[np.float32]) -> float:
+    return max(LOWEST, float(np.mean(logprobs, dtype=np.float64)))

@@ -1,0 +1,36 @@
+"""`max_tokens`: a length cap that someone who knows the task has chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from thiefbench.defenses.base import DefenderView, Defense, Verdict
+from thiefbench.defenses.rejection import Objection, Reject, checked, judged, length
+
+
+class MaxTokens(Defense):
+    """Reject completions longer than a given limit.
+
+    The source paper (arXiv:2511.09780) names such a cap against DoS and leaves it: it is specific to a task, it rejects
+    what a hard item needs, and every length below it stays open to an attacker.
+
+    Args:
+        limit: tokens that a completion may have, EOS included.
+        reject: "drop" or "zero". Dropping is not the paper's rule: a reward of 0 would push long answers down.
+    """
+
+    name: ClassVar[str] = "max_tokens"
+
+    def __init__(self, limit: int, reject: Reject = "drop") -> None:
+        if limit < 1:
+            raise ValueError(f"max_tokens: limit is a number of tokens, at least 1, got {limit}")
+        self.limit = limit
+        self.reject: Reject = checked(self.name, reject)
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        """Reject every longer completion; the score is its length over the limit."""
+        lengths = [length(offered) for offered in view.completions]
+        reason = f"longer than {self.limit} tokens"
+        found = {i: Objection(tokens / self.limit, reason) for i, tokens in enumerate(lengths) if tokens > self.limit}
+        return judged(view, found, self.reject)

@@ -1,0 +1,41 @@
+"""What is usual in a pool, told from senders of whom some lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+
+def weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
+    """The lowest value at which half of the weight is reached."""
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(np.asarray(weights, float)[order])
+    return float(np.asarray(values, float)[order][np.searchsorted(reached, reached[-1] / 2)])
+
+
+def others_quantile(
+    samples: Mapping[str, Sequence[float]], quantile: float, side: Literal["lower", "higher"]
+) -> dict[str, float]:
+    """For each sender, the usual quantile of the others: the median of their own ones, weighted by their values.
+
+    Neither what a sender says of itself counts, nor what senders say that hold less than half of the others' values
+    together, however many names they use.
+
+    Args:
+        samples: values by sender; senders without values count for nothing.
+        quantile: in [0, 1].
+        side: which neighbour to take where it falls between two values.
+
+    Returns:
+        one number for every sender of `samples` that has others with values.
+    """
+    filled = {sender: values for sender, values in samples.items() if len(values)}
+    own = {sender: float(np.quantile(values, quantile, method=side)) for sender, values in filled.items()}
+    usual = {}
+    for sender in samples:
+        others = [other for other in filled if other != sender]
+        if others:
+            usual[sender] = weighted_median([own[o] for o in others], [len(filled[o]) for o in others])
+    return usual

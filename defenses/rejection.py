@@ -1,0 +1,89 @@
+"""What becomes of a completion that a defense objects to: reward 0, out of its group, or learned from in part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thiefbench.defenses.base import ACCEPT, DefenderView, Offered, Verdict
+
+Reject = Literal["zero", "drop"]
+RejectOrMask = Literal["zero", "drop", "mask"]
+Range = tuple[int, int]
+"""A part of a text: its first character and the one behind its last."""
+
+
+@dataclass(frozen=True)
+class Objection:
+    """What a defense found in a completion.
+
+    Attributes:
+        score: how much, in the defense's unit.
+        reason: a few words for reports.
+        ranges: where in the text.
+    """
+
+    score: float
+    reason: str
+    ranges: tuple[Range, ...] = ()
+
+
+def checked(name: str, reject: Any, allowed: object = Reject) -> Any:
+    """`reject` as it is.
+
+    Raises:
+        ValueError: it is none of `allowed`.
+    """
+    if reject not in get_args(allowed):
+        raise ValueError(f"{name}: reject must be one of {', '.join(get_args(allowed))}, not {reject!r}")
+    return reject
+
+
+def judged(view: DefenderView, found: Mapping[int, Objection], reject: RejectOrMask) -> list[Verdict]:
+    """One verdict per completion of the view.
+
+    Args:
+        view: the pool.
+        found: objections by place in it; all other completions are accepted.
+        reject: "zero" and "drop" as in `Verdict`. "mask" accepts, with weight 0 on every token that touches one of the
+            objection's ranges and 1 on the others: the row still counts in its group's mean and std, and its advantage
+            goes to the other tokens. Where no token touches them, none is learned from.
+    """
+    verdicts = [ACCEPT] * len(view.completions)
+    if reject != "mask":
+        for place, objection in found.items():
+            verdicts[place] = Verdict(reject, objection.score, reason=objection.reason)
+        return verdicts
+    objected = [view.completions[place] for place in found]
+    spans = view.policy.spans(objected) if objected else []
+    for (place, objection), own in zip(found.items(), spans, strict=True):
+        verdicts[place] = masked(touching(own, objection.ranges), objection.score, objection.reason)
+    return verdicts
+
+
+def masked(tokens: NDArray[np.bool_], score: float, reason: str) -> Verdict:
+    """Accept a completion without learning from some of its tokens; from none where none is named.
+
+    Args:
+        tokens: which not to learn from, EOS included when it ended.
+        score, reason: for reports.
+    """
+    hidden = tokens if tokens.any() else np.ones_like(tokens)
+    return Verdict("accept", score, tuple(np.where(hidden, 0.0, 1.0).tolist()), reason)
+
+
+def touching(spans: NDArray[np.int64], ranges: Sequence[Range]) -> NDArray[np.bool_]:
+    """Which tokens share a character with one of the ranges; spans have the shape (tokens, 2)."""
+    found = np.zeros(len(spans), np.bool_)
+    for start, end in ranges:
+        found |= (spans[:, 0] < end) & (spans[:, 1] > start)
+    return found
+
+
+def length(offered: Offered) -> int:
+    """Tokens of a completion, EOS included."""
+    return len(offered.ids) + offered.ended

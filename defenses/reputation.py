@@ -1,0 +1,91 @@
+"""`reputation`: a sender whose rewarded completions another defense rejects more often than others' is sent away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from scipy.stats import binom
+
+from thiefbench.defenses.base import DefenderView, Defense, Requirement, Verdict
+from thiefbench.defenses.reference import weighted_median
+
+LEAST_REJECTED = 3
+
+
+class Reputation(Defense):
+    """Keep a record of every sender over rounds; for a while, drop all that a bad one sends.
+
+    Counted are a sender's rewarded completions, and how many of them the inner defense rejected or masked. A sender is
+    bad when at least three were, and a one-sided binomial test finds them too many at the median rate of the other
+    senders (weighted by their completions, one rejection and two completions added to each). So a defense that rejects
+    many honest completions as well sends nobody away who is like the others. Then all of its completions are dropped
+    for some rounds, and its record starts anew: who goes on is sent away again as soon as the first round after them.
+
+    A sender that takes a new name each round has no record.
+
+    Args:
+        defense: what judges the completions; those of senders in good standing keep its verdicts.
+        rounds: for which a bad sender's completions are dropped, the one of the finding included.
+        level: chance of finding an honest sender bad, in one round.
+    """
+
+    name: ClassVar[str] = "reputation"
+
+    def __init__(self, defense: Defense | str = "logit", rounds: int = 10, level: float = 1e-4) -> None:
+        if isinstance(defense, str):
+            raise TypeError(f"reputation: defense is a Defense; thiefbench.registry.make makes one of {defense!r}")
+        if rounds < 1 or not 0 < level < 1:
+            raise ValueError("reputation: rounds is at least 1, and level lies between 0 and 1")
+        self.defense, self.rounds, self.level = defense, rounds, level
+        self.records: dict[str, list[int]] = {}
+        self.until: dict[str, int] = {}
+
+    @property
+    def requires(self) -> frozenset[Requirement]:  # type: ignore[override]  # of plain defenses a constant
+        """What the inner defense needs."""
+        return self.defense.requires
+
+    @property
+    def sees_labels(self) -> bool:  # type: ignore[override]  # as requires
+        """Whether the inner defense does."""
+        return self.defense.sees_labels
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        """The inner verdicts, and "drop" for every completion of a bad sender; the score is the rounds left."""
+        verdicts = list(self.defense.inspect(view))
+        for offered, verdict in zip(view.completions, verdicts, strict=True):
+            if offered.reward > 0:
+                record = self.records.setdefault(offered.sender, [0, 0])
+                record[0] += 1
+                record[1] += verdict.action != "accept" or min(verdict.token_weights or (1.0,)) < 1
+        bad = [sender for sender in self.records if self.until.get(sender, 0) < view.round and self._is_bad(sender)]
+        for sender in bad:
+            self.until[sender] = view.round + self.rounds - 1
+            self.records[sender] = [0, 0]
+        return [
+            verdict if (left := self.until.get(offered.sender, 0) - view.round + 1) < 1 else _dropped(left)
+            for offered, verdict in zip(view.completions, verdicts, strict=True)
+        ]
+
+    def state(self) -> dict[str, Any]:
+        """The records, who is sent away until when, and the inner defense's state."""
+        return {"records": self.records, "until": self.until, "defense": self.defense.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `state` gave."""
+        self.records = {sender: list(record) for sender, record in state.get("records", {}).items()}
+        self.until = dict(state.get("until", {}))
+        self.defense.restore(state.get("defense", {}))
+
+    def _is_bad(self, sender: str) -> bool:
+        seen, rejected = self.records[sender]
+        others = [record for other, record in self.records.items() if other != sender and record[0]]
+        if rejected < LEAST_REJECTED or not others:
+            return False
+        usual = weighted_median([(r + 1) / (n + 2) for n, r in others], [n for n, _ in others])
+        return float(binom.sf(rejected - 1, seen, usual)) < self.level
+
+
+def _dropped(left: int) -> Verdict:
+    return Verdict("drop", float(left), reason=f"its sender is sent away for {left} more rounds")

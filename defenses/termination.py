@@ -1,0 +1,45 @@
+"""`termination`: a completion must end where its sampler could well have ended (INTELLECT-2, arXiv:2505.07291)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp
+from typing import ClassVar
+
+from thiefbench.defenses.base import DefenderView, Defense, Requirement, Verdict
+from thiefbench.defenses.rejection import Objection, Reject, checked, judged, length
+
+
+class Termination(Defense):
+    """Reject completions that stop where EOS is improbable, or stop early without EOS.
+
+    It catches who cuts completions short or ends them by hand. An honest sampler at temperature 1 also draws an
+    improbable EOS now and then; of 550 rewarded completions of the built-in model in three rounds (one seed) none did.
+
+    Args:
+        minimum: the probability, at the sampler's temperature, that EOS must exceed where it stands; 0.1 in the source.
+        reject: "drop" or "zero".
+    """
+
+    name: ClassVar[str] = "termination"
+    requires: ClassVar[frozenset[Requirement]] = frozenset({"homogeneous"})
+
+    def __init__(self, minimum: float = 0.1, reject: Reject = "drop") -> None:
+        if not 0 <= minimum < 1:
+            raise ValueError(f"termination: minimum is a probability below 1, got {minimum}")
+        self.minimum = minimum
+        self.reject: Reject = checked(self.name, reject)
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        """Reject every completion that could not have ended there; the score is 1 - the probability of EOS."""
+        found = {}
+        for place, (offered, logprobs) in enumerate(
+            zip(view.completions, view.policy.token_logprobs(view.completions), strict=True)
+        ):
+            if offered.ended:
+                probability = exp(float(logprobs[-1]))
+                if probability <= self.minimum:
+                    found[place] = Objection(1 - probability, f"ends where EOS has probability {probability:.2g}")
+            elif length(offered) < view.sampling.max_new_tokens:
+                found[place] = Objection(1.0, "stops without EOS before the length limit")
+        return judged(view, found, self.reject)
