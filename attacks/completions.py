@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from thiefbench.attacks.base import Sampler, Slot
+from thiefbench.attacks.base import Sampler, Seeded, Slot, Submission
 from thiefbench.tasks.base import Completion, Item, Task
 
 
@@ -43,6 +43,13 @@ def wire(policy: Sampler, made: Completion | None) -> tuple[int, ...] | None:
     if made is None:
         return None
     return (*made.ids, policy.eos) if made.ended else made.ids
+
+
+def tokens(policy: Sampler, made: Submission) -> tuple[int, ...]:
+    """A submission as token ids."""
+    if isinstance(made, str):
+        return policy.encode(made)
+    return made.ids if isinstance(made, Seeded) else made
 
 
 def distinct(slots: Sequence[Slot]) -> list[Item]:

@@ -399,7 +399,9 @@ def test_defenses_see_no_label(topology: Topology, build_swarm: Build) -> None:
     rows = {(row.group, row.place): row for row in swarm.round(1).rows}
     (view,) = defense.views
     assert type(view) is DefenderView, "labels only for rows with sees_labels"
-    allowed = {"item_id", "group", "index", "sender", "ids", "text", "ended", "reward", "logprobs"}
+    allowed = {
+        "item_id", "group", "index", "sender", "ids", "text", "ended", "reward", "logprobs", "seed", "proof"
+    }  # fmt: skip
     assert {field.name for field in fields(view.completions[0])} == allowed
     assert {field.name for field in fields(view)} == {
         "round", "completions", "items", "sampling", "history", "rng", "policy"
@@ -414,7 +416,7 @@ def test_defenses_see_no_label(topology: Topology, build_swarm: Build) -> None:
             row.ended,
         )
         assert (offered.reward, offered.sender) == (row.reward, row.sender)
-        assert offered.logprobs is None, "no log-probs travel in a homogeneous swarm"
+        assert offered.logprobs is offered.proof is None, "no log-probs travel in a homogeneous swarm, proofs where asked"
     assert len(view.completions) == len(rows), "the whole pool, own completions included"
 
 
