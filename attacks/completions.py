@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import overload
 
 from thiefbench.attacks.base import Sampler, Seeded, Slot, Submission
 from thiefbench.tasks.base import Completion, Item, Task
@@ -36,6 +38,25 @@ def right(task: Task, item: Item, drawn: Sequence[Completion]) -> list[Completio
     """The completions that ended and earn the full reward."""
     rewards = task.reward(item, [made.text for made in drawn])
     return [made for made, reward in zip(drawn, rewards, strict=True) if made.ended and reward == 1]
+
+
+@dataclass(frozen=True)
+class TaskRewards:
+    """What an outcome may ask (`thiefbench.tasks.base.Ask`), for an attack that judges its own candidates."""
+
+    task: Task
+
+    def reward(self, item: Item, text: str) -> float:
+        """The task's reward."""
+        return self.task.reward(item, [text])[0]
+
+
+@overload
+def wire(policy: Sampler, made: Completion) -> tuple[int, ...]: ...
+
+
+@overload
+def wire(policy: Sampler, made: Completion | None) -> tuple[int, ...] | None: ...
 
 
 def wire(policy: Sampler, made: Completion | None) -> tuple[int, ...] | None:

@@ -416,7 +416,7 @@ def test_defenses_see_no_label(topology: Topology, build_swarm: Build) -> None:
             row.ended,
         )
         assert (offered.reward, offered.sender) == (row.reward, row.sender)
-        assert offered.logprobs is offered.proof is None, "no log-probs travel in a homogeneous swarm, proofs where asked"
+        assert offered.logprobs is offered.proof is None, "log-probs do not travel here, proofs where asked for"
     assert len(view.completions) == len(rows), "the whole pool, own completions included"
 
 
