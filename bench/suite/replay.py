@@ -58,7 +58,7 @@ def replay(cell_dir: CellDir, record: Record, defense: Defense, task: Task) -> d
     """Run a defense over the training pools of a finished cell and score its rejections.
 
     Every view is the one that the cell's own defense saw (order, pseudonyms, random generator, items), except that
-    `history` holds the verdicts of `defense` and there is no policy.
+    `history` holds the verdicts of `defense`, and there are no seeds, no proofs and no policy.
 
     Args:
         cell_dir: where the cell left its completions.
