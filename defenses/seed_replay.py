@@ -20,6 +20,9 @@ class SeedReplay(Defense):
     Not stopped: a node that picks its items after it knows the beacon picks those whose draws suit it (`item_grind`),
     and with announced seeds everyone draws many times and announces the seed it likes best (`seed_grind`).
 
+    The default tolerance is a little room for an attacker as well: on micro-math's honest completions a second token
+    would have passed at 1 of 5,061 places in float32's (1e-3), at 462 in bfloat16's (0.7).
+
     Args:
         reject: what a rejected completion gets, "zero" or "drop".
         tolerance: by how many logits a token may miss the drawn one; None takes the dtype's numerical noise.
