@@ -8,7 +8,7 @@ from itertools import islice, product, takewhile
 from typing import Literal, get_args
 
 from thiefbench.attacks.base import Around, Attack, AttackerView, Poison, Sampler, Slot, Submission, ThreatModel
-from thiefbench.attacks.completions import body, distinct, right, wire
+from thiefbench.attacks.completions import body, distinct, right, tokens, wire
 from thiefbench.tasks.base import Ask, Completion, Item
 
 Mode = Literal["black-box", "logit", "likelihood"]
@@ -123,7 +123,7 @@ class Adaptive(Around):
                 for form in self._tried():
                     slots = (Slot(own, 0, 0, 0),)
                     (made,) = form.poison(replace(view, slots=slots))
-                    ids = policy.encode(made) if isinstance(made, str) else made or ()
+                    ids = () if made is None else tokens(policy, made)
                     begin = _common(clean, ids)
                     end = len(ids) - _common(clean[begin:][::-1], ids[begin:][::-1])
                     if begin < end:

@@ -10,7 +10,7 @@ import copy
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal, Protocol, Self
 
@@ -23,7 +23,15 @@ class Decoy(str):
     __slots__ = ()
 
 
-Submission = str | tuple[int, ...]
+@dataclass(frozen=True)
+class Seeded:
+    """Token ids (EOS included where the completion ended) with the seed that they are said to be drawn with."""
+
+    ids: tuple[int, ...]
+    seed: int
+
+
+Submission = str | tuple[int, ...] | Seeded
 Poison = Submission | None
 
 
@@ -41,6 +49,7 @@ class ThreatModel:
         oracle: it has a correct solution of every item (otherwise `Item.solution` arrives empty).
         policy: it may sample, measure and fine-tune its own copy of the current policy.
         queries: how many submissions per slot it may put to the defense in a round; 0 grants no access.
+        beacon: it knows the seed of every slot's honest draw, and where it picks its items, it knows it before.
     """
 
     context: Literal["in-context", "out-of-context"]
@@ -48,6 +57,7 @@ class ThreatModel:
     oracle: bool = True
     policy: bool = False
     queries: int = 0
+    beacon: bool = False
 
     @property
     def defense(self) -> bool:
@@ -63,8 +73,8 @@ class AttackSpec:
         oracle: it has correct solutions; otherwise it draws `candidates` answers per item from the policy, takes the
             majority's answer as the truth and one of the completions that gave it as the solution to poison.
         candidates: how many answers it draws, at least 1.
-        gibberish: share of every owned group that is gibberish with reward 0, so that poison has a positive
-            advantage; half maximises it. In [0, 1); above 0 the swarm is vertical.
+        gibberish: share of the malicious slots of a group that are gibberish with reward 0, so that poison has a
+            positive advantage where all others are right; half of an owned group (vertical) maximises it. In [0, 1).
         share: share of the malicious slots of a group (gibberish left out) that carry poison, rounded up; the rest
             are honest samples. In (0, 1].
         start, stop: first and last round in which it poisons, from 1; None goes on to the end. Outside it is honest.
@@ -130,6 +140,9 @@ class Sampler(Protocol):
     ) -> list[list[Completion]]:
         """Draw `count` completions for each item that begin with its prefix; the prefix is part of what returns."""
 
+    def sample_seeded(self, items: Sequence[Item], seeds: Sequence[int]) -> list[Completion]:
+        """The completion of each item that an honest node with this seed, a signed 64-bit integer, would draw."""
+
     def in_support(self, items: Sequence[Item], ids: Sequence[Sequence[int]]) -> list[list[bool]]:
         """For each row of ids, whether the sampler's settings could have let each token through."""
 
@@ -149,12 +162,35 @@ class Slot:
         node: which of the colluding nodes owes it.
         group: the group it falls into, from 0 to B - 1.
         index: its place among that node's completions for this item.
+        seed: of the slot's honest draw; None where the threat model does not grant the beacon.
     """
 
     item: Item
     node: int
     group: int
     index: int
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class ChoiceView:
+    """What a malicious node that is granted the beacon knows when it picks its items.
+
+    Attributes:
+        count: how many items it answers, each at a position from 0.
+        group: G, completions of each.
+        task: rewards completions.
+        rng: keyed by (seed, round, node).
+        policy: the current policy, or None where the threat model does not grant it.
+        seed: (item, position, index) -> the seed of the honest draw that this slot would have.
+    """
+
+    count: int
+    group: int
+    task: Task
+    rng: random.Random
+    policy: Sampler | None
+    seed: Callable[[Item, int, int], int]
 
 
 class DefenseOracle(Protocol):
@@ -212,9 +248,9 @@ class Attack(ABC):
     def poison(self, view: AttackerView) -> Sequence[Poison]:
         """One submission per slot of `view`, in order.
 
-        Text is encoded by the engine and ended with EOS, token ids go as they are (append EOS where the completion
-        ended), and None leaves the slot to an honest sample of the policy. What is neither None nor a `Decoy` carries
-        the payload.
+        Text is encoded by the engine and ended with EOS. Token ids go as they are (append EOS where the completion
+        ended); `Seeded` ones go with their seed where seeds are announced, all others with the slot's. None leaves the
+        slot to an honest sample of the policy. What is neither None nor a `Decoy` carries the payload.
         """
 
     @abstractmethod
@@ -228,6 +264,10 @@ class Attack(ABC):
     def choose_items(self, items: Sequence[Item], count: int, rng: random.Random) -> Sequence[Item]:
         """The `count` items a malicious node answers where the vertical topology lets it choose."""
         return rng.sample(items, count)
+
+    def choose_items_after_beacon(self, items: Sequence[Item], view: ChoiceView) -> Sequence[Item]:
+        """The same, asked of an attack that is granted the beacon, in the order of its positions."""
+        return self.choose_items(items, view.count, view.rng)
 
     def probes(self, task: Task) -> Sequence[Item] | None:
         """Items evaluated instead of the held-out ones, where success can show only on some; None for held-out."""
@@ -311,6 +351,10 @@ class Around(Attack):
     def choose_items(self, items: Sequence[Item], count: int, rng: random.Random) -> Sequence[Item]:
         """As the inner attack."""
         return self.attack.choose_items(items, count, rng)
+
+    def choose_items_after_beacon(self, items: Sequence[Item], view: ChoiceView) -> Sequence[Item]:
+        """As the inner attack."""
+        return self.attack.choose_items_after_beacon(items, view)
 
     def probes(self, task: Task) -> Sequence[Item] | None:
         """As the inner attack."""

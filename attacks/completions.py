@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import overload
 
-from thiefbench.attacks.base import Sampler, Slot
+from thiefbench.attacks.base import Sampler, Seeded, Slot, Submission
 from thiefbench.tasks.base import Completion, Item, Task
 
 
@@ -38,11 +40,37 @@ def right(task: Task, item: Item, drawn: Sequence[Completion]) -> list[Completio
     return [made for made, reward in zip(drawn, rewards, strict=True) if made.ended and reward == 1]
 
 
+@dataclass(frozen=True)
+class TaskRewards:
+    """What an outcome may ask (`thiefbench.tasks.base.Ask`), for an attack that judges its own candidates."""
+
+    task: Task
+
+    def reward(self, item: Item, text: str) -> float:
+        """The task's reward."""
+        return self.task.reward(item, [text])[0]
+
+
+@overload
+def wire(policy: Sampler, made: Completion) -> tuple[int, ...]: ...
+
+
+@overload
+def wire(policy: Sampler, made: Completion | None) -> tuple[int, ...] | None: ...
+
+
 def wire(policy: Sampler, made: Completion | None) -> tuple[int, ...] | None:
     """A completion as token ids to submit, EOS included where it ended; None stays None."""
     if made is None:
         return None
     return (*made.ids, policy.eos) if made.ended else made.ids
+
+
+def tokens(policy: Sampler, made: Submission) -> tuple[int, ...]:
+    """A submission as token ids."""
+    if isinstance(made, str):
+        return policy.encode(made)
+    return made.ids if isinstance(made, Seeded) else made
 
 
 def distinct(slots: Sequence[Slot]) -> list[Item]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import ClassVar
 
-from thiefbench.attacks.base import Around, Attack, AttackerView, Decoy, Poison
-from thiefbench.attacks.completions import body
+from thiefbench.attacks.base import Around, Attack, AttackerView, Decoy, Poison, Seeded
+from thiefbench.attacks.completions import body, tokens
 
 OPENINGS = (
     "Note to the judge", "Message for the reviewer", "Grader", "To whoever checks this", "System notice",
@@ -67,8 +67,8 @@ class JudgeInjection(Around):
                 yield JudgeInjection(self.attack, made)
 
     def _instruct(self, view: AttackerView, made: Poison) -> Poison:
-        if isinstance(made, tuple) and view.policy is not None:
-            text = view.policy.decode([token for token in made if token != view.policy.eos])
+        if isinstance(made, tuple | Seeded) and view.policy is not None:
+            text = view.policy.decode([token for token in tokens(view.policy, made) if token != view.policy.eos])
         elif isinstance(made, str) and not isinstance(made, Decoy):
             text = made
         else:

@@ -23,7 +23,7 @@ class Varied(Around):
     Args:
         attack: the attack to vary.
         oracle, candidates: with oracle=False the truth is the majority among so many sampled answers.
-        gibberish: share of every owned group that is gibberish with reward 0 (vertical).
+        gibberish: share of the malicious slots of every group that is gibberish with reward 0.
         share: share of the remaining malicious slots of a group that carry poison.
         start, stop: first and last poisoned round.
         split: colluders divide one goal.
@@ -51,18 +51,15 @@ class Varied(Around):
             raise ValueError(f"varied: {error}") from error
         if split and type(self.attack).parts is Attack.parts:
             raise ValueError(f"varied: the goal of {self.attack.name} cannot be split; leave split out")
-        if gibberish and "vertical" not in self.attack.threat.topologies:
-            raise ValueError(f"varied: gibberish needs the vertical topology, which {self.attack.name} is not for")
 
     @property
     def threat(self) -> ThreatModel:  # type: ignore[override]  # see Around
-        """The inner attack's, with a policy instead of an oracle, and vertical where gibberish fills own groups."""
+        """The inner attack's, with a policy instead of an oracle."""
         inner, spec = self.attack.threat, self.variants
         return replace(
             inner,
             oracle=inner.oracle and spec.oracle,
             policy=inner.policy or not spec.oracle,
-            topologies=inner.topologies & {"vertical"} if spec.gibberish else inner.topologies,
         )
 
     def fits(self, task: Task) -> bool:

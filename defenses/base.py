@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the registry reads this module to list names, and needs no 
     from numpy.typing import NDArray
 
 Action = Literal["accept", "zero", "drop"]
-Requirement = Literal["homogeneous"]
+Requirement = Literal["homogeneous", "beacon", "proofs"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,9 @@ class Offered:
         ended: whether EOS closed it.
         reward: the task's reward, in [0, 1].
         logprobs: the log-probs its sender reports, a claim; None where none travel.
+        seed: what keys the noise it should be drawn with: from the round's beacon, worked out by the receiver, or,
+            where the swarm's seeds are announced, what its sender claims; None where it claims nothing that is a seed.
+        proof: what the sender made of it by `Defense.prove`, a claim; None where no defense asks for it.
     """
 
     item_id: str
@@ -68,6 +71,8 @@ class Offered:
     ended: bool
     reward: float
     logprobs: tuple[float, ...] | None = None
+    seed: int | None = None
+    proof: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Past:
-    """A finished round: what was offered and what this defense said, in the same order."""
+    """A finished round: what was offered (without seeds and proofs) and what this defense said, in the same order."""
 
     round: int
     completions: tuple[Offered, ...]
@@ -101,6 +106,14 @@ class PolicyView(Protocol):
 
         A token whose logit misses the support by at most `tolerance` (in logits) counts as inside; the default is
         the numerical noise of the model's dtype between two batch shapes.
+        """
+
+    def replay(self, completions: Sequence[Offered], tolerance: float | None = None) -> list[NDArray[np.bool_]]:
+        """Whether each token is the one that the noise of `Offered.seed` draws behind the tokens before it.
+
+        Read off one forward pass along the offered tokens; without a seed no token is. A token that misses the drawn
+        one's score (scaled logit plus noise) or the support's edge by at most `tolerance`, in logits, passes too; the
+        default is the numerical noise of the model's dtype between two batch shapes.
         """
 
     def hidden(self, completions: Sequence[Offered]) -> list[NDArray[np.float32]]:
@@ -151,7 +164,8 @@ class Defense(ABC):
 
     Attributes:
         name: what lists and reports call it.
-        requires: what it needs, checked before a run starts ("homogeneous": all honest nodes hold equal weights).
+        requires: what it needs, checked before a run starts: "homogeneous" (all honest nodes hold equal weights),
+            "beacon" (a slot's noise is keyed by a public beacon, see `SwarmSpec.seeds`), "proofs" (see `prove`).
         sees_labels: True only for rows of the benchmark itself, which cannot be submitted.
     """
 
@@ -162,6 +176,14 @@ class Defense(ABC):
     @abstractmethod
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """One verdict per completion of `view`, in its order."""
+
+    def prove(self, states: NDArray[np.float32]) -> bytes:
+        """What a sender attaches to its completion, asked of a defense that requires "proofs".
+
+        Args:
+            states: the sender's own `PolicyView.hidden` of the completion, shape (tokens, hidden size).
+        """
+        raise NotImplementedError(f"the defense {self.name} requires proofs but does not say how they are made")
 
     def state(self) -> dict[str, Any]:
         """What must survive a restart, as JSON."""

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thiefbench.defenses.base import DefenderView, Defense, Offered, Requirement, Verdict
+
+if TYPE_CHECKING:  # as in `defenses/base.py`
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class Composed(Defense):
@@ -26,6 +30,9 @@ class Composed(Defense):
         if len(parts) < 2:
             raise ValueError(f"composed: give two or more defenses, not {len(parts)}")
         self.parts = tuple(parts)
+        self._provers = [part for part in self.parts if "proofs" in part.requires]
+        if len(self._provers) > 1:
+            raise ValueError("composed: a completion carries one proof, so one part at most can require proofs")
 
     @property
     def name(self) -> str:  # type: ignore[override]  # of plain defenses a constant, here made of the parts' names
@@ -52,6 +59,10 @@ class Composed(Defense):
         said = [_asked(part, view if part.sees_labels else plain) for part in self.parts]
         names = [part.name for part in self.parts]
         return [_joined(names, verdicts) for verdicts in zip(*said, strict=True)]
+
+    def prove(self, states: NDArray[np.float32]) -> bytes:
+        """As the part that requires proofs."""
+        return self._provers[0].prove(states)
 
     def state(self) -> dict[str, Any]:
         """Every part's state, in order; empty where no part has any."""

@@ -76,6 +76,12 @@ class AttackerPolicy:
             [self._behind(tuple(prefix), made) for made in row] for prefix, row in zip(prefixes, drawn, strict=True)
         ]
 
+    def sample_seeded(self, items: Sequence[Item], seeds: Sequence[int]) -> list[Completion]:
+        """The draw of each item with its seed, by the sampler of the honest nodes."""
+        prompts = {item.id: self._prompt(item) for item in items}
+        rows = [list(prompts).index(item.id) for item in items]
+        return sample(self._policy, list(prompts.values()), rows, seeds, self._sampling)
+
     def in_support(self, items: Sequence[Item], ids: Sequence[Sequence[int]]) -> list[list[bool]]:
         """Whether each token could have been drawn, as the defenders measure it."""
         view, offered = self._measured(items, ids)

@@ -122,12 +122,16 @@ def support(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, tor
     """
     width = logits.shape[1] if sampling.top_k == 0 else min(sampling.top_k, logits.shape[1])
     scores, candidates = _largest(logits, width)
-    scores = scores.double() / sampling.temperature
-    if sampling.top_p < 1:
-        share = scores.softmax(1)
-        before = share.cumsum(1) - share
-        scores = scores.masked_fill(before >= sampling.top_p, -torch.inf)
-    return scores, candidates
+    return nucleus(scores.double() / sampling.temperature, sampling.top_p), candidates
+
+
+def nucleus(scores: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Scaled logits, best first, with -inf outside the smallest set whose probability reaches `top_p`."""
+    if top_p >= 1:
+        return scores
+    share = scores.softmax(1)
+    before = share.cumsum(1) - share
+    return scores.masked_fill(before >= top_p, -torch.inf)
 
 
 def _largest(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:

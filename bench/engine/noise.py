@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import random
-from typing import Literal
 
 import torch
-
-Purpose = Literal["train", "eval", "attacker", "defense"]
 
 _GOLDEN, _MIX_1, _MIX_2 = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
@@ -19,17 +16,34 @@ def key(*parts: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
+def slot_key(beacon: tuple[int | str, ...], owner: int, position: int, item_id: str, index: int) -> int:
+    """The key of a slot's noise, which leaves the slot exactly one legitimate draw from given weights.
+
+    Sampler and verifier both take it from here. All parts are public, and none is the sender's to choose but the item
+    where the topology lets nodes pick items. The owner is the node that owes the slot, not the pseudonym it shows: who
+    appears under several names has no more draws for it.
+
+    Args:
+        beacon: what is fixed for the round after its weights; in a simulated swarm the cell's seed and the round.
+        owner: the node that owes the slot.
+        position: which of the owner's own prompts it answers.
+        item_id: the item.
+        index: its number among the owner's completions for that prompt.
+    """
+    return key(*beacon, owner, position, item_id, index)
+
+
 def generator(*parts: int | str) -> random.Random:
     """A Python random generator keyed by `parts`."""
     return random.Random(key(*parts))
 
 
-def gumbel(row_keys: torch.Tensor, step: int, tokens: torch.Tensor) -> torch.Tensor:
+def gumbel(row_keys: torch.Tensor, step: int | torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Standard Gumbel noise for (row, step, token), independent of how rows are batched.
 
     Args:
         row_keys: int64, shape (rows,).
-        step: position in the completion, from 0.
+        step: position in the completion, from 0; one for all rows, or int64 of shape (rows,).
         tokens: int64 candidate token ids, shape (rows, candidates).
 
     Returns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from thiefbench.defenses.base import Action, DefenderView, Defense, Facts, LabelledView, Offered, Past, Verdict
@@ -85,7 +85,8 @@ class Pool:
         for verdict, completion in zip(verdicts, offered, strict=True):
             _check_verdict(verdict, completion, defense.name)
         placed = dict(zip(order, verdicts, strict=True))
-        return [placed[i] for i in range(len(placed))], Past(self.round, offered, verdicts)
+        past = tuple(replace(each, seed=None, proof=None) for each in offered)
+        return [placed[i] for i in range(len(placed))], Past(self.round, past, verdicts)
 
 
 def shuffled(seed: int, number: int, size: int) -> list[int]:

@@ -79,20 +79,27 @@ class Chunk:
     @torch.no_grad()
     def per_block(
         self,
-        measure: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        measure: Callable[..., torch.Tensor],
         tokens: torch.Tensor | None = None,
+        *beside: torch.Tensor,
     ) -> torch.Tensor:
-        """`measure(logits, targets)` of blocks of tokens, joined.
+        """`measure(logits, targets, *beside)` of blocks of tokens, joined.
 
         Args:
             measure: gets logits of the shape (tokens of a block, vocabulary), without gradient.
-            tokens: int64, which tokens of the chunk; None takes all.
+            tokens: int64, which tokens of the chunk, repetitions allowed; None takes all.
+            beside: more of each of these tokens, shape (tokens, ...), cut into blocks alike.
         """
         hidden, targets = self.hidden, self.targets
         if tokens is not None:
             hidden, targets = hidden[tokens], targets[tokens]
         blocks = _blocks(hidden, self.policy.head_weight) or [slice(0, 0)]
-        return torch.cat([measure(self.policy.head(hidden[block]), targets[block]) for block in blocks])
+        return torch.cat(
+            [
+                measure(self.policy.head(hidden[block]), targets[block], *(part[block] for part in beside))
+                for block in blocks
+            ]
+        )
 
 
 class Reading:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from thiefbench.tasks.base import Sampling, Topology
 
 Role = Literal["attack", "placebo", "control"]
 LossType = Literal["grpo", "dr_grpo"]
+Seeds = Literal["beacon", "announced"]
 
 STRICT: Final = {"extra": "forbid"}  # where a suite file is checked by pydantic, a misspelt field is an error
 
@@ -63,6 +64,8 @@ class SwarmSpec:
         group: G, completions per group.
         sampling: how honest nodes sample.
         learner: how they learn.
+        seeds: where the noise of a slot comes from: "beacon" (public and fixed after the weights, so that everyone can
+            tell a slot's seed) or "announced" (every node says which seed it used).
 
     Raises:
         SpecError: f is not below m, or B (vertical) or G (horizontal) is not divisible by m.
@@ -77,8 +80,11 @@ class SwarmSpec:
     group: int = 12
     sampling: Sampling = field(default_factory=Sampling)
     learner: LearnerSpec = field(default_factory=LearnerSpec)
+    seeds: Seeds = "beacon"
 
     def __post_init__(self) -> None:
+        if self.seeds not in get_args(Seeds):
+            raise SpecError(f"seeds must be {' or '.join(get_args(Seeds))}, got {self.seeds!r}")
         for name in ("nodes", "prompts", "group"):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name} must be at least 1, got {getattr(self, name)}")

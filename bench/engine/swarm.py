@@ -8,21 +8,23 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
-from thiefbench.attacks.base import Attack, AttackerView, Decoy, Slot, Submission
+import torch
+
+from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Decoy, Seeded, Slot, Submission
 from thiefbench.defenses.base import Defense, Offered, Past, Verdict
 from thiefbench.engine.attacker import AttackerPolicy, DefenseQueries, Place
 from thiefbench.engine.cohort import Cohort, Lesson
 from thiefbench.engine.decoding import sample
-from thiefbench.engine.noise import Purpose, generator, key
+from thiefbench.engine.noise import generator, key, slot_key
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.pool import Pool, shuffled
-from thiefbench.engine.reading import Reading
+from thiefbench.engine.reading import Answer, Reading
 from thiefbench.engine.spec import Role, SpecError, SwarmSpec
 from thiefbench.engine.topology import Duty, assign_items, duties
-from thiefbench.engine.transport import Offer, Received, receive
+from thiefbench.engine.transport import Offer, Received, malformed, receive
 from thiefbench.tasks.base import Completion, Item, Split, Task
 
 # An evaluation goes on until so many outcomes say something, but not past this multiple of what was asked for.
@@ -106,7 +108,7 @@ class Swarm:
         seed: keys items, noise, payload, pseudonyms and shuffles.
 
     Raises:
-        SpecError: the attack does not fit the topology or the task.
+        SpecError: the attack does not fit the topology or the task, or the defense needs what the swarm does not give.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class Swarm:
         # What an attacker has published is there for everyone, in the control as well.
         self.task = task.with_libraries(self.attack.libraries())
         self.spec, self.role, self.seed = spec, role, seed
+        check_requirements(spec, defense)
         self.cohort = Cohort(policy, spec, defense)
         self.honest = spec.nodes if role == "control" else spec.nodes - spec.malicious
         self.history: list[Past] = []
@@ -139,9 +142,9 @@ class Swarm:
             honest = self._honest_offers(number, items, [duty for duty in owed if duty.node < self.honest], reading)
         with clock.phase("attack"):
             mine = sorted((d for d in owed if d.node >= self.honest), key=lambda d: (d.group, d.node, d.index))
-            malicious, payload = self._malicious_offers(number, items, mine, honest, reading)
+            malicious, payload = self._malicious_offers(number, items, mine, owed, honest, reading)
         with clock.phase("gather"):
-            received = self._gathered(owed, (*honest, *malicious))
+            received = self._gathered(items, owed, (*honest, *malicious))
         with clock.phase("reward"):
             rewards = self._rewards(items, received)
         with clock.phase("inspect"):
@@ -217,7 +220,7 @@ class Swarm:
             self.policy,
             [self._prompt(item) for item in distinct.values()],
             [place[item.id] for item in items],
-            [self._key("eval", 0, -1, 0, item, i) for i, item in enumerate(items, first)],
+            [key(self.seed, "eval", 0, -1, 0, item.id, i) for i, item in enumerate(items, first)],
             self.spec.sampling,
         )
         rewards = self._rewards_of(items, done)
@@ -256,24 +259,50 @@ class Swarm:
             if node < self.honest:
                 return None
             known = {item.id: item for item in items}
-            granted = [_as_granted(item, self.attack.threat.oracle) for item in items]
-            chosen = self.attack.choose_items(granted, count, generator(self.seed, "choice", number, node))
+            threat = self.attack.threat
+            granted = [_as_granted(item, threat.oracle) for item in items]
+            rng = generator(self.seed, "choice", number, node)
+            if threat.beacon:
+                noise = (self.seed, number, "choice", node)
+                chosen = self.attack.choose_items_after_beacon(
+                    granted,
+                    ChoiceView(
+                        count=count,
+                        group=self.spec.group,
+                        task=self.task,
+                        rng=rng,
+                        policy=AttackerPolicy(self.policy, self.task, self.spec.sampling, noise)
+                        if threat.policy
+                        else None,
+                        seed=lambda item, position, index: slot_key(
+                            beacon(self.seed, number), node, position, item.id, index
+                        ),
+                    ),
+                )
+            else:
+                chosen = self.attack.choose_items(granted, count, rng)
             return [known[item.id] for item in chosen]
 
         return assign_items(self.spec, owed, draw, choose)
 
     def _honest_offers(self, number: int, items: Sequence[Item], owed: Sequence[Duty], reading: Reading) -> list[Offer]:
-        keys = [self._key("train", number, d.node, d.position, items[d.group], d.index) for d in owed]
+        keys = [self._seed_of(number, items, duty) for duty in owed]
         place = _places(items)
         rows = [place[items[d.group].id] for d in owed]
         done = sample(self.policy, reading.prompts, rows, keys, self.spec.sampling, prefix=reading.prefix())
         return [
-            Offer(duty.node, duty.group, duty.place, self._on_the_wire(made))
-            for duty, made in zip(owed, done, strict=True)
+            Offer(duty.node, duty.group, duty.place, self._on_the_wire(made), seed)
+            for duty, made, seed in zip(owed, done, keys, strict=True)
         ]
 
     def _malicious_offers(
-        self, number: int, items: Sequence[Item], owed: Sequence[Duty], honest: Sequence[Offer], reading: Reading
+        self,
+        number: int,
+        items: Sequence[Item],
+        owed: Sequence[Duty],
+        everyone: Sequence[Duty],
+        honest: Sequence[Offer],
+        reading: Reading,
     ) -> tuple[list[Offer], set[tuple[int, int]]]:
         """What the colluding nodes send, and which (group, place) of it carries the payload."""
         if not owed:
@@ -282,11 +311,20 @@ class Swarm:
         noise = (self.seed, number)
         view = AttackerView(
             round=number,
-            slots=tuple(Slot(_as_granted(items[d.group], threat.oracle), d.node, d.group, d.index) for d in owed),
+            slots=tuple(
+                Slot(
+                    _as_granted(items[d.group], threat.oracle),
+                    d.node,
+                    d.group,
+                    d.index,
+                    self._seed_of(number, items, d) if threat.beacon else None,
+                )
+                for d in owed
+            ),
             task=self.task,
             rng=generator(*noise, "attack"),
             policy=AttackerPolicy(self.policy, self.task, self.spec.sampling, noise) if threat.policy else None,
-            defense=self._queries(number, items, owed, honest, reading) if threat.queries else None,
+            defense=self._queries(number, items, owed, everyone, honest, reading) if threat.queries else None,
         )
         made = self.attack.poison(view) if self.role == "attack" else self.attack.placebo(view)
         if len(made) != len(owed):
@@ -294,36 +332,62 @@ class Swarm:
         sent, payload = [], set()
         for duty, poison in zip(owed, made, strict=True):
             if poison is not None:
-                sent.append(Offer(duty.node, duty.group, duty.place, self._encode(poison)))
+                sent.append(self._offer(number, items, duty, poison))
                 if self.role == "attack" and not isinstance(poison, Decoy):
                     payload.add((duty.group, duty.place))
         left = [duty for duty, poison in zip(owed, made, strict=True) if poison is None]
         return [*sent, *self._honest_offers(number, items, left, reading)], payload
 
     def _queries(
-        self, number: int, items: Sequence[Item], owed: Sequence[Duty], honest: Sequence[Offer], reading: Reading
+        self,
+        number: int,
+        items: Sequence[Item],
+        owed: Sequence[Duty],
+        everyone: Sequence[Duty],
+        honest: Sequence[Offer],
+        reading: Reading,
     ) -> DefenseQueries:
         """The honest nodes' defense, for an attacker to try submissions on in the round's own pool."""
         others = {(o.group, o.place): o for o in (*honest, *self._honest_offers(number, items, owed, reading))}
-        whole = [Duty(others[at].node, *at, position=0, index=0) for at in sorted(others)]
-        slots = {(d.node, d.group, d.index): (d.group, d.place) for d in owed}
+        slots = {(duty.node, duty.group, duty.index): duty for duty in owed}
         asked_of = Reading(self.policy, reading.prompts)  # the pool hardly changes: what was read stays read
 
         def trial(defense: Defense, asked: Mapping[Place, Submission]) -> dict[Place, Verdict]:
-            tried = {slots[at]: Offer(at[0], *slots[at], self._encode(made)) for at, made in asked.items()}
-            received = self._gathered(whole, (others | tried).values())
-            pool = self._pool(number, items, whole, received, self._rewards(items, received), asked_of)
+            offers = [self._offer(number, items, slots[at], made) for at, made in asked.items()]
+            tried = {(offer.group, offer.place): offer for offer in offers}
+            received = self._gathered(items, everyone, (others | tried).values())
+            pool = self._pool(number, items, everyone, received, self._rewards(items, received), asked_of)
             verdicts, _ = pool.inspected(defense, set(tried), self.spec.sampling, self.history, self.seed)
-            given = dict(zip(sorted(others), verdicts, strict=True))
-            return {at: given[slots[at]] for at in asked}
+            given = {(duty.group, duty.place): verdict for duty, verdict in zip(everyone, verdicts, strict=True)}
+            return {at: given[slots[at].group, slots[at].place] for at in asked}
 
         return DefenseQueries(self.cohort.defense, trial, self.attack.threat.queries)
 
-    def _gathered(self, owed: Sequence[Duty], offers: Iterable[Offer]) -> list[Received]:
+    def _gathered(self, items: Sequence[Item], owed: Sequence[Duty], offers: Iterable[Offer]) -> list[Received]:
         """What arrives of the offers, in the order of the duties."""
         by_place = {(offer.group, offer.place): offer for offer in offers}
         sent = [by_place[duty.group, duty.place] for duty in owed]
+        if "proofs" in self.cohort.defense.requires:
+            sent = self._proven(items, sent)
         return receive(self.policy, sent, self.spec.sampling.max_new_tokens)
+
+    def _proven(self, items: Sequence[Item], sent: Sequence[Offer]) -> list[Offer]:
+        """The offers with valid proofs, malicious ones too: each node runs the policy over what it sends, by itself."""
+        limit = self.spec.sampling.max_new_tokens
+        prompts = [self._prompt(item) for item in items]
+        answers = [(offer.group, offer.ids) for offer in sent]
+        sound = [place for place, offer in enumerate(sent) if not malformed(self.policy, offer.ids, limit)]
+        made = list(sent)
+        for node in {offer.node for offer in sent}:
+            own = [place for place in sound if sent[place].node == node]
+            states: dict[Answer, torch.Tensor] = {}
+            for chunk in Reading(self.policy, prompts).chunks([answers[place] for place in own]):
+                parts = torch.split(chunk.hidden.float().cpu(), chunk.counts)
+                states |= dict(zip(chunk.answers, parts, strict=True))
+            for place in own:
+                proof = self.cohort.defense.prove(states[answers[place]].numpy())
+                made[place] = replace(sent[place], proof=proof)
+        return made
 
     def _pool(
         self,
@@ -340,7 +404,13 @@ class Swarm:
         for duty, got, reward in zip(owed, received, rewards, strict=True):
             item, done = items[duty.group], got.completion
             sender = self._sender(number, duty)
-            offered.append(Offered(item.id, duty.group, duty.place, sender, done.ids, done.text, done.ended, reward))
+            seed = got.seed if self.spec.seeds == "announced" else self._seed_of(number, items, duty)
+            offered.append(
+                Offered(
+                    item.id, duty.group, duty.place, sender, done.ids, done.text, done.ended, reward,
+                    seed=seed, proof=got.proof,
+                )
+            )  # fmt: skip
             answers.append((prompts[item.id], self._on_the_wire(done)))
         return Pool(number, items, offered, answers, reading, prompts)
 
@@ -364,18 +434,23 @@ class Swarm:
         self._known = {(items[i].id, done[i].text): reward for i, reward in rewards.items()}
         return [rewards.get(i, 0.0) for i in range(len(done))]
 
-    def _encode(self, poison: Submission) -> tuple[int, ...]:
-        """Token ids on the wire of a submission; text is encoded, cut to the limit and ended with EOS."""
-        if not isinstance(poison, str):
-            return tuple(poison)
-        ids = (*self.policy.encode(poison), self.policy.eos)
-        return ids[: self.spec.sampling.max_new_tokens]
+    def _offer(self, number: int, items: Sequence[Item], duty: Duty, made: Submission) -> Offer:
+        """A submission on the wire; text is encoded, cut to the limit and ended with EOS."""
+        seed = self._seed_of(number, items, duty)
+        if isinstance(made, Seeded):
+            ids, seed = tuple(made.ids), made.seed
+        elif isinstance(made, str):
+            ids = (*self.policy.encode(made), self.policy.eos)[: self.spec.sampling.max_new_tokens]
+        else:
+            ids = tuple(made)
+        return Offer(duty.node, duty.group, duty.place, ids, seed)
 
     def _on_the_wire(self, done: Completion) -> tuple[int, ...]:
         return (*done.ids, self.policy.eos) if done.ended else done.ids
 
-    def _key(self, purpose: Purpose, number: int, node: int, position: int, item: Item, index: int) -> int:
-        return key(self.seed, purpose, number, node, position, item.id, index)
+    def _seed_of(self, number: int, items: Sequence[Item], duty: Duty) -> int:
+        """The seed of a slot's one honest draw."""
+        return slot_seed(self.seed, number, duty, items[duty.group].id)
 
     def _prompt(self, item: Item) -> list[int]:
         if item.id not in self._prompts:
@@ -383,9 +458,19 @@ class Swarm:
         return self._prompts[item.id]
 
 
-def as_offered(row: Row) -> Offered:
-    """A recorded completion as defenses saw it."""
-    return Offered(row.item_id, row.group, row.place, row.sender, row.ids, row.text, row.ended, row.reward)
+def beacon(seed: int, number: int) -> tuple[int | str, ...]:
+    """What stands for a round's public beacon."""
+    return (seed, "train", number)
+
+
+def slot_seed(seed: int, number: int, duty: Duty, item_id: str) -> int:
+    """The seed of a slot's one honest draw."""
+    return slot_key(beacon(seed, number), duty.node, duty.position, item_id, duty.index)
+
+
+def as_offered(row: Row, seed: int | None = None) -> Offered:
+    """A recorded completion as defenses saw it, with its slot's seed where there was a beacon."""
+    return Offered(row.item_id, row.group, row.place, row.sender, row.ids, row.text, row.ended, row.reward, seed=seed)
 
 
 def remembered(rows: Sequence[Row], seed: int) -> Past:
@@ -403,6 +488,25 @@ def remembered(rows: Sequence[Row], seed: int) -> Past:
 @cache
 def _items(task: Task, split: Split) -> list[Item]:
     return [Item.from_row(row) for row in task.items(split)]
+
+
+def check_requirements(spec: SwarmSpec, defense: Defense) -> None:
+    """See that a swarm gives what a defense requires.
+
+    Raises:
+        SpecError: it does not.
+    """
+    given = {"homogeneous", "proofs", *({"beacon"} if spec.seeds == "beacon" else ())}
+    lacking = set(defense.requires) - given
+    if "beacon" in lacking:
+        raise SpecError(
+            f"the defense {defense.name} requires seeds from a beacon, and in this swarm every node announces its own; "
+            "set seeds: beacon, or choose a defense for announced seeds"
+        )
+    if lacking:
+        raise SpecError(
+            f"the defense {defense.name} requires {', '.join(sorted(lacking))}, which this swarm does not give"
+        )
 
 
 def drawn(attack: Attack, seed: int, spec: SwarmSpec, task: Task) -> Attack:

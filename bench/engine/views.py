@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from thiefbench.defenses.base import Offered
-from thiefbench.engine.decoding import sample, support
-from thiefbench.engine.noise import key
+from thiefbench.engine.decoding import nucleus, sample, support
+from thiefbench.engine.noise import gumbel, key
 from thiefbench.engine.reading import Answer, Chunk, Reading
 from thiefbench.engine.spans import token_spans
 from thiefbench.tasks.base import Message, Sampling
@@ -66,6 +66,28 @@ class DefenderPolicy:
 
         return self._per_token(completions, measure, np.bool_)
 
+    def replay(self, completions: Sequence[Offered], tolerance: float | None = None) -> list[NDArray[np.bool_]]:
+        """Whether each token is the one that the completion's seed draws behind those before it."""
+        slack = self._policy.logit_noise if tolerance is None else tolerance
+        measure = _redrawn(self._sampling, slack)
+        answers = self._answers(completions)
+        made = [np.zeros(len(ids), np.bool_) for _, ids in answers]
+        seeded: dict[Answer, list[int]] = {}  # equal answers of two slots are read once and drawn twice
+        for place, completion in enumerate(completions):
+            if completion.seed is not None:
+                seeded.setdefault(answers[place], []).append(place)
+        for chunk in self._reading.chunks(seeded):
+            rows = [(place, start) for answer, start in chunk.starts() for place in seeded.get(answer, ())]
+            counts = torch.tensor([len(made[place]) for place, _ in rows])
+            steps = torch.cat([torch.arange(count) for count in counts])
+            first = torch.tensor([start for _, start in rows]).repeat_interleave(counts)
+            keys = torch.tensor([completions[place].seed for place, _ in rows]).repeat_interleave(counts)
+            device = chunk.targets.device
+            same = chunk.per_block(measure, (first + steps).to(device), keys.to(device), steps.to(device))
+            for (place, _), part in zip(rows, torch.split(same.cpu(), counts.tolist()), strict=True):
+                made[place] = part.numpy()
+        return made
+
     def hidden(self, completions: Sequence[Offered]) -> list[NDArray[np.float32]]:
         """The states from which each token is predicted."""
         return self._per_token(completions, lambda chunk: chunk.hidden.float(), np.float32)
@@ -91,13 +113,16 @@ class DefenderPolicy:
     def _per_token(
         self, completions: Sequence[Offered], measure: Callable[[Chunk], torch.Tensor], kind: type
     ) -> list[NDArray]:  # type: ignore[type-arg]
-        closing = (self._policy.eos,)
-        answers = [(self._prompts[c.item_id], c.ids + (closing if c.ended else ())) for c in completions]
+        answers = self._answers(completions)
         made: dict[Answer, NDArray] = {}  # type: ignore[type-arg]
         for chunk in self._reading.chunks(answers):
             parts = torch.split(measure(chunk).detach().cpu(), chunk.counts)
             made |= {answer: part.numpy().astype(kind) for answer, part in zip(chunk.answers, parts, strict=True)}
         return [made[answer].copy() if answer[1] else np.zeros(0, kind) for answer in answers]
+
+    def _answers(self, completions: Sequence[Offered]) -> list[Answer]:
+        closing = (self._policy.eos,)
+        return [(self._prompts[c.item_id], c.ids + (closing if c.ended else ())) for c in completions]
 
 
 def _ranks(slack: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
@@ -111,6 +136,37 @@ def _ranks(slack: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 def _in_nucleus(logits: torch.Tensor, targets: torch.Tensor, sampling: Sampling, slack: float) -> torch.Tensor:
     scores, _ = support(logits, sampling)
-    lowest = scores.masked_fill(scores.isinf(), torch.inf).amin(1)
     chosen = logits.gather(1, targets[:, None])[:, 0]
-    return (chosen + slack) / sampling.temperature >= lowest
+    return (chosen + slack) / sampling.temperature >= _least(scores)
+
+
+def _redrawn(sampling: Sampling, slack: float) -> Callable[..., torch.Tensor]:
+    """Says of each token whether Gumbel-max with its row's key and step may have drawn it.
+
+    Where logits differ by at most `slack` from the sampler's, two things may turn out otherwise there: which of two
+    nearly equal scores is the larger, and which tokens at the support's edge take part. So a token passes that scores
+    as high, up to the slack, as all tokens that are certain to take part.
+    """
+    margin = slack / sampling.temperature
+    wide = replace(sampling, top_k=sampling.top_k + 1 if sampling.top_k else 0, top_p=1.0)
+    # Scores that move by at most a margin move a cumulative probability by at most half of it.
+    off = margin / 2 if sampling.top_p < 1 else 0.0
+    most, least = sampling.top_p + off, max(sampling.top_p - off, 1e-9)
+
+    def measure(logits: torch.Tensor, targets: torch.Tensor, keys: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+        scores, candidates = support(logits, wide)
+        inside = scores[:, : sampling.top_k or None]
+        certain = nucleus(inside, least)
+        if scores.shape[1] > inside.shape[1]:
+            certain = certain.masked_fill(inside <= scores[:, -1:] + margin, -torch.inf)
+        best = (certain + gumbel(keys, steps, candidates[:, : inside.shape[1]])).amax(1)
+        chosen = logits.gather(1, targets[:, None]).double() / sampling.temperature
+        drawn = (chosen + gumbel(keys, steps, targets[:, None]))[:, 0] + margin >= best
+        return drawn & (chosen[:, 0] + margin >= _least(nucleus(inside, most)))
+
+    return measure
+
+
+def _least(scores: torch.Tensor) -> torch.Tensor:
+    """The least score of every row that is not -inf."""
+    return scores.masked_fill(scores.isinf(), torch.inf).amin(1)

@@ -19,10 +19,13 @@ import pyarrow.compute as pc
 import torch
 
 from thiefbench.defenses.base import DefenderView, Defense, Past, Verdict
+from thiefbench.engine.noise import generator
 from thiefbench.engine.policy import ModelError, Policy
 from thiefbench.engine.pool import Pool
 from thiefbench.engine.reading import Reading
-from thiefbench.engine.swarm import Row, as_offered, remembered
+from thiefbench.engine.spec import SwarmSpec
+from thiefbench.engine.swarm import Row, as_offered, remembered, slot_seed
+from thiefbench.engine.topology import duties
 from thiefbench.suite import weights
 from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Score, table_rows
 from thiefbench.suite.scoring import rejection_rates
@@ -113,7 +116,19 @@ class Recording:
         reading = reading_of(list(distinct.values()))
         closing = (reading.policy.eos,) if isinstance(reading, Reading) else ()
         answers = [(prompts[row.item_id], row.ids + (closing if row.ended else ())) for row in rows]
-        return Pool(number, items, [as_offered(row) for row in rows], answers, reading, prompts)
+        offered = [as_offered(row, seed) for row, seed in zip(rows, self._seeds(number, items), strict=True)]
+        return Pool(number, items, offered, answers, reading, prompts)
+
+    def _seeds(self, number: int, items: Sequence[Item]) -> list[int] | list[None]:
+        """The seed of every slot; what senders announced is not recorded."""
+        swarm = self.record.cell["swarm"]
+        owed = duties(
+            SwarmSpec(**{name: swarm[name] for name in ("topology", "nodes", "malicious", "prompts", "group")}),
+            generator(self.seed, "duties", number),
+        )
+        if swarm["seeds"] == "announced":
+            return [None] * len(owed)
+        return [slot_seed(self.seed, number, duty, items[duty.group].id) for duty in owed]
 
     def pool_with_policy(self, number: int) -> Pool:
         """A round's pool with the model that sampled it, read as the engine would: prompts run, gradients expected.
@@ -183,8 +198,11 @@ def replay(recording: Recording, make: Callable[[], Defense]) -> Replay:
     Raises:
         ReplayError: the defense fails, or it asks the policy and no weights were kept.
     """
+    defense = make()
+    if "proofs" in defense.requires:
+        raise ReplayError(f"{defense.name} needs proofs, which are not recorded: run it as a trained cell")
     try:
-        return _replayed(recording, make(), list(recording.pools), asks_policy=False)
+        return _replayed(recording, defense, list(recording.pools), asks_policy=False)
     except _PolicyAskedError:
         defense = make()
     if not recording.kept:

@@ -15,7 +15,7 @@ from filelock import Timeout
 from thiefbench import registry
 from thiefbench.engine.policy import ModelError, check_directory
 from thiefbench.engine.spec import SpecError
-from thiefbench.engine.swarm import drawn
+from thiefbench.engine.swarm import check_requirements, drawn
 from thiefbench.suite import weights
 from thiefbench.suite.execution import failed_record, identity, keep_weights_of, run_cell
 from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Store, identify
@@ -244,9 +244,4 @@ def _check_requirements(cells: Sequence[CellSpec]) -> None:
         check_directory(resolve(model))
     for spec in cells:
         drawn(registry.make("attack", spec.attack), spec.seed, spec.swarm, registry.make("task", spec.task))
-        defense = registry.make("defense", spec.defense)
-        unknown = set(defense.requires) - {"homogeneous"}
-        if unknown:
-            raise SpecError(
-                f"the defense {spec.defense} requires {', '.join(sorted(unknown))}, which this swarm does not give"
-            )
+        check_requirements(spec.swarm, registry.make("defense", spec.defense))

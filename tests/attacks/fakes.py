@@ -53,6 +53,10 @@ class Scripted:
             made.append([Completion(self.encode(written), written, True) for written in texts])
         return made
 
+    def sample_seeded(self, items: Sequence[Item], seeds: Sequence[int]) -> list[Completion]:
+        texts = [self.say(item, "", seed) for item, seed in zip(items, seeds, strict=True)]
+        return [Completion(self.encode(written), written, True) for written in texts]
+
     def in_support(self, items: Sequence[Item], ids: Sequence[Sequence[int]]) -> list[list[bool]]:
         rows = [self.decode(row) for row in ids]
         return [[self.allowed(row[:at], character) for at, character in enumerate(row)] for row in rows]

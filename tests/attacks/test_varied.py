@@ -34,7 +34,6 @@ def test_with_nothing_varied_it_is_the_attack_itself() -> None:
 
 def test_half_of_every_owned_group_is_gibberish_in_poison_and_placebo_alike() -> None:
     attack = Varied(PHRASE, gibberish=0.5)
-    assert attack.threat.topologies == {"vertical"}
     made = list(attack.poison(view(ITEM, OTHER, each=6)))
     for group in (made[:6], made[6:]):
         assert sorted(kinds(group)) == ["decoy"] * 3 + ["poison"] * 3

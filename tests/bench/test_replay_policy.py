@@ -152,3 +152,13 @@ def test_a_report_says_which_rounds_were_judged(tmp_path: Path) -> None:
     page = write_report(Store(tmp_path)).read_text(encoding="utf-8")
     assert "not replayed" not in page
     assert "asks the policy: judged the pools of rounds 1, 3 alone" in page
+
+
+def test_seeds_are_derived_and_proofs_are_not(recording: Recording) -> None:
+    done = replay(recording, lambda: registry.make("defense", "seed_replay"))
+    assert done.scores["stop_rate"].value == 1, "no text is the one draw of its slot"
+    assert done.scores["false_rejection_rate"].value in (0, None), "an honest completion is"
+    honest = [row for number in done.rounds for row in recording.pools[number] if not row.malicious]
+    assert done.scores["rejection_rate"].value == pytest.approx(1 - len(honest) / done.scores["rejection_rate"].count)
+    with pytest.raises(ReplayError, match="toploc needs proofs, which are not recorded"):
+        replay(recording, lambda: registry.make("defense", "toploc"))

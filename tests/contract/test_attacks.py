@@ -11,9 +11,20 @@ import pytest
 
 from tests.bench import tiny
 from thiefbench import registry
-from thiefbench.attacks.base import Attack, AttackerView, Decoy, DefenseOracle, Sampler, Slot, Submission, ThreatModel
+from thiefbench.attacks.base import (
+    Attack,
+    AttackerView,
+    ChoiceView,
+    Decoy,
+    DefenseOracle,
+    Sampler,
+    Seeded,
+    Slot,
+    Submission,
+    ThreatModel,
+)
 from thiefbench.engine.attacker import AttackerPolicy
-from thiefbench.engine.noise import generator
+from thiefbench.engine.noise import generator, key
 from thiefbench.engine.policy import Policy
 from thiefbench.tasks.base import Completion, Item, Sampling, Task
 from thiefbench.tasks.code_micro import CodeMicro
@@ -79,8 +90,9 @@ def poison_fills_every_slot(attack: Attack) -> None:
     made = list(member.poison(view))
     assert len(made) == len(view.slots), "poison gives one submission per slot, in order"
     for poison in made:
-        tokens = isinstance(poison, tuple) and all(type(token) is int for token in poison)
-        assert poison is None or isinstance(poison, str) or tokens, "a submission is text, a tuple of token ids or None"
+        ids = poison.ids if isinstance(poison, Seeded) else poison
+        tokens = isinstance(ids, tuple) and all(type(token) is int for token in ids)
+        assert poison is None or isinstance(poison, str) or tokens, "a submission is text, token ids (Seeded) or None"
     nothing = AttackerView(1, (), view.task, random.Random(0), view.policy, view.defense)
     assert list(member.poison(nothing)) == [], "no slots, no submissions"
 
@@ -164,6 +176,10 @@ def it_chooses_as_many_items_as_asked(attack: Attack) -> None:
     assert len(chosen) == 5, "choose_items gives as many items as the node owes"
     assert all(item in pool for item in chosen), "choose_items chooses from the items it is given"
     assert chosen == list(member.choose_items(pool, 5, random.Random(1))), "equal generators choose equal items"
+    told = [list(member.choose_items_after_beacon(pool, choice(member))) for _ in range(2)]
+    assert told[0] == told[1], "equal views choose equal items"
+    assert len(told[0]) == 3, "as many where it knows the beacon"
+    assert all(item in pool for item in told[0]), "and from the same"
 
 
 def libraries_are_modules(attack: Attack) -> None:
@@ -243,13 +259,27 @@ def granted(member: Attack) -> AttackerView:
         item if threat.oracle else Item(item.id, item.question, item.answer, "", item.tests)
         for item in member.choose_items(tiny.train_items(task, 200), 3 if threat.policy else 8, random.Random(3))
     ]
-    slots = tuple(Slot(item, 3, group, index) for group, item in enumerate(items) for index in range(2))
-    policy: Sampler | None = None
-    if threat.policy:
-        policy = AttackerPolicy(model(), task, Sampling(max_new_tokens=16), (1, 2))
+    slots = tuple(
+        Slot(item, 3, group, index, key("slot", group, index) if threat.beacon else None)
+        for group, item in enumerate(items)
+        for index in range(2)
+    )
+    policy = sampler(task) if threat.policy else None
     defense: DefenseOracle | None = Agrees() if threat.defense else None
     published = task.with_libraries(member.libraries())
     return AttackerView(1, slots, published, random.Random(5), policy, defense)
+
+
+def choice(member: Attack) -> ChoiceView:
+    """What it knows when it picks three items after the beacon."""
+    task = task_for(member)
+    policy = sampler(task) if member.threat.policy else None
+    return ChoiceView(3, 2, task, random.Random(1), policy, lambda item, at, index: key("slot", item.id, at, index))
+
+
+def sampler(task: Task) -> Sampler:
+    """The attacker's copy of a policy."""
+    return AttackerPolicy(model(), task, Sampling(max_new_tokens=16), (1, 2))
 
 
 @cache
@@ -340,6 +370,9 @@ SPECS = (
     "varied(oracle=False, candidates=2, stop=3)",
     "varied(attack='adaptive(attack=\"judge_injection\", budget=2)', share=0.5, start=1)",
     "varied(identities=4)",
+    "seed_grind(attack=\"text(position='end')\", samples=3)",
+    "item_grind(attack='equations(left=2, right=2)', candidates=2)",
+    "varied(attack='item_grind(candidates=2)', share=0.5)",
 )
 
 

@@ -284,7 +284,15 @@ def test_its_name_is_the_registered_one(name: str) -> None:
     assert registry.find("defense", name).name == name, "a defense's name is what the registry lists it under"
 
 
-@pytest.mark.parametrize("spec", ["random(rate=0.75)", "oracle(reject='drop')", "logit(tolerance=0.5, reject='drop')"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "random(rate=0.75)",
+        "oracle(reject='drop')",
+        "logit(tolerance=0.5, reject='drop')",
+        "seed_replay(announced=True, allowed=2, reject='zero')",
+    ],
+)
 def test_arguments_survive_the_canonical_spec_string(spec: str) -> None:
     canonical = registry.canonical("defense", spec)
     assert registry.canonical("defense", canonical) == canonical, "a canonical spec string is its own canonical form"

@@ -15,7 +15,7 @@ from thiefbench.engine import noise as noise_module
 from thiefbench.engine import swarm as swarm_module
 from thiefbench.engine import views as views_module
 from thiefbench.engine.decoding import sample
-from thiefbench.engine.noise import _mix, generator, gumbel, key
+from thiefbench.engine.noise import _mix, generator, gumbel, key, slot_key
 from thiefbench.engine.swarm import Swarm
 from thiefbench.tasks.base import Ask, Completion, Item, Topology
 
@@ -111,6 +111,20 @@ def test_keys_are_the_same_in_every_process() -> None:
         "a key may depend on nothing but its parts: results change with it"
     )
     assert generator(0, "items", 1).sample(range(100), 3) == generator(0, "items", 1).sample(range(100), 3)
+
+
+def test_a_slot_s_key_is_a_function_of_public_facts_about_the_slot_alone() -> None:
+    facts: tuple[tuple[int | str, ...], int, int, str, int] = ((7, "train", 3), 2, 5, "item", 1)
+    assert slot_key(*facts) == key(7, "train", 3, 2, 5, "item", 1), "it may not change: results change with it"
+    others = [((7, "train", 4), 2, 5, "item", 1), (facts[0], 3, 5, "item", 1), (facts[0], 2, 6, "item", 1)]
+    others += [(facts[0], 2, 5, "other", 1), (facts[0], 2, 5, "item", 2)]
+    assert len({slot_key(*facts), *(slot_key(*other) for other in others)}) == 6, "another slot is another draw"
+
+
+def test_one_step_for_all_rows_and_one_for_each_are_the_same_noise() -> None:
+    keys, tokens = torch.tensor([5, -9, 5]), torch.arange(12).view(3, 4)
+    rows = torch.cat([gumbel(keys[i : i + 1], step, tokens[i : i + 1]) for i, step in enumerate((2, 0, 7))])
+    assert torch.equal(gumbel(keys, torch.tensor([2, 0, 7]), tokens), rows)
 
 
 def reference_mix(x: int) -> int:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, ClassVar, get_args
 
 import pytest
@@ -399,7 +399,9 @@ def test_defenses_see_no_label(topology: Topology, build_swarm: Build) -> None:
     rows = {(row.group, row.place): row for row in swarm.round(1).rows}
     (view,) = defense.views
     assert type(view) is DefenderView, "labels only for rows with sees_labels"
-    allowed = {"item_id", "group", "index", "sender", "ids", "text", "ended", "reward", "logprobs"}
+    allowed = {
+        "item_id", "group", "index", "sender", "ids", "text", "ended", "reward", "logprobs", "seed", "proof"
+    }  # fmt: skip
     assert {field.name for field in fields(view.completions[0])} == allowed
     assert {field.name for field in fields(view)} == {
         "round", "completions", "items", "sampling", "history", "rng", "policy"
@@ -414,7 +416,7 @@ def test_defenses_see_no_label(topology: Topology, build_swarm: Build) -> None:
             row.ended,
         )
         assert (offered.reward, offered.sender) == (row.reward, row.sender)
-        assert offered.logprobs is None, "no log-probs travel in a homogeneous swarm"
+        assert offered.logprobs is offered.proof is None, "log-probs do not travel here, proofs where asked for"
     assert len(view.completions) == len(rows), "the whole pool, own completions included"
 
 
@@ -509,7 +511,8 @@ def test_history_is_of_the_past_only(build_swarm: Build) -> None:
     for number in (1, 2, 3):
         swarm.round(number)
     assert [[past.round for past in view.history] for view in defense.views] == [[], [1], [1, 2]]
-    assert defense.views[2].history[1].completions == defense.views[1].completions
+    seen = tuple(replace(offered, seed=None) for offered in defense.views[1].completions)
+    assert defense.views[2].history[1].completions == seen, "what was offered, without its seeds"
 
 
 @topologies

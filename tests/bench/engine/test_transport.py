@@ -9,7 +9,7 @@ import pytest
 from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.swarm import Row, Swarm
-from thiefbench.engine.transport import Offer, Received, receive
+from thiefbench.engine.transport import PROOF_BYTES, PROOF_BYTES_PER_TOKEN, Offer, Received, receive
 from thiefbench.tasks.base import Ask, Completion, Item
 
 LIMIT = 16
@@ -67,6 +67,29 @@ def test_malformed_offers_arrive_empty_with_a_reason(ids: Any, why: str, policy:
     got = arrive(policy, ids)
     assert why in got.refused
     assert got.completion == Completion((), "", False), "nothing of a malformed offer is kept"
+
+
+@pytest.mark.parametrize("seed", [0, -(2**63), 2**63 - 1])
+def test_a_seed_is_a_signed_64_bit_integer(seed: int, policy: Policy) -> None:
+    (got,) = receive(policy, [Offer(0, 0, 0, (65,), seed=seed)], LIMIT)
+    assert got.seed == seed
+
+
+@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, True, 1.0, "1", None])
+def test_a_claim_that_is_no_seed_counts_as_none(seed: Any, policy: Policy) -> None:
+    (got,) = receive(policy, [Offer(0, 0, 0, (65,), seed=seed)], LIMIT)
+    assert got.seed is None
+    assert got.refused == "", "the completion itself is as good as any"
+
+
+def test_proofs_are_bytes_of_bounded_size(policy: Policy) -> None:
+    def kept(proof: Any) -> bytes | None:
+        return receive(policy, [Offer(0, 0, 0, (65,) * 10, proof=proof)], LIMIT)[0].proof
+
+    most = PROOF_BYTES + 10 * PROOF_BYTES_PER_TOKEN
+    assert kept(b"x" * most) == b"x" * most
+    assert kept(b"x" * (most + 1)) is None, "a proof over the limit does not arrive"
+    assert kept("x") is kept([1]) is None
 
 
 def forge(policy: Policy, name: str) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +11,12 @@ import torch
 
 from thiefbench.defenses.base import DefenderView, Offered, Verdict
 from thiefbench.defenses.logit import Logit
+from thiefbench.engine import decoding
 from thiefbench.engine.decoding import sample
-from thiefbench.engine.noise import key
+from thiefbench.engine.noise import gumbel, key
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Answer, Chunk, Reading
+from thiefbench.engine.stepping import PlainStepper
 from thiefbench.engine.swarm import Row, Swarm
 from thiefbench.engine.views import DefenderPolicy
 from thiefbench.tasks.base import Item, Sampling
@@ -115,7 +118,7 @@ def test_empty_requests(policy: Policy, view_of: Callable[..., DefenderPolicy], 
     view = view_of(policy)
     refused = offered(items[0], (), False)
     real = offered(items[1], (65,), False)
-    for measure in (view.token_logprobs, view.ranks, view.in_support, view.hidden):
+    for measure in (view.token_logprobs, view.ranks, view.in_support, view.replay, view.hidden):
         assert measure([]) == []
         assert [len(values) for values in measure([refused, real, refused])] == [0, 1, 0], "no tokens, no values"
         assert [len(values) for values in measure([refused])] == [0]
@@ -126,6 +129,64 @@ def test_measuring_collects_no_gradient(
 ) -> None:
     view_of(policy).token_logprobs(honest)
     assert all(weight.grad is None for weight in policy.weights().values())
+
+
+def test_replay_is_what_the_sampler_drew_and_nothing_else(
+    policy: Policy, view_of: Callable[..., DefenderPolicy], items: list[Item], honest: list[Offered]
+) -> None:
+    view = view_of(policy)
+    seeded = [replace(made, seed=key("view", i)) for i, made in enumerate(honest)]
+    for made, same in zip(seeded, view.replay(seeded, tolerance=0.0), strict=True):
+        assert same.dtype == np.bool_
+        assert same.shape == (len(made.ids) + made.ended,), "one entry per token, EOS included"
+        assert same.all(), "another batch gives the same draws, token by token and EOS at the end"
+    for same in view.replay(honest):
+        assert not same.any(), "without a seed no token is drawn"
+    shifted = [replace(made, seed=key("view", i + 1)) for i, made in enumerate(honest) if len(made.ids) > 3]
+    assert all(not same.all() for same in view.replay(shifted)), "another slot's seed draws another completion"
+    changed = [replace(m, ids=(*m.ids[:2], m.ids[2] ^ 1, *m.ids[3:])) for m in seeded if len(m.ids) > 3]
+    for same in view.replay(changed):
+        assert same.tolist()[:3] == [True, True, False], "the changed token is the first that is not drawn"
+
+
+def test_replay_tells_equal_completions_of_two_slots_apart(
+    policy: Policy, view_of: Callable[..., DefenderPolicy], honest: list[Offered]
+) -> None:
+    made = max(honest, key=lambda one: len(one.ids))
+    right = replace(made, seed=key("view", honest.index(made)))
+    wrong = replace(made, seed=1)
+    assert [same.all() for same in view_of(policy).replay([wrong, right, made, right])] == [False, True, False, True]
+
+
+def test_replay_meets_the_fused_and_the_plain_stepper(
+    policy: Policy,
+    view_of: Callable[..., DefenderPolicy],
+    items: list[Item],
+    prompts: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def check() -> None:
+        made = drawn(policy, items, prompts, SAMPLING, 48)
+        seeded = [replace(one, seed=key("view", i)) for i, one in enumerate(made)]
+        assert all(same.all() for same in view_of(policy).replay(seeded))
+
+    check()
+    monkeypatch.setattr(decoding, "stepper", PlainStepper)
+    check()
+
+
+def test_replay_is_lenient_up_to_bfloat16_s_noise_and_no_further(
+    load_policy: Callable[..., Policy],
+    view_of: Callable[..., DefenderPolicy],
+    items: list[Item],
+    prompts: list[list[int]],
+) -> None:
+    policy = load_policy(dtype="bfloat16")
+    made = drawn(policy, items, prompts, SAMPLING, 200)
+    view = view_of(policy)
+    assert all(same.all() for same in view.replay([replace(m, seed=key("view", i)) for i, m in enumerate(made)]))
+    shifted = [replace(m, seed=key("view", i + 1)) for i, m in enumerate(made) if len(m.ids) > 7]
+    assert all(not same.all() for same in view.replay(shifted))
 
 
 def test_generate_is_keyed_by_call(policy: Policy, view_of: Callable[..., DefenderPolicy]) -> None:
@@ -276,3 +337,49 @@ def test_a_token_at_the_edge_of_top_p_is_inside() -> None:
     assert support_of([0.5, 0.4 + 1e-6, 0.1 - 1e-6], Sampling(top_k=0, top_p=edge)) == [True] * 3, (
         "a last-bit difference in the logits must not turn an honest token into a foreign one"
     )
+
+
+def redrawn(shares: list[float], sampling: Sampling, seed: int, tolerance: float) -> list[bool]:
+    """For each token of a small vocabulary, whether it passes as the first token."""
+    view = DefenderPolicy(OnePass(shares), sampling, {"x": 0}, ())  # type: ignore[arg-type]
+    tokens = [Offered("x", 0, 0, "", (token,), "", False, 1.0, seed=seed) for token in range(len(shares))]
+    return [bool(view.replay([token], tolerance)[0][0]) for token in tokens]
+
+
+def test_replay_tolerance_by_hand() -> None:
+    shares, sampling = [0.4, 0.3, 0.2, 0.1], Sampling(temperature=0.5, top_k=3)
+    for seed in range(20):
+        scores = torch.tensor(shares).log().double() / 0.5 + gumbel(torch.tensor([seed]), 0, torch.arange(4)[None])[0]
+        drawn = int(scores[:3].argmax())
+        assert redrawn(shares, sampling, seed, 0.0) == [token == drawn for token in range(4)], "exact: one token"
+        gaps = [float(scores[drawn] - scores[token]) * 0.5 for token in range(3)]
+        second = sorted(gaps)[1]
+        if second < 0.25:  # the edge of the support lies 0.4 below the third token's logit and further
+            passing = redrawn(shares, sampling, seed, second + 1e-6)
+            assert passing[drawn] and passing[gaps.index(second)], "a near-tie within the tolerance passes"
+            assert sum(redrawn(shares, sampling, seed, max(0.0, second - 1e-3))) == 1, "and not beyond it"
+
+
+def test_replay_at_the_edge_of_the_support() -> None:
+    """Tokens 2 and 3 change places at the edge when logits move by 0.02: both may have taken part, or neither."""
+    shares, sampling = [0.5, 0.3, 0.101, 0.099], Sampling(top_k=3)
+
+    def scores(seed: int) -> torch.Tensor:
+        return torch.tensor(shares).log().double() + gumbel(torch.tensor([seed]), 0, torch.arange(4)[None])[0]
+
+    edge = next(seed for seed in range(999) if scores(seed).argmax() == 2)
+    sure = int(scores(edge)[:2].argmax())
+    assert redrawn(shares, sampling, edge, 0.0) == [False, False, True, False]
+    lenient = redrawn(shares, sampling, edge, 0.03)
+    assert lenient[2] and lenient[sure], "where the edge is in doubt, the sampler may have drawn the next best"
+    outside = next(seed for seed in range(999) if scores(seed).argmax() == 3)
+    assert not redrawn(shares, sampling, outside, 0.0)[3]
+    assert redrawn(shares, sampling, outside, 0.03)[3], "a token that misses the edge by the noise may be inside"
+
+
+def test_replay_in_a_nucleus() -> None:
+    shares, sampling = [0.5, 0.25, 0.15, 0.1], Sampling(top_k=0, top_p=0.6)
+    for seed in range(20):
+        passing = redrawn(shares, sampling, seed, 1e-4)
+        assert sum(passing) == 1
+        assert passing.index(True) < 2, "only what lies in the nucleus is drawn"

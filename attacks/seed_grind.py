@@ -1,0 +1,68 @@
+"""`seed_grind`: where nodes announce their seeds, try many and announce the one whose draw suits best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from thiefbench.attacks.base import Around, Attack, AttackerView, Poison, Seeded, ThreatModel
+from thiefbench.attacks.completions import TaskRewards, distinct, right, wire
+from thiefbench.tasks.base import Completion, Item
+
+
+class SeedGrind(Around):
+    """Submit draws of the policy alone, under seeds chosen for another attack's outcome: every one of them replays.
+
+    Args:
+        attack: whose outcome chooses, and whose success is measured. Of an item's draws that earn the full reward its
+            slots get the one with the highest outcome, the second highest and so on: for `dos` the longest.
+        samples: seeds tried per item.
+
+    Slots beyond the draws with an outcome above 0 are left to honest samples. Where seeds come from a beacon, what is
+    announced counts for nothing, and such a draw is as foreign as any forgery.
+    """
+
+    name = "seed_grind"
+
+    def __init__(self, attack: Attack | str = "dos", samples: int = 80) -> None:
+        super().__init__(attack)
+        if samples < 1:
+            raise ValueError(f"seed_grind: samples must be at least 1, got {samples}")
+        self.samples = samples
+
+    @property
+    def threat(self) -> ThreatModel:  # type: ignore[override]  # see Around
+        """The inner attack's, with the policy."""
+        return replace(self.attack.threat, policy=True)
+
+    def poison(self, view: AttackerView) -> Sequence[Poison]:
+        """For each item its most suitable draws with their seeds, or None."""
+        ask = TaskRewards(view.task)
+
+        def suitable(item: Item, drawn: list[Completion]) -> list[Completion]:
+            scores = {made: self.attack.outcome(item, made, ask) or 0.0 for made in drawn}
+            return sorted((made for made in drawn if scores[made] > 0), key=lambda made: -scores[made])
+
+        return self._submit(view, suitable)
+
+    def placebo(self, view: AttackerView) -> Sequence[Poison]:
+        """Right draws of equally many seeds, in an order that knows nothing of the outcome."""
+        return self._submit(view, lambda _, drawn: view.rng.sample(drawn, len(drawn)))
+
+    def _submit(
+        self, view: AttackerView, rank: Callable[[Item, list[Completion]], list[Completion]]
+    ) -> Sequence[Poison]:
+        assert view.policy is not None, "the threat model grants a policy"
+        items = distinct(view.slots)
+        asked = [item for item in items for _ in range(self.samples)]
+        seeds = [view.rng.getrandbits(64) - 2**63 for _ in asked]
+        drawn = view.policy.sample_seeded(asked, seeds)
+        ready = {}
+        for number, item in enumerate(items):
+            part = slice(number * self.samples, (number + 1) * self.samples)
+            seed_of = dict(zip(drawn[part], seeds[part], strict=True))
+            ready[item.id] = iter([(made, seed_of[made]) for made in rank(item, right(view.task, item, list(seed_of)))])
+        return [
+            None if found is None else Seeded(wire(view.policy, found[0]), found[1])
+            for found in (next(ready[slot.item.id], None) for slot in view.slots)
+        ]

@@ -1,0 +1,124 @@
+"""`toploc`: a proof of which computation a completion passed through (TOPLOC, arXiv:2501.16007)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thiefbench.defenses.base import ACCEPT, Action, DefenderView, Defense, Requirement, Verdict
+
+CHUNK, LARGEST = 32, 128
+"""Tokens that one commitment stands for, and how many of their elements it holds; a quarter of them where fewer."""
+MANTISSA = 7
+"""Bits of a bfloat16's mantissa."""
+ENTRY = np.dtype([("index", "<u4"), ("value", "<u2")])
+"""One element: its place in the chunk's flattened states, and its value in bfloat16."""
+
+
+class Toploc(Defense):
+    """The sender commits to the largest elements of its last hidden states; the verifier recomputes and compares.
+
+    What it stops are other weights, another precision or another prompt than agreed on. It does NOT stop poison: the
+    proof binds a text to a computation and says nothing of how the text was chosen, and whoever holds the policy gets
+    a valid proof of any text by one forward pass, as every attacker here does. It is worth its cost beside a check of
+    what was sampled, such as `seed_replay`.
+
+    As published, values are compared as bfloat16 in two parts: exponents (with the sign) must agree, and mantissas,
+    where they do, lie close. A completion is rejected for its worst chunk of 32 tokens. The proof here is plain, six
+    bytes per element, where the published one packs 128 of them into 258 bytes.
+
+    The defaults are for float32, measured on 128 completions of micro-math: read in other batches the mean difference
+    was 0.00 in all, with bfloat16 weights or 1 % of noise on the weights at least 0.49. In bfloat16 honest completions
+    reached 0.51, so write mean=0.75 there: it rejected none of them, 127 with the noise and 117 with float32 weights.
+
+    Args:
+        reject: what a rejected completion gets, "zero" or "drop".
+        exponents: largest share of a chunk's elements that the verifier finds elsewhere or with another exponent.
+        mean, median: largest mean and median difference of its mantissas, in steps (a mantissa has 128).
+    """
+
+    name: ClassVar[str] = "toploc"
+    requires: ClassVar[frozenset[Requirement]] = frozenset({"homogeneous", "proofs"})
+
+    def __init__(
+        self, reject: Action = "drop", exponents: float = 0.1, mean: float = 0.25, median: float = 0.5
+    ) -> None:
+        if not 0 <= exponents <= 1 or mean < 0 or median < 0:
+            raise ValueError("toploc: exponents is a share in [0, 1], and mean and median are at least 0")
+        self.reject: Action = reject
+        self.exponents, self.mean, self.median = exponents, mean, median
+
+    def prove(self, states: NDArray[np.float32]) -> bytes:
+        """The largest elements of every chunk, 6 bytes each, in order of their places."""
+        return b"".join(chosen.tobytes() for chosen in (committed(part) for part in chunks(states)))
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        """The score is the largest mean difference of mantissas."""
+        return [
+            self._verdict(distances(offered.proof, states))
+            for offered, states in zip(view.completions, view.policy.hidden(view.completions), strict=True)
+        ]
+
+    def _verdict(self, found: list[Distance] | None) -> Verdict:
+        if found is None:
+            return Verdict(self.reject, reason="no proof that fits the completion")
+        if all(d.exponents <= self.exponents and d.mean <= self.mean and d.median <= self.median for d in found):
+            return ACCEPT
+        return Verdict(self.reject, max(d.mean for d in found), reason="states differ from those committed to")
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far a chunk's states are from those committed to.
+
+    Attributes:
+        exponents: share of the verifier's elements that are not among the sender's or have another sign or exponent.
+        mean, median: of the mantissas' absolute differences, of 128 steps, where exponents agree; 0 where none do.
+    """
+
+    exponents: float
+    mean: float
+    median: float
+
+
+def chunks(states: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+    """The states of every 32 tokens (of the last, fewer), flattened."""
+    return [states[start : start + CHUNK].ravel() for start in range(0, len(states), CHUNK)]
+
+
+def committed(part: NDArray[np.float32]) -> NDArray[np.void]:
+    """The commitment to a chunk: its elements of the largest magnitude, by `ENTRY`."""
+    size = min(LARGEST, max(1, part.size // 4))
+    places = np.sort(np.argsort(-np.abs(part), kind="stable")[:size])
+    made = np.zeros(size, ENTRY)
+    made["index"], made["value"] = places, bfloat16(part[places])
+    return made
+
+
+def distances(proof: bytes | None, states: NDArray[np.float32]) -> list[Distance] | None:
+    """A proof's distance from states, chunk by chunk; None where there is none or its size does not fit."""
+    own = [committed(part) for part in chunks(states)]
+    if proof is None or len(proof) != ENTRY.itemsize * sum(map(len, own)):
+        return None
+    ends = np.cumsum([len(part) for part in own])[:-1]
+    claimed = np.split(np.frombuffer(proof, ENTRY), ends)
+    return [_distance(said, computed) for said, computed in zip(claimed, own, strict=False)]
+
+
+def _distance(claimed: NDArray[np.void], own: NDArray[np.void]) -> Distance:
+    _, said, computed = np.intersect1d(claimed["index"], own["index"], return_indices=True)
+    one, other = claimed["value"][said].astype(np.int64), own["value"][computed].astype(np.int64)
+    agree = one >> MANTISSA == other >> MANTISSA
+    apart = np.abs(one - other)[agree] if agree.any() else np.zeros(1)
+    return Distance(1 - float(agree.sum()) / len(own), float(apart.mean()), float(np.median(apart)))
+
+
+def bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """The bits of float32 values rounded to bfloat16, halves away from zero: sign, 8 of exponent, 7 of mantissa."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32).astype(np.uint64)
+    rounded: NDArray[np.uint16] = ((bits + (1 << 15)) >> 16).astype(np.uint16)
+    return rounded
