@@ -70,10 +70,12 @@ def replay(cell_dir: CellDir, record: Record, defense: Defense, task: Task) -> d
         stop_rate, false_rejection_rate and rejection_rate; see `scoring.rejection_rates`.
 
     Raises:
-        ReplayError: the cell has no score, the defense needs the policy or fails, or the task lacks an item.
+        ReplayError: the cell has no score, the defense needs the policy or a judge or fails, or the task lacks an item.
     """
     if record.status != "ok":
         raise ReplayError(f"the cell {record.cell_id} failed and has no pool to replay")
+    if "judge" in defense.requires:
+        raise ReplayError(f"{defense.name} asks a judge: run it as a trained cell")
     rows = cell_dir.read_rows(_SEEN)
     train = rows.filter(pc.equal(rows["phase"], "train")).sort_by(
         [(name, "ascending") for name in ("round", "group", "place")]

@@ -16,6 +16,7 @@ from thiefbench import registry
 from thiefbench.engine.policy import ModelError, check_directory
 from thiefbench.engine.spec import SpecError
 from thiefbench.engine.swarm import drawn
+from thiefbench.judges import check_judge
 from thiefbench.suite.execution import failed_record, identity, run_cell
 from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Store, identify
 from thiefbench.suite.scenario import CellSpec, Suite
@@ -161,7 +162,10 @@ def _locked(directory: CellDir, listener: Listener, spec: CellSpec, wait: bool, 
 
 def _run(spec: CellSpec, directory: CellDir, listener: Listener, stop: Stop) -> Record:
     def go() -> Record:
-        return run_cell(spec, directory, lambda done, total: listener.cell(spec, done, total), lambda: stop.asked)
+        def progress(done: int, total: int) -> None:
+            listener.cell(spec, done, total)
+
+        return run_cell(spec, directory, progress, lambda: stop.asked, listener.note)
 
     try:
         try:
@@ -196,8 +200,10 @@ def _check_requirements(cells: Sequence[CellSpec]) -> None:
     for spec in cells:
         drawn(registry.make("attack", spec.attack), spec.seed, spec.swarm, registry.make("task", spec.task))
         defense = registry.make("defense", spec.defense)
-        unknown = set(defense.requires) - {"homogeneous"}
+        unknown = set(defense.requires) - {"homogeneous", "judge"}
         if unknown:
             raise SpecError(
                 f"the defense {spec.defense} requires {', '.join(sorted(unknown))}, which this swarm does not give"
             )
+        if "judge" in defense.requires:
+            check_judge(defense)

@@ -110,6 +110,7 @@ def state_survives_a_restart(make: Make) -> None:
 def requirements_are_known(make: Make) -> None:
     known = set(get_args(Requirement))
     assert set(make().requires) <= known, f"a defense requires nothing but {', '.join(sorted(known))}"
+    assert ("judge" in make().requires) == (make().judge is not None), "who requires a judge names one, and else none"
 
 
 def only_benchmark_rows_get_labels(make: Make) -> None:
@@ -181,7 +182,7 @@ def swarm(defense: Defense, role: Role = "attack") -> Swarm:
         registry.make("task", tiny.TASK),
         registry.make("attack", tiny.ATTACK),
     )
-    return Swarm(tiny.SWARM, role, policy, task, attack, defense, SEED)
+    return Swarm(tiny.SWARM, role, policy, task, attack, defense, SEED, tiny.Answers())
 
 
 @cache
@@ -243,7 +244,15 @@ def test_its_name_is_the_registered_one(name: str) -> None:
     assert registry.find("defense", name).name == name, "a defense's name is what the registry lists it under"
 
 
-@pytest.mark.parametrize("spec", ["random(rate=0.75)", "oracle(reject='drop')", "logit(tolerance=0.5, reject='drop')"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "random(rate=0.75)",
+        "oracle(reject='drop')",
+        "logit(tolerance=0.5, reject='drop')",
+        "judge(votes=3, reject='drop')",
+    ],
+)
 def test_arguments_survive_the_canonical_spec_string(spec: str) -> None:
     canonical = registry.canonical("defense", spec)
     assert registry.canonical("defense", canonical) == canonical, "a canonical spec string is its own canonical form"
