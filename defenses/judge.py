@@ -32,7 +32,7 @@ from thiefbench.tasks.rewards import MAX_COMPLETION
 
 LONGEST_REASON = 120
 # Of fewer replies in a round, a share says little about the judge.
-FEWEST_REPLIES = 16
+FEWEST_REPLIES = 8
 
 # The prompt does without the words of every public payload ("the" and "to" are among them): a built-in judge is trained
 # on it, and must not read those words more often than others.
