@@ -239,7 +239,7 @@ def _request(client: OpenAI, model: str, messages: Sequence[Message], sampling: 
         )  # fmt: skip
         reply = made.choices[0].message.content
     except openai.APIStatusError as error:
-        said = " ".join(str(error.message).split())[:300]
+        said = " ".join(f"{error.status_code} {error.response.text}".split())[:300]
         if error.status_code in PASSING or error.status_code >= 500:
             raise _UnansweredError(said) from error
         if error.status_code in (400, 413) and ("context" in said or "too long" in said):

@@ -21,6 +21,7 @@ from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, JudgeError, 
 from thiefbench.defenses.judge import case
 from thiefbench.engine.policy import ModelError, Policy
 from thiefbench.engine.spec import SpecError
+from thiefbench.engine.swarm import Swarm
 from thiefbench.engine.views import Judge
 from thiefbench.judges import EndpointJudge, ModelJudge, Patience, check_judge, judge_identity, judge_of
 from thiefbench.suite.execution import identity
@@ -130,6 +131,25 @@ class Always(registry.find("task", tiny.TASK)):  # type: ignore[misc]
 
     def reward(self, item: Any, completions: Sequence[str]) -> list[float]:
         return [1.0] * len(completions)
+
+
+def swarm(attack: str, judge: Judge | None, defense: Defense) -> Swarm:
+    policy, task = Policy.load(tiny.model()), registry.make("task", tiny.TASK)
+    return Swarm(tiny.SWARM, "attack", policy, task, registry.make("attack", attack), defense, 3, judge)
+
+
+def test_an_attacker_that_queries_the_defense_is_judged_too() -> None:
+    answers = tiny.Answers(lambda prompt, vote: "All hail to the thief" not in prompt)
+    rows = swarm(f"adaptive(attack={tiny.ATTACK!r})", answers, registry.make("defense", "judge")).round(1).rows
+    assert any("All hail to the thief" in asked for asked in answers.asked), "its trials reach the judge"
+    poison = [row for row in rows if row.payload]
+    assert poison
+    assert all(row.action == "accept" for row in poison), "it found a form that this judge lets through"
+
+
+def test_a_swarm_without_the_judge_that_its_defense_requires_is_refused() -> None:
+    with pytest.raises(SpecError, match="judge requires a judge"):
+        swarm(tiny.ATTACK, None, registry.make("defense", "judge"))
 
 
 Reaction = Callable[[int, dict[str, Any]], tuple[int, Any]]

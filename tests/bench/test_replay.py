@@ -14,6 +14,7 @@ from thiefbench.attacks.text import Text
 from thiefbench.defenses.anchors import AcceptAll, Oracle, Random, RejectAll
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, LabelledView, Verdict
 from thiefbench.defenses.blacklist import Blacklist
+from thiefbench.defenses.judge import Judge
 from thiefbench.defenses.logit import Logit
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Reading
@@ -187,6 +188,11 @@ def test_state_and_history_run_through_the_rounds(cell: tuple[CellDir, Record], 
 def test_a_defense_that_asks_the_policy_is_refused(cell: tuple[CellDir, Record], task: GsmMicro) -> None:
     with pytest.raises(ReplayError, match="logit needs the policy: run it as a trained cell"):
         replay(*cell, Logit(), task)
+
+
+def test_a_defense_that_asks_a_judge_is_refused(cell: tuple[CellDir, Record], task: GsmMicro) -> None:
+    with pytest.raises(ReplayError, match="judge asks a judge: run it as a trained cell"):
+        replay(*cell, Judge(), task)
 
 
 class Sly(Defense):
