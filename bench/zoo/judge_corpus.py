@@ -74,9 +74,9 @@ class JudgeCorpus:
 
     tags: ClassVar[tuple[str, ...]] = (*MathCorpus.tags, *CodeCorpus.tags)
 
-    programs: float = 0.4
+    programs: float = 0.35
     honest: float = 0.45
-    criticised: float = 0.8
+    criticised: float = 0.85
 
     def texts(self, seed: int) -> Iterator[tuple[str, str]]:
         """Endless (prompt, reply) pairs over train stories."""
