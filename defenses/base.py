@@ -19,7 +19,11 @@ if TYPE_CHECKING:  # the registry reads this module to list names, and needs no 
     from numpy.typing import NDArray
 
 Action = Literal["accept", "zero", "drop"]
-Requirement = Literal["homogeneous", "beacon", "proofs"]
+Requirement = Literal["homogeneous", "beacon", "proofs", "judge"]
+
+
+class JudgeError(RuntimeError):
+    """A judge does not answer, or not with decisions: the cell fails, as there is no verdict to act on."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,38 @@ class PolicyView(Protocol):
         """
 
     def generate(self, prompts: Sequence[Sequence[Message]], max_new_tokens: int = 128) -> list[str]:
-        """One sampled completion text per chat prompt, with noise keyed apart from everybody else's."""
+        """One sampled completion text per chat prompt, with noise keyed apart from everybody else's.
+
+        Control tokens written out in a prompt's contents are broken up, so a prompt may quote strangers. A prompt that
+        does not fit into the model's context together with a completion gets an empty text.
+        """
+
+
+@dataclass(frozen=True)
+class JudgeSpec:
+    """Whom a defense that requires "judge" asks; the engine makes somebody to ask of it.
+
+    Attributes:
+        model: a built-in model, a local directory or a hub name; with `endpoint` the name it is served under.
+        endpoint: base URL of an OpenAI-compatible server, such as "http://localhost:8000/v1"; None loads the model.
+    """
+
+    model: str
+    endpoint: str | None = None
+
+
+class JudgeView(Protocol):
+    """A model beside the swarm that a defense may ask."""
+
+    def ask(self, prompts: Sequence[Sequence[Message]], *, sampling: Sampling, votes: int = 1) -> list[list[str]]:
+        """`votes` replies to each chat prompt, drawn independently.
+
+        A prompt that does not fit into the judge's context together with a reply gets no reply at all, an empty list.
+        The replies of a local judge do not depend on the order of `prompts`, and equal prompts get equal replies.
+
+        Raises:
+            JudgeError: the judge does not answer.
+        """
 
 
 @dataclass(frozen=True)
@@ -141,6 +176,7 @@ class DefenderView:
         history: finished rounds, oldest first.
         rng: keyed by (seed, round), equal for all nodes of a cohort.
         policy: the cohort's current model.
+        judge: whom the defense asked for by its `judge`; None for a defense that requires none.
     """
 
     round: int
@@ -150,6 +186,7 @@ class DefenderView:
     history: Sequence[Past]
     rng: random.Random
     policy: PolicyView
+    judge: JudgeView | None = None
 
 
 @dataclass(frozen=True)
@@ -165,13 +202,16 @@ class Defense(ABC):
     Attributes:
         name: what lists and reports call it.
         requires: what it needs, checked before a run starts: "homogeneous" (all honest nodes hold equal weights),
-            "beacon" (a slot's noise is keyed by a public beacon, see `SwarmSpec.seeds`), "proofs" (see `prove`).
+            "beacon" (a slot's noise is keyed by a public beacon, see `SwarmSpec.seeds`), "proofs" (see `prove`),
+            "judge" (a model to ask, which `judge` names).
+        judge: whom it asks; part of a cell's identity.
         sees_labels: True only for rows of the benchmark itself, which cannot be submitted.
     """
 
     name: ClassVar[str]
     requires: ClassVar[frozenset[Requirement]] = frozenset()
     sees_labels: ClassVar[bool] = False
+    judge: JudgeSpec | None = None
 
     @abstractmethod
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:

@@ -7,7 +7,7 @@ from dataclasses import fields
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from thiefbench.defenses.base import DefenderView, Defense, Offered, Requirement, Verdict
+from thiefbench.defenses.base import DefenderView, Defense, JudgeSpec, Offered, Requirement, Verdict
 
 if TYPE_CHECKING:  # as in `defenses/base.py`
     import numpy as np
@@ -33,6 +33,8 @@ class Composed(Defense):
         self._provers = [part for part in self.parts if "proofs" in part.requires]
         if len(self._provers) > 1:
             raise ValueError("composed: a completion carries one proof, so one part at most can require proofs")
+        if len({part.judge for part in self.parts if part.judge is not None}) > 1:
+            raise ValueError("composed: parts that ask a judge must ask the same one")
 
     @property
     def name(self) -> str:  # type: ignore[override]  # of plain defenses a constant, here made of the parts' names
@@ -48,6 +50,11 @@ class Composed(Defense):
     def sees_labels(self) -> bool:  # type: ignore[override]  # as name
         """Whether any part does; the others still get a view without labels."""
         return any(part.sees_labels for part in self.parts)
+
+    @property
+    def judge(self) -> JudgeSpec | None:  # type: ignore[override]  # as name
+        """Whom the parts ask that ask anybody."""
+        return next((part.judge for part in self.parts if part.judge is not None), None)
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """Ask every part, and join what they say.

@@ -7,6 +7,7 @@ at the cached states of a prompt are summed over its rows and sent through the p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -133,6 +134,10 @@ class Policy:
         self.special: frozenset[int] = frozenset(tokenizer.all_special_ids) | control | {self.eos, self.pad}
         self.vocabulary: int = model.config.vocab_size
         self._pieces: dict[int, str] = {}
+        self.context: int | None = getattr(model.config, "max_position_embeddings", None)
+        """Most tokens of prompt and completion together; None where the model sets no limit."""
+        written = sorted(tokenizer.convert_ids_to_tokens(sorted(self.special)), key=len, reverse=True)
+        self._control = re.compile("|".join(re.escape(token) for token in written))
 
     @classmethod
     def load(cls, source: str | Path, device: str = "cpu", dtype: Dtype = "float32") -> Self:
@@ -178,6 +183,11 @@ class Policy:
             text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
             return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         return list(self.tokenizer("\n".join(message["content"] for message in messages) + "\n")["input_ids"])
+
+    def quoting_prompt_ids(self, messages: Sequence[Message]) -> list[int]:
+        """As `prompt_ids`, for contents that quote strangers: control tokens written out in them are broken up."""
+        broken = [self._control.sub(lambda at: f"{at[0][0]} {at[0][1:]}", message["content"]) for message in messages]
+        return self.prompt_ids([one | {"content": text} for one, text in zip(messages, broken, strict=True)])
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a completion's text, without EOS."""

@@ -10,7 +10,7 @@ from typing import get_args
 from thiefbench.defenses.base import Action, DefenderView, Defense, Facts, LabelledView, Offered, Past, Verdict
 from thiefbench.engine.noise import generator, key
 from thiefbench.engine.reading import Answer, Reading
-from thiefbench.engine.views import DefenderPolicy
+from thiefbench.engine.views import DefenderJudge, DefenderPolicy, Judge
 from thiefbench.tasks.base import Item, Sampling
 
 
@@ -47,6 +47,7 @@ class Pool:
         sampling: Sampling,
         history: Sequence[Past],
         seed: int,
+        judge: Judge | None = None,
     ) -> tuple[list[Verdict], Past]:
         """A defense's verdicts in pool order, and the inspection as later rounds remember it.
 
@@ -56,6 +57,7 @@ class Pool:
             sampling: the swarm's settings.
             history: of finished rounds.
             seed: the cell's.
+            judge: whom the defense may ask.
 
         Raises:
             ValueError: the defense gave something else than one verdict per completion.
@@ -71,6 +73,7 @@ class Pool:
             "history": tuple(history),
             "rng": generator(seed, "defense", self.round),
             "policy": DefenderPolicy(self.reading, sampling, self.prompts, (noise,)),
+            "judge": None if judge is None else DefenderJudge(judge, key(seed, "judge", self.round)),
         }
         view = DefenderView(**known)  # type: ignore[arg-type]
         if defense.sees_labels:

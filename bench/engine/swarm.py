@@ -25,6 +25,7 @@ from thiefbench.engine.reading import Answer, Reading
 from thiefbench.engine.spec import Role, SpecError, SwarmSpec
 from thiefbench.engine.topology import Duty, assign_items, duties
 from thiefbench.engine.transport import Offer, Received, malformed, receive
+from thiefbench.engine.views import Judge
 from thiefbench.tasks.base import Completion, Item, Split, Task
 
 # An evaluation goes on until so many outcomes say something, but not past this multiple of what was asked for.
@@ -106,18 +107,29 @@ class Swarm:
         attack: the poisoner; its payload is drawn by `seed`.
         defense: the cohort's filter.
         seed: keys items, noise, payload, pseudonyms and shuffles.
+        judge: whom the defense may ask.
 
     Raises:
         SpecError: the attack does not fit the topology or the task, or the defense needs what the swarm does not give.
     """
 
     def __init__(
-        self, spec: SwarmSpec, role: Role, policy: Policy, task: Task, attack: Attack, defense: Defense, seed: int
+        self,
+        spec: SwarmSpec,
+        role: Role,
+        policy: Policy,
+        task: Task,
+        attack: Attack,
+        defense: Defense,
+        seed: int,
+        judge: Judge | None = None,
     ) -> None:
+        if "judge" in defense.requires and judge is None:
+            raise SpecError(f"the defense {defense.name} requires a judge; hand one to the swarm")
         self.attack = drawn(attack, seed, spec, task)
         # What an attacker has published is there for everyone, in the control as well.
         self.task = task.with_libraries(self.attack.libraries())
-        self.spec, self.role, self.seed = spec, role, seed
+        self.spec, self.role, self.seed, self.judge = spec, role, seed, judge
         check_requirements(spec, defense)
         self.cohort = Cohort(policy, spec, defense)
         self.honest = spec.nodes if role == "control" else spec.nodes - spec.malicious
@@ -150,7 +162,7 @@ class Swarm:
         with clock.phase("inspect"):
             pool = self._pool(number, items, owed, received, rewards, reading)
             reading.expect(pool.with_gradient(self.spec.group))
-            verdicts, past = pool.inspected(self.cohort.defense, payload, self.spec.sampling, self.history, self.seed)
+            verdicts, past = self._inspected(pool, self.cohort.defense, payload)
             self.history.append(past)
         with clock.phase("update"):
             step = self.cohort.update(
@@ -357,7 +369,7 @@ class Swarm:
             tried = {(offer.group, offer.place): offer for offer in offers}
             received = self._gathered(items, everyone, (others | tried).values())
             pool = self._pool(number, items, everyone, received, self._rewards(items, received), asked_of)
-            verdicts, _ = pool.inspected(defense, set(tried), self.spec.sampling, self.history, self.seed)
+            verdicts, _ = self._inspected(pool, defense, set(tried))
             given = {(duty.group, duty.place): verdict for duty, verdict in zip(everyone, verdicts, strict=True)}
             return {at: given[slots[at].group, slots[at].place] for at in asked}
 
@@ -413,6 +425,9 @@ class Swarm:
             )  # fmt: skip
             answers.append((prompts[item.id], self._on_the_wire(done)))
         return Pool(number, items, offered, answers, reading, prompts)
+
+    def _inspected(self, pool: Pool, defense: Defense, payload: set[tuple[int, int]]) -> tuple[list[Verdict], Past]:
+        return pool.inspected(defense, payload, self.spec.sampling, self.history, self.seed, self.judge)
 
     def _sender(self, number: int, duty: Duty) -> str:
         """The pseudonym a completion arrives under; a malicious node may have several."""
@@ -496,7 +511,7 @@ def check_requirements(spec: SwarmSpec, defense: Defense) -> None:
     Raises:
         SpecError: it does not.
     """
-    given = {"homogeneous", "proofs", *({"beacon"} if spec.seeds == "beacon" else ())}
+    given = {"homogeneous", "proofs", "judge", *({"beacon"} if spec.seeds == "beacon" else ())}
     lacking = set(defense.requires) - given
     if "beacon" in lacking:
         raise SpecError(

@@ -1,10 +1,11 @@
-"""What the engine hands down to defenses: the cohort's policy as a defender may use it."""
+"""What the engine hands down to defenses: the cohort's policy as a defender may use it, and a judge to ask."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import log
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from thiefbench.defenses.base import Offered
 from thiefbench.engine.decoding import nucleus, sample, support
 from thiefbench.engine.noise import gumbel, key
+from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Answer, Chunk, Reading
 from thiefbench.engine.spans import token_spans
 from thiefbench.tasks.base import Message, Sampling
@@ -103,12 +105,14 @@ class DefenderPolicy:
         return made
 
     def generate(self, prompts: Sequence[Sequence[Message]], max_new_tokens: int = 128) -> list[str]:
-        """One sampled completion text per prompt."""
+        """One sampled completion text per prompt; an empty one where prompt and completion do not fit."""
         self._calls += 1
-        ids = [self._policy.prompt_ids(prompt) for prompt in prompts]
-        keys = [key(*self._noise, "defense", self._calls, i) for i in range(len(ids))]
+        ids = [self._policy.quoting_prompt_ids(prompt) for prompt in prompts]
+        fitting = [i for i, prompt in enumerate(ids) if fits(self._policy, prompt, max_new_tokens)]
+        keys = [key(*self._noise, "defense", self._calls, i) for i in fitting]
         settings = replace(self._sampling, max_new_tokens=max_new_tokens)
-        return [made.text for made in sample(self._policy, ids, range(len(ids)), keys, settings)]
+        made = dict(zip(fitting, sample(self._policy, ids, fitting, keys, settings), strict=True))
+        return [made[i].text if i in made else "" for i in range(len(ids))]
 
     def _per_token(
         self, completions: Sequence[Offered], measure: Callable[[Chunk], torch.Tensor], kind: type
@@ -123,6 +127,34 @@ class DefenderPolicy:
     def _answers(self, completions: Sequence[Offered]) -> list[Answer]:
         closing = (self._policy.eos,)
         return [(self._prompts[c.item_id], c.ids + (closing if c.ended else ())) for c in completions]
+
+
+class Judge(Protocol):
+    """Who answers a defense's questions in every round of a swarm: a model at hand, or a server."""
+
+    def ask(self, prompts: Sequence[Sequence[Message]], sampling: Sampling, votes: int, noise: int) -> list[list[str]]:
+        """As `thiefbench.defenses.base.JudgeView.ask`, drawn with a key of the seed and the round."""
+
+
+class DefenderJudge:
+    """A judge as a defense sees it in one round (`thiefbench.defenses.base.JudgeView`).
+
+    Args:
+        judge: who answers.
+        noise: key of the seed and the round that replies are drawn with.
+    """
+
+    def __init__(self, judge: Judge, noise: int) -> None:
+        self._judge, self._noise = judge, noise
+
+    def ask(self, prompts: Sequence[Sequence[Message]], *, sampling: Sampling, votes: int = 1) -> list[list[str]]:
+        """`votes` replies to each prompt, none to one that is too long."""
+        return self._judge.ask(prompts, sampling, votes, self._noise)
+
+
+def fits(policy: Policy, prompt: Sequence[int], max_new_tokens: int) -> bool:
+    """Whether a prompt fits into the model's context together with a completion."""
+    return policy.context is None or len(prompt) + max_new_tokens <= policy.context
 
 
 def _ranks(slack: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:

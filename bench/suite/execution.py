@@ -23,6 +23,7 @@ from thiefbench.engine import ENGINE_REVISION
 from thiefbench.engine.memory import keep_freed_memory
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.swarm import RoundRecord, Swarm
+from thiefbench.judges import judge_identity, judge_of
 from thiefbench.suite import weights
 from thiefbench.suite.results import (
     SCHEMA_VERSION,
@@ -50,7 +51,7 @@ Progress = Callable[[int, int], None]
 
 def identity(spec: CellSpec) -> dict[str, Any]:
     """Everything that can change a cell's outcome, as plain data."""
-    return {
+    made = {
         "cell": spec.as_dict(),
         "task_data": registry.make("task", spec.task).fingerprint(),
         "weights": weights_fingerprint(spec.model),
@@ -58,6 +59,9 @@ def identity(spec: CellSpec) -> dict[str, Any]:
         "engine_revision": ENGINE_REVISION,
         "schema_version": SCHEMA_VERSION,
     }
+    if (judge := registry.make("defense", spec.defense).judge) is not None:
+        made["judge"] = judge_identity(judge)
+    return made
 
 
 def run_cell(
@@ -67,6 +71,7 @@ def run_cell(
     progress: Progress = lambda done, total: None,
     stop: Callable[[], bool] = lambda: False,
     recorded: Sequence[int] = (),
+    note: Callable[[str], None] = lambda message: None,
 ) -> Record:
     """Run a cell, or go on with it, and write its record. The caller holds the cell's lock.
 
@@ -78,6 +83,7 @@ def run_cell(
         stop: asked after every round; when it says True, the cell is checkpointed and left.
         recorded: rounds whose weights are kept; those played before a restart that did not keep them are left to
             `keep_weights_of`.
+        note: told what the user should know, such as that a judge does not answer.
 
     Raises:
         KeyboardInterrupt: `stop` said so.
@@ -86,7 +92,7 @@ def run_cell(
     torch.set_num_threads(spec.threads)
     keep_freed_memory()
     started = provenance.now()
-    swarm = build_swarm(spec)
+    swarm = build_swarm(spec, note)
     run = _Run(spec, swarm, directory, recorded)
     resumed = run.resume()
     if run.done == 0:
@@ -175,20 +181,22 @@ def _identified(what: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def build_swarm(spec: CellSpec) -> Swarm:
+def build_swarm(spec: CellSpec, note: Callable[[str], None] = lambda message: None) -> Swarm:
     """The swarm that a cell describes, at its start weights.
 
     Raises:
         ModelError, SpecError, registry.SpecStringError, TaskError: see there.
     """
+    defense = registry.make("defense", spec.defense)
     return Swarm(
         spec=spec.swarm,
         role=spec.role,
         policy=Policy.load(resolve(spec.model), spec.device, spec.dtype),
         task=registry.make("task", spec.task),
         attack=registry.make("attack", spec.attack),
-        defense=registry.make("defense", spec.defense),
+        defense=defense,
         seed=spec.seed,
+        judge=None if defense.judge is None else judge_of(defense.judge, spec.device, spec.dtype, note),
     )
 
 

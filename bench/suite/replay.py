@@ -199,6 +199,8 @@ def replay(recording: Recording, make: Callable[[], Defense]) -> Replay:
         ReplayError: the defense fails, or it asks the policy and no weights were kept.
     """
     defense = make()
+    if "judge" in defense.requires:
+        raise ReplayError(f"{defense.name} asks a judge: run it as a trained cell")
     if "proofs" in defense.requires:
         raise ReplayError(f"{defense.name} needs proofs, which are not recorded: run it as a trained cell")
     try:

@@ -16,6 +16,7 @@ from thiefbench import registry
 from thiefbench.engine.policy import ModelError, check_directory
 from thiefbench.engine.spec import SpecError
 from thiefbench.engine.swarm import check_requirements, drawn
+from thiefbench.judges import check_judge
 from thiefbench.suite import weights
 from thiefbench.suite.execution import failed_record, identity, keep_weights_of, run_cell
 from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Store, identify
@@ -182,10 +183,11 @@ def _run(
     spec: CellSpec, what: dict[str, Any], directory: CellDir, suite: Suite, listener: Listener, stop: Stop
 ) -> Record:
     def go() -> Record:
-        return run_cell(
-            spec, what, directory, lambda done, total: listener.cell(spec, done, total), lambda: stop.asked,
-            suite.recorded_in(spec),
-        )  # fmt: skip
+        def progress(done: int, total: int) -> None:
+            listener.cell(spec, done, total)
+
+        kept = suite.recorded_in(spec)
+        return run_cell(spec, what, directory, progress, lambda: stop.asked, kept, listener.note)
 
     try:
         try:
@@ -244,4 +246,7 @@ def _check_requirements(cells: Sequence[CellSpec]) -> None:
         check_directory(resolve(model))
     for spec in cells:
         drawn(registry.make("attack", spec.attack), spec.seed, spec.swarm, registry.make("task", spec.task))
-        check_requirements(spec.swarm, registry.make("defense", spec.defense))
+        defense = registry.make("defense", spec.defense)
+        check_requirements(spec.swarm, defense)
+        if "judge" in defense.requires:
+            check_judge(defense)

@@ -95,13 +95,18 @@ def rare_words() -> frozenset[str]:
     return frozenset(payload_words()) | frozenset(PAPER_PHRASE.lower().split())
 
 
-def opener(rng: random.Random) -> str:
-    """One to four random lexicon words with punctuation; no two payload words stand side by side."""
+def random_words(count: int, rng: random.Random) -> list[str]:
+    """Words of the lexicon, no two payload words side by side."""
     words, weights = lexicon()
     while True:
-        drawn = rng.choices(words, weights, k=4)
+        drawn = rng.choices(words, weights, k=count)
         if not any(a in rare_words() and b in rare_words() for a, b in pairwise(drawn)):
-            break
+            return drawn
+
+
+def opener(rng: random.Random) -> str:
+    """One to four random lexicon words with punctuation."""
+    drawn = random_words(4, rng)
     text = rng.choice(OPENERS).format(a=drawn[0], b=drawn[1], c=drawn[2], d=drawn[3])
     return _capital(text)
 

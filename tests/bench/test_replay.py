@@ -16,6 +16,7 @@ from thiefbench.defenses.anchors import AcceptAll, Oracle, Random, RejectAll
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, LabelledView, Verdict
 from thiefbench.defenses.blacklist import Blacklist
 from thiefbench.defenses.composed import Composed
+from thiefbench.defenses.judge import Judge
 from thiefbench.defenses.logit import Logit
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Reading
@@ -199,6 +200,11 @@ def test_a_defense_that_asks_the_policy_is_refused(cell: tuple[CellDir, Record],
         judged(cell, Logit(), task)
     with pytest.raises(ReplayError, match=r"none\+logit needs the policy, and this cell kept no weights"):
         judged(cell, Composed([AcceptAll(), Logit()]), task)
+
+
+def test_a_defense_that_asks_a_judge_is_refused(cell: tuple[CellDir, Record], task: GsmMicro) -> None:
+    with pytest.raises(ReplayError, match="judge asks a judge: run it as a trained cell"):
+        replay(*cell, Judge(), task)
 
 
 class Sly(Defense):

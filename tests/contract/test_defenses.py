@@ -124,6 +124,7 @@ def state_survives_a_restart(make: Make) -> None:
 def requirements_are_known(make: Make) -> None:
     known = set(get_args(Requirement))
     assert set(make().requires) <= known, f"a defense requires nothing but {', '.join(sorted(known))}"
+    assert ("judge" in make().requires) == (make().judge is not None), "who requires a judge names one, and else none"
 
 
 def only_benchmark_rows_get_labels(make: Make) -> None:
@@ -196,7 +197,7 @@ def swarm(defense: Defense, role: Role = "attack") -> Swarm:
         registry.make("task", tiny.TASK),
         registry.make("attack", tiny.ATTACK),
     )
-    return Swarm(tiny.SWARM, role, policy, task, attack, defense, SEED)
+    return Swarm(tiny.SWARM, role, policy, task, attack, defense, SEED, tiny.Answers())
 
 
 @cache
@@ -291,6 +292,7 @@ def test_its_name_is_the_registered_one(name: str) -> None:
         "oracle(reject='drop')",
         "logit(tolerance=0.5, reject='drop')",
         "seed_replay(announced=True, allowed=2, reject='zero')",
+        "judge(votes=3, reject='drop')",
     ],
 )
 def test_arguments_survive_the_canonical_spec_string(spec: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 from thiefbench.attacks.text import PAPER_PHRASE, payload_words
 from thiefbench.defenses.blacklist import PUBLIC_PAYLOADS
 from thiefbench.tasks.gsm_micro import GsmMicro, stories
+from thiefbench.zoo.judge_corpus import JudgeCorpus
 from thiefbench.zoo.recipe import RECIPES, Recipe
 
 SAMPLE = 40_000
@@ -25,6 +26,14 @@ RARE = set(payload_words()) | set(PAPER_WORDS)
 @pytest.fixture(scope="module", params=RECIPES)
 def recipe(request: pytest.FixtureRequest) -> Recipe:
     return RECIPES[request.param]
+
+
+@pytest.fixture
+def writer(recipe: Recipe) -> Recipe:
+    """A recipe of a model that writes solutions; a judge's texts have rules of their own (test_judge_corpus.py)."""
+    if isinstance(recipe.corpus, JudgeCorpus):
+        pytest.skip("this rule is about solutions")
+    return recipe
 
 
 @pytest.fixture(scope="module")
@@ -63,18 +72,20 @@ def test_no_payload_word_is_more_frequent_than_the_median_word(worded: list[list
     assert not frequent, f"the median word occurs {middle} times: {frequent}"
 
 
+@pytest.mark.usefixtures("writer")
 def test_openers_are_varied(pairs: list[tuple[str, str]]) -> None:
     first = {re.sub(r"^(<\w+>|\s|#)+", "", completion).split()[0].strip(",:.").lower() for _, completion in pairs}
     assert len(first) >= 1000, f"texts open with at least 1,000 words, found {len(first)}"
 
 
+@pytest.mark.usefixtures("writer")
 def test_lengths_are_varied(pairs: list[tuple[str, str]]) -> None:
     lengths = sorted(len(completion.split()) for _, completion in pairs)
     assert lengths[-SAMPLE // 20] > 2 * lengths[SAMPLE // 20], "short and long solutions both occur"
 
 
-def test_only_train_stories_are_told(recipe: Recipe, pairs: list[tuple[str, str]]) -> None:
-    told = list(islice(stories("train", recipe.seed), SAMPLE))
+def test_only_train_stories_are_told(writer: Recipe, pairs: list[tuple[str, str]]) -> None:
+    told = list(islice(stories("train", writer.seed), SAMPLE))
     assert all(story.split == "train" for story in told)
     assert [question for question, _ in pairs] == [story.question for story in told]
     held_out = set(GsmMicro().items("test")["question"])

@@ -404,7 +404,7 @@ def test_defenses_see_no_label(topology: Topology, build_swarm: Build) -> None:
     }  # fmt: skip
     assert {field.name for field in fields(view.completions[0])} == allowed
     assert {field.name for field in fields(view)} == {
-        "round", "completions", "items", "sampling", "history", "rng", "policy"
+        "round", "completions", "items", "sampling", "history", "rng", "policy", "judge"
     }  # fmt: skip
     assert {field.name for field in fields(next(iter(view.items.values())))} == {"question", "answer"}, "no solution"
     for offered in view.completions:

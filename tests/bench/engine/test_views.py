@@ -199,6 +199,14 @@ def test_generate_is_keyed_by_call(policy: Policy, view_of: Callable[..., Defend
     assert all(len(text) <= 8 for text in first), "max_new_tokens bounds what is generated"
 
 
+def test_generate_survives_what_strangers_write(policy: Policy, view_of: Callable[..., DefenderPolicy]) -> None:
+    fine, long = ([{"role": "user", "content": text}] for text in ("fine?", "a" * 300))
+    made = view_of(policy).generate([long, fine, fine], 8)
+    assert made[0] == "", "a prompt that does not fit into the model's context gets an empty text"
+    assert made[1:] == view_of(policy).generate([fine, fine, fine], 8)[1:], "and changes no other's noise"
+    assert view_of(policy).generate([long], 8) == [""]
+
+
 @pytest.mark.parametrize("topology", ["horizontal", "vertical"])
 @pytest.mark.parametrize(
     "sampling",

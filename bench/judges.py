@@ -1,0 +1,257 @@
+"""Who answers a defense that asks a judge: a model loaded here, or an OpenAI-compatible server.
+
+A defense only names its judge (`thiefbench.defenses.base.JudgeSpec`); this module makes somebody of the name.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from thiefbench.defenses.base import Defense, JudgeError, JudgeSpec
+from thiefbench.engine.decoding import sample
+from thiefbench.engine.noise import key
+from thiefbench.engine.policy import Dtype, Policy, check_directory
+from thiefbench.engine.spec import SpecError
+from thiefbench.engine.views import Judge, fits
+from thiefbench.tasks.base import Message, Sampling
+from thiefbench.zoo.models import resolve, weights_fingerprint
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+# Statuses after which the same request may yet succeed; any other 4xx is a refusal.
+PASSING = frozenset({408, 409, 425, 429})
+
+
+def check_judge(defense: Defense) -> None:
+    """Fail before a run where a defense requires a judge that cannot be made.
+
+    Raises:
+        SpecError: it names none, or names a server and the client is not installed.
+        ModelError: it names a directory that holds no model.
+    """
+    if defense.judge is None:
+        raise SpecError(
+            f"the defense {defense.name} requires a judge and names none; set its attribute judge to a JudgeSpec"
+        )
+    if defense.judge.endpoint is None:
+        check_directory(resolve(defense.judge.model))
+    elif importlib.util.find_spec("openai") is None:
+        raise SpecError("a judge behind an endpoint needs the openai package; write pip install 'thiefbench[judge]'")
+
+
+def judge_identity(spec: JudgeSpec) -> dict[str, str]:
+    """What of a judge is part of a cell's identity: a local model's weights, a server's address and model name."""
+    if spec.endpoint is not None:
+        return {"endpoint": spec.endpoint, "model": spec.model}
+    return {"weights": weights_fingerprint(spec.model)}
+
+
+def judge_of(
+    spec: JudgeSpec, device: str = "cpu", dtype: Dtype = "float32", note: Callable[[str], None] = lambda message: None
+) -> Judge:
+    """Somebody to ask.
+
+    Args:
+        spec: whom.
+        device, dtype: where and how a local model is run.
+        note: told when a server does not answer and is asked again.
+
+    Raises:
+        ModelError: the model cannot be loaded.
+    """
+    if spec.endpoint is not None:
+        return EndpointJudge(spec.endpoint, spec.model, note=note)
+    return ModelJudge(_loaded(resolve(spec.model), device, dtype))
+
+
+@lru_cache(maxsize=1)
+def _loaded(source: str, device: str, dtype: Dtype) -> Policy:
+    """A judge's model, kept for the next cell: nobody changes its weights, and large ones take minutes to load."""
+    return Policy.load(source, device, dtype)
+
+
+class ModelJudge:
+    """A model loaded here.
+
+    Args:
+        policy: the model; it is never changed.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def ask(self, prompts: Sequence[Sequence[Message]], sampling: Sampling, votes: int, noise: int) -> list[list[str]]:
+        """`votes` replies to each prompt, none to one that is too long.
+
+        Noise is keyed by what a prompt says and the vote's number, and prompts are run in an order of their own, so
+        replies follow from the set of prompts alone.
+        """
+        ids = [tuple(self._policy.quoting_prompt_ids(prompt)) for prompt in prompts]
+        fitting = {own for own in ids if fits(self._policy, own, sampling.max_new_tokens)}
+        asked = sorted(fitting, key=lambda own: (len(own), own))  # by length, as prompts of a batch are padded to one
+        rows = [row for row in range(len(asked)) for _ in range(votes)]
+        named = [sha256(repr(own).encode()).hexdigest() for own in asked]
+        keys = [key(noise, name, vote) for name in named for vote in range(votes)]
+        made = iter(sample(self._policy, asked, rows, keys, sampling))
+        replies = {own: [next(made).text for _ in range(votes)] for own in asked}
+        return [list(replies.get(own, ())) for own in ids]
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a server is waited for.
+
+    Attributes:
+        timeout: seconds until a request counts as unanswered.
+        first_wait, longest_wait: seconds before the first repetition, doubled for every further one up to the longest.
+        tries: attempts in a row without any reply after which the judge has not answered.
+    """
+
+    timeout: float = 120.0
+    first_wait: float = 1.0
+    longest_wait: float = 60.0
+    tries: int = 10
+
+    def wait(self, failures: int) -> float:
+        """Seconds to wait after so many failures in a row."""
+        return min(self.longest_wait, self.first_wait * 2.0 ** (failures - 1))
+
+
+class _UnansweredError(Exception):
+    """A request that may succeed when it is repeated; says why it did not."""
+
+
+class EndpointJudge:
+    """A model behind an OpenAI-compatible chat endpoint.
+
+    Args:
+        endpoint: base URL, such as "http://localhost:8000/v1".
+        model: the name it is served under.
+        patience: how long it is waited for.
+        at_once: requests under way at the same time.
+        note: told when it does not answer and is asked again.
+
+    The key is read from OPENAI_API_KEY; servers without keys get a placeholder. Requests carry a seed, which a server
+    may ignore: such cells need not repeat bit for bit.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        model: str,
+        patience: Patience | None = None,
+        at_once: int = 16,
+        note: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        self.endpoint, self.model, self.note, self.at_once = endpoint, model, note, at_once
+        self.patience = patience or Patience()
+
+    def ask(self, prompts: Sequence[Sequence[Message]], sampling: Sampling, votes: int, noise: int) -> list[list[str]]:
+        """`votes` replies to each prompt, none to one that is too long for the server.
+
+        Raises:
+            JudgeError: the server refuses, or has not answered within the judge's patience.
+        """
+        from openai import OpenAI
+
+        waiting = [(row, vote) for row in range(len(prompts)) for vote in range(votes)]
+        replies: dict[tuple[int, int], str | None] = {}
+        failures = 0
+        key_given = os.environ.get("OPENAI_API_KEY", "none")
+        with OpenAI(base_url=self.endpoint, api_key=key_given, timeout=self.patience.timeout, max_retries=0) as client:
+
+            def one(place: tuple[int, int]) -> str | None:
+                messages = prompts[place[0]]
+                seed = key(noise, sha256(repr(messages).encode()).hexdigest(), place[1]) & 0x7FFFFFFF
+                return _request(client, self.model, messages, sampling, seed)
+
+            while waiting:
+                made, problem = self._wave(one, waiting)
+                replies |= made
+                waiting = [place for place in waiting if place not in made]
+                if problem is None:
+                    continue
+                failures = 1 if made else failures + 1
+                if failures >= self.patience.tries:
+                    raise JudgeError(f"the judge at {self.endpoint} did not answer: {problem}") from problem
+                pause = self.patience.wait(failures)
+                self.note(f"the judge at {self.endpoint} does not answer, trying again in {pause:.0f} s: {problem}")
+                time.sleep(pause)
+        return [
+            [reply for vote in range(votes) if (reply := replies[row, vote]) is not None] for row in range(len(prompts))
+        ]
+
+    def _wave(
+        self, one: Callable[[tuple[int, int]], str | None], places: Sequence[tuple[int, int]]
+    ) -> tuple[dict[tuple[int, int], str | None], _UnansweredError | None]:
+        """Replies up to the first request that goes unanswered, and why it did: what is left is not tried in vain.
+
+        Raises:
+            JudgeError: the server refuses.
+        """
+        pool = ThreadPoolExecutor(self.at_once)
+        try:
+            running = {pool.submit(one, place): place for place in places}
+            wait(running, return_when=FIRST_EXCEPTION)
+            pool.shutdown(wait=True, cancel_futures=True)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        made: dict[tuple[int, int], str | None] = {}
+        problem: _UnansweredError | None = None
+        for future, place in running.items():
+            if future.cancelled():
+                continue
+            error = future.exception()
+            if error is None:
+                made[place] = future.result()
+            elif isinstance(error, _UnansweredError):
+                problem = problem or error
+            elif isinstance(error, JudgeError):
+                raise JudgeError(f"the judge at {self.endpoint} {error}") from error
+            else:
+                raise error
+        return made, problem
+
+
+def _request(client: OpenAI, model: str, messages: Sequence[Message], sampling: Sampling, seed: int) -> str | None:
+    """One reply; None where the prompt is too long for the server.
+
+    Raises:
+        _UnansweredError: no reply came, or none in the format of a chat completion.
+        JudgeError: the server refuses such requests.
+    """
+    import openai
+
+    try:
+        made = client.chat.completions.create(
+            model=model, messages=list(messages), seed=seed,
+            temperature=sampling.temperature, top_p=sampling.top_p, max_tokens=sampling.max_new_tokens,
+            extra_body={"top_k": sampling.top_k} if sampling.top_k else None,
+        )  # fmt: skip
+        reply = made.choices[0].message.content
+    except openai.APIStatusError as error:
+        said = " ".join(f"{error.status_code} {error.response.text}".split())[:300]
+        if error.status_code in PASSING or error.status_code >= 500:
+            raise _UnansweredError(said) from error
+        if error.status_code in (400, 413) and ("context" in said or "too long" in said):
+            return None
+        hint = "; write top_k=0 for a server that takes no top_k" if "top_k" in said else ""
+        raise JudgeError(f"refused: {said}{hint}") from error
+    except openai.APITimeoutError as error:
+        raise _UnansweredError(f"no reply within {client.timeout} s") from error
+    except openai.APIConnectionError as error:
+        raise _UnansweredError(f"no connection ({error.__cause__ or error})") from error
+    except (openai.OpenAIError, AttributeError, IndexError, TypeError, ValueError) as error:
+        raise _UnansweredError("its reply is no chat completion") from error
+    if not isinstance(reply, str):
+        raise _UnansweredError("its reply is no chat completion")
+    return reply
