@@ -204,7 +204,7 @@ def test_a_defense_that_asks_the_policy_is_refused(cell: tuple[CellDir, Record],
 
 def test_a_defense_that_asks_a_judge_is_refused(cell: tuple[CellDir, Record], task: GsmMicro) -> None:
     with pytest.raises(ReplayError, match="judge asks a judge: run it as a trained cell"):
-        replay(*cell, Judge(), task)
+        judged(cell, Judge(), task)
 
 
 class Sly(Defense):
