@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from thiefbench.attacks.base import Attack, AttackerView, Decoy, Slot
+from thiefbench.engine.fitting import drawn_for
 from thiefbench.engine.noise import generator
 from thiefbench.engine.spec import SpecError
-from thiefbench.engine.swarm import drawn_for
 from thiefbench.tasks.base import Item, Split, Task
 
 AT_ONCE = 256

@@ -5,10 +5,8 @@ The engine knows the three contracts (task, attack, defense) and never a concret
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -18,10 +16,12 @@ from thiefbench.defenses.base import Defense, Offered, Past, Verdict
 from thiefbench.engine.attacker import AttackerPolicy, DefenseQueries, Place
 from thiefbench.engine.cohort import Cohort, Lesson
 from thiefbench.engine.decoding import sample
+from thiefbench.engine.fitting import check_requirements, drawn
 from thiefbench.engine.noise import generator, key, slot_key
 from thiefbench.engine.policy import Policy
-from thiefbench.engine.pool import Pool, shuffled
+from thiefbench.engine.pool import Pool
 from thiefbench.engine.reading import Answer, Reading
+from thiefbench.engine.rounds import Clock, RoundRecord, Row, beacon, remembered, slot_seed
 from thiefbench.engine.spec import Role, SpecError, SwarmSpec
 from thiefbench.engine.topology import Duty, assign_items, duties
 from thiefbench.engine.transport import Offer, Received, malformed, receive
@@ -30,67 +30,6 @@ from thiefbench.tasks.base import Completion, Item, Split, Task
 
 # An evaluation goes on until so many outcomes say something, but not past this multiple of what was asked for.
 LEAST_JUDGED, MOST_DRAWN = 256, 8
-
-
-@dataclass(frozen=True)
-class Row:
-    """One completion of one round, with its truth: what the store keeps.
-
-    Attributes:
-        phase: "train" for a round's pool, "eval" for an evaluation after it (round 0: before the first), "probe" for
-            the part of an evaluation that asks an attack's own probes.
-        round: rounds finished so far for "eval", the round's own number for "train".
-        node: who sent it; -1 for an evaluation.
-        sender: the pseudonym the defense saw.
-        malicious: sent by a malicious node.
-        payload: carries the attack's payload.
-        reward: the task's reward, before any verdict.
-        refused: why the transport gave it reward 0, or empty.
-        action, score, reason, token_weights: the verdict; "accept" in evaluations.
-        advantage: what multiplied its log-prob gradient.
-        outcome: the attack's outcome on it; None where it says nothing.
-    """
-
-    phase: str
-    round: int
-    node: int
-    sender: str
-    item_id: str
-    group: int
-    place: int
-    ids: tuple[int, ...]
-    text: str
-    ended: bool
-    malicious: bool
-    payload: bool
-    reward: float
-    refused: str
-    action: str
-    score: float | None
-    reason: str
-    token_weights: tuple[float, ...] | None
-    advantage: float
-    outcome: float | None
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """What one round or evaluation leaves: its rows, seconds by phase, and the update's gradient norm."""
-
-    rows: list[Row]
-    seconds: dict[str, float]
-    grad_norm: float = 0.0
-
-
-@dataclass
-class _Clock:
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        began = time.perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
 
 class Swarm:
@@ -145,7 +84,7 @@ class Swarm:
 
     def round(self, number: int) -> RoundRecord:
         """Play round `number`, counted from 1."""
-        clock = _Clock()
+        clock = Clock()
         owed = duties(self.spec, generator(self.seed, "duties", number))
         items = self._items_of_round(number, owed)
         with clock.phase("sample"):
@@ -206,7 +145,7 @@ class Swarm:
             completions: how many to draw, spread evenly over the items; items and keys are those of every other cell
                 with this seed.
         """
-        clock = _Clock()
+        clock = Clock()
         held_out, probes = _items(self.task, "test"), self._probes
         with clock.phase("evaluate"):
             rows = self._evaluated("eval", number, held_out, 0, completions, judged=not probes)
@@ -473,79 +412,9 @@ class Swarm:
         return self._prompts[item.id]
 
 
-def beacon(seed: int, number: int) -> tuple[int | str, ...]:
-    """What stands for a round's public beacon."""
-    return (seed, "train", number)
-
-
-def slot_seed(seed: int, number: int, duty: Duty, item_id: str) -> int:
-    """The seed of a slot's one honest draw."""
-    return slot_key(beacon(seed, number), duty.node, duty.position, item_id, duty.index)
-
-
-def as_offered(row: Row, seed: int | None = None) -> Offered:
-    """A recorded completion as defenses saw it, with its slot's seed where there was a beacon."""
-    return Offered(row.item_id, row.group, row.place, row.sender, row.ids, row.text, row.ended, row.reward, seed=seed)
-
-
-def remembered(rows: Sequence[Row], seed: int) -> Past:
-    """A finished round as later rounds remember it.
-
-    Args:
-        rows: of the round's pool, ordered by group and place.
-        seed: the cell's.
-    """
-    ordered = [rows[i] for i in shuffled(seed, rows[0].round, len(rows))]
-    verdicts = (Verdict(r.action, r.score, r.token_weights, r.reason) for r in ordered)  # type: ignore[arg-type]
-    return Past(rows[0].round, tuple(as_offered(row) for row in ordered), tuple(verdicts))
-
-
 @cache
 def _items(task: Task, split: Split) -> list[Item]:
     return [Item.from_row(row) for row in task.items(split)]
-
-
-def check_requirements(spec: SwarmSpec, defense: Defense) -> None:
-    """See that a swarm gives what a defense requires.
-
-    Raises:
-        SpecError: it does not.
-    """
-    given = {"homogeneous", "proofs", "judge", *({"beacon"} if spec.seeds == "beacon" else ())}
-    lacking = set(defense.requires) - given
-    if "beacon" in lacking:
-        raise SpecError(
-            f"the defense {defense.name} requires seeds from a beacon, and in this swarm every node announces its own; "
-            "set seeds: beacon, or choose a defense for announced seeds"
-        )
-    if lacking:
-        raise SpecError(
-            f"the defense {defense.name} requires {', '.join(sorted(lacking))}, which this swarm does not give"
-        )
-
-
-def drawn(attack: Attack, seed: int, spec: SwarmSpec, task: Task) -> Attack:
-    """The attack's payload of a seed.
-
-    Raises:
-        SpecError: it does not fit the swarm's topology or the task.
-    """
-    if spec.topology not in attack.threat.topologies:
-        fitting = " or ".join(sorted(attack.threat.topologies))
-        raise SpecError(f"the attack {attack.name} needs the {fitting} topology, and this swarm is {spec.topology}")
-    return drawn_for(task, attack, seed)
-
-
-def drawn_for(task: Task, attack: Attack, seed: int) -> Attack:
-    """The attack's payload of a seed, in whatever swarm.
-
-    Raises:
-        SpecError: it does not fit the task.
-    """
-    member = attack.draw(generator(seed, "payload"))
-    if not member.fits(task):
-        raise SpecError(f"the attack {attack.name} does not fit the task {task.name}; choose another task or payload")
-    return member
 
 
 def _places(items: Sequence[Item]) -> dict[str, int]:

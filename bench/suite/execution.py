@@ -22,7 +22,8 @@ from thiefbench import provenance, registry
 from thiefbench.engine import ENGINE_REVISION
 from thiefbench.engine.memory import keep_freed_memory
 from thiefbench.engine.policy import Policy
-from thiefbench.engine.swarm import RoundRecord, Swarm
+from thiefbench.engine.rounds import RoundRecord
+from thiefbench.engine.swarm import Swarm
 from thiefbench.judges import judge_identity, judge_of
 from thiefbench.suite import weights
 from thiefbench.suite.results import (

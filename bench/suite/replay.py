@@ -23,8 +23,8 @@ from thiefbench.engine.noise import generator
 from thiefbench.engine.policy import ModelError, Policy
 from thiefbench.engine.pool import Pool
 from thiefbench.engine.reading import Reading
+from thiefbench.engine.rounds import Row, as_offered, remembered, slot_seed
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.engine.swarm import Row, as_offered, remembered, slot_seed
 from thiefbench.engine.topology import duties
 from thiefbench.suite import weights
 from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Score, table_rows

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from thiefbench.engine.swarm import Row
+from thiefbench.engine.rounds import Row
 
 SCHEMA_VERSION = 1
 

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from filelock import Timeout
 
 from thiefbench import registry
+from thiefbench.engine.fitting import check_requirements, drawn
 from thiefbench.engine.policy import ModelError, check_directory
 from thiefbench.engine.spec import SpecError
-from thiefbench.engine.swarm import check_requirements, drawn
 from thiefbench.judges import check_judge
 from thiefbench.suite import weights
 from thiefbench.suite.execution import failed_record, identity, keep_weights_of, run_cell

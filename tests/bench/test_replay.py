@@ -20,8 +20,9 @@ from thiefbench.defenses.judge import Judge
 from thiefbench.defenses.logit import Logit
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Reading
+from thiefbench.engine.rounds import Row
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.engine.swarm import Row, Swarm
+from thiefbench.engine.swarm import Swarm
 from thiefbench.engine.topology import Duty
 from thiefbench.engine.transport import Received
 from thiefbench.suite.replay import Recording, Replay, ReplayError, replay

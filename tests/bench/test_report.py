@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from thiefbench import registry
+from thiefbench.engine.rounds import Row
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.engine.swarm import Row
 from thiefbench.suite.report.comparison import compare
 from thiefbench.suite.report.excerpts import mark
 from thiefbench.suite.report.lines import Line, Result

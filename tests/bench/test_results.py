@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from thiefbench.engine.swarm import Row
+from thiefbench.engine.rounds import Row
 from thiefbench.suite import results
 from thiefbench.suite.results import (
     ROWS,

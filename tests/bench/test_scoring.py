@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from tests.bench import tiny
-from thiefbench.engine.swarm import Row
-from thiefbench.suite.report import write_report
+from thiefbench.engine.rounds import Row
+from thiefbench.suite.report.page import write_report
 from thiefbench.suite.results import Point, Record, Score, Store, rows_table, table_rows
 from thiefbench.suite.scoring import (
     bootstrap_mean,

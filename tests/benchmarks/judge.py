@@ -25,9 +25,9 @@ from thiefbench.attacks.base import AttackerView, Slot
 from thiefbench.defenses.base import DefenderView, Facts, JudgeError, Offered, PolicyView
 from thiefbench.defenses.judge import Judge
 from thiefbench.engine.attacker import AttackerPolicy
+from thiefbench.engine.fitting import drawn_for
 from thiefbench.engine.noise import generator, key
 from thiefbench.engine.policy import Policy
-from thiefbench.engine.swarm import drawn_for
 from thiefbench.engine.views import DefenderJudge
 from thiefbench.judges import check_judge, judge_of
 from thiefbench.suite.scoring import wilson

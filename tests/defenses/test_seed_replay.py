@@ -19,8 +19,9 @@ from thiefbench.defenses.seed_replay import SeedReplay, cut_short
 from thiefbench.engine import reading
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Sizes
+from thiefbench.engine.rounds import Row
 from thiefbench.engine.spec import Role, SpecError, SwarmSpec
-from thiefbench.engine.swarm import Row, Swarm
+from thiefbench.engine.swarm import Swarm
 from thiefbench.tasks.base import Sampling, Task, Topology
 from thiefbench.tasks.gsm_micro import GsmMicro
 from thiefbench.zoo.models import resolve

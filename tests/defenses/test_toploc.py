@@ -17,8 +17,9 @@ from thiefbench.defenses.toploc import ENTRY, Toploc, bfloat16, chunks, committe
 from thiefbench.engine import reading
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Reading, Sizes
+from thiefbench.engine.rounds import Row
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.engine.swarm import Row, Swarm
+from thiefbench.engine.swarm import Swarm
 from thiefbench.engine.views import DefenderPolicy
 from thiefbench.tasks.base import Sampling, Task
 

@@ -11,7 +11,7 @@ import evaluate
 import numpy as np
 
 from thiefbench import registry
-from thiefbench.engine.swarm import drawn_for
+from thiefbench.engine.fitting import drawn_for
 from thiefbench.suite.scoring import mean_score
 from thiefbench.tasks.base import Completion, Item, Task
 from thiefbench.zoo.models import resolve

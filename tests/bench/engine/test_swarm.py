@@ -12,8 +12,9 @@ from thiefbench.attacks.text import Text
 from thiefbench.defenses.anchors import AcceptAll, Oracle
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, LabelledView, Past, Verdict
 from thiefbench.engine.noise import generator
+from thiefbench.engine.rounds import Row
 from thiefbench.engine.spec import LearnerSpec, Role, SpecError
-from thiefbench.engine.swarm import Row, Swarm
+from thiefbench.engine.swarm import Swarm
 from thiefbench.engine.topology import duties
 from thiefbench.tasks.base import Ask, Completion, Item, Task, Topology
 

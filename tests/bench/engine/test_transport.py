@@ -8,7 +8,8 @@ import pytest
 
 from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
 from thiefbench.engine.policy import Policy
-from thiefbench.engine.swarm import Row, Swarm
+from thiefbench.engine.rounds import Row
+from thiefbench.engine.swarm import Swarm
 from thiefbench.engine.transport import PROOF_BYTES, PROOF_BYTES_PER_TOKEN, Offer, Received, receive
 from thiefbench.tasks.base import Ask, Completion, Item
 

@@ -16,8 +16,9 @@ from thiefbench.engine.decoding import sample
 from thiefbench.engine.noise import gumbel, key
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Answer, Chunk, Reading
+from thiefbench.engine.rounds import Row
 from thiefbench.engine.stepping import PlainStepper
-from thiefbench.engine.swarm import Row, Swarm
+from thiefbench.engine.swarm import Swarm
 from thiefbench.engine.views import DefenderPolicy
 from thiefbench.tasks.base import Item, Sampling
 

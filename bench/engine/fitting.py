@@ -1,0 +1,52 @@
+"""Whether attack, defense, task and swarm go together."""
+
+from __future__ import annotations
+
+from thiefbench.attacks.base import Attack
+from thiefbench.defenses.base import Defense
+from thiefbench.engine.noise import generator
+from thiefbench.engine.spec import SpecError, SwarmSpec
+from thiefbench.tasks.base import Task
+
+
+def check_requirements(spec: SwarmSpec, defense: Defense) -> None:
+    """See that a swarm gives what a defense requires.
+
+    Raises:
+        SpecError: it does not.
+    """
+    given = {"homogeneous", "proofs", "judge", *({"beacon"} if spec.seeds == "beacon" else ())}
+    lacking = set(defense.requires) - given
+    if "beacon" in lacking:
+        raise SpecError(
+            f"the defense {defense.name} requires seeds from a beacon, and in this swarm every node announces its own; "
+            "set seeds: beacon, or choose a defense for announced seeds"
+        )
+    if lacking:
+        raise SpecError(
+            f"the defense {defense.name} requires {', '.join(sorted(lacking))}, which this swarm does not give"
+        )
+
+
+def drawn(attack: Attack, seed: int, spec: SwarmSpec, task: Task) -> Attack:
+    """The attack's payload of a seed.
+
+    Raises:
+        SpecError: it does not fit the swarm's topology or the task.
+    """
+    if spec.topology not in attack.threat.topologies:
+        fitting = " or ".join(sorted(attack.threat.topologies))
+        raise SpecError(f"the attack {attack.name} needs the {fitting} topology, and this swarm is {spec.topology}")
+    return drawn_for(task, attack, seed)
+
+
+def drawn_for(task: Task, attack: Attack, seed: int) -> Attack:
+    """The attack's payload of a seed, in whatever swarm.
+
+    Raises:
+        SpecError: it does not fit the task.
+    """
+    member = attack.draw(generator(seed, "payload"))
+    if not member.fits(task):
+        raise SpecError(f"the attack {attack.name} does not fit the task {task.name}; choose another task or payload")
+    return member
