@@ -45,18 +45,21 @@ def sample(
         Completions in the order of `rows`. The noise depends on nothing but the keys; logits depend on the batch in
         their last bits, so two batch plans agree up to near-ties.
     """
-    made: list[Completion] = []
+    order = list(range(len(rows)))
+    if prefix is None:  # prompts of similar length are run together: less padding
+        order.sort(key=lambda i: (len(prompts[rows[i]]), rows[i]))
+    made: dict[int, Completion] = {}
     for start in range(0, len(rows), MOST_ROWS):
-        part = slice(start, start + MOST_ROWS)
-        if prefix is None:
-            used = sorted(set(rows[part]))
-            place = {prompt: i for i, prompt in enumerate(used)}
+        part = order[start : start + MOST_ROWS]
+        used, own = list(range(len(prompts))), prefix
+        if own is None:
+            used = list(dict.fromkeys(rows[i] for i in part))
             with torch.inference_mode():
                 own = policy.prefill([prompts[prompt] for prompt in used])
-            made += _decode(policy, own, [place[row] for row in rows[part]], keys[part], sampling, logprobs)
-        else:
-            made += _decode(policy, prefix, rows[part], keys[part], sampling, logprobs)
-    return made
+        place = {prompt: i for i, prompt in enumerate(used)}
+        done = _decode(policy, own, [place[rows[i]] for i in part], [keys[i] for i in part], sampling, logprobs)
+        made |= dict(zip(part, done, strict=True))
+    return [made[i] for i in range(len(rows))]
 
 
 @torch.inference_mode()

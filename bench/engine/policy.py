@@ -30,6 +30,10 @@ class ModelError(Exception):
     """A model cannot be loaded or used. One sentence for the user."""
 
 
+# Prompt tokens, padding included, that are run at once: few enough to stay in a processor's cache, or to fill a device.
+PREFILL_TOKENS = {"cpu": 2048, "cuda": 32768}
+
+
 @dataclass(frozen=True)
 class Prefix:
     """Prompts after one forward pass, left-padded.
@@ -71,6 +75,10 @@ class Prefix:
 
     def _tensors(self) -> list[torch.Tensor]:
         return [*self.keys, *self.values, self.last]
+
+
+def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 class _Recorder:
@@ -220,9 +228,15 @@ class Policy:
         causal = torch.ones(width, width, dtype=torch.bool).tril()
         # A padded position sees only itself: an all-masked row would be NaN and poison gradients.
         visible = (causal & mask[:, None, :]) | torch.eye(width, dtype=torch.bool)
-        cache = _Recorder()
-        hidden = self.forward(ids, positions, visible[:, None], cache)
-        return Prefix(cache.keys, cache.values, hidden[:, -1], mask.to(self.device), lengths.to(self.device))
+        caches, last = [], []
+        rows = max(1, PREFILL_TOKENS["cpu" if self.device.type == "cpu" else "cuda"] // width)
+        for start in range(0, len(prompts), rows):
+            part, cache = slice(start, start + rows), _Recorder()
+            last.append(self.forward(ids[part], positions[part], visible[part, None], cache)[:, -1])
+            caches.append(cache)
+        keys = [_joined(layer) for layer in zip(*(cache.keys for cache in caches), strict=True)]
+        values = [_joined(layer) for layer in zip(*(cache.values for cache in caches), strict=True)]
+        return Prefix(keys, values, _joined(last), mask.to(self.device), lengths.to(self.device))
 
     def extend(self, prefix: Prefix, prompt: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Hidden states that predict each target token.

@@ -21,6 +21,7 @@ from thiefbench.zoo.models import resolve
 GOLDEN = {
     1: "67fbfd1ca7953f7b67410b70a5d6ec82ed0ce9c1de28497719d46a9124b2c3bf",
     2: "67fbfd1ca7953f7b67410b70a5d6ec82ed0ce9c1de28497719d46a9124b2c3bf",
+    3: "67fbfd1ca7953f7b67410b70a5d6ec82ed0ce9c1de28497719d46a9124b2c3bf",
 }
 
 

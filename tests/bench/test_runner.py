@@ -21,6 +21,7 @@ from tests.bench.tiny import PLUGINS, Attacked, Watcher, cells, run, same, suite
 from thiefbench import registry
 from thiefbench.engine import swarm as engine
 from thiefbench.engine.policy import ModelError
+from thiefbench.engine.rounds import RoundRecord
 from thiefbench.engine.spec import LearnerSpec, SpecError
 from thiefbench.suite import execution
 from thiefbench.suite.execution import failed_record, identity
@@ -83,6 +84,26 @@ def test_a_failure_is_identified_like_a_success(whole: Path) -> None:
     failed, finished = failed_record(cell, identity(cell), RuntimeError("no luck")), found(whole)
     for name in ("cell_id", "cell", "identity"):
         assert getattr(failed, name) == getattr(finished, name), f"{name} says which cell it is, however it ended"
+
+
+def test_the_start_is_evaluated_once_for_cells_that_differ_in_what_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    evaluate = engine.Swarm.evaluate
+
+    def counting(swarm: engine.Swarm, number: int, completions: int) -> RoundRecord:
+        asked.append((number, swarm.seed))
+        return evaluate(swarm, number, completions)
+
+    monkeypatch.setattr(engine.Swarm, "evaluate", counting)
+    monkeypatch.setattr(execution, "_started", {})
+    records = run(suite("none", "logit", seeds=(0, 1)), tmp_path)
+    assert len(records) == 6, "no attack, undefended and defended, at two seeds"
+    assert [each for each in asked if each[0] == 0] == [(0, 0), (0, 1)], "once for a seed's three cells"
+    for seed in (0, 1):
+        starts = {record.curves["eval_reward"][0] for record in records if record.cell["seed"] == seed}
+        assert len(starts) == 1, "cells of one seed start from the same measurement"
 
 
 def test_a_cell_more_leaves_the_others_cached(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from thiefbench.engine import policy as policy_module
 from thiefbench.engine.policy import ModelError, Policy
 
 
@@ -115,3 +116,17 @@ def assert_one_sentence(source: Path, holds: str) -> None:
     assert holds in message
     assert str(source) in message, "an error names the directory it is about"
     assert "\n" not in message, f"a user error is one sentence, not {message!r}"
+
+
+def test_prompts_run_in_parts_are_those_run_at_once(
+    load_policy: Callable[..., Policy], prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = load_policy()
+    whole = policy.prefill(prompts)
+    monkeypatch.setattr(policy_module, "PREFILL_TOKENS", {"cpu": 3 * max(map(len, prompts))})
+    parts = policy.prefill(prompts)
+    for one, other in zip(
+        (*whole.keys, *whole.values, whole.last), (*parts.keys, *parts.values, parts.last), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+    assert torch.equal(whole.mask, parts.mask)
