@@ -126,7 +126,7 @@ class Recording:
             SwarmSpec(**{name: swarm[name] for name in ("topology", "nodes", "malicious", "prompts", "group")}),
             generator(self.seed, "duties", number),
         )
-        if swarm["seeds"] == "announced":
+        if swarm.get("seeds") == "announced":
             return [None] * len(owed)
         return [slot_seed(self.seed, number, duty, items[duty.group].id) for duty in owed]
 
