@@ -139,7 +139,11 @@ def make(kind: Kind, spec: str) -> Any:
         SpecStringError: see `parse` and `find`, or the arguments are not the constructor's, or it refuses their values.
     """
     if len(several := parts(kind, spec)) > 1:
-        return Composed([make(kind, part) for part in several])
+        each = [make(kind, part) for part in several]
+        try:
+            return Composed(each)
+        except ValueError as error:
+            raise SpecStringError(f"{kind} {spec}: {error}") from error
     parsed = parse(kind, spec)
     made = find(kind, parsed.target)
     try:

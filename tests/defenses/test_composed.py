@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 from tests.defenses.pools import offer, view
@@ -154,6 +155,8 @@ def test_a_user_s_part_counts_in_the_source_hash(tmp_path: Path) -> None:
         ("defense", "logit+rndom", "there is no defense named 'rndom'; did you mean random"),
         ("defense", "logit+random(rate=3)", "random: rate must lie in [0, 1], got 3"),
         ("defense", "logit+random(", "malformed defense spec"),
+        ("defense", "toploc+toploc(mean=1.0)", "one part at most can require proofs"),
+        ("defense", "judge+judge(model='other')", "parts that ask a judge must ask the same one"),
     ],
 )
 def test_mistakes_are_one_sentence(kind: registry.Kind, spec: str, told: str) -> None:
@@ -161,3 +164,11 @@ def test_mistakes_are_one_sentence(kind: registry.Kind, spec: str, told: str) ->
         registry.make(kind, spec)
     assert told in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_what_a_part_needs_from_senders_and_judges_the_whole_needs() -> None:
+    made = registry.make("defense", "logit+toploc+judge")
+    assert {"homogeneous", "proofs", "judge"} <= made.requires
+    assert made.judge == registry.make("defense", "judge").judge
+    states = np.random.default_rng(0).normal(size=(40, 32)).astype(np.float32)
+    assert made.prove(states) == registry.make("defense", "toploc").prove(states), "the one part's proof travels"
