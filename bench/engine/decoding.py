@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 
@@ -149,10 +150,17 @@ def _largest(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tens
     return kept, columns.gather(1, place)
 
 
+@cache
+def _numbers(count: int) -> tuple[int, ...]:
+    return tuple(range(count))
+
+
 def _completions(
     policy: Policy, tokens: torch.Tensor, lengths: torch.Tensor, logprobs: torch.Tensor | None
 ) -> list[Completion]:
-    rows = [row[:length] for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]
+    # One int object per token, not per occurrence: a run's history holds millions of ids.
+    own = _numbers(policy.vocabulary)
+    rows = [[own[i] for i in row[:length]] for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]
     ended = [row[-1] == policy.eos for row in rows]
     ids = [tuple(row[:-1] if end else row) for row, end in zip(rows, ended, strict=True)]
     scores = [None] * len(rows) if logprobs is None else [
