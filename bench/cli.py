@@ -54,6 +54,13 @@ class Topologies(StrEnum):
 
 SpecList = list[str]
 StoreOption = Annotated[Path | None, typer.Option(help="Where records are kept. Default: runs/SUITE.")]
+ModelOption = Annotated[str | None, typer.Option(help="Built-in model, local directory or hub name.")]
+SeedsOption = Annotated[int | None, typer.Option(min=1, help="How many seeds, counted from 0.")]
+DeviceOption = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
+DtypeOption = Annotated[str, typer.Option(help="float32 or bfloat16.")]
+ThreadsOption = Annotated[
+    int | None, typer.Option(min=1, help="CPU threads; part of a cell's identity. Default: up to 4.")
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -73,16 +80,14 @@ def run(
         SpecList | None, typer.Option(help="Attack to run instead of the suite's; repeat for several.")
     ] = None,
     task: Annotated[str | None, typer.Option(help="Task to run instead of the suite's.")] = None,
-    model: Annotated[str | None, typer.Option(help="Built-in model, local directory or hub name.")] = None,
+    model: ModelOption = None,
     topology: Annotated[Topologies | None, typer.Option(help="Topology to run instead of the suite's.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds, counted from 0.")] = None,
+    seeds: SeedsOption = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to run instead of the suite's.")] = None,
     store: StoreOption = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads; part of a cell's identity. Default: up to 4.")
-    ] = None,
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "float32",
+    threads: ThreadsOption = None,
 ) -> None:
     """Run what is missing of a suite; stop it at any time and run it again to go on."""
     from thiefbench.progress import watch
@@ -92,7 +97,7 @@ def run(
     from thiefbench.suite.scenario import load_suite
 
     chosen = _overridden(load_suite(suite), defense, attack, task, model, topology, seeds, rounds)
-    cells = chosen.cells(_device(device), _dtype(dtype), threads or min(4, len(os.sched_getaffinity(0))))
+    cells = chosen.cells(*_numerics(device, dtype, threads))
     kept = Store(store or Path("runs") / chosen.name)
     with _stoppable(), watch(err) as listener:
         records = run_suite(chosen, cells, kept, listener)
@@ -111,17 +116,15 @@ def matrix(
     attack: Annotated[
         SpecList | None, typer.Option(help="Attack to run instead of the suites'; repeat for several.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Built-in model, local directory or hub name.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds, counted from 0.")] = None,
+    model: ModelOption = None,
+    seeds: SeedsOption = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to run instead of the suites'.")] = None,
     store: Annotated[
         Path | None, typer.Option(help="Where records are kept. Default: runs/SUITE, of several suites runs/matrix.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads; part of a cell's identity. Default: up to 4.")
-    ] = None,
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "float32",
+    threads: ThreadsOption = None,
 ) -> None:
     """Let every defense judge every attack: run undefended swarms where missing, replay all defenses on their pools."""
     from thiefbench.progress import bar, watch
@@ -143,7 +146,7 @@ def matrix(
     chosen = undefended(
         [_overridden(load_suite(name), None, attack, None, model, None, seeds, rounds) for name in suite]
     )
-    numerics = (_device(device), _dtype(dtype), threads or min(4, len(os.sched_getaffinity(0))))
+    numerics = _numerics(device, dtype, threads)
     asked = [(each, wanted(each.cells(*numerics))) for each in chosen]
     kept = Store(store or Path("runs") / (chosen[0].name if len(chosen) == 1 else "matrix"))
     for reason in left_out:
@@ -331,6 +334,11 @@ def _overridden(
     if defense:  # which defenses meet the suite is what a user decides: no modification
         changed = replace(changed, defenses=tuple(dict.fromkeys(("none", *defense))))
     return changed
+
+
+def _numerics(device: str, dtype: str, threads: int | None) -> tuple[str, Literal["float32", "bfloat16"], int]:
+    """What of a cell's identity the command line decides, checked."""
+    return _device(device), _dtype(dtype), threads or min(4, len(os.sched_getaffinity(0)))
 
 
 def _device(device: str) -> str:

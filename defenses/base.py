@@ -78,6 +78,11 @@ class Offered:
     seed: int | None = None
     proof: bytes | None = None
 
+    @property
+    def length(self) -> int:
+        """Its tokens, EOS included when it ended."""
+        return len(self.ids) + self.ended
+
 
 @dataclass(frozen=True)
 class Facts:

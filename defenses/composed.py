@@ -7,7 +7,7 @@ from dataclasses import fields
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from thiefbench.defenses.base import DefenderView, Defense, JudgeSpec, Offered, Requirement, Verdict
+from thiefbench.defenses.base import DefenderView, Defense, JudgeSpec, Requirement, Verdict
 
 if TYPE_CHECKING:  # as in `defenses/base.py`
     import numpy as np
@@ -92,14 +92,10 @@ def _asked(part: Defense, view: DefenderView) -> list[Verdict]:
     for offered, verdict in zip(view.completions, verdicts, strict=True):
         if not isinstance(verdict, Verdict):
             raise RuntimeError(f"{part.name}: {verdict!r} is no Verdict")
-        if verdict.token_weights is not None and len(verdict.token_weights) != _tokens(offered):
+        if verdict.token_weights is not None and len(verdict.token_weights) != offered.length:
             given = len(verdict.token_weights)
-            raise RuntimeError(f"{part.name}: {given} token weights for {_tokens(offered)} tokens (EOS included)")
+            raise RuntimeError(f"{part.name}: {given} token weights for {offered.length} tokens (EOS included)")
     return verdicts
-
-
-def _tokens(offered: Offered) -> int:
-    return len(offered.ids) + offered.ended
 
 
 def _joined(names: Sequence[str], verdicts: Sequence[Verdict]) -> Verdict:

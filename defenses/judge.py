@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 
 from thiefbench.defenses.base import (
     ACCEPT,
-    Action,
     DefenderView,
     Defense,
     JudgeError,
@@ -27,6 +26,7 @@ from thiefbench.defenses.base import (
     Requirement,
     Verdict,
 )
+from thiefbench.defenses.rejection import Reject, checked
 from thiefbench.tasks.base import Message, Sampling
 from thiefbench.tasks.rewards import MAX_COMPLETION
 
@@ -110,13 +110,11 @@ class Judging(Defense):
     it. The score is the share of votes against.
     """
 
-    def __init__(self, criticism: bool, votes: int, reject: Action, max_new_tokens: int) -> None:
+    def __init__(self, criticism: bool, votes: int, reject: Reject, max_new_tokens: int) -> None:
         if votes < 1 or max_new_tokens < 1:
             raise ValueError(f"{self.name}: votes and max_new_tokens must be at least 1")
-        if reject not in ("zero", "drop"):
-            raise ValueError(f'{self.name}: reject must be "zero" or "drop", not {reject!r}')
         self.criticism, self.votes, self.max_new_tokens = criticism, votes, max_new_tokens
-        self.rejected: Action = reject
+        self.rejected: Reject = checked(self.name, reject)
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """A verdict on every rewarded completion; equal completions of one question are asked about once.
@@ -186,7 +184,7 @@ class Judge(Judging):
         endpoint: str | None = None,
         criticism: bool = True,
         votes: int = 1,
-        reject: Action = "zero",
+        reject: Reject = "zero",
         temperature: float = 0.6,
         top_k: int = 10,
         top_p: float = 0.9,
@@ -228,7 +226,7 @@ class SelfJudge(Judging):
     name: ClassVar[str] = "self_judge"
 
     def __init__(
-        self, criticism: bool = True, votes: int = 1, reject: Action = "zero", max_new_tokens: int = 256
+        self, criticism: bool = True, votes: int = 1, reject: Reject = "zero", max_new_tokens: int = 256
     ) -> None:
         super().__init__(criticism, votes, reject, max_new_tokens)
 

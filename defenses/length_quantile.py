@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from thiefbench.defenses.base import DefenderView, Defense, Offered, Past, Verdict
 from thiefbench.defenses.reference import others_quantile
-from thiefbench.defenses.rejection import Objection, Reject, checked, judged, length
+from thiefbench.defenses.rejection import Objection, Reject, checked, judged
 
 
 class LengthQuantile(Defense):
@@ -54,15 +54,15 @@ class LengthQuantile(Defense):
         found = {}
         for place, offered in rewarded.items():
             cap = caps.get(offered.sender)
-            if cap is not None and length(offered) > cap:
-                found[place] = Objection(length(offered) / cap, f"longer than {cap:.0f} tokens")
+            if cap is not None and offered.length > cap:
+                found[place] = Objection(offered.length / cap, f"longer than {cap:.0f} tokens")
         return judged(view, found, self.reject)
 
     def _caps(self, known: Sequence[Offered], view: DefenderView) -> dict[str, float]:
         """A cap for every sender of the pool that has others to compare with."""
         lengths: dict[str, list[float]] = {offered.sender: [] for offered in view.completions}
         for offered in known:
-            lengths.setdefault(offered.sender, []).append(length(offered))
+            lengths.setdefault(offered.sender, []).append(offered.length)
         return others_quantile(lengths, self.quantile, "higher")
 
 

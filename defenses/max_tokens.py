@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from thiefbench.defenses.base import DefenderView, Defense, Verdict
-from thiefbench.defenses.rejection import Objection, Reject, checked, judged, length
+from thiefbench.defenses.rejection import Objection, Reject, checked, judged
 
 
 class MaxTokens(Defense):
@@ -30,7 +30,7 @@ class MaxTokens(Defense):
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """Reject every longer completion; the score is its length over the limit."""
-        lengths = [length(offered) for offered in view.completions]
+        lengths = [offered.length for offered in view.completions]
         reason = f"longer than {self.limit} tokens"
         found = {i: Objection(tokens / self.limit, reason) for i, tokens in enumerate(lengths) if tokens > self.limit}
         return judged(view, found, self.reject)

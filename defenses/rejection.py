@@ -84,6 +84,6 @@ def touching(spans: NDArray[np.int64], ranges: Sequence[Range]) -> NDArray[np.bo
     return found
 
 
-def length(offered: Offered) -> int:
-    """Tokens of a completion, EOS included."""
-    return len(offered.ids) + offered.ended
+def cut_short(offered: Offered, limit: int) -> bool:
+    """Whether a completion stops where no sampler stops: without EOS and below the length limit."""
+    return not offered.ended and len(offered.ids) < limit

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import binom
 
-from thiefbench.defenses.base import DefenderView, Defense, Requirement, Verdict
+from thiefbench.defenses.base import DefenderView, Defense, JudgeSpec, Requirement, Verdict
 from thiefbench.defenses.reference import weighted_median
 
 LEAST_REJECTED = 3
@@ -50,6 +52,15 @@ class Reputation(Defense):
     def sees_labels(self) -> bool:  # type: ignore[override]  # as requires
         """Whether the inner defense does."""
         return self.defense.sees_labels
+
+    @property
+    def judge(self) -> JudgeSpec | None:  # type: ignore[override]  # as requires
+        """Whom the inner defense asks."""
+        return self.defense.judge
+
+    def prove(self, states: NDArray[np.float32]) -> bytes:
+        """As the inner defense."""
+        return self.defense.prove(states)
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """The inner verdicts, and "drop" for every completion of a bad sender; the score is the rounds left."""

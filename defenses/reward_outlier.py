@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thiefbench.defenses.base import DefenderView, Defense, Verdict
-from thiefbench.defenses.rejection import Objection, Reject, checked, judged, length
+from thiefbench.defenses.rejection import Objection, Reject, checked, judged
 
 NOTHING = 1e-9
 
@@ -46,7 +46,7 @@ class RewardOutlier(Defense):
             groups.setdefault(offered.group, []).append(place)
         found = {}
         for places in groups.values():
-            features = np.array([_features(view.completions[place].reward, length(view.completions[place]))
+            features = np.array([_features(view.completions[place].reward, view.completions[place].length)
                                  for place in places])  # fmt: skip
             scores = krum(features, self.share)
             median = max(float(np.median(scores)), NOTHING)

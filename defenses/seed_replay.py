@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from thiefbench.defenses.base import ACCEPT, Action, DefenderView, Defense, Offered, Requirement, Verdict
+from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Requirement, Verdict
+from thiefbench.defenses.rejection import Reject, checked, cut_short
 
 
 class SeedReplay(Defense):
@@ -33,11 +34,11 @@ class SeedReplay(Defense):
     name: ClassVar[str] = "seed_replay"
 
     def __init__(
-        self, reject: Action = "drop", tolerance: float | None = None, allowed: int = 0, announced: bool = False
+        self, reject: Reject = "drop", tolerance: float | None = None, allowed: int = 0, announced: bool = False
     ) -> None:
         if allowed < 0 or (tolerance is not None and tolerance < 0):
             raise ValueError("seed_replay: allowed and tolerance must be at least 0")
-        self.reject: Action = reject
+        self.reject: Reject = checked(self.name, reject)
         self.tolerance, self.allowed, self.announced = tolerance, allowed, announced
 
     @property
@@ -59,8 +60,3 @@ class SeedReplay(Defense):
             return ACCEPT
         reason = f"{others} tokens that its seed does not draw" + ", stops without EOS below the limit" * cut
         return Verdict(self.reject, float(others + cut), reason=reason)
-
-
-def cut_short(offered: Offered, limit: int) -> bool:
-    """Whether a completion stops where no sampler stops: without EOS and below the length limit."""
-    return not offered.ended and len(offered.ids) < limit

@@ -7,7 +7,7 @@ from math import exp
 from typing import ClassVar
 
 from thiefbench.defenses.base import DefenderView, Defense, Requirement, Verdict
-from thiefbench.defenses.rejection import Objection, Reject, checked, judged, length
+from thiefbench.defenses.rejection import Objection, Reject, checked, cut_short, judged
 
 
 class Termination(Defense):
@@ -40,6 +40,6 @@ class Termination(Defense):
                 probability = exp(float(logprobs[-1]))
                 if probability <= self.minimum:
                     found[place] = Objection(1 - probability, f"ends where EOS has probability {probability:.2g}")
-            elif length(offered) < view.sampling.max_new_tokens:
+            elif cut_short(offered, view.sampling.max_new_tokens):
                 found[place] = Objection(1.0, "stops without EOS before the length limit")
         return judged(view, found, self.reject)

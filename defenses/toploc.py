@@ -9,7 +9,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from thiefbench.defenses.base import ACCEPT, Action, DefenderView, Defense, Requirement, Verdict
+from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Requirement, Verdict
+from thiefbench.defenses.rejection import Reject, checked
 
 CHUNK, LARGEST = 32, 128
 """Tokens that one commitment stands for, and how many of their elements it holds; a quarter of them where fewer."""
@@ -45,11 +46,11 @@ class Toploc(Defense):
     requires: ClassVar[frozenset[Requirement]] = frozenset({"homogeneous", "proofs"})
 
     def __init__(
-        self, reject: Action = "drop", exponents: float = 0.1, mean: float = 0.25, median: float = 0.5
+        self, reject: Reject = "drop", exponents: float = 0.1, mean: float = 0.25, median: float = 0.5
     ) -> None:
         if not 0 <= exponents <= 1 or mean < 0 or median < 0:
             raise ValueError("toploc: exponents is a share in [0, 1], and mean and median are at least 0")
-        self.reject: Action = reject
+        self.reject: Reject = checked(self.name, reject)
         self.exponents, self.mean, self.median = exponents, mean, median
 
     def prove(self, states: NDArray[np.float32]) -> bytes:

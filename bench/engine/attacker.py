@@ -78,9 +78,10 @@ class AttackerPolicy:
 
     def sample_seeded(self, items: Sequence[Item], seeds: Sequence[int]) -> list[Completion]:
         """The draw of each item with its seed, by the sampler of the honest nodes."""
-        prompts = {item.id: self._prompt(item) for item in items}
-        rows = [list(prompts).index(item.id) for item in items]
-        return sample(self._policy, list(prompts.values()), rows, seeds, self._sampling)
+        distinct = {item.id: item for item in items}
+        place = {item_id: i for i, item_id in enumerate(distinct)}
+        prompts = [self._prompt(item) for item in distinct.values()]
+        return sample(self._policy, prompts, [place[item.id] for item in items], seeds, self._sampling)
 
     def in_support(self, items: Sequence[Item], ids: Sequence[Sequence[int]]) -> list[list[bool]]:
         """Whether each token could have been drawn, as the defenders measure it."""

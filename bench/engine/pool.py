@@ -101,10 +101,11 @@ def _check_verdict(verdict: object, completion: Offered, defense: str) -> None:
     """Raise ValueError where a defense answered something that is not a verdict on this completion."""
     if not isinstance(verdict, Verdict) or verdict.action not in get_args(Action):
         raise ValueError(f"the defense {defense} gave {verdict!r}; a verdict's action is accept, zero or drop")
-    tokens = len(completion.ids) + completion.ended
     weights = verdict.token_weights
-    if weights is not None and (len(weights) != tokens or not all(math.isfinite(weight) for weight in weights)):
+    if weights is not None and (
+        len(weights) != completion.length or not all(math.isfinite(weight) for weight in weights)
+    ):
         raise ValueError(
-            f"the defense {defense} gave {len(weights)} token weights for {tokens} tokens (EOS included); "
+            f"the defense {defense} gave {len(weights)} token weights for {completion.length} tokens (EOS included); "
             "it gives one finite number per token"
         )

@@ -94,13 +94,18 @@ class Row:
 
     @property
     def anchor(self) -> str:
-        """Which anchor it is; empty for a submission, as a composition that an anchor takes part in is one."""
-        try:
-            spec = ast.parse(self.defense, mode="eval").body
-        except SyntaxError:  # a file's class
-            return ""
-        named = spec.func if isinstance(spec, ast.Call) else spec
-        return named.id if isinstance(named, ast.Name) and named.id in ANCHORS else ""
+        """Which anchor it is; empty for a submission."""
+        return anchor_of(self.defense)
+
+
+def anchor_of(defense: str) -> str:
+    """Which anchor a spec string names; empty for any other, also for a composition that an anchor takes part in."""
+    try:
+        spec = ast.parse(defense, mode="eval").body
+    except SyntaxError:  # a file's class
+        return ""
+    named = spec.func if isinstance(spec, ast.Call) else spec
+    return named.id if isinstance(named, ast.Name) and named.id in ANCHORS else ""
 
 
 @dataclass(frozen=True)

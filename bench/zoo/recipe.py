@@ -64,7 +64,9 @@ class Recipe:
 RECIPES = {
     "micro-math": Recipe(),
     "micro-code": Recipe(name="micro-code", corpus=CodeCorpus(), texts=200_000, threads=1),
-    "micro-judge": Recipe(name="micro-judge", corpus=JudgeCorpus(), texts=80_000, hidden=160, heads=5, feedforward=448),
+    "micro-judge": Recipe(
+        name="micro-judge", corpus=JudgeCorpus(), texts=80_000, hidden=160, heads=5, feedforward=448, threads=1
+    ),
 }
 
 

@@ -212,6 +212,13 @@ def test_the_worst_case_names_its_attack() -> None:
     assert row.milliseconds == 0.5
 
 
+def test_a_composition_has_a_row_and_is_no_anchor(tmp_path: Path, asked: Suite) -> None:
+    rates = {"none": (0.0,), "logit+similarity": (1.0,), "blacklist+random(rate=0.5)": (0.2,)}
+    html = write_matrix(Store(tmp_path), made(rates), [asked]).read_text(encoding="utf-8")
+    assert "logit+similarity" in html
+    assert "1 of 2" in html, "a composition counts in the headline, an anchor does not"
+
+
 def test_headings_are_short_and_apart() -> None:
     specs = ("text", "text(position='end')", "some/file.py:Mine(x=1)", "text(position='middle')")
     columns = [Column("s-v1", attack) for attack in specs]

@@ -73,8 +73,8 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
     return {
         "text": [cell(PAPER, seed=seed) for seed in seeds] + [cell(PAPER, role) for role in ("control", "placebo")],
         "text_family": [cell("text", seed=seed, rounds=120) for seed in seeds],
-        "dos": [cell(dos, role, seed, 80, **upright) for seed in seeds for role in ("control", "attack")]
-        + [cell(dos, "placebo", rounds=80, **upright)],
+        "dos": [cell(dos, role, seed, **upright) for seed in seeds for role in ("control", "attack")]
+        + [cell(dos, "placebo", **upright)],
         "math": [cell(math, seed=seed, rounds=60, **upright) for seed in seeds]
         + [cell(math, "placebo", rounds=60, **upright)],
         "code": [
@@ -82,23 +82,27 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
             *(cell("code_injection", seed=seed) for seed in seeds),
         ],
         "code_paper": [cell(CALC, seed=seed) for seed in seeds],
+        "code_gibberish": [
+            cell("varied(attack='code_injection', gibberish=0.34)", rounds=60, final=1024),
+            cell(half("code_injection"), rounds=60, final=1024, **upright),
+        ],
         "shares_text": [cell(PAPER, nodes=m, malicious=f, final=1024) for m, f in ((4, 2), (6, 1), (12, 1))],
         "shares_math": [
             cell(math, rounds=60, nodes=m, malicious=f, final=1024, **upright) for m, f in ((4, 2), (8, 1), (16, 1))
         ],
-        "kl": [cell(PAPER, role, kl=kl, final=1024) for kl in (0.01, 0.1) for role in ("attack", "control")],
+        "kl": [cell(PAPER, role, rounds=60, kl=kl, final=1024) for kl in (0.01, 0.1) for role in ("attack", "control")],
         "no_oracle": [
             cell(f"varied(attack={PAPER!r}, oracle=False)", final=1024),
             cell(f"varied(attack={EQUATION!r}, gibberish=0.5, oracle=False)", rounds=60, final=1024, **upright),
         ],
         "topologies": [
             cell(half(PAPER), final=1024, **upright),
-            cell(half("code_injection"), final=1024, **upright),
             *(cell("dos", role, rounds=80, final=1024) for role in ("control", "attack")),
         ],
         "stop": [cell(f"varied(attack={PAPER!r}, stop=60)", rounds=140, final=1024)],
         "adaptive": [
-            cell(attack, defense=defense, final=1024)
+            cell(attack, seed=seed, rounds=60, defense=defense, final=1024)
+            for seed in seeds
             for defense, attacks in {
                 LOGIT: (PAPER, f"adaptive(attack={PAPER!r}, mode='logit')"),
                 "blacklist": (PAPER, f"adaptive(attack={PAPER!r})"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from thiefbench.defenses.base import DefenderView, Facts, Offered, Past, Verdict
+from thiefbench.defenses.base import DefenderView, Defense, Facts, Offered, Past, Verdict
 from thiefbench.tasks.base import Sampling
 
 _TOKEN = re.compile(r"\s*\S+|\s+$")
@@ -86,3 +86,15 @@ def masked(offered: Offered, verdict: Verdict) -> str:
     pairs = zip([*tokens(offered.text), "<eos>"], verdict.token_weights, strict=False)
     assert set(verdict.token_weights) <= {0.0, 1.0}
     return "".join(token for token, weight in pairs if weight == 0).strip()
+
+
+class Watched(Defense):
+    """Goes before a defense in a class's bases, and keeps every view that it was shown."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.views: list[DefenderView] = []
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        self.views.append(view)
+        return super().inspect(view)

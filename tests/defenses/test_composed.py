@@ -155,6 +155,8 @@ def test_a_user_s_part_counts_in_the_source_hash(tmp_path: Path) -> None:
         ("defense", "logit+rndom", "there is no defense named 'rndom'; did you mean random"),
         ("defense", "logit+random(rate=3)", "random: rate must lie in [0, 1], got 3"),
         ("defense", "logit+random(", "malformed defense spec"),
+        ("defense", "seed_replay(reject='accept')", "seed_replay: reject must be one of zero, drop, not 'accept'"),
+        ("defense", "toploc(reject='accept')", "toploc: reject must be one of zero, drop, not 'accept'"),
         ("defense", "toploc+toploc(mean=1.0)", "one part at most can require proofs"),
         ("defense", "judge+judge(model='other')", "parts that ask a judge must ask the same one"),
     ],

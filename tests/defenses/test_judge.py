@@ -259,7 +259,7 @@ def test_who_is_asked_is_named_by_the_defense() -> None:
         ("judge(endpoint='http://user:key@host/v1')", "OPENAI_API_KEY"),
         ("judge(endpoint='http://host/v1?key=1')", "OPENAI_API_KEY"),
         ("judge(votes=0)", "at least 1"),
-        ("judge(reject='accept')", '"zero" or "drop"'),
+        ("judge(reject='accept')", "reject must be one of zero, drop"),
         ("judge(temperature=0.0)", "temperature must be above 0"),
         ("self_judge(max_new_tokens=0)", "at least 1"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from tests.defenses.pools import actions, offer, view
@@ -107,3 +108,12 @@ def test_the_inner_defense_is_a_spec_string() -> None:
         assert told in str(error.value)
     with pytest.raises(TypeError, match=r"thiefbench.registry.make makes one of 'logit'"):
         Reputation("logit")
+
+
+def test_it_hands_on_what_the_inner_defense_needs() -> None:
+    asking = registry.make("defense", "reputation(defense='judge')")
+    assert "judge" in asking.requires
+    assert asking.judge == registry.make("defense", "judge").judge
+    states = np.random.default_rng(0).normal(size=(40, 32)).astype(np.float32)
+    proving = registry.make("defense", "reputation(defense='toploc')")
+    assert proving.prove(states) == registry.make("defense", "toploc").prove(states)

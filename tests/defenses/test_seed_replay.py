@@ -8,14 +8,16 @@ from typing import Any, ClassVar, get_args
 
 import pytest
 
+from tests.defenses.pools import Watched
 from thiefbench.attacks.base import Attack, AttackerView, AttackSpec, Poison, ThreatModel
 from thiefbench.attacks.dos import Dos
 from thiefbench.attacks.equations import Equations
 from thiefbench.attacks.item_grind import ItemGrind
 from thiefbench.attacks.seed_grind import SeedGrind
 from thiefbench.attacks.text import Text
-from thiefbench.defenses.base import DefenderView, Offered, Verdict
-from thiefbench.defenses.seed_replay import SeedReplay, cut_short
+from thiefbench.defenses.base import Offered
+from thiefbench.defenses.rejection import cut_short
+from thiefbench.defenses.seed_replay import SeedReplay
 from thiefbench.engine import reading
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Sizes
@@ -30,16 +32,8 @@ topologies = pytest.mark.parametrize("topology", get_args(Topology))
 Build = Callable[..., Swarm]
 
 
-class Watching(SeedReplay):
+class Watching(Watched, SeedReplay):
     """The defense, and what it was shown."""
-
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self.views: list[DefenderView] = []
-
-    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        self.views.append(view)
-        return super().inspect(view)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.defenses.pools import Watched
 from thiefbench.attacks.text import Text
 from thiefbench.defenses.anchors import AcceptAll
 from thiefbench.defenses.base import DefenderView, Verdict
@@ -26,16 +27,8 @@ from thiefbench.tasks.base import Sampling, Task
 SAMPLING = Sampling(top_k=40, max_new_tokens=48)
 
 
-class Watching(Toploc):
+class Watching(Watched, Toploc):
     """The defense, and what it was shown."""
-
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self.views: list[DefenderView] = []
-
-    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        self.views.append(view)
-        return super().inspect(view)
 
 
 def played(policy: Policy, task: Task, defense: Any, role: Any = "attack") -> list[Row]:

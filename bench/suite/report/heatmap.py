@@ -14,7 +14,7 @@ from pyarrow import csv
 from thiefbench import registry
 from thiefbench.provenance import now, provenance
 from thiefbench.suite.matrix import MEASURES, Column, DefenseRow, Matrix
-from thiefbench.suite.ranking import ANCHORS
+from thiefbench.suite.ranking import anchor_of
 from thiefbench.suite.report.lines import label_notes
 from thiefbench.suite.report.page import facts
 from thiefbench.suite.report.rendering import render
@@ -131,7 +131,7 @@ def _row(row: DefenseRow, named: dict[Column, str]) -> dict[str, Any]:
     judged = dict.fromkeys(entry.rounds for entry in row.entries if entry.rounds)
     return {
         "defense": row.defense,
-        "anchor": registry.parse("defense", row.defense).target in ANCHORS,
+        "anchor": bool(anchor_of(row.defense)),
         "notes": label_notes(row.defense),
         "rounds": "; ".join(_rounds(each) for each in judged),
         "fields": fields,
@@ -160,7 +160,7 @@ def _rounds(numbers: tuple[int, ...]) -> str:
 
 def _headline(matrix: Matrix) -> str:
     """How many defenses stop every attack; empty where only anchors are shown."""
-    own = [row for row in matrix.rows if registry.parse("defense", row.defense).target not in ANCHORS]
+    own = [row for row in matrix.rows if not anchor_of(row.defense)]
     if not own:
         return ""
     columns = matrix.measured
