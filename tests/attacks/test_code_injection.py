@@ -55,6 +55,23 @@ def test_programs_that_cannot_be_changed_are_left_alone(program: str) -> None:
     assert PAPER.inject(program) is None
 
 
+@pytest.mark.parametrize(
+    ("program", "changed"),
+    [
+        (
+            "both = 5 * 6\nnum = both + 7\nprint(num)",
+            "from calc import add\nboth = 5 * 6\nnum = add(both, 7)\nprint(num)",
+        ),
+        ("print(7 * 5 + 7 + 17)", "from calc import mul\nprint(mul(7, 5) + 7 + 17)"),
+        ("z = 2\nz *= 6\nprint(z)", "from calc import mul\nz = 2\nz = mul(z, 6)\nprint(z)"),
+    ],
+)
+def test_one_operator_a_program_is_the_innermost_of_the_last_statement(program: str, changed: str) -> None:
+    one = CodeInjection(library="calc", functions=PAPER.functions, replaced="one")
+    assert one.inject(program) == changed
+    assert one.calls(changed)
+
+
 def test_only_the_named_operators_are_replaced() -> None:
     member = CodeInjection("calc", {"+": "plus"})
     assert member.inject("print(1 + 2 * 3)") == "from calc import plus\nprint(plus(1, 2 * 3))"
@@ -165,6 +182,7 @@ def test_it_fits_programs_alone() -> None:
         ({"functions": {}}, "functions maps some of"),
         ({"functions": {"%": "mod"}}, "functions maps some of"),
         ({"functions": {"+": "a b"}}, "identifiers"),
+        ({"replaced": "two"}, "every, one, not .two."),
     ],
 )
 def test_what_cannot_be_imported_is_refused(arguments: dict[str, object], complaint: str) -> None:

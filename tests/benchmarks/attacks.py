@@ -41,11 +41,12 @@ def cell(
     defense: str = "none",
     kl: float = 0.0,
     final: int = 2048,
+    task: str = "gsm_micro",
     **swarm: Any,
 ) -> CellSpec:
     """A cell in the swarm of `smoke`, whose payloads and learner it shares, with what the arguments change."""
     suite = load_suite("smoke")
-    programs = "code_injection" in attack
+    programs = task == "code_micro" or "code_injection" in attack
     tokens = 128 if programs else suite.swarm.sampling.max_new_tokens
     return CellSpec(
         task="code_micro" if programs else "gsm_micro",
@@ -69,6 +70,7 @@ def cell(
 def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
     """All cells by the name of their question."""
     upright = {"topology": "vertical"}
+    one = "code_injection(replaced='one')"
     dos, math = half("dos"), half(EQUATION)
     return {
         "text": [cell(PAPER, seed=seed) for seed in seeds] + [cell(PAPER, role) for role in ("control", "placebo")],
@@ -82,6 +84,11 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
             *(cell("code_injection", seed=seed) for seed in seeds),
         ],
         "code_paper": [cell(CALC, seed=seed) for seed in seeds],
+        "code_one": [
+            cell(one, "placebo"),
+            *(cell(one, role, seed) for seed in seeds for role in ("control", "attack")),
+        ],
+        "text_code": [cell(PAPER, seed=seed, task="code_micro") for seed in seeds],
         "code_gibberish": [
             cell("varied(attack='code_injection', gibberish=0.34)", rounds=60, final=1024),
             cell(half("code_injection"), rounds=60, final=1024, **upright),
