@@ -157,7 +157,7 @@ def matrix(
             with watch(err) as listener:
                 records = run_suite(each, cells, kept, listener, remember=False)
             failed |= any(record.status == "error" for record in records)
-            pools += pools_of(each.title, records)
+            pools += pools_of(each, cells, records)
         with bar(err, "judging") as progress:
             judged = inspect_all(kept, pools, judges, progress)
     page = write_matrix(kept, judged, chosen)
@@ -324,11 +324,10 @@ def _overridden(
     if model:
         changed = changed.override(f"model {model}", model=model)
     if topology:
-        swarm = replace(changed.swarm, topology=topology.value)
-        changed = changed.override(f"topology {topology.value}", swarm=swarm)
+        changed = changed.in_topology(topology.value)
     if seeds and tuple(range(seeds)) != suite.seeds:
         changed = changed.override(f"{seeds} seeds", seeds=tuple(range(seeds)))
-    if rounds and rounds != suite.rounds:
+    if rounds and any(rounds != part.rounds for part in suite.scenes):
         recorded = tuple(number for number in changed.recorded if number <= rounds)
         changed = changed.override(f"{rounds} rounds", rounds=rounds, recorded=recorded)
     if defense:  # which defenses meet the suite is what a user decides: no modification

@@ -26,7 +26,10 @@ class MatrixError(Exception):
 
 @dataclass(frozen=True)
 class Pools:
-    """One attack of one suite at one seed: the records of its undefended cell and of its placebo, if any."""
+    """One attack of one suite at one seed: the records of its undefended cell and of its placebo, if any.
+
+    `suite` is its title, with the part's name where it has several.
+    """
 
     suite: str
     attack: str
@@ -155,7 +158,7 @@ class Matrix:
 def undefended(suites: Sequence[Suite]) -> list[Suite]:
     """What a matrix needs of each suite: undefended and placebo cells with recorded rounds.
 
-    Recorded are the suite's own rounds, or the first, the middle and the last.
+    Recorded are the suite's own rounds, or the first, the middle and the last of each part.
 
     Raises:
         MatrixError: a suite has no undefended cells, or two have the same name.
@@ -166,7 +169,9 @@ def undefended(suites: Sequence[Suite]) -> list[Suite]:
             raise MatrixError(f"the suite {suite.title} has no undefended cells; put none among its defenses")
         if suite.title in {other.title for other in made}:
             raise MatrixError(f"two suites are called {suite.title}; give one of them another name or version")
-        recorded = suite.recorded or tuple(sorted({1, (suite.rounds + 1) // 2, suite.rounds}))
+        recorded = suite.recorded or tuple(
+            sorted({number for part in suite.scenes for number in (1, (part.rounds + 1) // 2, part.rounds)})
+        )
         made.append(replace(suite, defenses=("none",), placebo=True, utility=False, replayed=(), recorded=recorded))
     return made
 
@@ -176,15 +181,16 @@ def wanted(cells: Sequence[CellSpec]) -> list[CellSpec]:
     return [cell for cell in cells if cell.role != "control"]
 
 
-def pools_of(title: str, records: Sequence[Record]) -> list[Pools]:
-    """The records of a suite's undefended and placebo cells, by attack and seed."""
-    by_place: dict[tuple[str, int], dict[str, Record]] = {}
-    for record in records:
-        place = (record.cell["attack"], record.cell["seed"])
-        by_place.setdefault(place, {})[record.cell["role"]] = record
+def pools_of(suite: Suite, cells: Sequence[CellSpec], records: Sequence[Record]) -> list[Pools]:
+    """The records of a suite's undefended and placebo cells, by part, attack and seed."""
+    by_place: dict[tuple[str, str, int], dict[str, Record]] = {}
+    for cell, record in zip(cells, records, strict=True):
+        by_place.setdefault((suite.part_of(cell), cell.attack, cell.seed), {})[cell.role] = record
     return [
-        Pools(title, attack, seed, found.get("attack"), found.get("placebo"))
-        for (attack, seed), found in by_place.items()
+        Pools(
+            f"{suite.title}, {part}" if part else suite.title, attack, seed, found.get("attack"), found.get("placebo")
+        )
+        for (part, attack, seed), found in by_place.items()
     ]
 
 

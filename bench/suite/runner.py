@@ -144,8 +144,8 @@ def _remember(suite: Suite, ids: dict[CellSpec, str], store: Store) -> None:
             "fingerprint": suite.fingerprint(),
             "cells": [
                 {
-                    "cell_id": cell_id, "role": spec.role, "attack": spec.attack, "defense": spec.defense,
-                    "seed": spec.seed, "label": spec.label,
+                    "cell_id": cell_id, "part": suite.part_of(spec), "role": spec.role, "attack": spec.attack,
+                    "defense": spec.defense, "seed": spec.seed, "label": spec.label,
                 }
                 for spec, cell_id in ids.items()
             ],

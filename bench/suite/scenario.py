@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from thiefbench import registry
 from thiefbench.engine.spec import STRICT, Role, SpecError, SwarmSpec
+from thiefbench.tasks.base import Topology
 
 
 class SuiteError(ValueError):
@@ -86,20 +87,59 @@ class CellSpec:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Cells of a suite that share task, model and swarm.
+
+    Attributes:
+        name: what reports call it; empty in a suite of one part.
+        task, model: what every cell asks and starts from.
+        attacks: spec strings.
+        swarm, rounds, evaluation: the same for every cell.
+    """
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    task: str
+    model: str
+    attacks: tuple[str, ...]
+    swarm: SwarmSpec = field(default_factory=SwarmSpec)
+    rounds: int = 60
+    evaluation: Evaluation = field(default_factory=Evaluation)
+
+    def __post_init__(self) -> None:
+        for name in ("task", "model", "attacks"):
+            if not getattr(self, name):
+                raise SpecError(f"{name} must name at least one")
+        if self.rounds < 1:
+            raise SpecError(f"rounds must be at least 1, got {self.rounds}")
+
+    def holds(self, cell: CellSpec) -> bool:
+        """Whether a cell is one of its own."""
+        shared = ("model", "swarm", "rounds", "evaluation")
+        return (
+            all(getattr(self, name) == getattr(cell, name) for name in shared)
+            and registry.canonical("task", self.task) == cell.task
+            and cell.attack in {registry.canonical("attack", attack) for attack in self.attacks}
+        )
+
+
+@dataclass(frozen=True)
 class Suite:
     """A named set of cells.
 
     Attributes:
         name, version, about: what it is called and what it is for.
-        task, model: what every cell asks and starts from.
-        attacks, defenses: spec strings; every defense meets every attack.
+        task, model, attacks, swarm, rounds, evaluation: of its cells, see `Part`. In a suite of several parts they are
+            what parts in YAML start from, and `parts` alone says what runs.
+        parts: for swarms and tasks that differ; empty where one part is all.
+        defenses: spec strings; every defense meets every attack.
         placebo: also run every attack's placebo, undefended.
-        utility: also run every defense without an attack.
+        utility: also run every defense without an attack, once for each part.
         replayed: defenses scored on the recorded undefended pools, without training.
         recorded: rounds whose weights the undefended attacked and placebo cells keep, so that defenses which ask the
             policy can be replayed there; no part of a cell's identity or the suite's fingerprint.
         seeds: one set of cells for each.
-        swarm, rounds, evaluation: the same for every cell.
         modified: what was overridden; empty for the suite as released.
     """
 
@@ -107,10 +147,11 @@ class Suite:
 
     name: str
     version: int
-    task: str
-    model: str
-    attacks: tuple[str, ...]
+    task: str = ""
+    model: str = ""
+    attacks: tuple[str, ...] = ()
     about: str = ""
+    parts: tuple[Part, ...] = ()
     defenses: tuple[str, ...] = ("none",)
     placebo: bool = False
     utility: bool = False
@@ -123,14 +164,23 @@ class Suite:
     modified: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("attacks", "defenses", "seeds"):
+        for name in ("defenses", "seeds"):
             if not getattr(self, name):
                 raise SpecError(f"{name} must name at least one")
-        if self.rounds < 1:
-            raise SpecError(f"rounds must be at least 1, got {self.rounds}")
-        outside = [number for number in self.recorded if not 1 <= number <= self.rounds]
+        longest = max(part.rounds for part in self.scenes)
+        outside = [number for number in self.recorded if not 1 <= number <= longest]
         if outside:
-            raise SpecError(f"recorded must name rounds from 1 to {self.rounds}, got {outside[0]}")
+            raise SpecError(f"recorded must name rounds from 1 to {longest}, got {outside[0]}")
+        names = [part.name for part in self.parts]
+        if not all(names) or len(set(names)) < len(names):
+            raise SpecError("every part needs a name of its own")
+
+    @property
+    def scenes(self) -> tuple[Part, ...]:
+        """Its parts, or the one that its own fields make."""
+        if self.parts:
+            return self.parts
+        return (Part("", self.task, self.model, self.attacks, self.swarm, self.rounds, self.evaluation),)
 
     @property
     def title(self) -> str:
@@ -141,39 +191,58 @@ class Suite:
     def fingerprint(self) -> str:
         """SHA-256 of the suite's content that can change a result."""
         content = {name: value for name, value in asdict(self).items() if name != "recorded"}
+        if self.parts:  # what they started from changes nothing
+            content = {name: value for name, value in content.items() if name not in _STARTED_FROM}
+        else:
+            del content["parts"]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def recorded_in(self, cell: CellSpec) -> tuple[int, ...]:
         """The rounds whose weights a cell keeps."""
-        return self.recorded if cell.defense == "none" and cell.role != "control" else ()
+        kept = tuple(number for number in self.recorded if number <= cell.rounds)
+        return kept if cell.defense == "none" and cell.role != "control" else ()
+
+    def part_of(self, cell: CellSpec) -> str:
+        """The name of the part that a cell belongs to; empty in a suite of one part."""
+        return next((part.name for part in self.parts if part.holds(cell)), "")
 
     def override(self, label: str, **changes: Any) -> Suite:
-        """The suite with some fields changed and the change named in its title."""
-        return replace(self, **changes, modified=(*self.modified, label))
+        """The suite with some fields changed, in every part that has them, and the change named in its title."""
+        inner = {name: value for name, value in changes.items() if name in _STARTED_FROM}
+        parts = tuple(replace(part, **inner) for part in self.parts)
+        return replace(self, **changes, parts=parts, modified=(*self.modified, label))
+
+    def in_topology(self, topology: Topology) -> Suite:
+        """The suite with every swarm in one topology, the change named in its title."""
+        parts = tuple(replace(part, swarm=replace(part.swarm, topology=topology)) for part in self.parts)
+        changed = (*self.modified, f"topology {topology}")
+        return replace(self, swarm=replace(self.swarm, topology=topology), parts=parts, modified=changed)
 
     def cells(self, device: str, dtype: Literal["float32", "bfloat16"], threads: int) -> list[CellSpec]:
-        """All cells: per seed and attack the control, the placebo if asked for, then every defense.
+        """All cells: per seed, part and attack the control, the placebo if asked for, then every defense.
 
         Raises:
             registry.SpecStringError: a spec string is malformed or names nothing.
         """
-
-        def cell(role: Role, attack: str, defense: str, seed: int) -> CellSpec:
-            return CellSpec(
-                task=registry.canonical("task", self.task), model=self.model, role=role, seed=seed,
-                attack=registry.canonical("attack", attack), defense=registry.canonical("defense", defense),
-                swarm=self.swarm, rounds=self.rounds, evaluation=self.evaluation,
-                device=device, dtype=dtype, threads=threads,
-            )  # fmt: skip
-
         made: dict[CellSpec, None] = {}
         for seed in self.seeds:
-            for attack in self.attacks:
-                wanted = [cell("control", attack, "none", seed)]
-                wanted += [cell("placebo", attack, "none", seed)] if self.placebo else []
-                wanted += [cell("attack", attack, defense, seed) for defense in self.defenses]
-                wanted += [cell("control", attack, defense, seed) for defense in self.defenses if self.utility]
-                made |= dict.fromkeys(wanted)
+            for part in self.scenes:
+
+                def cell(role: Role, attack: str, defense: str, part: Part = part, seed: int = seed) -> CellSpec:
+                    return CellSpec(
+                        task=registry.canonical("task", part.task), model=part.model, role=role, seed=seed,
+                        attack=registry.canonical("attack", attack), defense=registry.canonical("defense", defense),
+                        swarm=part.swarm, rounds=part.rounds, evaluation=part.evaluation,
+                        device=device, dtype=dtype, threads=threads,
+                    )  # fmt: skip
+
+                for number, attack in enumerate(part.attacks):
+                    wanted = [cell("control", attack, "none")]
+                    wanted += [cell("placebo", attack, "none")] if self.placebo else []
+                    wanted += [cell("attack", attack, defense) for defense in self.defenses]
+                    if self.utility and number == 0:  # without an attacker, the attack changes evaluations alone
+                        wanted += [cell("control", attack, defense) for defense in self.defenses]
+                    made |= dict.fromkeys(wanted)
         return list(made)
 
 
@@ -213,6 +282,15 @@ def parse_suite(text: str, file: str) -> Suite:
         raise SuiteError(f"{file}, line {twice.start_mark.line + 1}: {twice.value} is given twice")
     if not isinstance(data, dict):
         raise SuiteError(f"{file}, line 1: a suite is a mapping with name, version, task, model and attacks")
+    parts = _filled_parts(data)
+    for where, part in parts.items():
+        lacking = next((name for name in ("task", "model", "attacks") if name not in part), None)
+        if lacking:
+            raise SuiteError(
+                f"{file}, line {_line_of(tree, where)}: the field {'.'.join((*map(str, where), lacking))} is missing"
+            )
+    if () not in parts:
+        data["parts"] = list(parts.values())
     try:
         return _ADAPTER.validate_python(data)
     except ValidationError as error:
@@ -227,6 +305,26 @@ def parse_suite(text: str, file: str) -> Suite:
             raise SuiteError(f"{file}, line {line}: the field {named} is missing") from error
         message = str(first["msg"]).removeprefix("Value error, ")
         raise SuiteError(f"{file}, line {line}: {named}: {message}") from error
+
+
+def _filled_parts(data: dict[str, Any]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Every part with what the suite says and it does not, mappings field by field; keyed by its path in the file.
+
+    The suite itself, at the empty path, where it has no parts, or they are no list of mappings.
+    """
+    parts = data.get("parts")
+    if not isinstance(parts, list) or not parts or not all(isinstance(part, dict) for part in parts):
+        return {(): data}
+    common = {name: value for name, value in data.items() if name in _STARTED_FROM}
+    return {("parts", number): _over(common, part) for number, part in enumerate(parts)}
+
+
+def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = below | above
+    for name in below.keys() & above.keys():
+        if isinstance(below[name], dict) and isinstance(above[name], dict):
+            merged[name] = _over(below[name], above[name])
+    return merged
 
 
 def _repeated_key(node: Any) -> Any | None:
@@ -270,4 +368,5 @@ def _fields_at(where: tuple[Any, ...]) -> list[str]:
     return sorted(node.get("properties", {}))
 
 
+_STARTED_FROM = {each.name for each in fields(Part)} - {"name"}
 _ADAPTER = TypeAdapter(Suite)

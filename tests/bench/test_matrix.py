@@ -50,8 +50,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def pools(store: Store, asked: Suite) -> list[Pools]:
-    records = run_suite(asked, wanted(cells(asked)), store, Watcher(), remember=False)
-    return pools_of(asked.title, records)
+    inspected = wanted(cells(asked))
+    return pools_of(asked, inspected, run_suite(asked, inspected, store, Watcher(), remember=False))
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -271,9 +272,71 @@ def test_placebo_adds_an_undefended_one_per_attack_and_seed() -> None:
     assert counted(suite(placebo=True)) - counted(suite()) == Counter({("placebo", "none"): 4})
 
 
-def test_utility_adds_every_defense_without_an_attack() -> None:
-    assert counted(suite(utility=True)) - counted(suite()) == Counter(
-        {("control", "logit"): 4, ("control", "blacklist"): 4}
+def test_utility_adds_every_defense_without_an_attack_once_a_part() -> None:
+    more = counted(suite(utility=True)) - counted(suite())
+    assert more == Counter({("control", "logit"): 2, ("control", "blacklist"): 2}), "once for each seed"
+
+
+PARTS = (
+    GOOD
+    + """
+parts:
+  - name: wide
+    swarm: {nodes: 6}
+  - name: tall
+    rounds: 5
+    attacks: [dos, "text(position='end')"]
+    swarm:
+      topology: vertical
+"""
+)
+
+
+def test_parts_start_from_what_the_suite_says() -> None:
+    wide, tall = parse_suite(PARTS, "s.yaml").parts
+    plain = parse_suite(GOOD, "s.yaml")
+    assert (wide.rounds, wide.attacks, wide.task) == (plain.rounds, plain.attacks, plain.task)
+    assert wide.swarm == replace(plain.swarm, nodes=6), "a mapping is filled field by field"
+    assert (tall.rounds, tall.attacks) == (5, ("dos", "text(position='end')"))
+    assert tall.swarm == replace(plain.swarm, topology="vertical")
+
+
+def test_a_suite_of_parts_has_every_parts_cells_and_knows_whose_they_are() -> None:
+    parted = parse_suite(PARTS, "s.yaml")
+    cells = parted.cells("cpu", "float32", 2)
+    by_part = {name: [cell for cell in cells if parted.part_of(cell) == name] for name in ("wide", "tall")}
+    assert sum(map(len, by_part.values())) == len(cells) == len(set(cells))
+    assert {cell.rounds for cell in by_part["tall"]} == {5}
+    assert {cell.swarm.nodes for cell in by_part["wide"]} == {6}
+
+
+def test_what_parts_started_from_is_no_content() -> None:
+    parted = parse_suite(PARTS, "s.yaml")
+    assert replace(parted, rounds=77).fingerprint() == parted.fingerprint()
+    assert parted.override("5 rounds", rounds=5).fingerprint() != parted.fingerprint()
+    assert {part.rounds for part in parted.override("5 rounds", rounds=5).parts} == {5}
+    assert {part.swarm.topology for part in parted.in_topology("horizontal").parts} == {"horizontal"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("    rounds: 5", "    round: 5", "parts.1.round is not a field here"),
+        ("    rounds: 5", "    rounds: 0", "parts.1: rounds must be at least 1"),
+        ("  - name: wide", "  - name: wide\n    about: wide", "parts.0.about is not a field here"),
+        ("name: tall", "name: wide", "every part needs a name of its own"),
+        ("{nodes: 6}", "{nodes: 7}", "not divisible"),
+    ],
+)
+def test_a_mistake_in_a_part_names_it(before: str, after: str, said: str) -> None:
+    assert said in refused(PARTS.replace(before, after))
+
+
+def test_a_part_may_bring_what_the_suite_lacks_and_misses_what_neither_has() -> None:
+    bare = "\n".join(line for line in PARTS.splitlines() if not line.startswith("attacks:"))
+    assert "the field parts.0.attacks is missing" in refused(bare)
+    assert parse_suite(bare.replace("name: wide", "name: wide\n    attacks: [text]"), "s.yaml").parts[0].attacks == (
+        "text",
     )
 
 

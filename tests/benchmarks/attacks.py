@@ -85,8 +85,10 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
         ],
         "code_paper": [cell(CALC, seed=seed) for seed in seeds],
         "code_one": [
-            cell(one, "placebo"),
-            *(cell(one, role, seed) for seed in seeds for role in ("control", "attack")),
+            cell(one),
+            cell(f"varied(attack={one!r}, gibberish=0.34)"),
+            *(cell(half(one), seed=seed, **upright) for seed in seeds),
+            *(cell(half(one), role, **upright) for role in ("control", "placebo")),
         ],
         "text_code": [cell(PAPER, seed=seed, task="code_micro") for seed in seeds],
         "code_gibberish": [

@@ -15,11 +15,11 @@ from thiefbench.suite.results import BrokenRecordError, Store
 
 
 def compare(store: Store, run: Mapping[str, Any]) -> list[Comparison]:
-    """One comparison for each attack of a run, in its order; replays what its suite asks to replay."""
+    """One comparison for each attack in each part of a run, in its order; replays what its suite asks to replay."""
     cells = [_read_cell(store, entry) for entry in run["cells"]]
     made = []
-    for attack in dict.fromkeys(cell.attack for cell in cells):
-        bare = Comparison(attack, tuple(cell for cell in cells if cell.attack == attack))
+    for part, attack in dict.fromkeys((cell.part, cell.attack) for cell in cells):
+        bare = Comparison(attack, tuple(c for c in cells if (c.part, c.attack) == (part, attack)), part=part)
         trained = tuple(_trained_line(bare, role, defense) for role, defense in _line_order(bare.cells))
         full = replace(bare, lines=trained)
         made.append(replace(full, lines=(*trained, *untrained_lines(full, run["suite"].get("replayed", ())))))
@@ -39,7 +39,7 @@ def _read_cell(store: Store, entry: Mapping[str, Any]) -> Cell:
         elif record.status == "error":
             problem = f"failed: {record.error}"
     named = {name: entry[name] for name in ("cell_id", "role", "attack", "defense", "seed")}
-    return Cell(**named, directory=directory, record=record, problem=problem)
+    return Cell(**named, part=entry.get("part", ""), directory=directory, record=record, problem=problem)
 
 
 def _line_order(cells: Sequence[Cell]) -> list[tuple[Role, str]]:

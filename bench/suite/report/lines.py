@@ -24,13 +24,14 @@ class Cell:
     """A cell that the run asked for.
 
     Attributes:
-        cell_id, role, attack, defense, seed: as the run names them.
+        cell_id, part, role, attack, defense, seed: as the run names them; a suite of one part has no name for it.
         directory: where its files are, if it has any.
         record: what it left; None where it is missing or damaged.
         problem: why it has no score; empty where it has.
     """
 
     cell_id: str
+    part: str
     role: Role
     attack: str
     defense: str
@@ -93,17 +94,24 @@ class Line:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything about one attack.
+    """Everything about one attack in one part of a suite.
 
     Attributes:
         attack: its spec string.
         cells: all cells that the run asked for, in its order.
         lines: the results table, trained lines first.
+        part: the part's name; empty where the suite has only one.
     """
 
     attack: str
     cells: tuple[Cell, ...]
     lines: tuple[Line, ...] = ()
+    part: str = ""
+
+    @property
+    def title(self) -> str:
+        """What tells it from the run's other comparisons."""
+        return f"{self.part}: {self.attack}" if self.part else self.attack
 
     @property
     def seeds(self) -> list[int]:

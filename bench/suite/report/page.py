@@ -60,14 +60,14 @@ def write_report(store: Store) -> Path:
     folder = store.root / "report"
     for stale in folder.glob("*.png"):
         stale.unlink()
-    drawn = {c.attack: plots.draw_all(c, f"ThiefBench {run['title']}, {c.attack}") for c in comparisons}
+    drawn = {c.title: plots.draw_all(c, f"ThiefBench {run['title']}, {c.title}") for c in comparisons}
     for number, comparison in enumerate(comparisons, 1):
-        for plot in drawn[comparison.attack]:
+        for plot in drawn[comparison.title]:
             write_atomically(folder / f"{_prefix(number, comparisons)}{plot.name}.png", plot.png)
     write_atomically(folder / "results.csv", csv_text(run, comparisons).encode())
     write_atomically(folder / "table.tex", tex_text(run, comparisons).encode())
     page = folder / "index.html"
-    sections = [_section(number, c, drawn[c.attack]) for number, c in enumerate(comparisons, 1)]
+    sections = [_section(number, c, drawn[c.title]) for number, c in enumerate(comparisons, 1)]
     write_atomically(page, _render(run, comparisons, sections).encode("utf-8", "replace"))
     return page
 
@@ -240,8 +240,9 @@ def _phases(records: Sequence[Record]) -> list[str]:
 
 
 def _prefix(number: int, comparisons: Sequence[Comparison]) -> str:
-    """Keeps the files of several attacks apart."""
+    """Keeps the files of several comparisons apart."""
     if len(comparisons) == 1:
         return ""
-    target = registry.parse("attack", comparisons[number - 1].attack).target
-    return f"{number}-{re.sub(r'[^A-Za-z0-9]+', '-', Path(target).name).strip('-')}-"
+    own = comparisons[number - 1]
+    named = f"{own.part} {Path(registry.parse('attack', own.attack).target).name}"
+    return f"{number}-{re.sub(r'[^A-Za-z0-9]+', '-', named).strip('-')}-"

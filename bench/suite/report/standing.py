@@ -29,7 +29,7 @@ def _trial(comparison: Comparison, seeds: Sequence[int]) -> Trial:
         found = {seed: _measured(comparison.record(role, "none", seed)) for seed in seeds}
         return {seed: score for seed, score in found.items() if score is not None}
 
-    return Trial(comparison.attack, measured("attack"), measured(comparison.reference_role))
+    return Trial(comparison.title, measured("attack"), measured(comparison.reference_role))
 
 
 def _measured(record: Record | None) -> Measured | None:
@@ -40,8 +40,8 @@ def _measured(record: Record | None) -> Measured | None:
 
 
 def _row(defense: str, comparisons: Sequence[Comparison], seeds: Sequence[int]) -> Row:
-    attacked = {c.attack: _outcomes(_line(c, "attack", defense)) for c in comparisons}
-    free = [_outcomes(_line(c, "control", defense)) for c in comparisons]
+    attacked = {c.title: _outcomes(_line(c, "attack", defense)) for c in comparisons}
+    free = [_outcomes(line) for c in comparisons if (line := _line(c, "control", defense)) is not None]
     return Row(defense, {seed: _together([found.get(seed, NOT_RUN) for found in free]) for seed in seeds}, attacked)
 
 
@@ -60,6 +60,8 @@ def _outcome(result: Result) -> Outcome:
 
 
 def _together(cells: Sequence[Outcome]) -> Outcome:
-    """One seed's cells without an attack, of which every attack has its own: their mean, or the one without a score."""
+    """One seed's cells without an attack, one from each part: their mean, or the one without a score."""
+    if not cells:
+        return NOT_RUN
     lacking = next((cell for cell in cells if cell.utility is None), None)
     return lacking or Outcome(fmean(cell.utility for cell in cells if cell.utility is not None))

@@ -109,14 +109,14 @@ def paired_difference(line: Line, other: Line, measure: str) -> Score | None:
 def csv_text(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
     """Every result of every line at every seed, unrounded; intervals are over the completions of one cell."""
     measures = [*(column.measure for column in COLUMNS), "start_reward", "gain", "rejection_rate"]
-    head = ["suite", "attack", "line", "how", "role", "defense", "seed", "cell_id", "status", "problem"]
+    head = ["suite", "part", "attack", "line", "how", "role", "defense", "seed", "cell_id", "status", "problem"]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*head, *(f"{m}{part}" for m in measures for part in ("", "_low", "_high"))])
     for comparison in comparisons:
         for line in comparison.lines:
             for result in line.results:
-                who = [run["title"], comparison.attack, line.name, line.how, line.role, line.defense]
+                who = [run["title"], comparison.part, comparison.attack, line.name, line.how, line.role, line.defense]
                 state = [result.seed, result.cell_id, "no score" if result.problem else "ok", result.problem]
                 scores = [result.scores.get(measure, NOTHING) for measure in measures]
                 numbers = [number for score in scores for number in (score.value, score.low, score.high)]
@@ -131,7 +131,7 @@ def tex_text(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
     heads = " & ".join(["Defense", *(column.title for column in columns)])
     body = [r"\begin{tabular}{l" + "r" * len(columns) + "}", r"\toprule", rf"{heads} \\"]
     for comparison in comparisons:
-        body += [r"\midrule", rf"\multicolumn{{{width}}}{{l}}{{\textit{{{_tex(comparison.attack)}}}}} \\"]
+        body += [r"\midrule", rf"\multicolumn{{{width}}}{{l}}{{\textit{{{_tex(comparison.title)}}}}} \\"]
         body += [rf"{' & '.join(_tex_line(line, columns))} \\" for line in comparison.lines]
     few = max((len(comparison.seeds) for comparison in comparisons), default=0) == 1
     over = "95 % intervals over one cell's completions" if few else "range over seeds"

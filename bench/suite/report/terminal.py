@@ -15,10 +15,13 @@ from thiefbench.suite.results import Score, Store
 def print_results(out: Console, store: Store) -> None:
     """The last run's cells, one table per attack."""
     entries = (store.read_run() or {"cells": []})["cells"]
-    for attack in dict.fromkeys(entry["attack"] for entry in entries):
-        out.print(f"attack [bold]{escape(attack)}[/bold]; intervals are 95 % over each cell's completions")
+    for part, attack in dict.fromkeys((entry.get("part", ""), entry["attack"]) for entry in entries):
+        where = f"{part}, " if part else ""
+        out.print(
+            f"{escape(where)}attack [bold]{escape(attack)}[/bold]; intervals are 95 % over each cell's completions"
+        )
         table = _table("swarm", "seed", "ASR", "stop rate", "false rejection", "clean reward")
-        for entry in (entry for entry in entries if entry["attack"] == attack):
+        for entry in (e for e in entries if (e.get("part", ""), e["attack"]) == (part, attack)):
             swarm = {"attack": "", "control": "no attack, ", "placebo": "placebo, "}[entry["role"]] + entry["defense"]
             record = store.cell(entry["cell_id"]).read()
             if record is None or record.status == "error":
