@@ -1,0 +1,101 @@
+"""`length_budget`: a sender may not answer long more often than the others do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import sqrt
+from typing import ClassVar
+
+from thiefbench.defenses.base import DefenderView, Defense, Offered, Verdict
+from thiefbench.defenses.reference import others_quantile
+from thiefbench.defenses.rejection import Objection, Reject, checked, judged
+
+Answered = tuple[int, str]
+"""A round and an item answered in it."""
+
+
+class LengthBudget(Defense):
+    """Reject the long rewarded completions of a sender that has more of them than the others.
+
+    The longest of many honest samples is an honest sample, so no completion alone tells of DoS; that all of a sender's
+    are long does. For each of several quantiles q, a sender's cap is the median over the other senders, weighted by
+    their completions, of that quantile of their lengths. Of completions like the others', a share of 1 - q lies above
+    it. Completions of one item are alike, so the unit is the item: its share lies between 0 and 1 with mean 1 - q, and
+    so with a variance of at most q (1 - q). A sender whose mean over its last items is above
+    ``1 - q + deviations * sqrt(q (1 - q) / items)`` loses, this round, everything above that cap.
+
+    Honest senders lose a few long completions in a round where chance finds them; a sender that stays just inside its
+    budget lengthens the models a little, and slowly its caps with them, which `length_quantile` bounds.
+
+    Args:
+        quantiles: each in (0, 1).
+        window: past rounds that count beside this one.
+        deviations: how many standard deviations above the expected share a sender may be.
+        reject: "drop" or "zero".
+    """
+
+    name: ClassVar[str] = "length_budget"
+
+    def __init__(
+        self,
+        quantiles: Sequence[float] = (0.5, 0.75, 0.9),
+        window: int = 10,
+        deviations: float = 3.0,
+        reject: Reject = "drop",
+    ) -> None:
+        if not quantiles or not all(0 < q < 1 for q in quantiles):
+            raise ValueError(f"length_budget: quantiles lie between 0 and 1, got {quantiles}")
+        if window < 0 or deviations <= 0:
+            raise ValueError("length_budget: window is at least 0 and deviations above 0")
+        self.quantiles, self.window, self.deviations = tuple(sorted(quantiles)), window, deviations
+        self.reject: Reject = checked(self.name, reject)
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        """Reject what is above a cap that its sender is over too often; the score is its length over the cap."""
+        answered, usual = self._known(view)
+        senders = {offered.sender for offered in view.completions}
+        lowest: dict[str, float] = {}
+        for quantile in self.quantiles:  # from the lowest on: the first that is exceeded rejects most
+            caps = others_quantile(
+                {sender: usual.get(sender, ()) for sender in senders | usual.keys()}, quantile, "higher"
+            )
+            for sender in senders - lowest.keys():
+                if sender in caps and self._over(answered.get(sender, {}), caps[sender], quantile):
+                    lowest[sender] = caps[sender]
+        found = {}
+        for place, offered in enumerate(view.completions):
+            cap = lowest.get(offered.sender)
+            if cap is not None and offered.reward > 0 and offered.length > cap:
+                found[place] = Objection(offered.length / cap, f"its sender is too often above {cap:.0f} tokens")
+        return judged(view, found, self.reject)
+
+    def _known(
+        self, view: DefenderView
+    ) -> tuple[Mapping[str, Mapping[Answered, Sequence[int]]], Mapping[str, Sequence[float]]]:
+        """By sender: lengths of all it had rewarded, by round and item; and of those that models learned from.
+
+        What was rejected counts against its sender, and sets nobody's cap.
+        """
+        answered: dict[str, dict[Answered, list[int]]] = {}
+        usual: dict[str, list[float]] = {}
+        for number, offered, accepted in self._rewarded(view):
+            answered.setdefault(offered.sender, {}).setdefault((number, offered.item_id), []).append(offered.length)
+            if accepted:
+                usual.setdefault(offered.sender, []).append(float(offered.length))
+        return answered, usual
+
+    def _rewarded(self, view: DefenderView) -> Iterable[tuple[int, Offered, bool]]:
+        for past in view.history[max(0, len(view.history) - self.window) :]:
+            for offered, verdict in zip(past.completions, past.verdicts, strict=True):
+                if offered.reward > 0:
+                    yield past.round, offered, verdict.action == "accept"
+        for offered in view.completions:
+            if offered.reward > 0:
+                yield view.round, offered, True
+
+    def _over(self, answered: Mapping[Answered, Sequence[int]], cap: float, quantile: float) -> bool:
+        """Whether a sender's items have too large a share above the cap."""
+        if not answered:
+            return False
+        share = sum(sum(length > cap for length in own) / len(own) for own in answered.values()) / len(answered)
+        return share > 1 - quantile + self.deviations * sqrt(quantile * (1 - quantile) / len(answered))
