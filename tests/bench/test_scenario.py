@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from thiefbench.engine.spec import LearnerSpec, SpecError, SwarmSpec
-from thiefbench.registry import SpecStringError, names
+from thiefbench.registry import SpecStringError, make, names
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite, SuiteError, load_suite, parse_suite
 from thiefbench.tasks.base import Sampling
 
