@@ -14,6 +14,7 @@ from rich.table import Table
 
 from thiefbench import provenance
 from thiefbench.suite.execution import build_swarm, checkpointed
+from thiefbench.suite.jobs import Job
 from thiefbench.suite.planning import (
     EVALUATED,
     Measured,
@@ -28,7 +29,6 @@ from thiefbench.suite.planning import (
 from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Store
 from thiefbench.suite.runner import intact, jobs_of, without_weights
 from thiefbench.suite.scenario import CellSpec, Suite
-from thiefbench.suite.workers import Job
 
 # Enough to fill the sampler's batch, and drawn in a few seconds.
 MEASURED_EVALUATION = 64

@@ -19,9 +19,10 @@ from thiefbench.engine.spec import SpecError
 from thiefbench.judges import check_judge
 from thiefbench.suite import weights
 from thiefbench.suite.execution import checkpointed, failed_record, identity, keep_weights_of, run_cell
+from thiefbench.suite.jobs import Job
 from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Store, identify
 from thiefbench.suite.scenario import CellSpec, Suite
-from thiefbench.suite.workers import Crew, Job
+from thiefbench.suite.workers import Crew
 from thiefbench.tasks.base import TaskError
 from thiefbench.zoo.models import resolve
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,4 +95,15 @@ class Logs(Defense):
         with self.file.open("a") as file:
             file.write(f"{os.getpid()} {view.round}\n")
         time.sleep(self.seconds)
+        return [ACCEPT] * len(view.completions)
+
+
+class Dies(Defense):
+    """Takes its process with it in the second round."""
+
+    name: ClassVar[str] = "dies"
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        if view.round > 1:
+            os.kill(os.getpid(), signal.SIGKILL)
         return [ACCEPT] * len(view.completions)
