@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,7 +75,7 @@ def look_ahead(suite: Suite, cells: Sequence[CellSpec], store: Store, workers: i
     if played:
         source = f"measured on one round of {played[0].spec.label}, played now"
     left = seconds_left(stages, workers, Rates([*recorded, *played])) if stages else 0.0
-    return Outlook(suite.title, tuple(cells), stages, workers, left, source, _disk(jobs, missing))
+    return Outlook(suite.title, tuple(cells), stages, workers, left, source, _disk(jobs.values()))
 
 
 def measure(spec: CellSpec) -> Measured:
@@ -149,20 +149,20 @@ def _cell_of(record: Record) -> CellSpec | None:
         return None
 
 
-def _disk(jobs: Mapping[CellSpec, Job], missing: Collection[CellSpec]) -> int | None:
-    """Bytes of the finished cells, and as many for every completion and every kept weight of the others."""
-    done = {spec: job.directory for spec, job in jobs.items() if spec not in missing}
-    drawn = sum(sum(completions(spec, spec.rounds)) for spec in done)
+def _disk(jobs: Collection[Job]) -> int | None:
+    """Bytes of the cells that have completions, and as many for every completion and every kept weight to come."""
+    made = [job for job in jobs if job.directory.record_path.exists() and job.directory.completions_path.exists()]
+    drawn = sum(sum(completions(job.spec, job.spec.rounds)) for job in made)
     if not drawn:
         return None
-    own = sum(_bytes((directory.record_path, directory.completions_path)) for directory in done.values())
-    ahead = sum(sum(completions(spec, spec.rounds)) for spec in missing)
-    kept = [path for job in jobs.values() for path in _weights(job.directory)]
-    wanted = sum(len(job.recorded) for job in jobs.values())
+    own = sum(_bytes((job.directory.record_path, job.directory.completions_path)) for job in made)
+    in_all = sum(sum(completions(job.spec, job.spec.rounds)) for job in jobs)
+    kept = [path for job in jobs for path in _weights(job.directory)]
+    wanted = sum(len(job.recorded) for job in jobs)
     if wanted and not kept:
         return None
     each = _bytes(kept) / len(kept) if kept else 0.0
-    return round(own * (1 + ahead / drawn) + each * max(wanted, len(kept)))
+    return round(own * in_all / drawn + each * max(wanted, len(kept)))
 
 
 def _weights(directory: CellDir) -> list[Path]:
@@ -170,7 +170,7 @@ def _weights(directory: CellDir) -> list[Path]:
 
 
 def _bytes(paths: Iterable[Path]) -> int:
-    return sum(path.stat().st_size for path in paths if path.exists())
+    return sum(path.stat().st_size for path in paths)
 
 
 def _ranges(numbers: Sequence[int]) -> str:
