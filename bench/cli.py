@@ -110,7 +110,8 @@ def run(
     cells = chosen.cells(*_numerics(device, dtype, threads, workers))
     kept = Store(store or Path("runs") / chosen.name)
     if plan:
-        print_outlook(out, look_ahead(chosen, cells, kept, workers))
+        with _stoppable():
+            print_outlook(out, look_ahead(chosen, cells, kept, workers))
         return
     with _stoppable(), watch(err, workers) as listener:
         records = run_suite(chosen, cells, kept, listener, workers=workers)

@@ -110,7 +110,7 @@ def _worked(
 ) -> tuple[Any, ...]:
     """Work on a cell and say how it ended; exceptions travel as plain data, as plugins may define their own."""
     try:
-        _check_sources(job)
+        check_sources(job)
         work(job, crew, crew, waiting)
     except Timeout:
         return ("taken",)
@@ -121,7 +121,7 @@ def _worked(
     return ("finished",)
 
 
-def _check_sources(job: Job) -> None:
+def check_sources(job: Job) -> None:
     """Compare the files that this process has loaded with those of the cell's identity.
 
     Raises:

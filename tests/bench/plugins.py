@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -96,6 +97,15 @@ class Logs(Defense):
             file.write(f"{os.getpid()} {view.round}\n")
         time.sleep(self.seconds)
         return [ACCEPT] * len(view.completions)
+
+
+class Full(Defense):
+    """Finds the disk full."""
+
+    name: ClassVar[str] = "full"
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 class Dies(Defense):

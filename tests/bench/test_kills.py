@@ -159,6 +159,27 @@ def test_workers_whose_parent_is_killed_checkpoint_and_leave(tmp_path: Path, nur
     assert checkpointed(directory) == len(log_of(log)), "and is checkpointed"
 
 
+def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, nursery: Nursery) -> None:
+    file, (log,) = logging(tmp_path, "log", seconds=60.0)
+    child = nursery.start("run", file, "--store", tmp_path / "store", "--threads", 1, "--workers", 2)
+    until(lambda: len(log_of(log)) == 1)
+    os.kill(child.pid, signal.SIGINT)
+    until(lambda: "press Ctrl-C again to stop at once" in child.said)
+    os.kill(child.pid, signal.SIGINT)
+    assert child.wait() == 130
+    assert "Traceback" not in child.said
+    assert not alive(log_of(log)[0][0]), "no worker is left, though its round takes a minute"
+
+
+def test_a_full_disk_ends_a_run_with_workers_in_one_sentence(tmp_path: Path, nursery: Nursery) -> None:
+    file = tiny.suite_file(tmp_path, defenses=[f"{PLUGINS}:Full"])
+    child = nursery.start("run", file, "--store", tmp_path / "store", "--threads", 1, "--workers", 2)
+    assert child.wait() == 2
+    assert child.said.strip().splitlines()[-1].startswith("error: the disk is full; what was finished is kept")
+    assert "Traceback" not in child.said
+    assert all(record.status == "ok" for record in Store(tmp_path / "store").records()), "a full disk fails no cell"
+
+
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,10 @@ from tests.bench import tiny
 from tests.bench.nursery import alive, until
 from tests.bench.tiny import PLUGINS, Watcher, run, same, suite
 from thiefbench.engine.policy import ModelError
+from thiefbench.engine.spec import SpecError
+from thiefbench.suite.jobs import check_sources
 from thiefbench.suite.results import Store
+from thiefbench.suite.runner import jobs_of
 from thiefbench.suite.workers import WorkerError
 
 OWN = """
@@ -120,3 +124,11 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
     assert last.startswith(f"{WorkerError.__module__}.{WorkerError.__qualname__}: worker processes cannot be started")
     assert 'behind if __name__ == "__main__":' in last, "and what to write"
     assert not Store(tmp_path / "store").records()
+
+
+def test_a_file_that_was_edited_during_the_run_is_noticed(tmp_path: Path) -> None:
+    (spec, job), *_ = jobs_of(suite("none"), tiny.cells(suite("none")), Store(tmp_path)).items()
+    check_sources(job)
+    edited = {**job.identity, "sources": {**job.identity["sources"], "task": "another hash"}}
+    with pytest.raises(SpecError, match=f"the files of the task {spec.task} were edited during the run"):
+        check_sources(replace(job, identity=edited))
