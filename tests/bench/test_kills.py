@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import time
 from collections import Counter
@@ -67,7 +68,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_nothing_had_happened(
         child = nursery.start(*words)
         # Starting takes a while that nobody knows, and most kills are to come after it.
         until(lambda before=before, store=store, child=child: wrote(store, before) or not alive(child.pid))  # type: ignore[misc]
-        time.sleep(draw.uniform(0.0, 0.5))
+        time.sleep(draw.uniform(0.0, 0.35))
         # Alone, a parent leaves workers behind; with its group all die at once, as when the machine goes down.
         ended = child.kill(group=draw.random() < 0.5)
         kills += ended < 0
@@ -198,25 +199,39 @@ DAMAGES: dict[str, Callable[[CellDir], object]] = {
 }
 
 
+@cache
+def one_for_each_damage() -> Suite:
+    """One attacked cell for every damage."""
+    return suite(COUNTS, kind=Attacked, seeds=tuple(range(len(DAMAGES))))
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with these cells intact."""
+    store = tmp_path_factory.mktemp("good")
+    run(one_for_each_damage(), store)
+    return store
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_what_is_damaged_is_set_aside_and_redone(
-    tmp_path: Path, nursery: Nursery, monkeypatch: pytest.MonkeyPatch, workers: int
+    tmp_path: Path, nursery: Nursery, monkeypatch: pytest.MonkeyPatch, good: Path, workers: int
 ) -> None:
     monkeypatch.setattr(execution, "CHECKPOINT_SECONDS", -1.0)
-    seeds = range(len(DAMAGES))
-    of = suite(COUNTS, kind=Attacked, seeds=tuple(seeds))
-    run(of, tmp_path / "good")
-    run(suite(COUNTS, seeds=tuple(seeds)[:-1]), tmp_path / "store")
+    of, store = one_for_each_damage(), tmp_path / "store"
+    shutil.copytree(good, store)
+    *_, last = tiny.cells(of)
+    shutil.rmtree(Store(store).cell(identify(identity(last))).path)
     with pytest.raises(KeyboardInterrupt):  # the last cell is left with a checkpoint
-        run(suite(COUNTS, kind=Attacked, seeds=tuple(seeds)[-1:]), tmp_path / "store", Watcher(stop_after=2))
+        run(of, store, Watcher(stop_after=2))
     for damage, spec in zip(DAMAGES.values(), tiny.cells(of), strict=True):
-        damage(Store(tmp_path / "store").cell(identify(identity(spec))))
-    file = tiny.suite_file(tmp_path, defenses=[COUNTS], seeds=list(seeds))
-    child = nursery.start("run", file, "--store", tmp_path / "store", "--threads", 1, "--workers", workers)
+        damage(Store(store).cell(identify(identity(spec))))
+    file = tiny.suite_file(tmp_path, defenses=[COUNTS], seeds=list(of.seeds))
+    child = nursery.start("run", file, "--store", store, "--threads", 1, "--workers", workers)
     assert child.wait() == 0, child.said
-    same(of, tmp_path / "store", tmp_path / "good")
+    same(of, store, good)
     for spec in tiny.cells(of):
         name = identify(identity(spec))
         (line,) = [line for line in child.said.splitlines() if f"set aside as {name}.broken-1" in line]
         assert line.endswith(("the cell runs again", "starting the cell again")), "one line says so"
-        assert (tmp_path / "store" / "cells" / f"{name}.broken-1").is_dir(), "nothing is thrown away"
+        assert (store / "cells" / f"{name}.broken-1").is_dir(), "nothing is thrown away"
