@@ -59,7 +59,10 @@ SeedsOption = Annotated[int | None, typer.Option(min=1, help="How many seeds, co
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
 DtypeOption = Annotated[str, typer.Option(help="float32 or bfloat16.")]
 ThreadsOption = Annotated[
-    int | None, typer.Option(min=1, help="CPU threads; part of a cell's identity. Default: up to 4.")
+    int | None,
+    typer.Option(
+        min=1, help="CPU threads of each process; part of a cell's identity. Default: its share of the cores, up to 4."
+    ),
 ]
 
 
@@ -88,19 +91,30 @@ def run(
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
     threads: ThreadsOption = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes that run cells at the same time, sharing the cores or the GPU.")
+    ] = 1,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Run nothing: show which cells are missing and how long they take.")
+    ] = False,
 ) -> None:
     """Run what is missing of a suite; stop it at any time and run it again to go on."""
     from thiefbench.progress import watch
+    from thiefbench.suite.outlook import look_ahead, print_outlook
     from thiefbench.suite.report.terminal import print_results
     from thiefbench.suite.results import Store
     from thiefbench.suite.runner import run_suite
     from thiefbench.suite.scenario import load_suite
 
     chosen = _overridden(load_suite(suite), defense, attack, task, model, topology, seeds, rounds)
-    cells = chosen.cells(*_numerics(device, dtype, threads))
+    cells = chosen.cells(*_numerics(device, dtype, threads, workers))
     kept = Store(store or Path("runs") / chosen.name)
-    with _stoppable(), watch(err) as listener:
-        records = run_suite(chosen, cells, kept, listener)
+    if plan:
+        with _stoppable():
+            print_outlook(out, look_ahead(chosen, cells, kept, workers))
+        return
+    with _stoppable(), watch(err, workers) as listener:
+        records = run_suite(chosen, cells, kept, listener, workers=workers)
     print_results(out, kept)
     if any(record.status == "error" for record in records):
         raise typer.Exit(FAILED)
@@ -294,7 +308,7 @@ def _is_users(error: Exception) -> bool:
     """Whether the error's message is a sentence for the user. Looked up late: the classes' modules are heavy."""
     wanted = {
         "SpecStringError", "ModelError", "SpecError", "TaskError", "SuiteError", "ReportError", "MatrixError",
-        "SandboxUnavailable",
+        "SandboxUnavailable", "WorkerError",
     }  # fmt: skip
     return any(kind.__name__ in wanted and kind.__module__.startswith("thiefbench.") for kind in type(error).__mro__)
 
@@ -335,9 +349,12 @@ def _overridden(
     return changed
 
 
-def _numerics(device: str, dtype: str, threads: int | None) -> tuple[str, Literal["float32", "bfloat16"], int]:
+def _numerics(
+    device: str, dtype: str, threads: int | None, workers: int = 1
+) -> tuple[str, Literal["float32", "bfloat16"], int]:
     """What of a cell's identity the command line decides, checked."""
-    return _device(device), _dtype(dtype), threads or min(4, len(os.sched_getaffinity(0)))
+    share = max(1, len(os.sched_getaffinity(0)) // workers)
+    return _device(device), _dtype(dtype), threads or min(4, share)
 
 
 def _device(device: str) -> str:

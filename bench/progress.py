@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -13,11 +15,16 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
+
+from thiefbench.suite.planning import Stage, rates_of_run, seconds_left, work, work_left, write_seconds
 
 if TYPE_CHECKING:
     from thiefbench.suite.results import Record
@@ -28,13 +35,19 @@ LINE_EVERY_SECONDS = 15.0
 
 
 @contextmanager
-def watch(console: Console) -> Iterator[Listener]:
-    """A listener for `run_suite` that shows rounds over all cells."""
+def watch(console: Console, workers: int = 1) -> Iterator[Listener]:
+    """A listener for `run_suite` that shows the work over all cells and how long the rest of it takes.
+
+    Args:
+        console: where.
+        workers: processes that share the cells.
+    """
     if not console.is_terminal:
-        yield _Lines(console)
+        yield _Lines(console, workers)
         return
-    with _progress(console) as progress:
-        yield _Bars(progress)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rounds]}"), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("left"), _Left(), console=console) as progress:
+        yield _Bars(progress, workers)
 
 
 @contextmanager
@@ -64,95 +77,156 @@ def _progress(console: Console) -> Progress:
     )  # fmt: skip
 
 
-class _Counter:
-    """Rounds done in this run and over all cells, and the time left that follows."""
+class Tally:
+    """What of a run is done, and when it was: told as a `Listener` is, asked for the time left.
 
-    def __init__(self) -> None:
-        self.total = 0
-        self.done: dict[CellSpec, int] = {}
-        self.began: tuple[float, int] | None = None
+    A cell's seconds count from the first time it is heard of, when its model is loaded and its start evaluated.
 
-    def plan(self, missing: Sequence[CellSpec]) -> None:
-        self.total = sum(spec.rounds for spec in missing)
+    Args:
+        workers: processes that share the cells.
+        clock: seconds that pass.
+    """
 
-    def count(self, spec: CellSpec, done: int) -> int:
-        self.done[spec] = done
-        over_all = sum(self.done.values())
-        if self.began is None:
-            self.began = (time.monotonic(), over_all)
-        return over_all
+    def __init__(self, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.workers, self.clock = workers, clock
+        self.stages: dict[CellSpec, Stage] = {}
+        self.since: dict[CellSpec, float] = {}
 
-    def pace(self, over_all: int) -> str:
-        """Seconds per round so far and the time left, in words."""
-        assert self.began is not None
-        played = over_all - self.began[1]
-        if played < 1:
-            return ""
-        each = (time.monotonic() - self.began[0]) / played
-        left = each * (self.total - over_all)
-        return (
-            f"{each:.1f} s a round, about {left / 60:.0f} min left"
-            if left > 90
-            else f"{each:.1f} s a round, about {left:.0f} s left"
-        )
+    def plan(self, missing: Sequence[CellSpec], begun: Mapping[CellSpec, int]) -> None:
+        """These cells are to be run; some are begun."""
+        self.stages = {spec: Stage(spec, spec.rounds, done=begun.get(spec, 0)) for spec in missing}
+
+    def cell(self, spec: CellSpec, done: int, total: int) -> None:
+        """A cell has finished `done` of `total` rounds."""
+        stage = self.stages[spec]
+        if stage.begun is None or done < stage.done:  # taken up, or taken up again at its last checkpoint
+            self.since[spec] = self.clock()
+            self.stages[spec] = Stage(spec, total, done, begun=done)
+        else:
+            self.stages[spec] = replace(stage, done=done, seconds=self.clock() - self.since[spec])
+
+    def finished(self, spec: CellSpec) -> None:
+        """Nothing is left to do of a cell, however far it has come."""
+        stage = self.stages[spec]
+        self.stages[spec] = replace(stage, total=stage.done, begun=stage.done if stage.begun is None else stage.begun)
+
+    @property
+    def rounds(self) -> tuple[int, int]:
+        """Rounds done, and all."""
+        stages = self.stages.values()
+        return sum(stage.done for stage in stages), sum(stage.total for stage in stages)
+
+    @property
+    def share(self) -> float:
+        """The share of all work that is done."""
+        stages = self.stages.values()
+        whole = sum(work(stage.spec, stage.total) for stage in stages)
+        heard_of = (stage for stage in stages if stage.begun is not None or stage.done)
+        return sum(work(stage.spec, stage.done) for stage in heard_of) / whole if whole else 1.0
+
+    def seconds_left(self) -> float | None:
+        """Seconds until the run ends; None before anything was measured."""
+        stages = list(self.stages.values())
+        rates = rates_of_run(stages)
+        return seconds_left(stages, self.workers, rates) if rates else None
+
+    def seconds_left_of(self, spec: CellSpec) -> float | None:
+        """Seconds until a cell under way ends; None before anything was measured."""
+        rates, stage = rates_of_run(self.stages.values()), self.stages[spec]
+        return work_left(stage, start_known=False) * rates.of(spec) if rates else None
+
+    def seconds_a_round(self) -> float | None:
+        """Seconds that a round takes its process, evaluations included."""
+        measured = [stage for stage in self.stages.values() if stage.begun is not None and stage.done > stage.begun]
+        played = sum(stage.done - (stage.begun or 0) for stage in measured)
+        return sum(stage.seconds for stage in measured) / played if played else None
 
 
 class _Lines:
     """Plain lines, for logs."""
 
-    def __init__(self, console: Console) -> None:
-        self.console, self.counter, self.said = console, _Counter(), 0.0
+    def __init__(self, console: Console, workers: int) -> None:
+        self.console, self.tally, self.said = console, Tally(workers), 0.0
 
-    def plan(self, title: str, missing: Sequence[CellSpec], cached: int) -> None:
-        self.counter.plan(missing)
+    def plan(self, title: str, missing: Sequence[CellSpec], cached: int, begun: Mapping[CellSpec, int]) -> None:
+        self.tally.plan(missing, begun)
         self.console.print(f"{escape(title)}: {len(missing)} cells to run, {cached} in the store already")
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:
-        over_all = self.counter.count(spec, done)
-        if time.monotonic() - self.said > LINE_EVERY_SECONDS or done == total:
+        self.tally.cell(spec, done, total)
+        if time.monotonic() - self.said > LINE_EVERY_SECONDS:
             self.said = time.monotonic()
-            pace = self.counter.pace(over_all)
-            self.console.print(escape(f"{spec.label}: round {done} of {total}" + (f"; {pace}" if pace else "")))
+            self.console.print(escape(f"{spec.label}: round {done} of {total}{self._pace()}"))
 
     def finished(self, spec: CellSpec, record: Record) -> None:
-        self.console.print(escape(f"{spec.label}: {'done' if record.status == 'ok' else 'FAILED: ' + record.error}"))
+        self.tally.finished(spec)
+        how = f"FAILED: {record.error}" if record.status == "error" else "done"
+        self.console.print(escape(f"{spec.label}: {how}{self._pace()}"))
 
     def note(self, message: str) -> None:
         self.console.print(escape(message))
 
+    def _pace(self) -> str:
+        each, left = self.tally.seconds_a_round(), self.tally.seconds_left()
+        if each is None or not left:
+            return ""
+        return f"; {each:.1f} s a round, {self.tally.share:.0%} of everything, about {write_seconds(left)} left"
+
 
 class _Bars:
-    """One bar over all rounds and one for the cell under way."""
+    """One bar over all cells and one for every cell under way."""
 
-    def __init__(self, progress: Progress) -> None:
-        self.progress, self.counter = progress, _Counter()
+    def __init__(self, progress: Progress, workers: int) -> None:
+        self.progress, self.tally = progress, Tally(workers)
         self.all: TaskID | None = None
-        self.one: TaskID | None = None
-        self.current: CellSpec | None = None
+        self.under_way: dict[CellSpec, TaskID] = {}
 
-    def plan(self, title: str, missing: Sequence[CellSpec], cached: int) -> None:
-        self.counter.plan(missing)
+    def plan(self, title: str, missing: Sequence[CellSpec], cached: int, begun: Mapping[CellSpec, int]) -> None:
+        self.tally.plan(missing, begun)
         self.progress.console.print(
             f"[bold]{escape(title)}[/bold]: {len(missing)} cells to run, {cached} in the store already"
         )
-        self.all = self.progress.add_task("rounds over all cells", total=self.counter.total)
+        self.all = self.progress.add_task("all cells", total=1.0, rounds="", ends=None)
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:
-        if spec != self.current:
-            if self.one is not None:
-                self.progress.remove_task(self.one)
-            self.one, self.current = self.progress.add_task(escape(spec.label), total=total, completed=done), spec
-        assert self.all is not None
-        assert self.one is not None
-        over_all = self.counter.count(spec, done)
-        self.progress.update(self.one, completed=done)
-        self.progress.update(
-            self.all, completed=over_all, description=f"rounds ({self.counter.pace(over_all) or 'starting'})"
-        )
+        self.tally.cell(spec, done, total)
+        if spec not in self.under_way:
+            self.under_way[spec] = self.progress.add_task(escape(spec.label), total=total, rounds="", ends=None)
+        ends = _ends(self.tally.seconds_left_of(spec))
+        self.progress.update(self.under_way[spec], completed=done, rounds=f"{done}/{total}", ends=ends)
+        self._show_all()
 
     def finished(self, spec: CellSpec, record: Record) -> None:
+        self.tally.finished(spec)
+        if spec in self.under_way:
+            self.progress.remove_task(self.under_way.pop(spec))
         state = "[green]done[/green]" if record.status == "ok" else f"[red]failed: {escape(record.error)}[/red]"
         self.progress.console.print(f"{escape(spec.label)}: {state}")
+        self._show_all()
 
     def note(self, message: str) -> None:
         self.progress.console.print(escape(message))
+
+    def _show_all(self) -> None:
+        assert self.all is not None
+        (done, total), each = self.tally.rounds, self.tally.seconds_a_round()
+        pace = "starting" if each is None else f"{each:.1f} s a round"
+        self.progress.update(
+            self.all, completed=self.tally.share, rounds=f"{done}/{total}", description=f"all cells ({pace})",
+            ends=_ends(self.tally.seconds_left()),
+        )  # fmt: skip
+
+
+class _Left(ProgressColumn):
+    """The time until a task's field `ends`, a moment of `time.monotonic`; it goes on between two rounds."""
+
+    max_refresh = 0.5
+
+    def render(self, task: Task) -> Text:
+        ends = task.fields["ends"]
+        shown = "-:--:--" if ends is None else str(timedelta(seconds=max(0, int(ends - time.monotonic()))))
+        return Text(shown, style="progress.remaining")
+
+
+def _ends(left: float | None) -> float | None:
+    return None if left is None else time.monotonic() + left

@@ -178,6 +178,14 @@ def _sampled(directory: CellDir) -> dict[int, list[tuple[int, ...]]]:
     return made
 
 
+def checkpointed(directory: CellDir) -> int:
+    """Rounds that the checkpoint of an unfinished cell holds; 0 where it has none or a damaged one."""
+    try:
+        return int(read_sealed(directory.checkpoint / "state.json")["done"])
+    except (BrokenRecordError, KeyError):
+        return 0
+
+
 def failed_record(spec: CellSpec, what: dict[str, Any], error: Exception) -> Record:
     """The record of a cell that could not finish: its error, and no score. `what` is the cell's `identity`."""
     return Record(
@@ -234,7 +242,7 @@ class _Run:
 
     @property
     def _work(self) -> Path:
-        return self.directory.path / "checkpoint"
+        return self.directory.checkpoint
 
     def play(self) -> None:
         """The next round, the evaluation behind it where one is due, and a checkpoint where one is due."""

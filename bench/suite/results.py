@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from thiefbench.engine.rounds import Row
 
 SCHEMA_VERSION = 1
+
+HALF_WRITTEN = ".part"
+"""How the name of a file ends while it is written."""
 
 ROWS = pa.schema(
     [
@@ -124,7 +128,7 @@ class CellDir:
 
     Attributes:
         path: where it is. Its files: record.json, completions.parquet, while unfinished the checkpoint, and the weights
-            of recorded rounds (see `thiefbench.suite.weights`).
+            of recorded rounds (see `thiefbench.suite.weights`), the lock, and while it is written a hidden `.part`.
     """
 
     path: Path
@@ -138,6 +142,11 @@ class CellDir:
     def completions_path(self) -> Path:
         """One row per completion and round."""
         return self.path / "completions.parquet"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder that an unfinished cell goes on from."""
+        return self.path / "checkpoint"
 
     def lock(self) -> FileLock:
         """Held by the process that works on the cell."""
@@ -172,6 +181,27 @@ class CellDir:
         """Write the completions and return their SHA-256."""
         write_table(self.completions_path, table)
         return file_sha256(self.completions_path)
+
+    def sweep(self) -> None:
+        """Remove `leftovers`; for the holder of the lock."""
+        for path in self.leftovers():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def leftovers(self) -> list[Path]:
+        """What only a kill leaves behind: half-written files, and the checkpoint of a cell that has its scores.
+
+        A failed cell keeps its checkpoint, to be tried again from there.
+        """
+        folders = (self.path, self.checkpoint, self.path / "weights")
+        found = [path for folder in folders for path in half_written(folder)]
+        return [*found, self.checkpoint] if self.checkpoint.exists() and self._has_scores() else found
+
+    def _has_scores(self) -> bool:
+        try:
+            record = self.read()
+        except BrokenRecordError:
+            return False
+        return record is not None and record.status == "ok"
 
     def set_aside(self) -> Path:
         """Move a broken cell's files out of the way; returns where they are now."""
@@ -218,7 +248,11 @@ class Store:
 
     def write_run(self, run: dict[str, Any]) -> None:
         """Remember the last run: the suite and the cells it asked for, which is what a report shows."""
-        write_atomically(self.root / "run.json", json.dumps(run, indent=1, sort_keys=True).encode())
+        self.root.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.root / "lock"):
+            for left in half_written(self.root):
+                left.unlink()
+            write_atomically(self.root / "run.json", json.dumps(run, indent=1, sort_keys=True).encode())
 
     def read_run(self) -> dict[str, Any] | None:
         """What `write_run` wrote, or None."""
@@ -230,10 +264,15 @@ class Store:
         return loaded
 
 
+def half_written(folder: Path) -> list[Path]:
+    """What `write_atomically` leaves in a folder when its process is killed, or has there while it writes."""
+    return sorted(folder.glob(f".*{HALF_WRITTEN}"))
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that at every moment it holds either its old content or all of the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=HALF_WRITTEN)
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), 0o644)  # mkstemp makes it private, and stores are shared

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol
 
 from filelock import Timeout
 
@@ -18,9 +18,11 @@ from thiefbench.engine.policy import ModelError, check_directory
 from thiefbench.engine.spec import SpecError
 from thiefbench.judges import check_judge
 from thiefbench.suite import weights
-from thiefbench.suite.execution import failed_record, identity, keep_weights_of, run_cell
+from thiefbench.suite.execution import checkpointed, failed_record, identity, keep_weights_of, run_cell
+from thiefbench.suite.jobs import Job
 from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Store, identify
 from thiefbench.suite.scenario import CellSpec, Suite
+from thiefbench.suite.workers import Crew
 from thiefbench.tasks.base import TaskError
 from thiefbench.zoo.models import resolve
 
@@ -28,20 +30,35 @@ from thiefbench.zoo.models import resolve
 USER_ERRORS = (registry.SpecStringError, ModelError, SpecError, TaskError)
 
 
-class Listener(Protocol):
-    """Who watches a run (the command line's progress bars)."""
-
-    def plan(self, title: str, missing: Sequence[CellSpec], cached: int) -> None:
-        """What is run: the suite's title, the cells to run, and how many more are in the store already."""
+class CellListener(Protocol):
+    """Who watches the work on one cell."""
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:
         """A cell has finished `done` of `total` rounds."""
 
+    def note(self, message: str) -> None:
+        """Something the user should know."""
+
+
+class Listener(CellListener, Protocol):
+    """Who watches a run (the command line's progress bars)."""
+
+    def plan(self, title: str, missing: Sequence[CellSpec], cached: int, begun: Mapping[CellSpec, int]) -> None:
+        """What is run: the suite's title, the cells to run, how many more are in the store already.
+
+        `begun` says how many rounds the store holds of those to run that were stopped on their way.
+        """
+
     def finished(self, spec: CellSpec, record: Record) -> None:
         """A cell has its record."""
 
-    def note(self, message: str) -> None:
-        """Something the user should know."""
+
+class Stopping(Protocol):
+    """Who says when to stop."""
+
+    @property
+    def asked(self) -> bool:
+        """Whether to stop after the round under way."""
 
 
 @dataclass
@@ -79,6 +96,7 @@ def run_suite(
     listener: Listener,
     retry_failed: bool = True,
     remember: bool = True,
+    workers: int = 1,
 ) -> list[Record]:
     """Run what is missing of a suite.
 
@@ -89,6 +107,8 @@ def run_suite(
         listener: who watches.
         retry_failed: run cells again whose record is an error.
         remember: make this the store's last run, which a report shows.
+        workers: processes that run cells at the same time; 1 runs them in this one. A script that asks for more must
+            do so behind ``if __name__ == "__main__":``, as they import it.
 
     Returns:
         The records of all cells, in order.
@@ -96,47 +116,93 @@ def run_suite(
     Raises:
         KeyboardInterrupt: stopped by the user; the store can be gone on from.
         OSError: the disk is full or the store cannot be written.
+        WorkerError: worker processes cannot be started.
     """
-    _check_requirements(cells)
-    identities = {spec: identity(spec) for spec in cells}
-    ids = {spec: identify(what) for spec, what in identities.items()}
+    jobs = jobs_of(suite, cells, store, retry_failed)
     if remember:
-        _remember(suite, ids, store)
-    found = {spec: _finished(store.cell(ids[spec]), listener, retry_failed) for spec in cells}
-    missing = [
-        spec
-        for spec, record in found.items()
-        if record is None or _without_weights(store.cell(ids[spec]), record, suite.recorded_in(spec))
-    ]
-    listener.plan(suite.title, missing, len(found) - len(missing))
+        _remember(suite, jobs, store)
+    found = {spec: intact(job) for spec, job in jobs.items()}
+    missing = {spec: job for spec, job in jobs.items() if found[spec] is None}
+    begun = {spec: rounds for spec, job in missing.items() if (rounds := checkpointed(job.directory))}
+    listener.plan(suite.title, list(missing), len(found) - len(missing), begun)
+    for spec in cells:
+        if found[spec] is not None:
+            _tidy(jobs[spec].directory)
     stop = Stop(listener.note)
 
-    def work_on(waiting: Sequence[CellSpec], wait: bool) -> list[CellSpec]:
-        """Run each cell once its lock is free; without `wait`, return those that another process works on."""
-        taken = []
-        for spec in waiting:
-            directory = store.cell(ids[spec])
-            try:
-                with _locked(directory, listener, spec, wait, stop):
-                    # A cell that another run has just failed is not tried again at once.
-                    retry = retry_failed and not wait
-                    record = _finished(directory, listener, retry)
-                    record = record or _run(spec, identities[spec], directory, suite, listener, stop)
-                    _keep_missing_weights(spec, directory, record, suite, listener, stop)
-            except Timeout:
-                taken.append(spec)
-                continue
-            found[spec] = record
-            listener.finished(spec, record)
-        return taken
+    def finished(job: Job, record: Record) -> None:
+        found[job.spec] = record
+        listener.finished(job.spec, record)
 
     with stop.listening():
-        taken = work_on(missing, wait=False)
-        work_on(taken, wait=True)
+        if workers > 1:
+            Crew(workers, work_on, USER_ERRORS, listener, stop, finished).run(list(missing.values()))
+        else:
+            _run_here(list(missing.values()), listener, stop, finished)
     return [record for record in found.values() if record is not None]
 
 
-def _remember(suite: Suite, ids: dict[CellSpec, str], store: Store) -> None:
+def jobs_of(suite: Suite, cells: Sequence[CellSpec], store: Store, retry_failed: bool = True) -> dict[CellSpec, Job]:
+    """What there is to know of each cell before it runs; for arguments and errors see `run_suite`."""
+    _check_requirements(cells)
+    made = {}
+    for spec in cells:
+        what = identity(spec)
+        made[spec] = Job(spec, store.cell(identify(what)), what, suite.recorded_in(spec), retry_failed)
+    return made
+
+
+def intact(job: Job) -> Record | None:
+    """The record of a cell that needs no more work; nothing is changed in the store."""
+    try:
+        record = job.directory.read()
+    except BrokenRecordError:
+        return None  # set aside by who holds the cell's lock
+    if record is None or (record.status == "error" and job.retry_failed):
+        return None
+    return None if without_weights(job.directory, record, job.recorded) else record
+
+
+def work_on(job: Job, listener: CellListener, stop: Stopping, wait: bool) -> Record:
+    """Make what a cell lacks of record and weights, alone.
+
+    Raises:
+        Timeout: another process works on the cell, and `wait` is False.
+        KeyboardInterrupt: `stop` said so.
+    """
+    with _locked(job.directory, listener, job.spec, wait, stop):
+        job.directory.sweep()
+        # A cell that another run has just failed is not tried again at once.
+        record = _finished(job.directory, listener, job.retry_failed and not wait)
+        record = record or _run(job, listener, stop)
+        _keep_missing_weights(job, record, listener, stop)
+    return record
+
+
+def _tidy(directory: CellDir) -> None:
+    """Sweep a finished cell whose process was killed just before its end, unless another process works on it."""
+    if directory.leftovers():
+        with suppress(Timeout), directory.lock().acquire(timeout=0):
+            directory.sweep()
+
+
+def _run_here(
+    jobs: Sequence[Job], listener: CellListener, stop: Stopping, finished: Callable[[Job, Record], None]
+) -> None:
+    """Work on every cell in turn; on those that another run works on in the end, once they are free."""
+    taken = []
+    for job in jobs:
+        try:
+            record = work_on(job, listener, stop, wait=False)
+        except Timeout:
+            taken.append(job)
+        else:
+            finished(job, record)
+    for job in taken:
+        finished(job, work_on(job, listener, stop, wait=True))
+
+
+def _remember(suite: Suite, jobs: Mapping[CellSpec, Job], store: Store) -> None:
     store.write_run(
         {
             "title": suite.title,
@@ -144,17 +210,18 @@ def _remember(suite: Suite, ids: dict[CellSpec, str], store: Store) -> None:
             "fingerprint": suite.fingerprint(),
             "cells": [
                 {
-                    "cell_id": cell_id, "part": suite.part_of(spec), "role": spec.role, "attack": spec.attack,
+                    "cell_id": job.directory.path.name, "part": suite.part_of(spec), "role": spec.role,
+                    "attack": spec.attack,
                     "defense": spec.defense, "seed": spec.seed, "label": spec.label,
                 }
-                for spec, cell_id in ids.items()
+                for spec, job in jobs.items()
             ],
         }
     )  # fmt: skip
 
 
 @contextmanager
-def _locked(directory: CellDir, listener: Listener, spec: CellSpec, wait: bool, stop: Stop) -> Iterator[None]:
+def _locked(directory: CellDir, listener: CellListener, spec: CellSpec, wait: bool, stop: Stopping) -> Iterator[None]:
     """Hold the cell's lock.
 
     Raises:
@@ -179,15 +246,14 @@ def _locked(directory: CellDir, listener: Listener, spec: CellSpec, wait: bool, 
         lock.release()
 
 
-def _run(
-    spec: CellSpec, what: dict[str, Any], directory: CellDir, suite: Suite, listener: Listener, stop: Stop
-) -> Record:
+def _run(job: Job, listener: CellListener, stop: Stopping) -> Record:
+    spec, directory = job.spec, job.directory
+
     def go() -> Record:
         def progress(done: int, total: int) -> None:
             listener.cell(spec, done, total)
 
-        kept = suite.recorded_in(spec)
-        return run_cell(spec, what, directory, progress, lambda: stop.asked, kept, listener.note)
+        return run_cell(spec, job.identity, directory, progress, lambda: stop.asked, job.recorded, listener.note)
 
     try:
         try:
@@ -200,16 +266,15 @@ def _run(
     except Exception as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
             raise
-        record = failed_record(spec, what, error)
+        record = failed_record(spec, job.identity, error)
         directory.write(record)
         return record
 
 
-def _keep_missing_weights(
-    spec: CellSpec, directory: CellDir, record: Record, suite: Suite, listener: Listener, stop: Stop
-) -> None:
+def _keep_missing_weights(job: Job, record: Record, listener: CellListener, stop: Stopping) -> None:
     """Keep what a finished cell lacks of the weights that its suite wants recorded."""
-    missing = _without_weights(directory, record, suite.recorded_in(spec))
+    spec, directory = job.spec, job.directory
+    missing = without_weights(directory, record, job.recorded)
     if not missing:
         return
 
@@ -222,7 +287,7 @@ def _keep_missing_weights(
         listener.note(f"{spec.label}: its rounds come out otherwise here, so round {numbers} keeps no weights")
 
 
-def _without_weights(directory: CellDir, record: Record, rounds: Sequence[int]) -> list[int]:
+def without_weights(directory: CellDir, record: Record, rounds: Sequence[int]) -> list[int]:
     """Those of `rounds` whose weights a finished cell lacks; a failed one has no pool to replay."""
     if not rounds or record.status == "error":
         return []
@@ -230,7 +295,7 @@ def _without_weights(directory: CellDir, record: Record, rounds: Sequence[int]) 
     return [number for number in rounds if number not in kept]
 
 
-def _finished(directory: CellDir, listener: Listener, retry_failed: bool) -> Record | None:
+def _finished(directory: CellDir, listener: CellListener, retry_failed: bool) -> Record | None:
     """The cell's record where it is intact; a broken one is set aside."""
     try:
         record = directory.read()

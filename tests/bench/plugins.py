@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,4 +96,24 @@ class Logs(Defense):
         with self.file.open("a") as file:
             file.write(f"{os.getpid()} {view.round}\n")
         time.sleep(self.seconds)
+        return [ACCEPT] * len(view.completions)
+
+
+class Full(Defense):
+    """Finds the disk full."""
+
+    name: ClassVar[str] = "full"
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class Dies(Defense):
+    """Takes its process with it in the second round."""
+
+    name: ClassVar[str] = "dies"
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        if view.round > 1:
+            os.kill(os.getpid(), signal.SIGKILL)
         return [ACCEPT] * len(view.completions)

@@ -149,7 +149,39 @@ def test_without_a_terminal_progress_is_plain_lines(cli: Cli, file: Path, tmp_pa
     ended = cli("run", file, "--store", tmp_path / "store", "--threads", "1")
     assert "\r" not in ended.err + ended.out
     assert "\x1b" not in ended.err + ended.out
-    assert "round 3 of 3" in ended.err
+    assert "no attack x none, seed 0: round 0 of 3" in ended.err
+    assert "no attack x none, seed 0: done; " in ended.err
+
+
+def test_a_plan_runs_nothing(cli: Cli, file: Path, tmp_path: Path) -> None:
+    words = ("run", file, "--store", tmp_path / "store", "--threads", "1")
+    ended = cli(*words, "--defense", "logit", "--seeds", "2", "--rounds", "2", "--workers", "2", "--plan")
+    assert ended.code == 0, ended.err
+    assert "tiny-v1, modified: 2 seeds, 2 rounds: 6 cells to run, 0 in the store already" in ended.out
+    assert "with 2 workers, measured on one round of no attack x none, seed 0, played now" in ended.out
+    assert not (tmp_path / "store").exists()
+    assert "did you mean logit" in sentence(cli(*words, "--defense", "logits", "--plan"))
+
+
+@pytest.mark.parametrize(
+    ("words", "cores", "threads"),
+    [
+        ([], 16, 4),
+        (["--workers", "2"], 4, 2),
+        (["--workers", "2"], 16, 4),
+        (["--workers", "8"], 2, 1),
+        (["--workers", "2", "--threads", "3"], 4, 3),
+    ],
+)
+def test_workers_share_the_cores(
+    cli: Cli, file: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], cores: int, threads: int
+) -> None:
+    asked = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr("thiefbench.suite.outlook.look_ahead", lambda _, cells, *__: asked.extend(cells))
+    monkeypatch.setattr("thiefbench.suite.outlook.print_outlook", lambda *_: None)
+    assert cli("run", file, "--plan", *words).code == 0
+    assert {cell.threads for cell in asked} == {threads}
 
 
 def test_the_store_is_in_runs_unless_told_otherwise(cli: Cli, file: Path, tmp_path: Path) -> None:

@@ -186,6 +186,42 @@ def test_set_aside_keeps_the_files_and_makes_room(cell: CellDir) -> None:
     assert (aside / "record.json").read_bytes() == before["record.json"]
 
 
+def test_what_a_kill_leaves_is_swept(cell: CellDir) -> None:
+    for folder in (cell.path, cell.path / "weights", cell.checkpoint):
+        folder.mkdir(exist_ok=True)
+        (folder / f".x.json-a1b2{results.HALF_WRITTEN}").write_bytes(b"half")
+        (folder / "kept").write_bytes(b"whole")
+    before = {path for path in cell.path.rglob("*") if path.suffix != results.HALF_WRITTEN}
+    gone = {cell.checkpoint, cell.checkpoint / "kept"}
+    cell.sweep()
+    assert set(cell.path.rglob("*")) == before - gone, "a finished cell needs no checkpoint, and nobody half a file"
+    assert cell.leftovers() == []
+
+
+@pytest.mark.parametrize("status", ["none", "error"])
+def test_a_cell_without_scores_keeps_its_checkpoint(tmp_path: Path, status: str) -> None:
+    directory = CellDir(tmp_path / "cell")
+    directory.checkpoint.mkdir(parents=True)
+    if status == "error":
+        directory.write(record(status="error"))
+    directory.sweep()
+    assert directory.checkpoint.exists(), "it goes on from there"
+
+
+def test_a_half_written_file_is_one_that_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Path] = []
+    monkeypatch.setattr(os, "fsync", lambda _: seen.extend(results.half_written(tmp_path)))
+    write_atomically(tmp_path / "file.json", b"new")
+    assert len(seen) == 1, "while it is written it has the name that a sweep looks for"
+    assert results.half_written(tmp_path) == []
+
+
+def test_remembering_a_run_clears_the_store_s_own_leftovers(tmp_path: Path) -> None:
+    (tmp_path / f".run.json-a1b2{results.HALF_WRITTEN}").write_bytes(b"half")
+    Store(tmp_path).write_run({"title": "smoke-v1"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "run.json"]
+
+
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
 def test_a_failed_write_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     path = tmp_path / "file.json"

@@ -440,6 +440,32 @@ def test_a_damaged_checkpoint_is_set_aside(tmp_path: Path, whole: Path, damage: 
     assert (tmp_path / "cells" / aside / "checkpoint").is_dir(), "nothing is thrown away"
 
 
+def test_a_cell_killed_between_its_record_and_its_end_is_tidied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dying(run: Any) -> None:
+        raise Killed
+
+    monkeypatch.setattr(execution._Run, "clear", dying)
+    with pytest.raises(Killed):
+        run(stateful(), tmp_path)
+    monkeypatch.undo()
+    directory = Store(tmp_path).cell(*ids(stateful()))
+    assert directory.checkpoint.exists()
+    watcher = Watcher()
+    run(stateful(), tmp_path, watcher)
+    assert (watcher.cached, watcher.notes) == (1, []), "it has its record"
+    assert not directory.checkpoint.exists(), "and needs no checkpoint any more"
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_run_says_how_far_unfinished_cells_are(tmp_path: Path) -> None:
+    stopped(tmp_path)
+    watcher = Watcher()
+    run(stateful(), tmp_path, watcher)
+    assert watcher.unfinished == {cells(stateful())[0]: 2}
+
+
 def test_a_damaged_record_is_set_aside_and_its_cell_run_again(tmp_path: Path) -> None:
     of = suite()
     records = run(of, tmp_path)

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
@@ -124,8 +124,8 @@ class Watcher:
     notes: list[str] = field(default_factory=list)
     begun: set[CellSpec] = field(default_factory=set)
 
-    def plan(self, title: str, missing: Sequence[CellSpec], cached: int) -> None:
-        self.title, self.missing, self.cached = title, list(missing), cached
+    def plan(self, title: str, missing: Sequence[CellSpec], cached: int, begun: Mapping[CellSpec, int]) -> None:
+        self.title, self.missing, self.cached, self.unfinished = title, list(missing), cached, dict(begun)
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:
         self.rounds += spec in self.begun  # the first call says where the cell begins

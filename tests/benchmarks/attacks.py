@@ -12,7 +12,7 @@ its 95 % interval over completions, clean reward and mean length.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -124,7 +124,7 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
 class Progress:
     """Says what finishes."""
 
-    def plan(self, title: str, missing: Sequence[CellSpec], cached: int) -> None:
+    def plan(self, title: str, missing: Sequence[CellSpec], cached: int, begun: Mapping[CellSpec, int]) -> None:
         """How much there is to do."""
         print(f"{len(missing)} cells to run, {cached} in the store", flush=True)
 

@@ -1,0 +1,184 @@
+"""How much work cells are and how long what is left of them takes: pure arithmetic, for progress and plans.
+
+The unit of work is one completion of a round: sampled, rewarded, inspected and learned from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+
+from thiefbench.suite.scenario import CellSpec
+
+# An evaluated completion is sampled and rewarded, not learned from: 0.65 to 0.9 of a training one's seconds in eleven
+# records of the built-in models on two CPU cores.
+EVALUATED = 0.7
+
+# So much of a cell's work must be measured before its own pace outweighs what was expected of it.
+TRUSTED_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where a cell stands in a run.
+
+    Attributes:
+        spec: the cell.
+        total: the round it ends with.
+        done: rounds finished; of a cell that waits, those of its checkpoint.
+        begun: rounds that were finished when its seconds began to count; None for a cell that waits.
+        seconds: that its process has worked on it since.
+    """
+
+    spec: CellSpec
+    total: int
+    done: int = 0
+    begun: int | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How long some work took: of which cell, how much, and its seconds in one process."""
+
+    spec: CellSpec
+    work: float
+    seconds: float
+
+
+def completions(spec: CellSpec, done: int) -> tuple[int, int]:
+    """Completions of a cell up to round `done`: in pools, and planned in evaluations, the one at the start included."""
+    planned = spec.evaluation
+    last = done >= spec.rounds
+    between = (min(done, spec.rounds - 1)) // planned.every
+    evaluated = planned.completions * (1 + between) + (planned.final if last else 0)
+    return done * spec.swarm.prompts * spec.swarm.group, evaluated
+
+
+def work(spec: CellSpec, done: int) -> float:
+    """Work of a cell from its start evaluation to what follows round `done`."""
+    trained, evaluated = completions(spec, done)
+    return trained + EVALUATED * evaluated
+
+
+class Rates:
+    """Seconds per unit of work, learned from what was measured.
+
+    Args:
+        measured: of any cells.
+    """
+
+    def __init__(self, measured: Iterable[Measured]) -> None:
+        self._measured = [each for each in measured if each.work > 0]
+
+    def __bool__(self) -> bool:
+        return bool(self._measured)
+
+    def of(self, spec: CellSpec) -> float:
+        """Seconds per unit of work to expect of a cell.
+
+        What an attack and what a defense take is added to the mean of the cells of its setting; a cell's own kind
+        counts for the more, the more of it was measured.
+
+        Raises:
+            ZeroDivisionError: nothing was measured.
+        """
+        known = [each for each in self._measured if setting(each.spec) == setting(spec)] or self._measured
+        overall = _mean(known)
+        alike = [[each for each in known if part(each.spec) == part(spec)] for part in (_side, _defense)]
+        expected = overall + sum(_mean(found) - overall for found in alike if found)
+        own = [each for each in alike[0] if each.spec.defense == spec.defense]
+        trust = TRUSTED_SHARE * work(spec, spec.rounds)
+        return _mean([*own, Measured(spec, trust, trust * max(expected, overall / 10))])
+
+
+def rates_of_run(stages: Iterable[Stage]) -> Rates:
+    """What the cells under way and those finished tell about the pace of a run."""
+    return Rates(
+        Measured(stage.spec, work(stage.spec, stage.done) - work(stage.spec, stage.begun), stage.seconds)
+        for stage in stages
+        if stage.begun is not None
+    )
+
+
+def seconds_left(stages: Sequence[Stage], workers: int, rates: Rates) -> float:
+    """Seconds until the last cell of a run ends.
+
+    Args:
+        stages: every cell of the run, in the order in which they are taken up.
+        workers: processes that share them.
+        rates: what their pace is, with something measured.
+    """
+    known = starts_known(stages, workers)
+    lasting = [(stage, work_left(stage, stage.spec in known) * rates.of(stage.spec)) for stage in stages]
+    busy = [seconds for stage, seconds in lasting if stage.begun is not None and seconds > 0]
+    return longest(busy, [seconds for stage, seconds in lasting if stage.begun is None], workers)
+
+
+def work_left(stage: Stage, start_known: bool) -> float:
+    """Work of the rounds and evaluations that a cell has before it.
+
+    Args:
+        stage: where it stands.
+        start_known: its process has evaluated the start model before, for another cell.
+    """
+    left = work(stage.spec, stage.total)
+    if stage.begun is not None or stage.done:
+        return left - work(stage.spec, stage.done)
+    return left - (work(stage.spec, 0) if start_known else 0.0)
+
+
+def starts_known(stages: Sequence[Stage], workers: int) -> Collection[CellSpec]:
+    """The cells whose start evaluation their process will know from an earlier cell: all but each process's first."""
+    seen: Counter[str] = Counter()
+    known = set()
+    for stage in stages:
+        spec = stage.spec
+        start = repr((spec.task, spec.model, spec.attack, spec.seed, spec.swarm.sampling, spec.evaluation.completions))
+        if seen[start] >= workers:
+            known.add(spec)
+        seen[start] += 1
+    return known
+
+
+def longest(busy: Sequence[float], waiting: Sequence[float], workers: int) -> float:
+    """Seconds until the last of some jobs ends, where every process that becomes free takes up the next that waits.
+
+    Args:
+        busy: seconds left of the jobs under way, one a process.
+        waiting: seconds of the others, in their order.
+        workers: processes.
+    """
+    free = [*busy, *[0.0] * (workers - len(busy))]
+    heapify(free)
+    for seconds in waiting:
+        heapreplace(free, free[0] + seconds)
+    return max(free)
+
+
+def setting(spec: CellSpec) -> tuple[object, ...]:
+    """What must be equal for a unit of work to be the same work: everything but attack, defense and length."""
+    return (spec.task, spec.model, spec.swarm, spec.device, spec.dtype, spec.threads)
+
+
+def write_seconds(seconds: float) -> str:
+    """A duration in words, as precise as an estimate is."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _side(spec: CellSpec) -> tuple[str, str]:
+    """What malicious nodes do; where all are honest, the attack makes no difference."""
+    return (spec.role, "" if spec.role == "control" else spec.attack)
+
+
+def _defense(spec: CellSpec) -> str:
+    return spec.defense
+
+
+def _mean(measured: Sequence[Measured]) -> float:
+    return sum(each.seconds for each in measured) / sum(each.work for each in measured)

@@ -1,0 +1,111 @@
+"""What `--plan` says: what the store lacks, and how long it takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.bench import tiny
+from tests.bench.tiny import Attacked, Watcher, cells, run, suite
+from thiefbench import provenance
+from thiefbench.engine.spec import SpecError
+from thiefbench.suite import execution, outlook
+from thiefbench.suite.outlook import Outlook, look_ahead, print_outlook
+from thiefbench.suite.results import Record, Store
+from thiefbench.suite.scenario import CellSpec, Suite
+
+
+def ahead(of: Suite, store: Path, workers: int = 1) -> Outlook:
+    return look_ahead(of, cells(of), Store(store), workers)
+
+
+def printed(of: Outlook) -> str:
+    out = StringIO()
+    print_outlook(Console(file=out, width=200), of)
+    return out.getvalue()
+
+
+def files(store: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+
+
+def test_without_records_one_round_is_played_and_nothing_written(tmp_path: Path) -> None:
+    of = suite("none", "logit", seeds=(0, 1, 3))
+    found = ahead(of, tmp_path / "store")
+    assert not (tmp_path / "store").exists(), "a plan writes nothing"
+    assert len(found.stages) == 9
+    assert found.seconds > 0
+    assert found.source == "measured on one round of no attack x none, seed 0, played now"
+    assert found.disk is None, "nobody knows how large its cells are"
+    said = printed(found)
+    assert "tiny-v1: 9 cells to run, 0 in the store already" in said
+    (row,) = [line.split() for line in said.splitlines() if " logit " in line]
+    assert row[-6:] == ["logit", "0-1,", "3", "0", "3", "-"], "seeds, in the store, to run, begun"
+
+
+def test_finished_and_begun_cells_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "CHECKPOINT_SECONDS", -1.0)
+    run(suite(), tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run(suite("logit", kind=Attacked), tmp_path, Watcher(stop_after=2))
+    monkeypatch.setattr(outlook, "measure", lambda spec: pytest.fail("records tell the pace"))
+    before = files(tmp_path)
+    found = ahead(suite("none", "logit", "blacklist"), tmp_path)
+    assert files(tmp_path) == before, "a plan writes nothing"
+    assert [(stage.spec.defense, stage.done) for stage in found.stages] == [("logit", 2), ("blacklist", 0)]
+    assert found.source == "measured on 2 stored cells of this machine"
+    size = sum(path.stat().st_size for path in tmp_path.glob("cells/*/*") if path.suffix in {".json", ".parquet"})
+    assert found.disk == 2 * size, "two of four equal cells are there"
+    said = printed(found)
+    assert "seed 0 at round 2" in said
+    assert f"about {2 * size / 1e6:.1f} MB on disk in the end" in said
+
+
+def test_an_estimate_follows_from_records_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(suite(), tmp_path)
+    read = Store.records
+
+    def slower(store: Store) -> list[Record]:
+        seconds = {"attack": 40.0, "control": 20.0}
+        return [r.model_copy(update={"seconds": {"sample": seconds[r.cell["role"]]}}) for r in read(store)]
+
+    monkeypatch.setattr(Store, "records", slower)
+    of = suite(seeds=(0, 1, 2, 3, 4))
+    assert ahead(of, tmp_path).seconds == pytest.approx(4 * 60.0, rel=0.2), "four more of a control and an attack"
+    together = ahead(of, tmp_path, workers=2).seconds
+    assert together == pytest.approx(140.0, rel=0.05), "whoever is free takes the next cell, and the last has 40 s"
+    played: list[CellSpec] = []
+    measure = outlook.measure
+    monkeypatch.setattr(outlook, "measure", lambda spec: (played.append(spec), measure(spec))[1])
+    monkeypatch.setattr(provenance, "_processor", lambda: "another one")
+    assert ahead(of, tmp_path).source.startswith("measured on one round of")
+    assert len(played) == 1, "records of another processor tell nothing of this one"
+
+
+def test_kept_weights_are_counted(tmp_path: Path) -> None:
+    run(suite(kind=Attacked, recorded=(1,)), tmp_path)
+    of = suite(kind=Attacked, recorded=(1, 3), seeds=(0, 1))
+    found = ahead(of, tmp_path)
+    assert [(stage.spec.seed, stage.total) for stage in found.stages] == [(0, 3), (1, 3)], (
+        "round 3 keeps no weights yet"
+    )
+    weights = next(tmp_path.rglob("round-*")).stat().st_size
+    assert found.disk is not None
+    assert found.disk > 4 * weights, "two rounds of two cells"
+
+
+def test_a_finished_suite_takes_no_time(tmp_path: Path) -> None:
+    run(suite(), tmp_path)
+    found = ahead(suite(), tmp_path)
+    assert (found.stages, found.seconds) == ((), 0.0)
+    assert "0 cells to run, 2 in the store already" in printed(found)
+    assert "about 0 s" not in printed(found)
+
+
+def test_a_mistake_is_found_by_a_plan_too(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="requires seeds from a beacon"):
+        ahead(suite("seed_replay", swarm=replace(tiny.SWARM, seeds="announced")), tmp_path)

@@ -1,0 +1,204 @@
+"""Work, pace and the time left: arithmetic that is checked by hand and by runs that are only played through."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from thiefbench.engine.spec import SwarmSpec
+from thiefbench.progress import Tally
+from thiefbench.suite.planning import (
+    EVALUATED,
+    Measured,
+    Rates,
+    Stage,
+    completions,
+    longest,
+    seconds_left,
+    starts_known,
+    work,
+    work_left,
+    write_seconds,
+)
+from thiefbench.suite.scenario import CellSpec, Evaluation
+
+CELL = CellSpec(
+    task="t", model="m", attack="text", defense="none", role="attack", seed=0, rounds=10,
+    swarm=SwarmSpec(nodes=2, malicious=1, prompts=5, group=4),
+    evaluation=Evaluation(every=4, completions=50, final=100),
+)  # fmt: skip
+
+
+def cells(seeds: int, defenses: Sequence[str] = ("none",)) -> list[CellSpec]:
+    """Per seed a control and an attacked cell for every defense, in a suite's order."""
+    made = []
+    for seed in range(seeds):
+        made.append(replace(CELL, role="control", seed=seed))
+        made += [replace(CELL, defense=defense, seed=seed) for defense in defenses]
+    return made
+
+
+def test_completions_counted_by_hand() -> None:
+    assert completions(CELL, 0) == (0, 50), "the start is evaluated"
+    assert completions(CELL, 3) == (60, 50)
+    assert completions(CELL, 4) == (80, 100), "and every fourth round"
+    assert completions(CELL, 8) == (160, 150)
+    assert completions(CELL, 10) == (200, 250), "and the last, with more completions"
+    assert completions(replace(CELL, rounds=8), 8) == (160, 200), "a last round has one evaluation"
+    assert work(CELL, 10) == 200 + EVALUATED * 250
+
+
+def test_a_resumed_cell_has_less_work_left() -> None:
+    assert work_left(Stage(CELL, 10, done=4), start_known=False) == pytest.approx(work(CELL, 10) - work(CELL, 4))
+    assert work_left(Stage(CELL, 10), start_known=True) == pytest.approx(work(CELL, 10) - EVALUATED * 50)
+    assert work_left(Stage(CELL, 10, done=10, begun=0), start_known=False) == 0
+
+
+@pytest.mark.parametrize(
+    ("busy", "waiting", "workers", "seconds"),
+    [
+        ([5.0], [3.0, 2.0], 1, 10.0),
+        ([5.0, 1.0], [3.0, 2.0], 2, 6.0),
+        ([], [4.0, 4.0, 4.0], 2, 8.0),
+        ([7.0], [], 4, 7.0),
+        ([], [], 3, 0.0),
+    ],
+)
+def test_the_longest_path(busy: list[float], waiting: list[float], workers: int, seconds: float) -> None:
+    assert longest(busy, waiting, workers) == seconds, "whoever is free takes the next cell"
+
+
+def test_only_each_process_s_first_cell_of_a_seed_evaluates_the_start() -> None:
+    stages = [Stage(spec, spec.rounds) for spec in cells(2, ("none", "logit"))]
+    assert len(starts_known(stages, 1)) == 4, "one of three cells at each of two seeds pays"
+    assert len(starts_known(stages, 2)) == 2
+
+
+def test_rates_are_learned_by_attack_and_defense() -> None:
+    control, none, judge = (replace(CELL, role="control"), CELL, replace(CELL, defense="judge"))
+    rates = Rates([Measured(control, 1000, 10.0)])
+    assert rates.of(judge) == pytest.approx(0.01), "what nothing is known of goes at the pace of the others"
+    rates = Rates([Measured(control, 1000, 10.0), Measured(judge, 1000, 50.0)])
+    assert rates.of(replace(judge, seed=3)) == pytest.approx(0.05, rel=0.05), "a kind's own pace counts"
+    assert rates.of(replace(control, defense="judge")) > rates.of(control), "a defense is slow without an attack, too"
+    assert 0.01 <= rates.of(none) <= 0.05
+    other = replace(CELL, model="large")
+    rates = Rates([Measured(other, 1000, 90.0), Measured(CELL, 1000, 10.0)])
+    assert rates.of(CELL) == pytest.approx(0.01), "cells of another model say nothing"
+    assert not Rates([Measured(CELL, 0.0, 0.0)])
+
+
+def test_the_tail_is_as_long_as_its_longest_cell() -> None:
+    first, last = cells(1)
+    stages = [Stage(first, 10, done=10, begun=0, seconds=10.0), Stage(last, 10, done=5, begun=0, seconds=5.0)]
+    rates = Rates([Measured(first, work(first, 10), 10.0)])
+    assert seconds_left(stages, 8, rates) == seconds_left(stages, 1, rates), "a cell is worked on by one process"
+
+
+def played(specs: Sequence[CellSpec], workers: int, pace: Callable[[CellSpec], float]) -> list[tuple[float, float]]:
+    """A run that is only played through: (seconds since its start, seconds left as told then) at every round.
+
+    An evaluated completion takes 0.6 of the seconds of a training one here, so that the share which the estimate works
+    with is not simply right.
+    """
+    now, told = 0.0, []
+    tally = Tally(workers, clock=lambda: now)
+    tally.plan(specs, {})
+    queue, events = list(specs), [(0.0, worker, None, 0) for worker in range(workers)]
+    while events:
+        now, worker, spec, done = heapq.heappop(events)
+        if spec is not None:
+            tally.cell(spec, done, spec.rounds)
+            if (left := tally.seconds_left()) is not None:
+                told.append((now, left))
+            if done == spec.rounds:
+                tally.finished(spec)
+                spec = None
+        if spec is None:
+            if not queue:
+                continue
+            spec, done = queue.pop(0), -1
+        trained, evaluated = (completions(spec, done + 1)[i] - completions(spec, done)[i] * (done >= 0) for i in (0, 1))
+        heapq.heappush(events, (now + (trained + 0.6 * evaluated) * pace(spec), worker, spec, done + 1))  # type: ignore[misc]
+    assert tally.share == pytest.approx(1.0), "in the end all work is done"
+    return told
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+@pytest.mark.parametrize(
+    "pace",
+    [
+        lambda spec: 0.01,
+        lambda spec: 0.01 if spec.role == "control" else 0.012,
+        lambda spec: 0.01 * (1 + 0.3 * (spec.defense == "logit")),
+    ],
+    ids=["equal", "attacks take longer", "a defense takes longer"],
+)
+def test_the_time_left_is_right_after_the_first_tenth(workers: int, pace: Callable[[CellSpec], float]) -> None:
+    specs = [replace(spec, rounds=40) for spec in cells(3, ("none", "logit"))]
+    told = played(specs, workers, pace)
+    end = told[-1][0]
+    for now, left in told:
+        if 0.1 * end <= now < end:
+            off = abs(left - (end - now))
+            # The last percent is a round or two.
+            assert off <= max(0.25 * (end - now), 0.02 * end), f"{left:.1f} s told {end - now:.1f} s before the end"
+
+
+def test_a_slow_defense_is_known_once_it_was_seen() -> None:
+    specs = [replace(spec, rounds=40) for spec in cells(4, ("none", "judge"))]
+    told = played(specs, 1, lambda spec: 0.05 if spec.defense == "judge" else 0.01)
+    end = told[-1][0]
+    later = [(now, left) for now, left in told if 0.25 * end < now < 0.95 * end]
+    assert all(abs(left - (end - now)) <= 0.25 * (end - now) for now, left in later), "from its first cell on"
+
+
+def test_a_cell_that_goes_back_to_its_checkpoint_has_more_left() -> None:
+    now = 0.0
+    tally = Tally(1, clock=lambda: now)
+    tally.plan([CELL], {})
+    lefts = []
+    for done in (0, 1, 2, 3, 1, 2):
+        tally.cell(CELL, done, 10)
+        lefts.append(tally.seconds_left())
+        now += 1.0
+    assert lefts[0] is None, "before anything was measured nothing is said"
+    assert lefts[-1] == pytest.approx(lefts[2], rel=0.01), "two rounds are done, once more"
+
+
+def three_rounds(of: Sequence[CellSpec], begun: dict[CellSpec, int]) -> Tally:
+    """A run that has played three rounds of its first cell, each in a second."""
+    seconds = iter(range(10))
+    tally = Tally(1, clock=lambda: float(next(seconds)))
+    tally.plan(of, begun)
+    for done in range(4):
+        tally.cell(of[0], done, 10)
+    return tally
+
+
+def test_what_the_store_holds_of_waiting_cells_counts() -> None:
+    one, other = cells(1)
+    fresh, begun = three_rounds([one, other], {}).seconds_left(), three_rounds([one, other], {other: 9}).seconds_left()
+    assert fresh is not None
+    assert begun is not None
+    assert begun < 0.75 * fresh, "of a cell that was stopped only the rest is left"
+
+
+def test_a_failed_cell_has_nothing_left() -> None:
+    one, other = cells(1)
+    tally = three_rounds([one, other], {})
+    before = tally.seconds_left()
+    tally.finished(one)
+    assert tally.rounds == (3, 13), "its other rounds will not be played"
+    assert before is not None
+    assert 0 < (tally.seconds_left() or 0) < before
+    tally.finished(other)
+    assert tally.seconds_left() == 0
+
+
+def test_durations_in_words() -> None:
+    said = [write_seconds(seconds) for seconds in (0.4, 89, 91, 5000, 6000, 86400)]
+    assert said == ["0 s", "89 s", "2 min", "83 min", "1 h 40 min", "24 h 0 min"]

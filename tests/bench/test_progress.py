@@ -1,0 +1,67 @@
+"""What a run shows: bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from tests.bench import tiny
+from thiefbench.progress import watch
+from thiefbench.suite.results import Record
+
+FAILED = Record(cell_id="0" * 16, cell={}, identity={}, status="error", error="RuntimeError: no luck")
+DONE = Record(cell_id="0" * 16, cell={}, identity={}, status="ok")
+ONE, OTHER, THIRD = (replace(tiny.cells(tiny.suite())[0], seed=seed, rounds=50) for seed in range(3))
+
+
+def console(terminal: bool) -> Console:
+    return Console(file=StringIO(), force_terminal=terminal, width=150, height=20)
+
+
+def shown(console: Console) -> str:
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def test_plain_lines_come_every_quarter_of_a_minute_over_all_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    out = console(terminal=False)
+    with watch(out, workers=2) as listener:
+        listener.plan("tiny-v1", [ONE, OTHER, THIRD], 4, {})
+        for done in range(51):
+            for spec in (ONE, OTHER):
+                listener.cell(spec, done, 50)
+                now += 1.0
+        listener.finished(ONE, DONE)
+        listener.finished(OTHER, FAILED)
+        listener.note("something else")
+    lines = shown(out).splitlines()
+    rounds = [line for line in lines if ": round " in line]
+    assert lines[0] == "tiny-v1: 3 cells to run, 4 in the store already"
+    assert len(rounds) == 1 + 101 // 16, "one line for all workers together"
+    assert any(" s a round, " in line and line.endswith(" left") for line in rounds), "with a rate and a time left"
+    assert any("seed 0: done; " in line for line in lines)
+    assert any("seed 1: FAILED: RuntimeError: no luck" in line for line in lines)
+    assert lines[-1] == "something else"
+
+
+def test_a_terminal_has_a_bar_for_all_and_one_for_each_cell_under_way() -> None:
+    out = console(terminal=True)
+    with watch(out, workers=2) as listener:
+        listener.plan("tiny-v1", [ONE, OTHER, THIRD], 0, {ONE: 10})
+        for done in (10, 11, 12):
+            listener.cell(ONE, done, 50)
+            listener.cell(OTHER, done - 10, 50)
+        bars = listener.progress.tasks  # type: ignore[attr-defined]
+        assert [task.fields["rounds"] for task in bars] == ["14/150", "12/50", "2/50"]
+        assert [task.description for task in bars][1:] == [ONE.label, OTHER.label]
+        assert all(task.fields["ends"] > time.monotonic() for task in bars), "each says when it ends"
+        listener.finished(ONE, DONE)
+        bars = listener.progress.tasks  # type: ignore[attr-defined]
+        assert [task.fields["rounds"] for task in bars] == ["14/112", "2/50"], "a finished cell's bar goes"
+    assert "done" in shown(out)
