@@ -6,7 +6,7 @@ import hashlib
 from importlib import resources
 from pathlib import Path
 
-BUILT_IN = ("micro-math", "micro-code")
+BUILT_IN = ("micro-math", "micro-code", "micro-judge")
 
 
 def resolve(model: str) -> str:

@@ -277,6 +277,17 @@ def test_utility_adds_every_defense_without_an_attack_once_a_part() -> None:
     assert more == Counter({("control", "logit"): 2, ("control", "blacklist"): 2}), "once for each seed"
 
 
+@pytest.mark.parametrize("name", names("suite"))
+def test_every_shipped_suite_reads_and_names_what_exists(name: str) -> None:
+    shipped = load_suite(name)
+    assert shipped.name in name, "a suite is listed under its own name, with its version where it is frozen"
+    assert len(shipped.fingerprint()) == 64
+    for cell in shipped.cells("cpu", "float32", 2):
+        make("task", cell.task), make("attack", cell.attack), make("defense", cell.defense)
+        if shipped.parts:
+            assert shipped.part_of(cell), "every cell belongs to a part"
+
+
 PARTS = (
     GOOD
     + """

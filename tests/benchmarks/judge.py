@@ -16,6 +16,7 @@ import argparse
 import random
 from collections.abc import Callable, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -119,7 +120,14 @@ def sampled(model: str, each: int, longest: bool) -> list[Asked]:
     return made
 
 
-def lines(model: str, each: int) -> list[tuple[str, Callable[[], list[Asked]]]]:
+def published(data: Path, each: int) -> list[Asked]:
+    """GSM8K's own test solutions, shortest first: what a small judge reads at all."""
+    task = registry.make("task", f"gsm8k(data={str(data)!r})")
+    items = sorted(held_out(task), key=lambda item: len(item.solution))
+    return [(item, task.oracle(item)) for item in items[:each]]
+
+
+def lines(model: str, each: int, data: Path | None) -> list[tuple[str, Callable[[], list[Asked]]]]:
     """What is printed: a name and what makes its completions."""
     made: list[tuple[str, Callable[[], list[Asked]]]] = [
         ("honest, told in many ways", lambda: told(each, 0.0)),
@@ -128,6 +136,8 @@ def lines(model: str, each: int) -> list[tuple[str, Callable[[], list[Asked]]]]:
         ("honest, longest sampled (DoS)", lambda: sampled(model, each, longest=True)),
         ("honest programs", lambda: programs(each)),
     ]
+    if data is not None:
+        made.append(("honest, GSM8K's shortest", lambda: published(data, each)))
     for name, task, attack in POISON:
         made.append((name, lambda task=task, attack=attack: poisoned(registry.make("task", task), attack, each)))  # type: ignore[misc]
     return made
@@ -149,6 +159,7 @@ def main() -> None:
     parser.add_argument("--judge", default="judge")
     parser.add_argument("--each", type=int, default=200, help="completions per line, at most 1,024")
     parser.add_argument("--start-model", default="micro-math", help="whose completions are sampled")
+    parser.add_argument("--data", type=Path, help="a directory with GSM8K, to ask about its solutions too")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args()
@@ -163,7 +174,7 @@ def main() -> None:
     judge = DefenderJudge(judge_of(defenses[0].judge, asked.device, note=print), key("benchmark"))
     print(f"{asked.judge}: accepted / asked")
     print(f"{'':32s} {'with a criticism':>30s} {'without':>30s}")
-    for name, make in lines(asked.start_model, asked.each):
+    for name, make in lines(asked.start_model, asked.each, asked.data):
         cases = make()
         cells = []
         for defense in defenses:
