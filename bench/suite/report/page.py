@@ -105,6 +105,7 @@ def _section(number: int, comparison: Comparison, drawn: Sequence[plots.Plot]) -
         "verdicts": [_verdict(line) for line in stopping] if len(stopping) <= NAMED else [],
         "speaks": any("phrase" in record.payload for record in records),
         "plots": {plot.name: Markup(plots.embed(plot, f"s{number}-{plot.name}")) for plot in drawn},
+        "bands": {plot.name: plot.note for plot in drawn},
         "styles": plots.styles(comparison),
         "tables": [
             ("Trained", [_row(line) for line in comparison.lines if line.how == "trained"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import textwrap
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 
 from thiefbench.suite.report.lines import Comparison
 from thiefbench.suite.results import Point
+from thiefbench.suite.statistics import FEW_SEEDS, summarize
 
 # Okabe and Ito's palette, darkened to 4.5:1 on white; the page exchanges every colour for a variable of this name.
 INK = {"#1b1f24": "--ink", "#5b6470": "--muted", "#dfe3e8": "--rule"}
@@ -54,22 +56,50 @@ class Series:
     faint: tuple[tuple[Point, ...], ...] = ()
 
     @property
+    def seeds(self) -> int:
+        """How many seeds have a curve."""
+        return sum(any(point.value is not None for point in curve) for curve in self.curves)
+
+    @property
     def mean(self) -> list[tuple[int, float]]:
         """(round, mean over the seeds that have a value there)."""
+        return [(number, sum(values) / len(values)) for number, values in self._by_round()]
+
+    @property
+    def band(self) -> list[tuple[int, float, float]]:
+        """(round, low, high) of the mean over several seeds, see `Summary`; NaN where a seed has no value."""
+        if self.seeds < 2:
+            return []
+        made = []
+        for number, values in self._by_round():
+            whole = len(values) == self.seeds
+            over = summarize(dict(enumerate(values))) if whole else None
+            made.append((number, over.low if over else math.nan, over.high if over else math.nan))
+        return made
+
+    def _by_round(self) -> list[tuple[int, list[float]]]:
         rounds: dict[int, list[float]] = {}
         for curve in self.curves:
             for point in curve:
                 if point.value is not None:
                     rounds.setdefault(point.round, []).append(point.value)
-        return [(number, sum(values) / len(values)) for number, values in sorted(rounds.items())]
+        return sorted(rounds.items())
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A finished plot: a short name for its file, what it shows in words, PNG bytes, SVG markup safe to embed."""
+    """A finished plot.
+
+    Attributes:
+        name: a short one, for its file.
+        alt: what it shows, in words.
+        note: what its lines and bands are, where that is not one seed.
+        png, svg: its bytes, and its markup, safe to embed.
+    """
 
     name: str
     alt: str
+    note: str
     png: bytes
     svg: str
 
@@ -136,25 +166,45 @@ def _draw(name: str, title: str, series: Sequence[Series], size: tuple[float, fl
         svg = io.StringIO()
         figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
         axes.set_title(title, color="#1b1f24", pad=8)
-        figure.supxlabel(footer, x=0.01, ha="left", size=6.5, color="#5b6470", parse_math=False)
+        note = what_bands_are(series)
+        said = "\n".join(textwrap.wrap(f"{footer}. {note}", round(size[0] * 22))) if note else footer
+        figure.supxlabel(said, x=0.01, ha="left", size=6.5, color="#5b6470", parse_math=False)
         png = io.BytesIO()
         figure.savefig(png, format="png", dpi=200, facecolor="white")
     alt = _in_words(title, series, percent)
-    return Plot(name, alt, png.getvalue(), svg.getvalue())
+    return Plot(name, alt, note, png.getvalue(), svg.getvalue())
+
+
+def what_bands_are(series: Sequence[Series]) -> str:
+    """What lines and bands of a plot over several seeds mean; empty where every line has one seed."""
+    if all(one.seeds < 2 for one in series):
+        return ""
+    named: dict[str, list[str]] = {}
+    for one in series:
+        if one.seeds >= FEW_SEEDS:
+            band = f"95 % Student-t interval over {one.seeds} seeds"
+        elif one.seeds > 1:
+            band = f"smallest to largest of {one.seeds} seeds, which are the thin lines"
+        else:
+            band = "one seed, 95 % interval over its answers"
+        named.setdefault(band, []).append(one.name)
+    if len(named) == 1:
+        return f"Line: mean over seeds; band: {next(iter(named))}."
+    return "Line: mean over seeds; band: " + "; ".join(f"{band} ({', '.join(who)})" for band, who in named.items()) + "."
 
 
 def _draw_series(axes: Any, one: Series, scale: int, sparse: bool) -> None:
-    """Faint curves, the interval (one seed) or the single seeds (several), then the mean on top."""
+    """Single curves where they are few, the band, then the mean on top."""
     look = {"color": one.style.colour, "linestyle": one.style.dashes}
-    for curve in one.faint if len(one.curves) == 1 else one.curves:
+    for curve in one.faint if one.seeds < 2 else one.curves if one.seeds < FEW_SEEDS else ():
         points = [(p.round, p.value * scale) for p in curve if p.value is not None]
         if points:
             axes.plot(*zip(*points, strict=True), linewidth=0.7, alpha=0.4, **look)
-    if len(one.curves) == 1:
-        bounded = [(p.round, p.low, p.high) for p in one.curves[0] if p.low is not None and p.high is not None]
-        band = [(number, low * scale, high * scale) for number, low, high in bounded]
-        if band:
-            axes.fill_between(*zip(*band, strict=True), color=one.style.colour, alpha=0.16, linewidth=0)
+    alone = [p for curve in one.curves for p in curve] if one.seeds < 2 else []
+    band = one.band or [(p.round, p.low, p.high) for p in alone if p.low is not None and p.high is not None]
+    if band:
+        scaled = [(number, low * scale, high * scale) for number, low, high in band]
+        axes.fill_between(*zip(*scaled, strict=True), color=one.style.colour, alpha=0.16, linewidth=0)
     marker = {"marker": one.style.marker, "markersize": 4} if sparse else {}
     width = 1.9 if sparse else 1.3
     mean = [(number, value * scale) for number, value in one.mean]
