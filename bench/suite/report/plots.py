@@ -7,7 +7,7 @@ import math
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import matplotlib as mpl
@@ -107,7 +107,7 @@ class Plot:
 def styles(comparison: Comparison) -> dict[str, Style]:
     """A style for every trained line, by its name; colours follow the order of the defenses in the suite."""
     made: dict[str, Style] = {}
-    defenses = list(dict.fromkeys(line.defense for line in comparison.lines if line.defense != "none"))
+    own = defense_styles(comparison)
     for line in comparison.lines:
         if line.how != "trained":
             continue
@@ -117,8 +117,15 @@ def styles(comparison: Comparison) -> dict[str, Style]:
         elif (line.role, line.defense) in FIXED:
             made[line.name] = Style(*FIXED[line.role, line.defense], "o", dashes)
         else:
-            number = defenses.index(line.defense)
-            made[line.name] = Style(*DEFENSES[number % len(DEFENSES)], MARKERS[number % len(MARKERS)], dashes)
+            made[line.name] = replace(own[line.defense], dashes=dashes)
+    return made
+
+
+def defense_styles(comparison: Comparison) -> dict[str, Style]:
+    """A style for every defense, trained or not, by its spec string."""
+    made = {"none": Style(*FIXED["attack", "none"], "o", "-")}
+    for number, defense in enumerate(dict.fromkeys(ln.defense for ln in comparison.lines if ln.defense != "none")):
+        made[defense] = Style(*DEFENSES[number % len(DEFENSES)], MARKERS[number % len(MARKERS)], "-")
     return made
 
 
@@ -190,7 +197,9 @@ def what_bands_are(series: Sequence[Series]) -> str:
         named.setdefault(band, []).append(one.name)
     if len(named) == 1:
         return f"Line: mean over seeds; band: {next(iter(named))}."
-    return "Line: mean over seeds; band: " + "; ".join(f"{band} ({', '.join(who)})" for band, who in named.items()) + "."
+    return (
+        "Line: mean over seeds; band: " + "; ".join(f"{band} ({', '.join(who)})" for band, who in named.items()) + "."
+    )
 
 
 def _draw_series(axes: Any, one: Series, scale: int, sparse: bool) -> None:
@@ -238,8 +247,12 @@ def _label_ends(figure: Figure, axes: Any, series: Sequence[Series], scale: int)
 
 def _label(name: str) -> str:
     """A name on lines short enough for the margin; of a long path the end is what tells."""
-    lines = textwrap.wrap(name, LABEL_WIDTH, break_long_words=False)
-    return "\n".join(line if len(line) <= LABEL_LIMIT else f"\u2026{line[1 - LABEL_LIMIT :]}" for line in lines)
+    return "\n".join(short_label(line) for line in textwrap.wrap(name, LABEL_WIDTH, break_long_words=False))
+
+
+def short_label(name: str) -> str:
+    """The end of a long name."""
+    return name if len(name) <= LABEL_LIMIT else f"\u2026{name[1 - LABEL_LIMIT :]}"
 
 
 def _spread(ends: Sequence[float], heights: Sequence[float], bottom: float, top: float) -> list[float]:

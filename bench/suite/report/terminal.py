@@ -7,8 +7,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from thiefbench.suite.matrix import DefenseRow, Matrix
-from thiefbench.suite.report.heatmap import headings, write_milliseconds
-from thiefbench.suite.report.tables import Shown, show
+from thiefbench.suite.report.heatmap import headings
+from thiefbench.suite.report.tables import Shown, show, write_milliseconds
 from thiefbench.suite.results import Score, Store
 
 
