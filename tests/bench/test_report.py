@@ -16,10 +16,10 @@ import pytest
 from thiefbench import registry
 from thiefbench.engine.rounds import Row
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.suite.report.comparison import compare
+from thiefbench.suite.report.comparison import ReportError, compare
 from thiefbench.suite.report.excerpts import mark
 from thiefbench.suite.report.lines import Line, Result
-from thiefbench.suite.report.page import ReportError, write_report
+from thiefbench.suite.report.page import write_report
 from thiefbench.suite.report.tables import columns_of, paired_difference, show, tex_text
 from thiefbench.suite.results import Point, Record, Score, Store, identify, rows_table
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from thiefbench import registry
 from thiefbench.suite.report import plots
-from thiefbench.suite.report.comparison import compare
+from thiefbench.suite.report.comparison import ReportError, compare, last_run
 from thiefbench.suite.report.excerpts import first_submission, poisoned_answers
 from thiefbench.suite.report.lines import Comparison, Line
 from thiefbench.suite.report.overview import SuiteTable, suite_table
@@ -40,10 +40,6 @@ NAMED = 3
 """Up to so many defenses the headline names each; of more it gives the range."""
 
 
-class ReportError(Exception):
-    """There is nothing to report on. One sentence for the user."""
-
-
 def write_report(store: Store) -> Path:
     """Write the report of a store's last run into its folder `report`.
 
@@ -56,9 +52,7 @@ def write_report(store: Store) -> Path:
     Raises:
         ReportError: the store has no run, or no cell of it has left a record.
     """
-    run = store.read_run()
-    if run is None:
-        raise ReportError(f"{store.root} holds no run; make one with: thiefbench run SUITE --store {store.root}")
+    run = last_run(store)
     comparisons = compare(store, run)
     if not any(cell.record for comparison in comparisons for cell in comparison.cells):
         raise ReportError(f"no cell of the run in {store.root} is finished; go on with the same thiefbench run command")
