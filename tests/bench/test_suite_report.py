@@ -15,8 +15,9 @@ import pytest
 
 from tests.bench.handmade import TEXT, TONE, Numbers, Says, comparisons, parts, store, suite, usual
 from tests.bench.test_report import Page, report
+from thiefbench.suite.report.drawing import Style
 from thiefbench.suite.report.overview import SuiteRow, SuiteTable, suite_table
-from thiefbench.suite.report.plots import Series, Style, what_bands_are
+from thiefbench.suite.report.plots import Series, what_bands_are
 from thiefbench.suite.report.suite_files import suite_csv, suite_tex, write_rank
 from thiefbench.suite.report.timings import costs
 from thiefbench.suite.report.tradeoff import MOST, draw_tradeoff
@@ -333,6 +334,30 @@ class TestPage:
         assert ["1.000 [1.000, 1.000]", "1.00 [1.00, 1.00]", "0 [0, 0]", "0.000 [0.000, 0.000]"] in [
             c[1:] for c in cells
         ]
+
+    def test_ids_are_unique_and_plots_have_words(self, shown: tuple[str, Page, Path]) -> None:
+        ids = [attributes["id"] for _, attributes in shown[1].tags if "id" in attributes]
+        assert len(ids) == len(set(ids))
+        drawn = [a for tag, a in shown[1].tags if tag == "svg" and a.get("role") == "img"]
+        assert any(str(a["aria-label"]).startswith("Utility without an attack") for a in drawn)
+
+    def test_curves_say_what_their_bands_are(self, shown: tuple[str, Page, Path]) -> None:
+        assert "band: 95 % Student-t interval over 5 seeds." in shown[1].text
+        lost = [each for each in shown[1].text.split("Held-out answers") if "4 seeds" in each]
+        assert "smallest to largest of 4 seeds, which are the thin lines (similarity)" in lost[0]
+
+    def test_why_there_is_no_ranking(self, tmp_path: Path) -> None:
+        html, page = report(store(tmp_path, suite(placebo=False)))
+        assert "No defense is ranked. No ranking: the suite has no placebo to beat." in page.text
+        assert page.row("logit")[1].startswith("0.90")
+        assert "Ranking by the worst case" not in page.text
+        assert "Student-t interval" not in html[html.index('id="suite"') : html.index('id="claim-1"')]
+
+    def test_only_failures_still_make_a_page(self, tmp_path: Path) -> None:
+        _, page = report(store(tmp_path, suite(), but(usual, lambda c: True, error="out of memory")))
+        assert "No defense is ranked." in page.text
+        assert page.row("logit")[1:3] == ["\u2013", "\u2013"]
+        assert not (tmp_path / "report" / "tradeoff.png").exists()
 
     def test_one_attack_has_no_suite_table(self, tmp_path: Path) -> None:
         html, page = report(store(tmp_path, suite(attacks=(TEXT,))))

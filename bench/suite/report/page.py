@@ -13,6 +13,7 @@ from markupsafe import Markup
 from thiefbench import registry
 from thiefbench.suite.report import plots
 from thiefbench.suite.report.comparison import ReportError, compare, last_run
+from thiefbench.suite.report.drawing import Plot, embed
 from thiefbench.suite.report.excerpts import first_submission, poisoned_answers
 from thiefbench.suite.report.lines import Comparison, Line
 from thiefbench.suite.report.overview import SuiteTable, suite_table
@@ -82,7 +83,7 @@ def _render(
     comparisons: Sequence[Comparison],
     sections: Sequence[Mapping[str, Any]],
     table: SuiteTable,
-    tradeoff: plots.Plot | None,
+    tradeoff: Plot | None,
 ) -> str:
     """The page."""
     records = [record for comparison in comparisons for _, record in comparison.finished]
@@ -94,7 +95,7 @@ def _render(
         sections=sections,
         overview=shown_table(table),
         scale=legend(),
-        tradeoff=tradeoff and {"svg": Markup(plots.embed(tradeoff, "tradeoff")), "note": tradeoff.note},
+        tradeoff=tradeoff and {"svg": Markup(embed(tradeoff, "tradeoff")), "note": tradeoff.note},
         places=[] if lacking(run["suite"]) else [row.place for row in table.rows],
         costs=shown_costs(costs(comparisons)),
         few=len(table.seeds) < FEW_SEEDS,
@@ -107,7 +108,7 @@ def _render(
     )
 
 
-def _section(number: int, comparison: Comparison, drawn: Sequence[plots.Plot]) -> dict[str, Any]:
+def _section(number: int, comparison: Comparison, drawn: Sequence[Plot]) -> dict[str, Any]:
     """What the page shows of one attack."""
     records = [record for _, record in comparison.finished]
     drew = [record.payload for record in records if record.payload and record.cell["role"] != "control"]
@@ -120,7 +121,7 @@ def _section(number: int, comparison: Comparison, drawn: Sequence[plots.Plot]) -
         "claims": _claims(comparison),
         "verdicts": [_verdict(line) for line in stopping] if len(stopping) <= NAMED else [],
         "speaks": any("phrase" in record.payload for record in records),
-        "plots": {plot.name: Markup(plots.embed(plot, f"s{number}-{plot.name}")) for plot in drawn},
+        "plots": {plot.name: Markup(embed(plot, f"s{number}-{plot.name}")) for plot in drawn},
         "bands": {plot.name: plot.note for plot in drawn},
         "styles": plots.styles(comparison),
         "tables": [

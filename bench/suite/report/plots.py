@@ -1,49 +1,32 @@
-"""The report's plots: one drawing each, as a PNG for slides and as an SVG that takes the page's colours and font."""
+"""The plots of one attack: curves by round, one line for each trained swarm."""
 
 from __future__ import annotations
 
-import io
 import math
-import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import matplotlib as mpl
-from markupsafe import escape
 from matplotlib.figure import Figure
 
+from thiefbench.suite.report.drawing import (
+    DEFENSES,
+    FIXED,
+    MARKERS,
+    PLACEBO,
+    SETTINGS,
+    Plot,
+    Style,
+    saved,
+    short_label,
+)
 from thiefbench.suite.report.lines import Comparison
 from thiefbench.suite.results import Point
 from thiefbench.suite.statistics import FEW_SEEDS, summarize
 
-# Okabe and Ito's palette, darkened to 4.5:1 on white; the page exchanges every colour for a variable of this name.
-INK = {"#1b1f24": "--ink", "#5b6470": "--muted", "#dfe3e8": "--rule"}
-FIXED = {("attack", "none"): ("#c2410c", "--c-none"), ("control", "none"): ("#00795a", "--c-control")}
-PLACEBO = ("#6b7480", "--c-placebo")
-DEFENSES = (
-    ("#0060a8", "--c-1"), ("#a3478f", "--c-2"), ("#8a6100", "--c-3"), ("#2b8ca3", "--c-4"), ("#5a4fcf", "--c-5"),
-)  # fmt: skip
-MARKERS = ("s", "D", "^", "v", "P", "X", "*")
-SETTINGS = {
-    "font.size": 9.0, "font.family": "sans-serif", "axes.spines.top": False, "axes.spines.right": False,
-    "axes.spines.left": False, "axes.edgecolor": "#5b6470", "axes.labelcolor": "#5b6470", "text.color": "#1b1f24",
-    "xtick.color": "#5b6470", "ytick.color": "#5b6470", "ytick.left": False, "axes.grid": True, "axes.grid.axis": "y",
-    "grid.color": "#dfe3e8", "grid.linewidth": 0.8, "axes.axisbelow": True, "svg.fonttype": "none",
-    "axes.titlelocation": "left", "axes.titlesize": 10.0,
-}  # fmt: skip
-LABEL_WIDTH, LABEL_LIMIT = 20, 28
-
-
-@dataclass(frozen=True)
-class Style:
-    """How a line of the comparison looks in every plot, and which CSS variable holds its colour on the page."""
-
-    colour: str
-    variable: str
-    marker: str
-    dashes: str
+LABEL_WIDTH = 20
 
 
 @dataclass(frozen=True)
@@ -84,24 +67,6 @@ class Series:
                 if point.value is not None:
                     rounds.setdefault(point.round, []).append(point.value)
         return sorted(rounds.items())
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A finished plot.
-
-    Attributes:
-        name: a short one, for its file.
-        alt: what it shows, in words.
-        note: what its lines and bands are, where that is not one seed.
-        png, svg: its bytes, and its markup, safe to embed.
-    """
-
-    name: str
-    alt: str
-    note: str
-    png: bytes
-    svg: str
 
 
 def styles(comparison: Comparison) -> dict[str, Style]:
@@ -170,16 +135,9 @@ def _draw(name: str, title: str, series: Sequence[Series], size: tuple[float, fl
         axes.set_xlim(0, max(one.mean[-1][0] for one in series) or 1)
         _frame(axes, percent, max(values) <= 1)
         _label_ends(figure, axes, series, scale)
-        svg = io.StringIO()
-        figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
-        axes.set_title(title, color="#1b1f24", pad=8)
         note = what_bands_are(series)
-        said = "\n".join(textwrap.wrap(f"{footer}. {note}", round(size[0] * 22))) if note else footer
-        figure.supxlabel(said, x=0.01, ha="left", size=6.5, color="#5b6470", parse_math=False)
-        png = io.BytesIO()
-        figure.savefig(png, format="png", dpi=200, facecolor="white")
-    alt = _in_words(title, series, percent)
-    return Plot(name, alt, note, png.getvalue(), svg.getvalue())
+        svg, png = saved(figure, axes, title, f"{footer}. {note}" if note else footer)
+    return Plot(name, _in_words(title, series, percent), note, png, svg)
 
 
 def what_bands_are(series: Sequence[Series]) -> str:
@@ -250,11 +208,6 @@ def _label(name: str) -> str:
     return "\n".join(short_label(line) for line in textwrap.wrap(name, LABEL_WIDTH, break_long_words=False))
 
 
-def short_label(name: str) -> str:
-    """The end of a long name."""
-    return name if len(name) <= LABEL_LIMIT else f"\u2026{name[1 - LABEL_LIMIT :]}"
-
-
 def _spread(ends: Sequence[float], heights: Sequence[float], bottom: float, top: float) -> list[float]:
     """Positions near `ends`, in their order, no two closer than half the sum of their heights.
 
@@ -282,22 +235,3 @@ def _in_words(title: str, series: Sequence[Series], percent: bool) -> str:
 
     parts = [f"{one.name}: {ends(one.mean)}" for one in series]
     return f"{title} by round. {'; '.join(parts)}."
-
-
-def embed(plot: Plot, prefix: str) -> str:
-    """The SVG as part of a page: no document head, ids of its own, colours from the page, a text alternative.
-
-    Args:
-        plot: what to embed.
-        prefix: makes its ids unique on the page.
-    """
-    svg = plot.svg[plot.svg.index("<svg") :]
-    svg = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg, flags=re.DOTALL)
-    head, _, body = svg.partition(">")
-    box = re.search(r'viewBox="[^"]*"', head)
-    assert box is not None
-    body = re.sub(r'(\bid="|url\(#|xlink:href="#)', rf"\g<1>{prefix}-", body)
-    body = re.sub(r"font-family: [^;\"]*;?", "", body)
-    for colour, variable in (*INK.items(), *FIXED.values(), PLACEBO, *DEFENSES):
-        body = body.replace(colour, f"var({variable})")
-    return f'<svg {box.group()} role="img" aria-label="{escape(plot.alt)}">{body}'

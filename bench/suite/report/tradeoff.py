@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +10,9 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from thiefbench.suite.ranking import LEAST_UTILITY
+from thiefbench.suite.report.drawing import SETTINGS, Plot, Style, saved, short_label
 from thiefbench.suite.report.overview import SuiteRow, SuiteTable
-from thiefbench.suite.report.plots import SETTINGS, Plot, Style, defense_styles, short_label
+from thiefbench.suite.report.plots import defense_styles
 from thiefbench.suite.statistics import FEW_SEEDS, Summary
 
 LEAST, MOST = -0.5, 1.5
@@ -37,7 +36,9 @@ class Mark:
 
 def draw_tradeoff(table: SuiteTable, footer: str) -> Plot | None:
     """The plot of a suite's table; None where no defense has both numbers. `footer` stands on the PNG."""
-    styles = defense_styles(table.comparisons[0])
+    styles: dict[str, Style] = {}
+    for comparison in reversed(table.comparisons):  # a defense looks as it does in the first that has it
+        styles |= defense_styles(comparison)
     marks = [mark for row in table.rows if (mark := _mark(row, styles)) is not None]
     if not marks:
         return None
@@ -55,25 +56,14 @@ def draw_tradeoff(table: SuiteTable, footer: str) -> Plot | None:
             textcoords="offset points", color=_MUTED, fontsize=7.5,
         )  # fmt: skip
         handles, names = axes.get_legend_handles_labels()  # drawn last to first, so that the best lies on top
-        legend = figure.legend(
-            handles[::-1],
-            names[::-1],
-            loc="outside lower left",
-            ncols=_LEGEND_COLUMNS,
-            frameon=False,
-            fontsize=8.5,
-            handletextpad=0.3,
-        )
+        legend = axes.legend(  # below the axis and its label; the pad counts in font sizes
+            handles[::-1], names[::-1], loc="upper left", bbox_to_anchor=(0, 0), borderaxespad=4.2,
+            ncols=_LEGEND_COLUMNS, frameon=False, fontsize=8.5, handletextpad=0.3,
+        )  # fmt: skip
         for text in legend.get_texts():
             text.set_parse_math(False)
-        svg = io.StringIO()
-        figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
-        axes.set_title("Utility against harm prevented", color="#1b1f24", pad=8)
-        said = "\n".join(textwrap.wrap(f"{footer}. {note}", round(_SIZE[0] * 22)))
-        figure.supxlabel(said, x=0.01, ha="left", size=6.5, color=_MUTED, parse_math=False)
-        png = io.BytesIO()
-        figure.savefig(png, format="png", dpi=200, facecolor="white")
-    return Plot("tradeoff", _in_words(marks), note, png.getvalue(), svg.getvalue())
+        svg, png = saved(figure, axes, "Utility against harm prevented", f"{footer}. {note}")
+    return Plot("tradeoff", _in_words(marks), note, png, svg)
 
 
 def _mark(row: SuiteRow, styles: dict[str, Style]) -> Mark | None:
@@ -126,7 +116,7 @@ def _draw(axes: Any, mark: Mark) -> None:
     axes.plot(
         x, y, color=colour, marker=mark.style.marker, markersize=6.5, linestyle="", zorder=3,
         markerfacecolor="none" if mark.hollow else colour, markeredgewidth=1.4,
-        label=short_label(mark.defense),
+        label=f" {short_label(mark.defense)}",  # legends leave out what starts with an underscore
     )  # fmt: skip
     for axis, value, shown in (("x", mark.prevented.mean, x), ("y", mark.utility.mean, y)):
         if value != shown:
