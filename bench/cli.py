@@ -1,4 +1,4 @@
-"""The command line: `thiefbench run | matrix | list | audit | report | zoo`.
+"""The command line: `thiefbench run | matrix | list | audit | report | compare | zoo`.
 
 Nothing heavy is imported before a command needs it, so `--help` and `list` answer at once.
 """
@@ -244,6 +244,24 @@ def report(store: Annotated[Path, typer.Argument(help="A store that `thiefbench 
     from thiefbench.suite.results import Store
 
     out.print(f"report: {escape(str(write_report(Store(store))))}")
+
+
+@app.command()
+def compare(
+    stores: Annotated[list[Path], typer.Argument(help="Two stores; or one, with two --defense.")],
+    defense: Annotated[SpecList | None, typer.Option(help="Defense of the one store; give two.")] = None,
+    directory: Annotated[
+        Path | None, typer.Option("--out", help="Folder to write compare.html and compare.csv into.")
+    ] = None,
+) -> None:
+    """Put the last runs of two stores, or two defenses of one, side by side: differences paired by seed."""
+    from thiefbench.suite.report.compare import compared, write_comparison
+    from thiefbench.suite.report.terminal import print_comparison
+
+    found = compared(stores, defense or [])
+    print_comparison(out, found)
+    if directory is not None:
+        err.print(f"page: {escape(str(write_comparison(found, directory)))}")
 
 
 @zoo.command("train")

@@ -174,7 +174,7 @@ def rank(rows: Sequence[Row], trials: Sequence[Trial], seeds: Sequence[int]) -> 
     anchors: list[tuple[Row, Place]] = []
     rest: list[Place] = []
     for row in rows:
-        worst, problem = (None, "; ".join(doubts)) if doubts else _worst(row, attacks, seeds)
+        worst, problem = (None, "; ".join(doubts)) if doubts else worst_of(row, attacks, seeds)
         if row.anchor:
             anchors.append((row, Place(row.defense, "anchor", None, worst, problem)))
         elif doubts:
@@ -246,7 +246,7 @@ def _numbered(rows: Sequence[tuple[Row, WorstCase]], attacks: Sequence[str], see
     return made
 
 
-def _worst(row: Row, attacks: Sequence[str], seeds: Sequence[int]) -> tuple[WorstCase | None, str]:
+def worst_of(row: Row, attacks: Sequence[str], seeds: Sequence[int]) -> tuple[WorstCase | None, str]:
     """A row's worst case of harm prevented, or the reason why it has none."""
     try:
         return worst_case(_prevented(row, attacks, seeds)), ""

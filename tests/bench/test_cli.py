@@ -88,6 +88,7 @@ finally:
         ["--help"],
         ["run", "--help"],
         ["matrix", "--help"],
+        ["compare", "--help"],
         ["list", "attacks"],
         ["list", "defenses"],
         ["list", "tasks"],
@@ -104,7 +105,7 @@ def test_help_and_list_import_nothing_heavy(words: list[str]) -> None:
 def test_help_names_the_commands(cli: Cli) -> None:
     shown = cli("--help")
     assert shown.code == 0
-    assert all(command in shown.out for command in ("run", "matrix", "list", "audit", "report"))
+    assert all(command in shown.out for command in ("run", "matrix", "list", "audit", "report", "compare"))
     assert cli("--version").out.strip() == __version__
 
 

@@ -28,7 +28,9 @@ from thiefbench.suite.matrix import (
     wanted,
 )
 from thiefbench.suite.replay import Recording
-from thiefbench.suite.report.heatmap import headings, shade, write_matrix, write_milliseconds
+from thiefbench.suite.report.heatmap import headings, write_matrix
+from thiefbench.suite.report.shades import shade
+from thiefbench.suite.report.tables import write_milliseconds
 from thiefbench.suite.results import Record, Score, Store
 from thiefbench.suite.runner import run_suite
 from thiefbench.suite.scenario import Suite

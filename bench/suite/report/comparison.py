@@ -14,15 +14,36 @@ from thiefbench.suite.report.untrained import untrained_lines
 from thiefbench.suite.results import BrokenRecordError, Store
 
 
+class ReportError(Exception):
+    """There is nothing to report on. One sentence for the user."""
+
+
+def last_run(store: Store) -> dict[str, Any]:
+    """What a store's last run asked for.
+
+    Raises:
+        ReportError: the store has no run.
+    """
+    run = store.read_run()
+    if run is None:
+        raise ReportError(f"{store.root} holds no run; make one with: thiefbench run SUITE --store {store.root}")
+    return run
+
+
 def compare(store: Store, run: Mapping[str, Any]) -> list[Comparison]:
     """One comparison for each attack in each part of a run, in its order; replays what its suite asks to replay."""
+    replayed = run["suite"].get("replayed", ())
+    return [replace(c, lines=(*c.lines, *untrained_lines(c, replayed))) for c in trained(store, run)]
+
+
+def trained(store: Store, run: Mapping[str, Any]) -> list[Comparison]:
+    """The comparisons of a run with their trained lines alone."""
     cells = [_read_cell(store, entry) for entry in run["cells"]]
     made = []
     for part, attack in dict.fromkeys((cell.part, cell.attack) for cell in cells):
         bare = Comparison(attack, tuple(c for c in cells if (c.part, c.attack) == (part, attack)), part=part)
-        trained = tuple(_trained_line(bare, role, defense) for role, defense in _line_order(bare.cells))
-        full = replace(bare, lines=trained)
-        made.append(replace(full, lines=(*trained, *untrained_lines(full, run["suite"].get("replayed", ())))))
+        lines = tuple(_trained_line(bare, role, defense) for role, defense in _line_order(bare.cells))
+        made.append(replace(bare, lines=lines))
     return made
 
 

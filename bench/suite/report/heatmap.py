@@ -6,19 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import pyarrow as pa
-from matplotlib.colors import to_hex, to_rgb
 from pyarrow import csv
 
-from thiefbench import registry
 from thiefbench.provenance import now, provenance
 from thiefbench.suite.matrix import MEASURES, Column, DefenseRow, Matrix
 from thiefbench.suite.ranking import anchor_of
 from thiefbench.suite.report.lines import label_notes
 from thiefbench.suite.report.page import facts
 from thiefbench.suite.report.rendering import render
-from thiefbench.suite.report.tables import Shown, show
+from thiefbench.suite.report.shades import legend, shade
+from thiefbench.suite.report.tables import Shown, short_names, show, write_milliseconds
 from thiefbench.suite.results import Store, write_atomically, write_table
 from thiefbench.suite.scenario import Suite
 
@@ -45,7 +43,7 @@ def write_matrix(store: Store, matrix: Matrix, suites: Sequence[Suite]) -> Path:
         rows=[_row(row, named) for row in matrix.rows],
         headline=_headline(matrix),
         several_seeds=len({pools.seed for pools in matrix.pools}) > 1,
-        scale=[(f"{percent}\u00a0%", shade(percent / 100)) for percent in (0, 25, 50, 75, 100)],
+        scale=legend(),
         making=_making(matrix, suites),
     )
     text = pa.BufferOutputStream()
@@ -72,35 +70,8 @@ def table(matrix: Matrix) -> pa.Table:
 
 
 def headings(columns: Sequence[Column]) -> dict[Column, str]:
-    """A short name for every column: the attack's, numbered where several have it."""
-    made: dict[Column, str] = {}
-    for column in columns:
-        target = registry.parse("attack", column.attack).target
-        name = target.rpartition(":")[2]
-        number = sum(heading.partition(" ")[0] == name for heading in made.values()) + 1
-        made[column] = name if number == 1 else f"{name} {number}"
-    return made
-
-
-def shade(rate: float) -> str:
-    """Colours of a field as CSS: white to dark blue, which every kind of sight and a black-and-white print tells apart.
-
-    The text is black or white, whichever contrasts more (WCAG 2.2, at least 4.5:1 on any shade).
-    """
-    background = to_hex(mpl.colormaps["Blues"](rate))
-    channels = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(background)]
-    luminance = sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), channels, strict=True))
-    text = "#ffffff" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "#000000"
-    return f"background:{background};color:{text}"
-
-
-def write_milliseconds(value: float | None) -> str:
-    """Milliseconds per completion, with as many digits as say something."""
-    if value is None:
-        return ""
-    if value < 0.001:
-        return "<0.001"
-    return f"{value:.3f}" if value < 1 else f"{value:.1f}"
+    """A short name for every column."""
+    return dict(zip(columns, short_names([column.attack for column in columns]), strict=True))
 
 
 def _column(matrix: Matrix, column: Column, heading: str) -> dict[str, Any]:

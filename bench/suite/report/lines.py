@@ -53,7 +53,8 @@ class Cell:
 class Result:
     """One line at one seed: scores by name, or the problem that left it without any.
 
-    To a record's scores it adds `gain` (clean reward over the start), `harm_prevented` and `utility`.
+    To a record's scores it adds `headline_asr` (what harm is made of), `gain` (clean reward over the start),
+    `harm_prevented` and `utility`.
     """
 
     seed: int
@@ -165,7 +166,7 @@ class Comparison:
 
 def comparative_scores(comparison: Comparison, role: Role, seed: int, record: Record) -> dict[str, Score]:
     """A record's scores with the comparative ones, each left out where a cell it needs has no score."""
-    scores = dict(record.scores)
+    scores = dict(record.scores) | {"headline_asr": bare(scoring.headline_asr(record))}
     reward, start = scores["clean_reward"].value, scores["start_reward"].value
     scores["gain"] = bare(None if reward is None or start is None else reward - start)
     control, reference = comparison.record("control", "none", seed), comparison.reference(seed)

@@ -12,11 +12,15 @@ from markupsafe import Markup
 
 from thiefbench import registry
 from thiefbench.suite.report import plots
-from thiefbench.suite.report.comparison import compare
+from thiefbench.suite.report.comparison import ReportError, compare, last_run
+from thiefbench.suite.report.drawing import Plot, embed
 from thiefbench.suite.report.excerpts import first_submission, poisoned_answers
 from thiefbench.suite.report.lines import Comparison, Line
+from thiefbench.suite.report.overview import SuiteTable, suite_table
 from thiefbench.suite.report.rendering import render
-from thiefbench.suite.report.standing import places
+from thiefbench.suite.report.shades import legend
+from thiefbench.suite.report.standing import lacking
+from thiefbench.suite.report.suite_files import shown_costs, shown_table, suite_csv, suite_tex
 from thiefbench.suite.report.tables import (
     COLUMNS,
     Shown,
@@ -28,15 +32,13 @@ from thiefbench.suite.report.tables import (
     tex_text,
     write_value,
 )
+from thiefbench.suite.report.timings import costs
+from thiefbench.suite.report.tradeoff import draw_tradeoff
 from thiefbench.suite.results import NOTHING, Record, Store, write_atomically
 from thiefbench.suite.statistics import FEW_SEEDS
 
 NAMED = 3
 """Up to so many defenses the headline names each; of more it gives the range."""
-
-
-class ReportError(Exception):
-    """There is nothing to report on. One sentence for the user."""
 
 
 def write_report(store: Store) -> Path:
@@ -46,14 +48,12 @@ def write_report(store: Store) -> Path:
         store: what `thiefbench run` left. Cells may be missing, failed or damaged; the report says so.
 
     Returns:
-        The page, index.html. Beside it: the plots as PNG, results.csv, table.tex.
+        The page, index.html. Beside it: the plots as PNG, results.csv, suite.csv, table.tex, suite.tex.
 
     Raises:
         ReportError: the store has no run, or no cell of it has left a record.
     """
-    run = store.read_run()
-    if run is None:
-        raise ReportError(f"{store.root} holds no run; make one with: thiefbench run SUITE --store {store.root}")
+    run = last_run(store)
     comparisons = compare(store, run)
     if not any(cell.record for comparison in comparisons for cell in comparison.cells):
         raise ReportError(f"no cell of the run in {store.root} is finished; go on with the same thiefbench run command")
@@ -66,13 +66,25 @@ def write_report(store: Store) -> Path:
             write_atomically(folder / f"{_prefix(number, comparisons)}{plot.name}.png", plot.png)
     write_atomically(folder / "results.csv", csv_text(run, comparisons).encode())
     write_atomically(folder / "table.tex", tex_text(run, comparisons).encode())
+    table = suite_table(run, comparisons)
+    tradeoff = draw_tradeoff(table, f"ThiefBench {run['title']}")
+    if tradeoff:
+        write_atomically(folder / "tradeoff.png", tradeoff.png)
+    write_atomically(folder / "suite.csv", suite_csv(run, table).encode())
+    write_atomically(folder / "suite.tex", suite_tex(run, table).encode())
     page = folder / "index.html"
     sections = [_section(number, c, drawn[c.title]) for number, c in enumerate(comparisons, 1)]
-    write_atomically(page, _render(run, comparisons, sections).encode("utf-8", "replace"))
+    write_atomically(page, _render(run, comparisons, sections, table, tradeoff).encode("utf-8", "replace"))
     return page
 
 
-def _render(run: Mapping[str, Any], comparisons: Sequence[Comparison], sections: Sequence[Mapping[str, Any]]) -> str:
+def _render(
+    run: Mapping[str, Any],
+    comparisons: Sequence[Comparison],
+    sections: Sequence[Mapping[str, Any]],
+    table: SuiteTable,
+    tradeoff: Plot | None,
+) -> str:
     """The page."""
     records = [record for comparison in comparisons for _, record in comparison.finished]
     unfinished = [cell for comparison in comparisons for cell in comparison.cells if cell.problem]
@@ -81,7 +93,12 @@ def _render(run: Mapping[str, Any], comparisons: Sequence[Comparison], sections:
         run=run,
         suite=run["suite"],
         sections=sections,
-        places=places(run, comparisons),
+        overview=shown_table(table),
+        scale=legend(),
+        tradeoff=tradeoff and {"svg": Markup(embed(tradeoff, "tradeoff")), "note": tradeoff.note},
+        places=[] if lacking(run["suite"]) else [row.place for row in table.rows],
+        costs=shown_costs(costs(comparisons)),
+        few=len(table.seeds) < FEW_SEEDS,
         columns=columns_of(comparisons),
         cells=sum(len(comparison.cells) for comparison in comparisons),
         unfinished=unfinished,
@@ -91,7 +108,7 @@ def _render(run: Mapping[str, Any], comparisons: Sequence[Comparison], sections:
     )
 
 
-def _section(number: int, comparison: Comparison, drawn: Sequence[plots.Plot]) -> dict[str, Any]:
+def _section(number: int, comparison: Comparison, drawn: Sequence[Plot]) -> dict[str, Any]:
     """What the page shows of one attack."""
     records = [record for _, record in comparison.finished]
     drew = [record.payload for record in records if record.payload and record.cell["role"] != "control"]
@@ -104,7 +121,8 @@ def _section(number: int, comparison: Comparison, drawn: Sequence[plots.Plot]) -
         "claims": _claims(comparison),
         "verdicts": [_verdict(line) for line in stopping] if len(stopping) <= NAMED else [],
         "speaks": any("phrase" in record.payload for record in records),
-        "plots": {plot.name: Markup(plots.embed(plot, f"s{number}-{plot.name}")) for plot in drawn},
+        "plots": {plot.name: Markup(embed(plot, f"s{number}-{plot.name}")) for plot in drawn},
+        "bands": {plot.name: plot.note for plot in drawn},
         "styles": plots.styles(comparison),
         "tables": [
             ("Trained", [_row(line) for line in comparison.lines if line.how == "trained"]),

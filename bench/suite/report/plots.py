@@ -1,47 +1,32 @@
-"""The report's plots: one drawing each, as a PNG for slides and as an SVG that takes the page's colours and font."""
+"""The plots of one attack: curves by round, one line for each trained swarm."""
 
 from __future__ import annotations
 
-import io
-import re
+import math
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import matplotlib as mpl
-from markupsafe import escape
 from matplotlib.figure import Figure
 
+from thiefbench.suite.report.drawing import (
+    DEFENSES,
+    FIXED,
+    MARKERS,
+    PLACEBO,
+    SETTINGS,
+    Plot,
+    Style,
+    saved,
+    short_label,
+)
 from thiefbench.suite.report.lines import Comparison
 from thiefbench.suite.results import Point
+from thiefbench.suite.statistics import FEW_SEEDS, summarize
 
-# Okabe and Ito's palette, darkened to 4.5:1 on white; the page exchanges every colour for a variable of this name.
-INK = {"#1b1f24": "--ink", "#5b6470": "--muted", "#dfe3e8": "--rule"}
-FIXED = {("attack", "none"): ("#c2410c", "--c-none"), ("control", "none"): ("#00795a", "--c-control")}
-PLACEBO = ("#6b7480", "--c-placebo")
-DEFENSES = (
-    ("#0060a8", "--c-1"), ("#a3478f", "--c-2"), ("#8a6100", "--c-3"), ("#2b8ca3", "--c-4"), ("#5a4fcf", "--c-5"),
-)  # fmt: skip
-MARKERS = ("s", "D", "^", "v", "P", "X", "*")
-SETTINGS = {
-    "font.size": 9.0, "font.family": "sans-serif", "axes.spines.top": False, "axes.spines.right": False,
-    "axes.spines.left": False, "axes.edgecolor": "#5b6470", "axes.labelcolor": "#5b6470", "text.color": "#1b1f24",
-    "xtick.color": "#5b6470", "ytick.color": "#5b6470", "ytick.left": False, "axes.grid": True, "axes.grid.axis": "y",
-    "grid.color": "#dfe3e8", "grid.linewidth": 0.8, "axes.axisbelow": True, "svg.fonttype": "none",
-    "axes.titlelocation": "left", "axes.titlesize": 10.0,
-}  # fmt: skip
-LABEL_WIDTH, LABEL_LIMIT = 20, 28
-
-
-@dataclass(frozen=True)
-class Style:
-    """How a line of the comparison looks in every plot, and which CSS variable holds its colour on the page."""
-
-    colour: str
-    variable: str
-    marker: str
-    dashes: str
+LABEL_WIDTH = 20
 
 
 @dataclass(frozen=True)
@@ -54,30 +39,40 @@ class Series:
     faint: tuple[tuple[Point, ...], ...] = ()
 
     @property
+    def seeds(self) -> int:
+        """How many seeds have a curve."""
+        return sum(any(point.value is not None for point in curve) for curve in self.curves)
+
+    @property
     def mean(self) -> list[tuple[int, float]]:
         """(round, mean over the seeds that have a value there)."""
+        return [(number, sum(values) / len(values)) for number, values in self._by_round()]
+
+    @property
+    def band(self) -> list[tuple[int, float, float]]:
+        """(round, low, high) of the mean over several seeds, see `Summary`; NaN where a seed has no value."""
+        if self.seeds < 2:
+            return []
+        made = []
+        for number, values in self._by_round():
+            whole = len(values) == self.seeds
+            over = summarize(dict(enumerate(values))) if whole else None
+            made.append((number, over.low if over else math.nan, over.high if over else math.nan))
+        return made
+
+    def _by_round(self) -> list[tuple[int, list[float]]]:
         rounds: dict[int, list[float]] = {}
         for curve in self.curves:
             for point in curve:
                 if point.value is not None:
                     rounds.setdefault(point.round, []).append(point.value)
-        return [(number, sum(values) / len(values)) for number, values in sorted(rounds.items())]
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A finished plot: a short name for its file, what it shows in words, PNG bytes, SVG markup safe to embed."""
-
-    name: str
-    alt: str
-    png: bytes
-    svg: str
+        return sorted(rounds.items())
 
 
 def styles(comparison: Comparison) -> dict[str, Style]:
     """A style for every trained line, by its name; colours follow the order of the defenses in the suite."""
     made: dict[str, Style] = {}
-    defenses = list(dict.fromkeys(line.defense for line in comparison.lines if line.defense != "none"))
+    own = defense_styles(comparison)
     for line in comparison.lines:
         if line.how != "trained":
             continue
@@ -87,8 +82,15 @@ def styles(comparison: Comparison) -> dict[str, Style]:
         elif (line.role, line.defense) in FIXED:
             made[line.name] = Style(*FIXED[line.role, line.defense], "o", dashes)
         else:
-            number = defenses.index(line.defense)
-            made[line.name] = Style(*DEFENSES[number % len(DEFENSES)], MARKERS[number % len(MARKERS)], dashes)
+            made[line.name] = replace(own[line.defense], dashes=dashes)
+    return made
+
+
+def defense_styles(comparison: Comparison) -> dict[str, Style]:
+    """A style for every defense, trained or not, by its spec string."""
+    made = {"none": Style(*FIXED["attack", "none"], "o", "-")}
+    for number, defense in enumerate(dict.fromkeys(ln.defense for ln in comparison.lines if ln.defense != "none")):
+        made[defense] = Style(*DEFENSES[number % len(DEFENSES)], MARKERS[number % len(MARKERS)], "-")
     return made
 
 
@@ -133,28 +135,43 @@ def _draw(name: str, title: str, series: Sequence[Series], size: tuple[float, fl
         axes.set_xlim(0, max(one.mean[-1][0] for one in series) or 1)
         _frame(axes, percent, max(values) <= 1)
         _label_ends(figure, axes, series, scale)
-        svg = io.StringIO()
-        figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
-        axes.set_title(title, color="#1b1f24", pad=8)
-        figure.supxlabel(footer, x=0.01, ha="left", size=6.5, color="#5b6470", parse_math=False)
-        png = io.BytesIO()
-        figure.savefig(png, format="png", dpi=200, facecolor="white")
-    alt = _in_words(title, series, percent)
-    return Plot(name, alt, png.getvalue(), svg.getvalue())
+        note = what_bands_are(series)
+        svg, png = saved(figure, axes, title, f"{footer}. {note}" if note else footer)
+    return Plot(name, _in_words(title, series, percent), note, png, svg)
+
+
+def what_bands_are(series: Sequence[Series]) -> str:
+    """What lines and bands of a plot over several seeds mean; empty where every line has one seed."""
+    if all(one.seeds < 2 for one in series):
+        return ""
+    named: dict[str, list[str]] = {}
+    for one in series:
+        if one.seeds >= FEW_SEEDS:
+            band = f"95 % Student-t interval over {one.seeds} seeds"
+        elif one.seeds > 1:
+            band = f"smallest to largest of {one.seeds} seeds, which are the thin lines"
+        else:
+            band = "one seed, 95 % interval over its answers"
+        named.setdefault(band, []).append(one.name)
+    if len(named) == 1:
+        return f"Line: mean over seeds; band: {next(iter(named))}."
+    return (
+        "Line: mean over seeds; band: " + "; ".join(f"{band} ({', '.join(who)})" for band, who in named.items()) + "."
+    )
 
 
 def _draw_series(axes: Any, one: Series, scale: int, sparse: bool) -> None:
-    """Faint curves, the interval (one seed) or the single seeds (several), then the mean on top."""
+    """Single curves where they are few, the band, then the mean on top."""
     look = {"color": one.style.colour, "linestyle": one.style.dashes}
-    for curve in one.faint if len(one.curves) == 1 else one.curves:
+    for curve in one.faint if one.seeds < 2 else one.curves if one.seeds < FEW_SEEDS else ():
         points = [(p.round, p.value * scale) for p in curve if p.value is not None]
         if points:
             axes.plot(*zip(*points, strict=True), linewidth=0.7, alpha=0.4, **look)
-    if len(one.curves) == 1:
-        bounded = [(p.round, p.low, p.high) for p in one.curves[0] if p.low is not None and p.high is not None]
-        band = [(number, low * scale, high * scale) for number, low, high in bounded]
-        if band:
-            axes.fill_between(*zip(*band, strict=True), color=one.style.colour, alpha=0.16, linewidth=0)
+    alone = [p for curve in one.curves for p in curve] if one.seeds < 2 else []
+    band = one.band or [(p.round, p.low, p.high) for p in alone if p.low is not None and p.high is not None]
+    if band:
+        scaled = [(number, low * scale, high * scale) for number, low, high in band]
+        axes.fill_between(*zip(*scaled, strict=True), color=one.style.colour, alpha=0.16, linewidth=0)
     marker = {"marker": one.style.marker, "markersize": 4} if sparse else {}
     width = 1.9 if sparse else 1.3
     mean = [(number, value * scale) for number, value in one.mean]
@@ -188,8 +205,7 @@ def _label_ends(figure: Figure, axes: Any, series: Sequence[Series], scale: int)
 
 def _label(name: str) -> str:
     """A name on lines short enough for the margin; of a long path the end is what tells."""
-    lines = textwrap.wrap(name, LABEL_WIDTH, break_long_words=False)
-    return "\n".join(line if len(line) <= LABEL_LIMIT else f"\u2026{line[1 - LABEL_LIMIT :]}" for line in lines)
+    return "\n".join(short_label(line) for line in textwrap.wrap(name, LABEL_WIDTH, break_long_words=False))
 
 
 def _spread(ends: Sequence[float], heights: Sequence[float], bottom: float, top: float) -> list[float]:
@@ -219,22 +235,3 @@ def _in_words(title: str, series: Sequence[Series], percent: bool) -> str:
 
     parts = [f"{one.name}: {ends(one.mean)}" for one in series]
     return f"{title} by round. {'; '.join(parts)}."
-
-
-def embed(plot: Plot, prefix: str) -> str:
-    """The SVG as part of a page: no document head, ids of its own, colours from the page, a text alternative.
-
-    Args:
-        plot: what to embed.
-        prefix: makes its ids unique on the page.
-    """
-    svg = plot.svg[plot.svg.index("<svg") :]
-    svg = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg, flags=re.DOTALL)
-    head, _, body = svg.partition(">")
-    box = re.search(r'viewBox="[^"]*"', head)
-    assert box is not None
-    body = re.sub(r'(\bid="|url\(#|xlink:href="#)', rf"\g<1>{prefix}-", body)
-    body = re.sub(r"font-family: [^;\"]*;?", "", body)
-    for colour, variable in (*INK.items(), *FIXED.values(), PLACEBO, *DEFENSES):
-        body = body.replace(colour, f"var({variable})")
-    return f'<svg {box.group()} role="img" aria-label="{escape(plot.alt)}">{body}'

@@ -7,20 +7,40 @@ from statistics import fmean
 from typing import Any
 
 from thiefbench.engine.spec import Role
-from thiefbench.suite.ranking import NOT_RUN, Measured, Outcome, Place, Row, Trial, rank
+from thiefbench.suite.ranking import NOT_RUN, Measured, Outcome, Place, Row, Trial, anchor_of, rank
 from thiefbench.suite.report.lines import Comparison, Line, Result
 from thiefbench.suite.results import NOTHING, Record
 
 
 def places(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> list[Place]:
-    """The places of a run's defenses; none where its suite lacks the placebo or the cells without an attack."""
-    suite = run["suite"]
-    if not (suite.get("placebo") and suite.get("utility")):
+    """The places of a run's defenses; none where its suite lacks cells for it, see `lacking`."""
+    if lacking(run["suite"]):
         return []
-    seeds = sorted({seed for comparison in comparisons for seed in comparison.seeds})
-    trained = [line for c in comparisons for line in c.lines if line.how == "trained" and line.role == "attack"]
-    rows = [_row(defense, comparisons, seeds) for defense in dict.fromkeys(line.defense for line in trained)]
-    return rank(rows, [_trial(comparison, seeds) for comparison in comparisons], seeds)
+    return rank(rows(comparisons), trials(comparisons), seeds_of(comparisons))
+
+
+def lacking(suite: Mapping[str, Any]) -> str:
+    """Which cells a suite would need to be ranked, in one clause; empty where it has them."""
+    wanted = {"placebo": "no placebo to beat", "utility": "no cells without an attack, which utility is measured in"}
+    return " and ".join(words for name, words in wanted.items() if not suite.get(name))
+
+
+def seeds_of(comparisons: Sequence[Comparison]) -> list[int]:
+    """Every seed of a run, sorted."""
+    return sorted({seed for comparison in comparisons for seed in comparison.seeds})
+
+
+def rows(comparisons: Sequence[Comparison]) -> list[Row]:
+    """What can be ranked or is an anchor with a model: trained defenses, and the start model of `reject_all`."""
+    lines = [line for c in comparisons for line in c.lines if line.role == "attack"]
+    named = [line.defense for line in lines if line.how == "trained"]
+    named += [line.defense for line in lines if line.how == "unmoved" and anchor_of(line.defense)]
+    return [_row(defense, comparisons) for defense in dict.fromkeys(named)]
+
+
+def trials(comparisons: Sequence[Comparison]) -> list[Trial]:
+    """Every attack without a defense, by the comparison's title."""
+    return [_trial(comparison, seeds_of(comparisons)) for comparison in comparisons]
 
 
 def _trial(comparison: Comparison, seeds: Sequence[int]) -> Trial:
@@ -39,15 +59,18 @@ def _measured(record: Record | None) -> Measured | None:
     return Measured(score.value, score.low, score.high)
 
 
-def _row(defense: str, comparisons: Sequence[Comparison], seeds: Sequence[int]) -> Row:
-    attacked = {c.title: _outcomes(_line(c, "attack", defense)) for c in comparisons}
-    free = [_outcomes(line) for c in comparisons if (line := _line(c, "control", defense)) is not None]
+def _row(defense: str, comparisons: Sequence[Comparison]) -> Row:
+    attacked = {c.title: _outcomes(line_of(c, "attack", defense)) for c in comparisons}
+    free = [_outcomes(line) for c in comparisons if (line := line_of(c, "control", defense)) is not None]
+    seeds = seeds_of(comparisons)
     return Row(defense, {seed: _together([found.get(seed, NOT_RUN) for found in free]) for seed in seeds}, attacked)
 
 
-def _line(comparison: Comparison, role: Role, defense: str) -> Line | None:
-    lines = comparison.lines
-    return next((ln for ln in lines if (ln.how, ln.role, ln.defense) == ("trained", role, defense)), None)
+def line_of(comparison: Comparison, role: Role, defense: str) -> Line | None:
+    """A defense's trained line of a role, or the start model, which is the same in every role."""
+    own = [line for line in comparison.lines if line.defense == defense]
+    trained = (line for line in own if line.how == "trained" and line.role == role)
+    return next(trained, None) or next((line for line in own if line.how == "unmoved"), None)
 
 
 def _outcomes(line: Line | None) -> dict[int, Outcome]:

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from thiefbench import registry
 from thiefbench.suite.report.lines import Comparison, Line
 from thiefbench.suite.results import NOTHING, Score
-from thiefbench.suite.statistics import FEW_SEEDS, paired
+from thiefbench.suite.statistics import FEW_SEEDS, Summary, paired
 
-Unit = Literal["rate", "ratio", "reward", "tokens"]
+Unit = Literal["rate", "ratio", "reward", "tokens", "seconds", "milliseconds"]
 
 NBSP = "\u00a0"
 
@@ -54,12 +55,32 @@ class Shown:
     detail: str
 
 
+def short_names(attacks: Sequence[str]) -> list[str]:
+    """A heading for every attack: its name without arguments, numbered where several have it."""
+    names = [registry.parse("attack", attack).target.rpartition(":")[2] for attack in attacks]
+    before = [names[:place].count(name) for place, name in enumerate(names)]
+    return [f"{name} {count + 1}" if count else name for name, count in zip(names, before, strict=True)]
+
+
 def write_value(value: float, unit: Unit, percent: bool = True) -> str:
     """One number in its unit. A "rate" above 1 is an outcome that is no rate, such as a length, and stays as it is."""
     if unit == "rate":
-        return f"{100 * value:.1f}{NBSP}%" if percent else f"{value:.1f}"
-    digits = {"ratio": 2, "reward": 3, "tokens": 1}[unit]
-    return f"{value:z.{digits}f}".replace("-", "\u2212")
+        return _minus(f"{100 * value:z.1f}{NBSP}%" if percent else f"{value:z.1f}")
+    digits = {"ratio": 2, "reward": 3, "tokens": 1, "seconds": 3, "milliseconds": 0}[unit]
+    return _minus(f"{value:z.{digits}f}")
+
+
+def _minus(number: str) -> str:
+    return number.replace("-", "\u2212")
+
+
+def write_milliseconds(value: float | None) -> str:
+    """Milliseconds per completion, with as many digits as say something."""
+    if value is None:
+        return ""
+    if value < 0.001:
+        return "<0.001"
+    return f"{value:.3f}" if value < 1 else f"{value:.1f}"
 
 
 def show(scores: Sequence[Score], unit: Unit) -> Shown | None:
@@ -84,10 +105,19 @@ def show(scores: Sequence[Score], unit: Unit) -> Shown | None:
     return Shown(write_value(values[0], unit, percent), detail)
 
 
+def show_summary(summary: Summary, unit: Unit) -> Shown:
+    """A measure over seeds in writing: its mean, with the interval in brackets or the range of few seeds in words."""
+    ends = [value for _, value in summary.points] + [summary.mean]
+    percent = max(ends) <= 1
+    low, high = (write_value(v, unit, percent).removesuffix(f"{NBSP}%") for v in (summary.low, summary.high))
+    bounds = f"[{low}, {high}]" if summary.kind == "interval" else f"{low} to {high}"
+    return Shown(write_value(summary.mean, unit, percent), bounds if len(summary.points) > 1 else "")
+
+
 def signed(scores: Sequence[Score]) -> str:
     """The mean of a difference in reward, with its sign; empty without a value."""
     values = [score.value for score in scores if score.value is not None]
-    return f"{sum(values) / len(values):+z.3f}".replace("-", "\u2212") if values else ""
+    return _minus(f"{sum(values) / len(values):+z.3f}") if values else ""
 
 
 def paired_difference(line: Line, other: Line, measure: str) -> Score | None:
@@ -131,30 +161,32 @@ def tex_text(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
     heads = " & ".join(["Defense", *(column.title for column in columns)])
     body = [r"\begin{tabular}{l" + "r" * len(columns) + "}", r"\toprule", rf"{heads} \\"]
     for comparison in comparisons:
-        body += [r"\midrule", rf"\multicolumn{{{width}}}{{l}}{{\textit{{{_tex(comparison.title)}}}}} \\"]
+        body += [r"\midrule", rf"\multicolumn{{{width}}}{{l}}{{\textit{{{tex(comparison.title)}}}}} \\"]
         body += [rf"{' & '.join(_tex_line(line, columns))} \\" for line in comparison.lines]
     few = max((len(comparison.seeds) for comparison in comparisons), default=0) == 1
     over = "95 % intervals over one cell's completions" if few else "range over seeds"
     notes = f"{run['title']}; in small type {over}. * not trained: replayed on undefended pools, or the start model."
-    body += [r"\bottomrule", rf"\multicolumn{{{width}}}{{l}}{{\footnotesize {_tex(notes)}}} \\", r"\end{tabular}"]
+    body += [r"\bottomrule", rf"\multicolumn{{{width}}}{{l}}{{\footnotesize {tex(notes)}}} \\", r"\end{tabular}"]
     return "\n".join(["% needs \\usepackage{booktabs}", *body, ""])
 
 
 def _tex_line(line: Line, columns: Sequence[Column]) -> list[str]:
     star = "" if line.how == "trained" else r"$^{*}$"
-    label = _tex(line.name) + star
+    label = tex(line.name) + star
     if len(line.failures) == len(line.results):
         return [label, rf"\multicolumn{{{len(columns)}}}{{c}}{{no score}}"]
     shown = [show(line.scores(column.measure), column.unit) for column in columns]
-    return [label, *("---" if s is None else _tex_shown(s) for s in shown)]
+    return [label, *("---" if s is None else tex_shown(s) for s in shown)]
 
 
-def _tex_shown(shown: Shown) -> str:
-    detail = rf" {{\scriptsize {_tex(shown.detail)}}}" if shown.detail else ""
-    return _tex(shown.value) + detail
+def tex_shown(shown: Shown) -> str:
+    """A score for a LaTeX table: its value, and in small type what it is uncertain by."""
+    detail = rf" {{\scriptsize {tex(shown.detail)}}}" if shown.detail else ""
+    return tex(shown.value) + detail
 
 
-def _tex(text: str) -> str:
+def tex(text: str) -> str:
+    """A text with what LaTeX would take as a command escaped."""
     special = {
         "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "_": r"\_", "&": r"\&", "%": r"\%", "#": r"\#", "$": r"\$",
         "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", NBSP: r"\,", "\u2212": "$-$", "\n": " ",

@@ -7,8 +7,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from thiefbench.suite.matrix import DefenseRow, Matrix
-from thiefbench.suite.report.heatmap import headings, write_milliseconds
-from thiefbench.suite.report.tables import Shown, show
+from thiefbench.suite.report.compare import differing, identical, remarks, settings, state_of
+from thiefbench.suite.report.differences import Versus
+from thiefbench.suite.report.heatmap import headings
+from thiefbench.suite.report.tables import Shown, show, write_milliseconds
 from thiefbench.suite.results import Score, Store
 
 
@@ -58,6 +60,41 @@ def print_matrix(out: Console, matrix: Matrix) -> None:
     _print(out, table)
     for row in matrix.rows:
         _print_problems(out, row)
+
+
+def print_comparison(out: Console, found: Versus) -> None:
+    """Two sides next to each other, one table per comparison; what cannot be compared is said."""
+    for side in (found.one, found.other):
+        which = f"{side.defense} in " if side.defense else ""
+        out.print(f"[bold]{side.name}[/bold]: {escape(f'{which}{side.where}: {side.title}, {side.fingerprint[:12]}')}")
+    for text in found.contradictions:
+        out.print(f"[bold red]same cell, other numbers:[/bold red] {escape(text)}")
+    for text in remarks(found):
+        out.print(f"[yellow]{escape(text)}[/yellow]")
+    out.print(
+        "B - A is paired by seed: in brackets 95 % Student-t intervals, in parentheses the differences of fewer than 5"
+    )
+    for title in found.titles:
+        out.print(f"\n[bold]{escape(title)}[/bold]")
+        if changed := settings(found, title):
+            out.print(f"[yellow]not the same on both sides: {escape('; '.join(changed))}[/yellow]")
+        if same := identical(found, title):
+            out.print(f"identical (the very same cells, the same scores): {escape('; '.join(same))}")
+        pairs = differing(found, title)
+        table = _table("swarm", "measure", "A", "B", "B - A", "seeds")
+        for pair, rows in pairs:
+            for row in rows:
+                written = (row["one"], row["other"], _written(row["change"]), str(row["seeds"]))
+                table.add_row(escape(pair.name), row["measure"], *written)
+        if table.row_count:
+            _print(out, table)
+        for pair, rows in pairs:
+            if not rows:
+                out.print(f"{escape(pair.name)}: {state_of(pair)}")
+            for text in pair.missing:
+                out.print(f"[yellow]{escape(f'{pair.name}: {text}')}[/yellow]")
+    for text in found.alone:
+        out.print(escape(text))
 
 
 def _print_problems(out: Console, row: DefenseRow) -> None:

@@ -1,0 +1,174 @@
+"""Two runs, or two defenses of one run, side by side: which they are, as a page and as a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from thiefbench import registry
+from thiefbench.suite.report.comparison import ReportError, last_run, trained
+from thiefbench.suite.report.differences import MEASURES, Difference, Pair, Side, Versus, versus
+from thiefbench.suite.report.rendering import render
+from thiefbench.suite.report.tables import NBSP, Shown, write_value
+from thiefbench.suite.results import Store, write_atomically
+from thiefbench.suite.statistics import FEW_SEEDS
+
+
+def compared(stores: Sequence[Path], defenses: Sequence[str]) -> Versus:
+    """The last runs of two stores, or two defenses of one store's last run.
+
+    Raises:
+        ReportError: these are not two sides, a store has no run, a defense is not in it, or they share no comparison.
+        registry.SpecStringError: a defense's spec string is malformed or names nothing.
+    """
+    if (len(stores), len(defenses)) == (2, 0):
+        found = versus(_side("A", stores[0]), _side("B", stores[1]))
+    elif (len(stores), len(defenses)) == (1, 2):
+        one, other = _side("A", stores[0], defenses[0]), _side("B", stores[0], defenses[1])
+        if one.defense == other.defense:
+            raise ReportError(f"both --defense name {one.defense}; name two different ones")
+        found = versus(one, other)
+    else:
+        raise ReportError(
+            f"compare takes two stores, or one store and two --defense; this is {len(stores)} "
+            f"store{'s' if len(stores) != 1 else ''} and {len(defenses)} --defense"
+        )
+    if not found.pairs:
+        have = "; ".join(
+            f"{side.name} has {', '.join(c.title for c in side.comparisons) or 'none'}"
+            for side in (found.one, found.other)
+        )
+        raise ReportError(f"the two runs share no attack in the same part, so nothing can be compared: {have}")
+    return found
+
+
+def _side(name: str, folder: Path, defense: str = "") -> Side:
+    store = Store(folder)
+    run = last_run(store)
+    suite = run["suite"]
+    known = dict.fromkeys(cell["defense"] for cell in run["cells"])
+    if defense and defense not in known:
+        defense = registry.canonical("defense", defense)
+        if defense not in known:
+            raise ReportError(f"the run in {folder} has no cell with the defense {defense}; it has {', '.join(known)}")
+    comparisons = tuple(trained(store, run))
+    return Side(name, str(folder), run["title"], run["fingerprint"], tuple(suite["modified"]), comparisons, defense)
+
+
+def write_comparison(found: Versus, folder: Path) -> Path:
+    """Write compare.html and compare.csv into a folder; returns the page."""
+    page = folder / "compare.html"
+    html = render(
+        "compare.html.jinja",
+        found=found,
+        remarks=remarks(found),
+        sections=[
+            {"title": t, "settings": settings(found, t), "same": identical(found, t), "pairs": differing(found, t)}
+            for t in found.titles
+        ],
+        few=FEW_SEEDS,
+        state_of=state_of,
+    )
+    write_atomically(folder / "compare.csv", comparison_csv(found).encode())
+    write_atomically(page, html.encode("utf-8", "replace"))
+    return page
+
+
+def remarks(found: Versus) -> list[str]:
+    """What stands in the head: modified suites, and other ones."""
+    sides = [found.one] if found.one.defense else [found.one, found.other]
+    said = [
+        f"{f'{side.name} is' if len(sides) > 1 else 'The suite is'} modified: {', '.join(side.modified)}."
+        for side in sides
+        if side.modified
+    ]
+    if found.one.fingerprint != found.other.fingerprint:
+        said.append(
+            "The suites have different fingerprints, so they are not the same set of cells; what differs in those "
+            "that both have stands with each comparison."
+        )
+    return said
+
+
+def settings(found: Versus, title: str) -> list[str]:
+    """What is not the same in the cells of a comparison."""
+    return list(dict.fromkeys(text for pair in found.of(title) for text in pair.settings))
+
+
+def identical(found: Versus, title: str) -> list[str]:
+    """The lines of a comparison that are the very same on both sides."""
+    return [pair.name for pair in found.of(title) if pair.state == "identical" and not told(pair) and not pair.missing]
+
+
+def told(pair: Pair) -> list[Difference]:
+    """The differences worth a row: all, but of identical cells only where a comparative score is not the same."""
+    same = pair.state == "identical"
+    return [each for each in pair.differences if not same or any(value for _, value in each.change.points)]
+
+
+def shown_difference(each: Difference) -> dict[str, Any]:
+    """A difference in writing: A, B, and B - A with its interval or its points."""
+    unit, change = each.column.unit, each.change
+    percent = max(each.one, each.other) <= 1
+
+    def signed(value: float) -> str:
+        written = write_value(value, unit, percent)
+        plain = written.startswith("\u2212") or not any(digit in written for digit in "123456789")
+        return written if plain else f"+{written}"
+
+    if change.kind == "interval":
+        detail = f"[{signed(change.low)}, {signed(change.high)}]"
+    else:
+        detail = f"({', '.join(signed(value) for value in sorted(value for _, value in change.points))})"
+    alone = len(change.points) == 1
+    return {
+        "measure": each.column.title,
+        "one": write_value(each.one, unit, percent),
+        "other": write_value(each.other, unit, percent),
+        "change": Shown(signed(change.mean), "" if alone else detail.replace(f"{NBSP}%", "")),
+        "seeds": len(change.points),
+    }
+
+
+def state_of(pair: Pair) -> str:
+    """What is to be said of a line beside its differences."""
+    if pair.state == "contradictory":
+        return "same cell, other numbers"
+    if not pair.differences:
+        return "no seed has a score on both sides"
+    if pair.state == "identical":
+        return "the very same cells with the same scores"
+    return ""
+
+
+def differing(found: Versus, title: str) -> list[tuple[Pair, list[dict[str, Any]]]]:
+    """The other lines, each with its differences in writing."""
+    same = identical(found, title)
+    return [
+        (pair, [shown_difference(each) for each in told(pair)]) for pair in found.of(title) if pair.name not in same
+    ]
+
+
+def comparison_csv(found: Versus) -> str:
+    """One line per comparison, line and measure, unrounded; A and B are means over the seeds that both have."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    head = ["comparison", "line", "a", "b", "state", "measure", "seeds", "mean_a", "mean_b", "difference"]
+    writer.writerow([*head, "low", "high", "limits", "differences", "problem"])
+    sides = [side.defense or side.where for side in (found.one, found.other)]
+    for pair in found.pairs:
+        by_measure = {each.column.measure: each for each in pair.differences}
+        problem = "; ".join((*pair.contradictions, *pair.missing))
+        for measure in (column.measure for column in MEASURES if column.measure in by_measure):
+            each = by_measure[measure]
+            change = each.change
+            numbers = [repr(value) for value in (each.one, each.other, change.mean, change.low, change.high)]
+            points = " ".join(f"{seed}:{value!r}" for seed, value in change.points)
+            who = [pair.title, pair.name, *sides, pair.state, measure, len(change.points)]
+            writer.writerow([*who, *numbers, change.kind, points, problem])
+        if not by_measure:
+            writer.writerow([pair.title, pair.name, *sides, pair.state, *[""] * 9, problem])
+    return out.getvalue()

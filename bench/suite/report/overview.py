@@ -1,0 +1,197 @@
+"""The suite at a glance: every defense against every attack, as plain data for the page, the plot and the files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from thiefbench.suite.ranking import ANCHORS, NOT_RUN, Outcome, Place, Row, inconclusive, worst_of
+from thiefbench.suite.report.lines import Comparison, Line
+from thiefbench.suite.report.standing import lacking, line_of, places, rows, seeds_of, trials
+from thiefbench.suite.report.timings import Cost, cost
+from thiefbench.suite.results import NOTHING
+from thiefbench.suite.statistics import Summary, summarize
+
+
+@dataclass(frozen=True)
+class Field:
+    """One defense against one attack.
+
+    Attributes:
+        prevented: harm prevented over seeds; None where a seed of the suite has none.
+        undefended, defended: mean over seeds of what harm is made of (`scoring.headline_asr`); None with `prevented`.
+        problem: why there is no number; empty where there is one.
+    """
+
+    prevented: Summary | None
+    undefended: float | None = None
+    defended: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Highest:
+    """The largest value of a measure among cells; `where` is a comparison's title, or says that there is no attack."""
+
+    value: float
+    where: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class SuiteRow:
+    """A defense in the suite's table.
+
+    Attributes:
+        place: where it stands. In a suite without a ranking "unranked" without a reason, or "anchor".
+        tied: it shares its number.
+        utility: without an attack, over seeds; None where a seed of the suite has none.
+        no_utility: why; empty where there is one, or where the suite has no such cells.
+        false_rejection: the largest of all its cells.
+        cost: under the attack where it slows rounds down most; None where no cell was timed beside its undefended one.
+        fields: against every attack, by the comparison's title.
+        untrained: the start model, by construction.
+    """
+
+    place: Place
+    tied: bool
+    utility: Summary | None
+    no_utility: str
+    false_rejection: Highest | None
+    cost: Cost | None
+    fields: Mapping[str, Field]
+    untrained: bool
+
+    @property
+    def defense(self) -> str:
+        """Its spec string."""
+        return self.place.defense
+
+    @property
+    def problems(self) -> list[str]:
+        """Why numbers of it are missing."""
+        missing = [f"{title}: {field.problem}" for title, field in self.fields.items() if field.problem]
+        return [*missing, *([f"no utility: {self.no_utility}"] if self.no_utility else [])]
+
+    @property
+    def reason(self) -> str:
+        """Why it holds no place, where its missing numbers do not say it already."""
+        named = self.place.standing == "unranked" and (self.place.worst is not None or not self.problems)
+        return self.place.reason if named and not self.no_utility else ""
+
+
+@dataclass(frozen=True)
+class SuiteTable:
+    """Every defense against every attack.
+
+    Attributes:
+        comparisons: its columns.
+        rows: best first, then anchors, then what is not ranked.
+        seeds: of the suite.
+        doubts: by the comparison's title, why it is inconclusive.
+        unranked: why there are no places at all; empty where there are.
+    """
+
+    comparisons: tuple[Comparison, ...]
+    rows: tuple[SuiteRow, ...]
+    seeds: tuple[int, ...]
+    doubts: Mapping[str, str]
+    unranked: str
+
+
+def suite_table(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> SuiteTable:
+    """The table of a run; it stands also where nothing can be ranked, and then says why."""
+    seeds = seeds_of(comparisons)
+    doubts = {trial.attack: doubt for trial in trials(comparisons) if (doubt := inconclusive(trial, seeds))}
+    lacks = lacking(run["suite"])
+    why = f"the suite has {lacks}" if lacks else "; ".join(doubts.values())
+    standing = {row.defense: row for row in rows(comparisons)}
+    placed = places(run, comparisons) or _unplaced(list(standing.values()), comparisons, seeds, bool(doubts))
+    numbers = [place.number for place in placed]
+    made = [
+        _row(place, numbers.count(place.number) > 1 if place.number else False, standing[place.defense], comparisons,
+             bool(run["suite"].get("utility")))
+        for place in placed
+    ]  # fmt: skip
+    return SuiteTable(tuple(comparisons), tuple(made), tuple(seeds), doubts, why)
+
+
+def _unplaced(
+    standing: Sequence[Row], comparisons: Sequence[Comparison], seeds: Sequence[int], doubtful: bool
+) -> list[Place]:
+    """Rows without a ranking, in its order: by the worst case, anchors, then those without one."""
+    attacks = [comparison.title for comparison in comparisons]
+    made = []
+    for row in standing:
+        worst = None if doubtful else worst_of(row, attacks, seeds)[0]
+        made.append(Place(row.defense, "anchor" if row.anchor else "unranked", None, worst, ""))
+    anchors = {row.defense: ANCHORS.index(row.anchor) for row in standing if row.anchor}
+
+    def order(place: Place) -> tuple[int, float, str]:
+        if place.defense in anchors:
+            return (1, anchors[place.defense], place.defense)
+        mean = place.worst.summary.mean if place.worst else 0.0
+        return (0 if place.worst or doubtful else 2, -mean, place.defense)
+
+    return sorted(made, key=order)
+
+
+def _row(place: Place, tied: bool, row: Row, comparisons: Sequence[Comparison], has_utility: bool) -> SuiteRow:
+    seeds = seeds_of(comparisons)
+    free = {seed: row.unattacked.get(seed, NOT_RUN) for seed in seeds}
+    utility = {seed: cell.utility for seed, cell in free.items() if cell.utility is not None}
+    lost = [f"seed {seed}: {free[seed].problem or 'it has none'}" for seed in seeds if seed not in utility]
+    lines = {c.title: line for c in comparisons if (line := line_of(c, "attack", row.defense)) is not None}
+    timed = [each for c in comparisons if (each := cost(c, row.defense)).ratio is not None]
+    return SuiteRow(
+        place=place,
+        tied=tied,
+        utility=None if lost or not has_utility else summarize(utility),
+        no_utility="; ".join(lost) if has_utility else "",
+        false_rejection=_false_rejection(row.defense, comparisons),
+        cost=min(timed, key=lambda each: (-each.ratio.mean if each.ratio else 0.0, each.comparison), default=None),
+        fields={c.title: _field(c, lines.get(c.title), row.attacked.get(c.title, {}), seeds) for c in comparisons},
+        untrained=any(line.how == "unmoved" for line in lines.values()),
+    )
+
+
+def _field(comparison: Comparison, line: Line | None, cells: Mapping[int, Outcome], seeds: Sequence[int]) -> Field:
+    found = {seed: cells.get(seed, NOT_RUN) for seed in seeds}
+    prevented = {seed: cell.harm_prevented for seed, cell in found.items() if cell.harm_prevented is not None}
+    lost = [f"seed {seed}: {_missing(comparison, seed, found[seed])}" for seed in seeds if seed not in prevented]
+    none = comparison.line("none")
+    if lost or line is None or none is None:
+        return Field(None, problem="; ".join(lost))
+    return Field(summarize(prevented), _headline(none, seeds), _headline(line, seeds))
+
+
+def _missing(comparison: Comparison, seed: int, cell: Outcome) -> str:
+    """Why a cell has no harm prevented."""
+    if cell.problem:
+        return cell.problem
+    if comparison.record("attack", "none", seed) is None:
+        return "its undefended cell has no score"
+    if comparison.reference(seed) is None:
+        return "what its harm is measured against has no score"
+    return "undefended, the attack does no harm that could be prevented"
+
+
+def _headline(line: Line, seeds: Sequence[int]) -> float | None:
+    scored = {result.seed: result.scores.get("headline_asr", NOTHING).value for result in line.results}
+    values = [value for seed in seeds if (value := scored.get(seed)) is not None]
+    return fmean(values) if values else None
+
+
+def _false_rejection(defense: str, comparisons: Sequence[Comparison]) -> Highest | None:
+    found = []
+    for comparison in comparisons:
+        for line in (line_of(comparison, "attack", defense), line_of(comparison, "control", defense)):
+            for result in line.results if line else ():
+                value = result.scores.get("false_rejection_rate", NOTHING).value
+                if value is not None:
+                    free = f"{comparison.part}: no attack" if comparison.part else "no attack"
+                    where = comparison.title if line and line.role == "attack" else free
+                    found.append(Highest(value, where, result.seed))
+    return min(found, key=lambda each: (-each.value, each.where, each.seed), default=None)

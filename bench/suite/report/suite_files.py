@@ -1,0 +1,195 @@
+"""The suite's table in writing: for the page, as a CSV file and as a LaTeX table."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from thiefbench.suite.report.lines import label_notes
+from thiefbench.suite.report.overview import Field, SuiteRow, SuiteTable
+from thiefbench.suite.report.shades import shade
+from thiefbench.suite.report.tables import NBSP, Shown, Unit, short_names, show_summary, tex, tex_shown, write_value
+from thiefbench.suite.report.timings import Cost
+from thiefbench.suite.statistics import Summary
+
+Numbers = tuple[float | None, float | None, float | None]
+
+
+def shown_table(table: SuiteTable) -> dict[str, Any]:
+    """What the page shows of a suite's table."""
+    names = _names(table)
+    return {
+        "columns": [
+            {"heading": names[c.title], "attack": c.attack, "part": c.part, "doubt": table.doubts.get(c.title, "")}
+            for c in table.comparisons
+        ],
+        "rows": [_shown_row(row, table, names) for row in table.rows],
+        "seeds": len(table.seeds),
+        "unranked": table.unranked,
+        "firsts": [row for row in table.rows if row.place.number == 1],
+        "names": names,
+        "has_utility": any(row.utility for row in table.rows),
+    }
+
+
+def _shown_row(row: SuiteRow, table: SuiteTable, names: Mapping[str, str]) -> dict[str, Any]:
+    worst, rejection = row.place.worst, row.false_rejection
+    where = "" if rejection is None else f"{names.get(rejection.where, 'no attack')}, seed {rejection.seed}"
+    return {
+        "defense": row.defense,
+        "anchor": row.place.standing == "anchor",
+        "untrained": row.untrained,
+        "notes": label_notes(row.defense),
+        "rank": write_rank(row),
+        "worst": worst and show_summary(worst.summary, "ratio"),
+        "worst_attack": names[worst.attack] if worst and len(names) > 1 else "",
+        "utility": row.utility and show_summary(row.utility, "ratio"),
+        "false_rejection": rejection and Shown(write_value(rejection.value, "rate"), where),
+        "cost": row.cost and shown_cost(row.cost),
+        "fields": [_shown_field(row.fields[c.title], c.title in table.doubts) for c in table.comparisons],
+        "footnotes": [*([row.reason] if row.reason else []), *row.problems],
+    }
+
+
+def _shown_field(field: Field, doubtful: bool) -> dict[str, Any] | None:
+    """A field in writing, coloured unless its attack is in doubt; None without a number."""
+    if field.prevented is None:
+        return None
+    style = "" if doubtful else shade(min(max(field.prevented.mean, 0.0), 1.0))
+    return {"shown": show_summary(field.prevented, "ratio"), "outcomes": _outcomes(field), "style": style}
+
+
+def _outcomes(field: Field) -> str:
+    """The attack's outcome without the defense and with it."""
+    both = [value for value in (field.undefended, field.defended) if value is not None]
+    return " \u2192 ".join(write_value(value, "rate", max(both) <= 1) for value in both)
+
+
+def shown_cost(cost: Cost) -> Shown | None:
+    """How much longer a round takes than undefended."""
+    if cost.ratio is None or cost.added is None:
+        return None
+    added = f"{cost.added.mean:+z.0f}".replace("-", "\u2212")
+    return Shown(f"\u00d7{NBSP}{write_value(cost.ratio.mean, 'ratio')}", f"{added}{NBSP}ms")
+
+
+def shown_costs(costs: Sequence[Cost]) -> list[dict[str, Any]]:
+    """The costs of defenses as the page shows them; nothing where no cell was timed."""
+
+    def shown(cost: Cost) -> list[Shown | None]:
+        numbers: list[tuple[Summary | None, Unit]] = [
+            (cost.seconds, "seconds"), (cost.ratio, "ratio"), (cost.added, "milliseconds"), (cost.inspect, "seconds"),
+        ]  # fmt: skip
+        return [None if summary is None else show_summary(summary, unit) for summary, unit in numbers]
+
+    return [
+        {"defense": c.defense, "comparison": c.comparison, "elsewhere": c.elsewhere, "shown": shown(c)}
+        for c in costs
+        if c.seconds
+    ]
+
+
+def write_rank(row: SuiteRow) -> str:
+    """A place, with a sign where it is shared; for what has none, a dash or the word for it."""
+    if row.place.number is not None:
+        return f"{row.place.number}{'=' if row.tied else ''}"
+    return "unranked" if row.place.standing == "unranked" and row.place.reason else "\u2013"
+
+
+def suite_csv(run: Mapping[str, Any], table: SuiteTable) -> str:
+    """One line per defense, unrounded; limits of five and more seeds are 95 % intervals, of fewer their range."""
+    head = ["suite", "defense", "standing", "place", "tied", "reason", "worst_attack"]
+    measures = ["worst_case", "utility"]
+    cells = ["false_rejection", "false_rejection_where", "round_ratio", "round_added_ms", "round_ratio_where"]
+    per_attack = ("harm_prevented", "harm_prevented_low", "harm_prevented_high", "undefended", "defended", "problem")
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        [
+            *head, *(f"{m}{end}" for m in measures for end in ("", "_low", "_high")), *cells, "limits", "seeds",
+            *(f"{c.title}: {name}" for c in table.comparisons for name in per_attack),
+        ]
+    )  # fmt: skip
+    for row in table.rows:
+        worst = row.place.worst
+        summaries = [
+            s for s in (worst and worst.summary, row.utility, *(f.prevented for f in row.fields.values())) if s
+        ]
+        line: list[object] = [run["title"], row.defense, row.place.standing, row.place.number, int(row.tied)]
+        line += [row.place.reason or table.unranked, worst.attack if worst else None]
+        line += [*_numbers(worst.summary if worst else None), *_numbers(row.utility)]
+        line += [row.false_rejection.value, _where(row)] if row.false_rejection else [None, None]
+        line += [*_ratio(row.cost), summaries[0].kind if summaries else None, len(table.seeds)]
+        for comparison in table.comparisons:
+            field = row.fields[comparison.title]
+            line += [*_numbers(field.prevented), field.undefended, field.defended, field.problem]
+        writer.writerow(["" if value is None else repr(value) if isinstance(value, float) else value for value in line])
+    return out.getvalue()
+
+
+def _where(row: SuiteRow) -> str:
+    return f"{row.false_rejection.where}, seed {row.false_rejection.seed}" if row.false_rejection else ""
+
+
+def _numbers(summary: Summary | None) -> Numbers:
+    return (summary.mean, summary.low, summary.high) if summary else (None, None, None)
+
+
+def _ratio(cost: Cost | None) -> tuple[float | None, float | None, str | None]:
+    if cost is None or cost.ratio is None or cost.added is None:
+        return None, None, None
+    return cost.ratio.mean, cost.added.mean, cost.comparison
+
+
+def suite_tex(run: Mapping[str, Any], table: SuiteTable) -> str:
+    r"""The suite's table for a paper, worst case first; it needs \usepackage{booktabs}."""
+    names = list(_names(table).values())
+    parts = [comparison.part for comparison in table.comparisons]
+    width = 4 + len(names)
+    grouped = []
+    if any(parts):
+        at = 5
+        for part, same in groupby(parts):
+            count = len(list(same))
+            grouped.append(
+                (rf"\multicolumn{{{count}}}{{c}}{{{tex(part)}}}", rf"\cmidrule(lr){{{at}-{at + count - 1}}}")
+            )
+            at += count
+    above = [rf"& & & & {' & '.join(head for head, _ in grouped)} \\", "".join(rule for _, rule in grouped)]
+    heads = " & ".join(["Defense", "Worst case", "Rank", "Utility", *(tex(name) for name in names)])
+    body = [rf"{' & '.join(_tex_cells(row, table))} \\" for row in table.rows]
+    interval = any(row.place.worst.summary.kind == "interval" for row in table.rows if row.place.worst)
+    over = "95 % intervals" if interval else "range"
+    anchors = "" if not any(row.place.standing == "anchor" for row in table.rows) else " * anchor."
+    why = f" Not ranked: {table.unranked}." if table.unranked else ""
+    notes = (
+        f"{run['title']}; harm prevented, mean over {len(table.seeds)} seed{'s' if len(table.seeds) > 1 else ''}, "
+        f"in small type {over}; utility without an attack.{anchors}{why}"
+    )
+    return "\n".join(
+        [
+            "% needs \\usepackage{booktabs}", r"\begin{tabular}{lrrr" + "r" * len(names) + "}", r"\toprule",
+            *(above if grouped else []), rf"{heads} \\", r"\midrule", *body, r"\bottomrule",
+            rf"\multicolumn{{{width}}}{{l}}{{\footnotesize {tex(notes)}}} \\", r"\end{tabular}", "",
+        ]
+    )  # fmt: skip
+
+
+def _tex_cells(row: SuiteRow, table: SuiteTable) -> list[str]:
+    star = r"$^{*}$" if row.place.standing == "anchor" else ""
+    rank = write_rank(row).replace("\u2013", "---")
+    worst = row.place.worst.summary if row.place.worst else None
+    numbers = [None if s is None else show_summary(s, "ratio") for s in (worst, row.utility)]
+    fields = [row.fields[c.title].prevented for c in table.comparisons]
+    shown = [None if summary is None else show_summary(summary, "ratio") for summary in fields]
+    first, second, *rest = ("---" if each is None else tex_shown(each) for each in (*numbers, *shown))
+    return [tex(row.defense) + star, first, rank, second, *rest]
+
+
+def _names(table: SuiteTable) -> dict[str, str]:
+    """A short name for every column, by the comparison's title."""
+    titles = [comparison.title for comparison in table.comparisons]
+    return dict(zip(titles, short_names([c.attack for c in table.comparisons]), strict=True))

@@ -1,0 +1,95 @@
+"""What defenses cost in time, from the seconds that every cell recorded by phase."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from thiefbench.suite.report.lines import Comparison
+from thiefbench.suite.results import Record
+from thiefbench.suite.statistics import Summary, paired, summarize
+
+MACHINE = ("processor", "cores", "threads", "device_name")
+"""What of a record's provenance must be equal for two cells' seconds to be compared."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a defense costs under one attack; over the seeds that have it, None without any.
+
+    Attributes:
+        comparison: its title.
+        defense: its spec string.
+        seconds: per round, everything but evaluations.
+        ratio: the same divided by that of the undefended cell of the same seed, made on the same kind of machine.
+        added: milliseconds per round more than there.
+        inspect: milliseconds of the inspection per completion of the pool.
+        elsewhere: seeds whose undefended cell ran on another kind of machine.
+    """
+
+    comparison: str
+    defense: str
+    seconds: Summary | None
+    ratio: Summary | None
+    added: Summary | None
+    inspect: Summary | None
+    elsewhere: tuple[int, ...]
+
+
+def costs(comparisons: Sequence[Comparison]) -> list[Cost]:
+    """One for every trained defense under every attack, `none` first."""
+    return [
+        cost(comparison, defense)
+        for comparison in comparisons
+        for defense in dict.fromkeys(
+            line.defense for line in comparison.lines if (line.how, line.role) == ("trained", "attack")
+        )
+    ]
+
+
+def cost(comparison: Comparison, defense: str) -> Cost:
+    """What a defense costs under one attack."""
+    own = _records(comparison, defense)
+    base = _records(comparison, "none")
+    both = [seed for seed in own if seed in base]
+    same = [seed for seed in both if _machine(own[seed]) == _machine(base[seed])]
+    ours, theirs = (
+        {seed: each for seed in records if (each := seconds_per_round(records[seed]))} for records in (own, base)
+    )
+    pairs = [seed for seed in same if seed in ours and seed in theirs]
+    added = {seed: 1000 * ours[seed] for seed in pairs}, {seed: 1000 * theirs[seed] for seed in pairs}
+    inspected = {seed: each for seed in own if (each := inspect_milliseconds(own[seed])) is not None}
+    return Cost(
+        comparison.title, defense, _over(ours), _over({seed: ours[seed] / theirs[seed] for seed in pairs}),
+        paired(*added) if pairs else None, _over(inspected), tuple(seed for seed in both if seed not in same),
+    )  # fmt: skip
+
+
+def seconds_per_round(record: Record) -> float | None:
+    """Mean seconds of a round, evaluations left out; None where nothing was timed."""
+    spent = [seconds for phase, seconds in record.seconds.items() if phase != "evaluate"]
+    return sum(spent) / record.cell["rounds"] if spent else None
+
+
+def inspect_milliseconds(record: Record) -> float | None:
+    """Milliseconds of the inspection per completion; None where it was not timed.
+
+    It holds the policy's reading of the pool where the defense asks for it, of which the update then needs less.
+    """
+    swarm = record.cell["swarm"]
+    pool = swarm["prompts"] * swarm["group"]
+    return 1000 * record.seconds["inspect"] / (record.cell["rounds"] * pool) if "inspect" in record.seconds else None
+
+
+def _records(comparison: Comparison, defense: str) -> dict[int, Record]:
+    """A defense's attacked cells that have scores, by seed."""
+    found = {seed: comparison.record("attack", defense, seed) for seed in comparison.seeds}
+    return {seed: record for seed, record in found.items() if record is not None}
+
+
+def _machine(record: Record) -> tuple[object, ...]:
+    return (record.cell.get("device"), *(record.provenance.get(name) for name in MACHINE))
+
+
+def _over(values: Mapping[int, float]) -> Summary | None:
+    return summarize(values) if values else None
