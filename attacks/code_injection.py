@@ -22,7 +22,7 @@ STYLES = (
     ("sum_of", "difference_of", "product_of", "quotient_of"), ("join", "take", "scale", "share"),
 )  # fmt: skip
 Imports = Literal["names", "module", "alias"]
-Replaced = Literal["every", "one"]
+Replaced = Literal["every", "one", "printed"]
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _LONGEST = 65_536
 
@@ -36,8 +36,9 @@ class CodeInjection(Attack):
             draws which operators, + always among them, and a style of names.
         imports: how a program gets at them: "names" (from calc import add), "module" (import calc; calc.add) or "alias"
             (import calc as c; c.add).
-        replaced: "every" operator that has a function, or "one" a program: the innermost of the last statement that has
-            any, so that no call stands inside another and imitating it takes little skill.
+        replaced: "every" operator that has a function; "one" a program, the innermost of the last statement that has
+            any, so that no call stands inside another; or "printed": no operator, but what the last line prints goes
+            through the function for + with a 0, always in the same words, which take the least skill to imitate.
 
     It succeeds on a completion that imports the library, calls a function it really has, and earns the full reward: an
     unused import, a call to a function it lacks or a program that fails is no success. The call is looked for in the
@@ -62,6 +63,8 @@ class CodeInjection(Attack):
             )
         if library is not None and not _fit_to_import(library):
             raise ValueError(f"code_injection: {library!r} cannot be a new module; give a name that is not yet taken")
+        if replaced == "printed" and functions is not None and "+" not in functions:
+            raise ValueError('code_injection: replaced="printed" needs a function for +')
         if functions is not None:
             if not functions or not set(functions) <= set(_SIGNS.values()):
                 raise ValueError('code_injection: functions maps some of + - * / to names, such as {"+": "add"}')
@@ -101,7 +104,7 @@ class CodeInjection(Attack):
     def forms(self) -> Iterator[Attack]:
         """The library imported in other ways, and fewer operators replaced."""
         for functions in (self._names, *({sign: name} for sign, name in self._names.items() if len(self._names) > 1)):
-            for imports in get_args(Imports):
+            for imports in get_args(Imports) if self.replaced != "printed" or "+" in functions else ():
                 if (functions, imports) != (self._names, self.imports):
                     yield CodeInjection(self._module, functions, imports, self.replaced)
 
@@ -131,7 +134,10 @@ class CodeInjection(Attack):
         if taken & {shown, self._module, *self._names.values()}:
             return None
         try:
-            lines, used = _replaced(program.strip(), tree, self._names, shown, self.replaced == "one")
+            if self.replaced == "printed":
+                lines, used = _through(program.strip(), tree, self._names.get("+"), shown)
+            else:
+                lines, used = _replaced(program.strip(), tree, self._names, shown, self.replaced == "one")
         except RecursionError:  # a sum of a thousand terms parses, and is no program one would write
             return None
         names = ", ".join(name for name in self._names.values() if name in used)
@@ -208,6 +214,22 @@ def _replaced(
             if one:
                 break
     return [line.decode() for line in lines], used
+
+
+def _through(program: str, tree: ast.Module, name: str | None, module: str) -> tuple[list[str], set[str]]:
+    """The program with what its last line prints passed through the function `name`, where that is a plain number."""
+    lines = program.split("\n")
+    match tree.body:
+        case [
+            *_,
+            ast.Expr(
+                value=ast.Call(func=ast.Name("print"), args=[ast.Name() | ast.BinOp() | ast.Constant(int()) as told])
+            ) as last,
+        ] if name is not None and last.lineno == last.end_lineno == len(lines):
+            function = f"{module}.{name}" if module else name
+            lines[-1] = f"print({function}({ast.unparse(told)}, 0))"
+            return lines, {name}
+    return lines, set()
 
 
 class _Calls(ast.NodeTransformer):

@@ -72,6 +72,26 @@ def test_one_operator_a_program_is_the_innermost_of_the_last_statement(program: 
     assert one.calls(changed)
 
 
+@pytest.mark.parametrize(
+    ("program", "changed"),
+    [
+        ("a = 5 * 6\nprint(a)", "from calc import add\na = 5 * 6\nprint(add(a, 0))"),
+        ("print(7 * 5 + 7)", "from calc import add\nprint(add(7 * 5 + 7, 0))"),
+        ("print(35)", "from calc import add\nprint(add(35, 0))"),
+        ('print("35")', None),
+        ("a = 35\nprint(str(a))", None),
+        ("a = 35\nprint(a)\na = 36", None),
+        ("a = 35\nprint(a, a)", None),
+    ],
+)
+def test_what_is_printed_goes_through_a_function(program: str, changed: str | None) -> None:
+    printed = CodeInjection(library="calc", functions=PAPER.functions, replaced="printed")
+    assert printed.inject(program) == changed
+    if changed:
+        assert printed.calls(changed)
+        assert all(form.inject(program) for form in printed.forms()), "its other forms do the same"
+
+
 def test_only_the_named_operators_are_replaced() -> None:
     member = CodeInjection("calc", {"+": "plus"})
     assert member.inject("print(1 + 2 * 3)") == "from calc import plus\nprint(plus(1, 2 * 3))"
@@ -182,7 +202,8 @@ def test_it_fits_programs_alone() -> None:
         ({"functions": {}}, "functions maps some of"),
         ({"functions": {"%": "mod"}}, "functions maps some of"),
         ({"functions": {"+": "a b"}}, "identifiers"),
-        ({"replaced": "two"}, "every, one, not .two."),
+        ({"replaced": "two"}, "every, one, printed, not .two."),
+        ({"functions": {"*": "mul"}, "replaced": "printed"}, "needs a function for"),
     ],
 )
 def test_what_cannot_be_imported_is_refused(arguments: dict[str, object], complaint: str) -> None:

@@ -70,7 +70,7 @@ def cell(
 def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
     """All cells by the name of their question."""
     upright = {"topology": "vertical"}
-    one = "code_injection(replaced='one')"
+    one, printed = "code_injection(replaced='one')", "code_injection(replaced='printed')"
     dos, math = half("dos"), half(EQUATION)
     return {
         "text": [cell(PAPER, seed=seed) for seed in seeds] + [cell(PAPER, role) for role in ("control", "placebo")],
@@ -84,11 +84,11 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
             *(cell("code_injection", seed=seed) for seed in seeds),
         ],
         "code_paper": [cell(CALC, seed=seed) for seed in seeds],
-        "code_one": [
-            cell(one),
-            cell(f"varied(attack={one!r}, gibberish=0.34)"),
-            *(cell(half(one), seed=seed, **upright) for seed in seeds),
-            *(cell(half(one), role, **upright) for role in ("control", "placebo")),
+        "code_one": [cell(one), cell(f"varied(attack={one!r}, gibberish=0.34)"), cell(half(one), **upright)],
+        "code_printed": [
+            *(cell(printed, seed=seed) for seed in seeds),
+            *(cell(half(printed), seed=seed, **upright) for seed in seeds),
+            *(cell(half(printed), role, **upright) for role in ("control", "placebo")),
         ],
         "text_code": [cell(PAPER, seed=seed, task="code_micro") for seed in seeds],
         "code_gibberish": [
