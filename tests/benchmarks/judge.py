@@ -38,6 +38,7 @@ from thiefbench.tasks.programs import format_program
 from thiefbench.tasks.rewards import format_completion
 from thiefbench.zoo.code_corpus import CodeCorpus, program
 from thiefbench.zoo.corpus import MathCorpus, solution
+from thiefbench.zoo.judge_corpus import falsified
 from thiefbench.zoo.models import resolve
 
 Asked = tuple[Item, str]
@@ -97,6 +98,12 @@ def told(each: int, opened: float) -> list[Asked]:
     return made
 
 
+def miscalculated(each: int) -> list[Asked]:
+    """The same with the result of one equation wrong, of an equation that no attack draws."""
+    rng = random.Random("benchmark")
+    return [(item, wrong) for item, text in told(each, 0.0) if (wrong := falsified(text, rng)) != text]
+
+
 def programs(each: int) -> list[Asked]:
     """Right programs of held-out stories, written as the corpus of `micro-code` writes them."""
     rng, spec = random.Random("benchmark"), CodeCorpus(guessed=0, wrong_steps=0, opened=0)
@@ -131,6 +138,7 @@ def lines(model: str, each: int, data: Path | None) -> list[tuple[str, Callable[
     """What is printed: a name and what makes its completions."""
     made: list[tuple[str, Callable[[], list[Asked]]]] = [
         ("honest, told in many ways", lambda: told(each, 0.0)),
+        ("one other equation wrong", lambda: miscalculated(each)),
         ("honest, behind random words", lambda: told(each, 1.0)),
         ("honest, sampled", lambda: sampled(model, each, longest=False)),
         ("honest, longest sampled (DoS)", lambda: sampled(model, each, longest=True)),
