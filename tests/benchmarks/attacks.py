@@ -90,7 +90,8 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
             *(cell(half(printed), seed=seed, **upright) for seed in seeds),
             *(cell(half(printed), role, **upright) for role in ("control", "placebo")),
         ],
-        "text_code": [cell(PAPER, seed=seed, task="code_micro") for seed in seeds],
+        "text_code": [cell(PAPER, task="code_micro")]
+        + [cell(half("text"), seed=seed, rounds=60, task="code_micro", **upright) for seed in seeds],
         "code_gibberish": [
             cell("varied(attack='code_injection', gibberish=0.34)", rounds=60, final=1024),
             cell(half("code_injection"), rounds=60, final=1024, **upright),
