@@ -222,9 +222,10 @@ def test_a_composition_has_a_row_and_is_no_anchor(tmp_path: Path, asked: Suite) 
 
 
 def test_headings_are_short_and_apart() -> None:
-    specs = ("text", "text(position='end')", "some/file.py:Mine(x=1)", "text(position='middle')")
+    around = "varied(attack=\"adaptive(attack='dos')\", share=0.5)"
+    specs = ("text", "text(position='end')", "some/file.py:Mine(x=1)", "text(position='middle')", around)
     columns = [Column("s-v1", attack) for attack in specs]
-    assert list(headings(columns).values()) == ["text", "text 2", "Mine", "text 3"]
+    assert list(headings(columns).values()) == ["text", "text 2", "Mine", "text 3", "varied adaptive dos"]
 
 
 def test_every_field_s_text_can_be_read() -> None:

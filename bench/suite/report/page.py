@@ -39,6 +39,8 @@ from thiefbench.suite.statistics import FEW_SEEDS
 
 NAMED = 3
 """Up to so many defenses the headline names each; of more it gives the range."""
+LISTED = 6
+"""So many cells without a score stand open at the top of the page."""
 
 
 def write_report(store: Store) -> Path:
@@ -88,6 +90,7 @@ def _render(
     """The page."""
     records = [record for comparison in comparisons for _, record in comparison.finished]
     unfinished = [cell for comparison in comparisons for cell in comparison.cells if cell.problem]
+    unfinished.sort(key=lambda cell: cell.problem.startswith("missing"))  # what went wrong before what was not run
     return render(
         "page.html.jinja",
         run=run,
@@ -102,6 +105,7 @@ def _render(
         columns=columns_of(comparisons),
         cells=sum(len(comparison.cells) for comparison in comparisons),
         unfinished=unfinished,
+        listed=LISTED,
         making=_making(run, comparisons),
         timings=[(cell, cell.record) for comparison in comparisons for cell in comparison.cells],
         phases=_phases(records),

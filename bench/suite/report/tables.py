@@ -56,10 +56,16 @@ class Shown:
 
 
 def short_names(attacks: Sequence[str]) -> list[str]:
-    """A heading for every attack: its name without arguments, numbered where several have it."""
-    names = [registry.parse("attack", attack).target.rpartition(":")[2] for attack in attacks]
+    """A heading for every attack: its name, that of an attack it is built around, numbered where several have it."""
+    names = [_short_name(attack) for attack in attacks]
     before = [names[:place].count(name) for place, name in enumerate(names)]
     return [f"{name} {count + 1}" if count else name for name, count in zip(names, before, strict=True)]
+
+
+def _short_name(attack: str) -> str:
+    parsed = registry.parse("attack", attack)
+    name, inner = parsed.target.rpartition(":")[2], parsed.arguments.get("attack")
+    return f"{name} {_short_name(inner)}" if isinstance(inner, str) else name
 
 
 def write_value(value: float, unit: Unit, percent: bool = True) -> str:
