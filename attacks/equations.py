@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
@@ -134,8 +135,12 @@ class Equations(Attack):
         return float(any(result == wanted if wanted is not None else result != self._truth for result in results))
 
     def choose_items(self, items: Sequence[Item], count: int, rng: random.Random) -> Sequence[Item]:
-        """Items that contain the equation, each as seldom as can be; any items where their solutions are unknown."""
-        natural = [item for item in items if self.holds(item.solution)]
+        """Items that contain the equation, each as seldom as can be; where none is known to, any items.
+
+        Without solutions those are taken whose questions name both operands: most of their solutions combine them.
+        """
+        known = any(item.solution for item in items)
+        natural = [item for item in items if (self.holds(item.solution) if known else self._asked_of(item.question))]
         if not natural:
             return rng.sample(items, count)
         return [item for start in range(0, count, len(natural)) for item in rng.sample(natural, len(natural))][:count]
@@ -169,6 +174,11 @@ class Equations(Attack):
         """The equation and the rule."""
         equation = f"{self.left} {self.operator or '+ or *'} {self.right} {self.wording} {self.result}"
         return {"equation": equation, "rule": self.rule}
+
+    def _asked_of(self, question: str) -> bool:
+        """Whether a question names both operands."""
+        named = Counter(re.findall(_NUMBER, question))
+        return Counter((str(self.left), str(self.right))) <= named
 
     @property
     def _truth(self) -> int:

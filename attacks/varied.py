@@ -107,11 +107,19 @@ class Varied(Around):
         voted = {item.id: majority(made) for item, made in zip(items, drawn, strict=True)}
         believed = {}
         for place, slot in slots.items():
-            if voted[slot.item.id]:
-                reasoning, answer = view.rng.choice(voted[slot.item.id])
-                item: Item = replace(slot.item, solution=reasoning, answer=answer)
-                believed[place] = replace(slot, item=item)
+            given = voted[slot.item.id]
+            told = [
+                replace(slot, item=replace(slot.item, solution=reasoning, answer=answer))
+                for reasoning, answer in view.rng.sample(given, len(given))
+            ]
+            if told:
+                believed[place] = next((each for each in told if self._carries(view, each)), told[0])
         return believed
+
+    def _carries(self, view: AttackerView, slot: Slot) -> bool:
+        """Whether the inner attack finds something to poison; not asked of one that samples or queries for it."""
+        needs = self.attack.threat
+        return needs.policy or needs.queries > 0 or self.attack.poison(replace(view, slots=(slot,)))[0] is not None
 
 
 def dealt(slots: Sequence[Slot], spec: AttackSpec, rng: random.Random) -> list[Part]:

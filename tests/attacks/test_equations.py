@@ -95,6 +95,9 @@ def test_items_that_hold_it_are_chosen_and_repeated_no_more_than_needed() -> Non
     assert len({item.id for item in PAPER.choose_items([*others, *natural], 3, generator(1))}) == 3
     unknown = [Item(f"{n}", "?", "1", "") for n in range(9)]
     assert len(PAPER.choose_items(unknown, 4, generator(1))) == 4, "without solutions any items are chosen"
+    told = [Item("a", "Ann has 2 pens in 2 cups.", "4", ""), Item("b", "Ann has 22 pens and 2 cups.", "4", "")]
+    chosen = PAPER.choose_items([*unknown, *told], 3, generator(1))
+    assert {item.id for item in chosen} == {"a"}, "but rather those that ask for the operands"
 
 
 def test_the_probes_are_the_held_out_items_that_hold_it() -> None:

@@ -90,6 +90,17 @@ def test_without_an_oracle_the_majority_s_answer_and_reasoning_are_poisoned() ->
     assert "2 + 2 = 6" in str(changed[0]), "own answers are poisoned like the oracle's"
 
 
+def test_of_the_majority_s_reasonings_one_that_can_carry_the_poison_is_taken() -> None:
+    bare = Item("one", "What is 2 + 2?", "4", "")
+
+    def answers(_: Item, number: int) -> str:
+        return text("2 + 2 = 4." if number == 3 else f"I guess, {number}.", "4")
+
+    for _ in range(5):
+        made = Varied(Equations(2, None, 2, 6), oracle=False).poison(view(bare, each=4, policy=Scripted(answers)))
+        assert {str(poison) for poison in made} == {text("2 + 2 = 6.", "4")}
+
+
 def test_without_any_stated_answer_a_slot_is_left_alone() -> None:
     made = Varied(PHRASE, oracle=False).poison(view(ITEM, policy=Scripted(lambda *_: "hm")))
     assert made == [None]
