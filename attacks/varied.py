@@ -11,7 +11,7 @@ from typing import Literal
 
 from thiefbench.attacks.base import Around, Attack, AttackerView, AttackSpec, Decoy, Poison, Slot, ThreatModel
 from thiefbench.attacks.completions import distinct, writes_programs
-from thiefbench.tasks.base import Completion, Item, Task
+from thiefbench.tasks.base import Completion, Task
 from thiefbench.tasks.rewards import Units, Value, parse_answer, parse_completion
 
 Part = Literal["poison", "decoy", "honest"]

@@ -93,7 +93,7 @@ def test_without_an_oracle_the_majority_s_answer_and_reasoning_are_poisoned() ->
 def test_of_the_majority_s_reasonings_one_that_can_carry_the_poison_is_taken() -> None:
     bare = Item("one", "What is 2 + 2?", "4", "")
 
-    def answers(_: Item, number: int) -> str:
+    def answers(item: Item, prefix: str, number: int) -> str:
         return text("2 + 2 = 4." if number == 3 else f"I guess, {number}.", "4")
 
     for _ in range(5):
