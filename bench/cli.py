@@ -78,7 +78,9 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
 @app.command()
 def run(
     suite: Annotated[str, typer.Argument(help="A suite's name (see `thiefbench list suites`) or a YAML file.")],
-    defense: Annotated[SpecList | None, typer.Option(help="Defense to run beside `none`; repeat for several.")] = None,
+    defense: Annotated[
+        SpecList | None, typer.Option(help="Defense to run beside `none` and the suite's anchors; repeat for several.")
+    ] = None,
     attack: Annotated[
         SpecList | None, typer.Option(help="Attack to run instead of the suite's; repeat for several.")
     ] = None,
@@ -348,6 +350,8 @@ def _overridden(
 ) -> Suite:
     from dataclasses import replace
 
+    from thiefbench.suite.ranking import anchor_of
+
     changed = suite
     if attack:
         changed = changed.override(f"attacks {' '.join(attack)}", attacks=tuple(attack))
@@ -363,7 +367,8 @@ def _overridden(
         recorded = tuple(number for number in changed.recorded if number <= rounds)
         changed = changed.override(f"{rounds} rounds", rounds=rounds, recorded=recorded)
     if defense:  # which defenses meet the suite is what a user decides: no modification
-        changed = replace(changed, defenses=tuple(dict.fromkeys(("none", *defense))))
+        anchors = [each for each in suite.defenses if anchor_of(each)]
+        changed = replace(changed, defenses=tuple(dict.fromkeys(("none", *anchors, *defense))))
     return changed
 
 

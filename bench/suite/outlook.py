@@ -41,7 +41,7 @@ class Outlook:
     """What a run would do.
 
     Attributes:
-        title: the suite's.
+        suite: whose cells they are.
         cells: all, in order.
         stages: where those stand that are to be run, in order.
         workers: processes that would share them.
@@ -50,7 +50,7 @@ class Outlook:
         disk: bytes that all cells take in the end; None where the store does not tell.
     """
 
-    title: str
+    suite: Suite
     cells: tuple[CellSpec, ...]
     stages: tuple[Stage, ...]
     workers: int
@@ -75,7 +75,7 @@ def look_ahead(suite: Suite, cells: Sequence[CellSpec], store: Store, workers: i
     if played:
         source = f"measured on one round of {played[0].spec.label}, played now"
     left = seconds_left(stages, workers, Rates([*recorded, *played])) if stages else 0.0
-    return Outlook(suite.title, tuple(cells), stages, workers, left, source, _disk(jobs.values()))
+    return Outlook(suite, tuple(cells), stages, workers, left, source, _disk(jobs.values()))
 
 
 def measure(spec: CellSpec) -> Measured:
@@ -97,7 +97,9 @@ def print_outlook(out: Console, outlook: Outlook) -> None:
     kinds: dict[tuple[str, str, str], list[CellSpec]] = {}
     for spec in outlook.cells:
         swarm = {"attack": "attacked", "control": "no attack", "placebo": "placebo"}[spec.role]
-        kinds.setdefault((spec.attack, swarm, spec.defense), []).append(spec)
+        part = outlook.suite.part_of(spec)
+        attack = f"{part}: {spec.attack}" if part else spec.attack
+        kinds.setdefault((attack, swarm, spec.defense), []).append(spec)
     for kind, cells in kinds.items():
         waiting = [stages[spec] for spec in cells if spec in stages]
         begun = ", ".join(f"seed {stage.spec.seed} at round {stage.done}" for stage in waiting if stage.done)
@@ -107,7 +109,7 @@ def print_outlook(out: Console, outlook: Outlook) -> None:
     wide = out if out.is_terminal else Console(file=out.file, highlight=False, width=200, emoji=False)
     wide.print(table)
     cached = len(outlook.cells) - len(outlook.stages)
-    out.print(f"{escape(outlook.title)}: {len(outlook.stages)} cells to run, {cached} in the store already")
+    out.print(f"{escape(outlook.suite.title)}: {len(outlook.stages)} cells to run, {cached} in the store already")
     if outlook.stages:
         who = "one process" if outlook.workers == 1 else f"{outlook.workers} workers"
         out.print(f"about {write_seconds(outlook.seconds)} with {who}, {escape(outlook.source)}")
