@@ -17,9 +17,10 @@ import yaml
 from tests.bench import tiny
 from tests.bench.tiny import PLUGINS
 from thiefbench import __version__, registry
-from thiefbench.cli import main
+from thiefbench.cli import _overridden, main
 from thiefbench.suite.matrix import every_defense
 from thiefbench.suite.results import Store
+from thiefbench.suite.scenario import load_suite
 
 Cli = Callable[..., "Ended"]
 
@@ -458,3 +459,9 @@ def test_a_suite_file_can_be_as_short_as_its_required_fields(cli: Cli, tmp_path:
     file = tmp_path / "short.yaml"
     file.write_text(yaml.safe_dump({"name": "short", "version": 1, "task": "t", "model": "m", "attacks": ["text"]}))
     assert "there is no task named 't'" in sentence(cli("run", file))
+
+
+def test_a_defense_runs_beside_the_suite_s_anchors() -> None:
+    asked = _overridden(load_suite("standard-v1"), ["guard", "none"], None, None, None, None, None, None)
+    assert asked.defenses == ("none", "oracle", 'oracle(reject="drop")', "blacklist", "guard")
+    assert not asked.modified, "which defenses meet the suite is what a user decides"
