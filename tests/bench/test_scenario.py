@@ -79,6 +79,10 @@ def test_every_declared_suite_loads(name: str) -> None:
     assert any(cell.role == "control" for cell in cells), "a suite has a control"
     assert any(cell.role == "attack" and cell.defense == "none" for cell in cells), "a suite has an undefended attack"
     assert suite.about, "a suite says what it is for"
+    for cell in cells:
+        made = [make("task", cell.task), make("attack", cell.attack), make("defense", cell.defense)]
+        assert all(made), "and names what exists"
+        assert bool(suite.part_of(cell)) == bool(suite.parts), "in a suite of parts every cell belongs to one"
 
 
 def test_smoke_shows_the_paper_s_phrase_honest_poisoned_and_defended() -> None:
@@ -275,16 +279,6 @@ def test_placebo_adds_an_undefended_one_per_attack_and_seed() -> None:
 def test_utility_adds_every_defense_without_an_attack_once_a_part() -> None:
     more = counted(suite(utility=True)) - counted(suite())
     assert more == Counter({("control", "logit"): 2, ("control", "blacklist"): 2}), "once for each seed"
-
-
-@pytest.mark.parametrize("name", names("suite"))
-def test_every_shipped_suite_reads_and_names_what_exists(name: str) -> None:
-    shipped = load_suite(name)
-    assert len(shipped.fingerprint()) == 64
-    for cell in shipped.cells("cpu", "float32", 2):
-        make("task", cell.task), make("attack", cell.attack), make("defense", cell.defense)
-        if shipped.parts:
-            assert shipped.part_of(cell), "every cell belongs to a part"
 
 
 PARTS = (
