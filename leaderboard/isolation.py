@@ -11,19 +11,22 @@ hashes of it, and so is the payload. Cells that rank strangers' defenses draw th
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from weakref import WeakValueDictionary
 
 from thiefbench.defenses.base import DefenderView, Defense, JudgeSpec, Past, Requirement, Verdict
 from thiefbench.leaderboard import _isolated_worker, wire
 from thiefbench.leaderboard.frames import HEADER, Array, FrameError, packed, sizes, unpacked
 from thiefbench.leaderboard.limits import CAPS, POOL, Caps
 from thiefbench.leaderboard.services import Services
-from thiefbench.leaderboard.surroundings import setup
+from thiefbench.leaderboard.surroundings import files, setup, weights
 from thiefbench.leaderboard.wire import Malformed
+from thiefbench.tasks.sandbox import backend
 from thiefbench.tasks.sandbox_session import Host, Late, Over, Session
 
 if TYPE_CHECKING:
@@ -62,9 +65,7 @@ class Isolated(Defense):
     def __init__(self, spec: str, caps: Caps = CAPS, hash_seed: int = 0) -> None:
         self.spec, self.caps = spec, caps
         self.name = spec
-        threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-        script = str(Path(_isolated_worker.__file__).resolve())
-        self._host = Host(script, [setup(spec)], threads | {"PYTHONHASHSEED": str(hash_seed)})
+        self._host = _host(spec, hash_seed)
         self._begin()
 
     def inspect(self, view: DefenderView) -> list[Verdict]:
@@ -224,6 +225,22 @@ class Isolated(Defense):
         self._session.close()
         self._error = DefenseError(f"the defense {self.name} {what}")
         raise self._error
+
+
+_hosts: WeakValueDictionary[tuple[object, ...], Host] = WeakValueDictionary()
+
+
+def _host(spec: str, hash_seed: int) -> Host:
+    """A worker for a defense: one for all that see the same files, while any of them is alive."""
+    told = setup(spec)
+    seen = [path.stat() for file in files(spec) for path in (file, *weights(file))]  # a jail keeps to the files it met
+    found = os.getpid(), backend(), told, hash_seed, *((file.st_ino, file.st_mtime_ns, file.st_size) for file in seen)
+    host = _hosts.get(found)
+    if host is None or not host.works():
+        threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+        script = str(Path(_isolated_worker.__file__).resolve())
+        host = _hosts[found] = Host(script, [told], threads | {"PYTHONHASHSEED": str(hash_seed)})
+    return host
 
 
 def _same(one: Past, other: Past) -> bool:

@@ -66,6 +66,10 @@ class Host:
         self._worker = _Worker(self.backend, script, arguments, environment, _START)
         weakref.finalize(self, self._worker.close)
 
+    def works(self) -> bool:
+        """Whether its worker runs."""
+        return self._worker.works()
+
     def start(self, request: Mapping[str, object], memory: int, output: int) -> Session:
         """Begin a session.
 
