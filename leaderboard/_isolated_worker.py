@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import json
 import os
+import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -181,8 +182,13 @@ def serve(spec: str, most: int, file: int) -> None:
             if defense is None:
                 return
             asked, arrays = stream.hear()
-            said = {"number": asked["number"]} | _answered(_CALLS[asked["call"]], defense, stream, history, asked, arrays)
-            said = _sendable(said, most)
+            if asked["call"] == "renew":
+                history.clear()
+                defense, said = _made(spec)
+            else:
+                said = _answered(_CALLS[asked["call"]], defense, stream, history, asked, arrays)
+            held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+            said = _sendable(said | {"number": asked["number"], "memory": held}, most)
 
 
 def _made(spec: str) -> tuple[Defense | None, dict[str, Any]]:

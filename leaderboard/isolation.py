@@ -50,6 +50,8 @@ class Isolated(Defense):
 
     Attributes:
         spec, caps: as given.
+        seconds: that the last call took of its own, without what policy and judge took to answer it.
+        memory: bytes that the process held at most so far, as it says itself.
 
     A deep copy is another process with the same `state()`; a defense's other memories stay with the original. After an
     error the defense is gone, and every further call raises the same error.
@@ -60,6 +62,8 @@ class Isolated(Defense):
         SpecStringError: the spec string is malformed, or names a file that is not there.
     """
 
+    _error: DefenseError | None
+    _told: list[Past]
     name: str  # type: ignore[misc]  # of plain defenses a constant of the class, here told by the process
 
     def __init__(self, spec: str, caps: Caps = CAPS, hash_seed: int = 0) -> None:
@@ -108,6 +112,11 @@ class Isolated(Defense):
         """As the isolated defense; raises DefenseError."""
         self._call("restore", {"state": state})
 
+    def renew(self) -> None:
+        """Make the defense anew in the process it is in; raises DefenseError."""
+        self._call("renew", {})
+        self._told = []
+
     def close(self) -> None:
         """End the process; nothing can be asked afterwards."""
         self._error = self._error or DefenseError(f"the defense {self.name} was closed")
@@ -122,8 +131,8 @@ class Isolated(Defense):
         return made
 
     def _begin(self) -> None:
-        self._error: DefenseError | None = None
-        self._told: list[Past] = []
+        self.seconds, self.memory = 0.0, 0
+        self._error, self._told = None, []
         self._number = 0
         self._session: Session = self._host.start(
             {"role": "defense", "spec": self.spec, "most": self.caps.message}, self.caps.memory, self.caps.printed
@@ -192,6 +201,9 @@ class Isolated(Defense):
                 self._fail(f"gave an answer in {what} that nothing was asked for")
             if "failed" in said:
                 self._fail(f"failed in {what}: {str(said['failed'])[: _isolated_worker.MAX_ERROR + 200]}")
+            self.seconds = seconds - left
+            held = said.get("memory")
+            self.memory = max(self.memory, held) if type(held) is int and 0 <= held < 2**50 else self.memory
             return said
 
     def _turn(self, message: Sequence[bytes], deadline: float) -> dict[str, Any]:

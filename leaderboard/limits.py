@@ -43,6 +43,5 @@ class Caps:
     printed: int = 1 << 20
 
 
-
 CAPS: Final = Caps()
 """The published ones."""

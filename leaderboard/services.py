@@ -77,7 +77,10 @@ class Services:
         arguments: dict[str, Any] = {}
         if what in _TOLERANT and question.get("tolerance") is not None:
             arguments["tolerance"] = wire.number_in(question["tolerance"], "tolerance", -1e9, 1e9)
-        measured = self._measures[what](completions, **arguments)
+        try:
+            measured = self._measures[what](completions, **arguments)
+        except ValueError as error:  # of completions that the defense made up
+            raise Malformed(f"a question that the policy cannot answer: {error}") from error
         return packed({"shapes": [list(array.shape) for array in measured]}, [_joined(measured)])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import sys
 from functools import cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -43,7 +42,7 @@ def files(spec: str) -> list[Path]:
     """The files that a spec string names, those in its arguments too; none of them is loaded.
 
     Raises:
-        SpecStringError: the spec string is malformed, or there is no such file.
+        SpecStringError: the spec string is malformed, or there is no such file or name.
     """
     found: list[Path] = []
     for part in registry.parts("defense", spec):
@@ -54,6 +53,8 @@ def files(spec: str) -> list[Path]:
             if not path.is_file():
                 raise registry.SpecStringError(f"defense {parsed.target}: there is no file {file}")
             found.append(path.resolve())
+        else:
+            registry.entry("defense", parsed.target)
         for value in parsed.arguments.values():
             if isinstance(value, str) and ".py:" in value:
                 found += files(value)
@@ -63,12 +64,6 @@ def files(spec: str) -> list[Path]:
 def weights(file: Path) -> list[Path]:
     """The safetensors files beside a submitted file."""
     return sorted(path.resolve() for path in file.parent.glob("*.safetensors") if path.is_file())
-
-
-def allowed() -> frozenset[str]:
-    """Top-level modules that a submission may import: the standard library's, its dependencies' and the contracts'."""
-    own = {path.stem for path in _libraries()}
-    return frozenset(sys.stdlib_module_names | own | {"thiefbench", "__future__"})
 
 
 @cache

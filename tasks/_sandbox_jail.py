@@ -211,8 +211,8 @@ def _enter_landlock(readable: Sequence[Path]) -> None:
 def _allow_reading(ruleset: int, path: Path) -> None:
     """Allow to read one file or folder.
 
-    Of the standard library not the folder around them, which may hold the user's packages: importing still finds a module there, from the
-    listing that the import system made before.
+    Of the standard library not the folder around them, which may hold the user's packages: importing still finds a
+    module there, from the listing that the import system made before.
     """
     handle = os.open(path, os.O_PATH)
     rule = struct.pack("=Qi", _READ_FILE | (_READ_DIR if path.is_dir() else 0), handle)

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -48,7 +49,7 @@ class Spies(Defense):
 
     def _lists(self, path: str) -> bool:
         try:
-            return bool(os.listdir(path))
+            return any(Path(path).iterdir())
         except OSError:
             return False
 
@@ -131,14 +132,14 @@ DEEDS: dict[str, Callable[[], Any]] = {
     "passwd": lambda: Path("/etc/passwd").read_text(),
     "write": lambda: Path("/tmp/written").write_text("here"),
     "write beside": lambda: Path(__file__).with_name("written").write_text("here"),
-    "overwrite": lambda: Path(__file__).open("a"),
+    "overwrite": lambda: os.open(__file__, os.O_WRONLY),
     "fork": os.fork,
     "bomb": _bomb,
     "thread": _thread,
     "run": lambda: os.execv("/bin/sh", ["/bin/sh"]),
     "kill parent": lambda: os.kill(os.getppid(), 9),
     "kill all": lambda: os.kill(-1, 9),
-    "trace parent": lambda: Path(f"/proc/{os.getppid()}/mem").open("rb"),
+    "trace parent": lambda: os.open(f"/proc/{os.getppid()}/mem", os.O_RDONLY),
     "engine": lambda: __import__("thiefbench.engine.swarm"),
     "undeclared": lambda: __import__("pyarrow"),
     "swallow": _swallows,
@@ -207,6 +208,16 @@ class Asks(Defense):
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         while True:
             view.policy.ranks(view.completions[:1])
+
+
+class AsksOddly(Defense):
+    """Asks the policy about tokens that it does not have."""
+
+    name: ClassVar[str] = "asks_oddly"
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        view.policy.ranks([replace(view.completions[0], ids=(10**9,))])
+        return [ACCEPT] * len(view.completions)
 
 
 class BadState(Defense):

@@ -155,7 +155,15 @@ def test_history_is_sent_once_and_again_where_it_changed() -> None:
 def test_labels_and_the_host_are_nowhere_to_be_found(jail: str, tmp_path: Path) -> None:
     store = tmp_path / "record.json"
     store.write_text("labels")
-    hidden = ["/etc/passwd", "/proc/self/environ", "/proc/1/environ", "/proc/self/maps", str(store), str(tmp_path), __file__]
+    hidden = [
+        "/etc/passwd",
+        "/proc/self/environ",
+        "/proc/1/environ",
+        "/proc/self/maps",
+        str(store),
+        str(tmp_path),
+        __file__,
+    ]
     hidden += [f"/proc/{os.getpid()}/environ", f"/proc/{os.getppid()}/cmdline", tiny.__file__]
     labelled = recorded(labels=True)[0]
     assert isinstance(labelled, LabelledView)
@@ -265,6 +273,7 @@ def test_what_is_no_verdict_is_named(what: str, said: str) -> None:
         ("NoDefense", "NoDefense is no subclass"),
         ("Nobody", "has no class Nobody"),
         ("Does(deed='fork')", "its arguments: what, early"),
+        ("AsksOddly", "put a question that the policy cannot answer: a token id outside the vocabulary"),
         ("Asks", "put more than 20 questions in a round"),
     ],
 )
@@ -287,7 +296,7 @@ def test_a_state_that_is_none_is_named(what: str, said: str) -> None:
 
 
 def test_a_file_that_is_not_there_is_one_sentence() -> None:
-    with pytest.raises(registry.SpecStringError, match="there is no file nowhere.py"):
+    with pytest.raises(registry.SpecStringError, match=r"there is no file nowhere\.py"):
         Isolated("nowhere.py:Mine")
 
 
