@@ -126,7 +126,7 @@ def _is_determined(subject: Subject) -> str:
         first = defense.inspect(sample.view(defense, 1))
         defense.renew()
         _compare(first, defense.inspect(sample.view(defense, 1)), sample, "a second instance in the same process",
-                 "remember in the instance, not in module or class, and draw from view.rng, not from a clock")  # fmt: skip
+                 "remember in the instance, not in module or class; draw from view.rng, not from a clock")  # fmt: skip
         other = subject.make()
         _compare(first, other.inspect(sample.view(other, 1)), sample, "a second process",
                  "draw from view.rng, not from os.urandom, a process id or the like")  # fmt: skip

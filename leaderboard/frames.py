@@ -51,8 +51,8 @@ def sizes(header: bytes, most: int) -> tuple[int, int]:
     return text, blob
 
 
-def unpacked(text: bytes, blob: bytes) -> tuple[dict[str, Any], list[Array]]:
-    """The inverse of `packed`; arrays own their memory.
+def unpacked(text: bytes, blob: bytes, most: int = 1) -> tuple[dict[str, Any], list[Array]]:
+    """The inverse of `packed`; arrays own their memory, and are at most `most`.
 
     Raises:
         FrameError: the bytes are something else.
@@ -65,6 +65,8 @@ def unpacked(text: bytes, blob: bytes) -> tuple[dict[str, Any], list[Array]]:
     described = told.get("arrays") if isinstance(told, dict) else None
     if not isinstance(message, dict) or not isinstance(described, list):
         raise FrameError("a message without its parts")
+    if len(described) > most:
+        raise FrameError("arrays where none belong")
     arrays, start = [], 0
     for each in described:
         dtype, shape = _description(each)

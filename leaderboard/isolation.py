@@ -106,6 +106,10 @@ class Isolated(Defense):
         state = self._call("state", {}).get("state")
         if not isinstance(state, dict):
             self._fail(f"gave a state that is {type(state).__name__}; a state is a dictionary")
+        if not wire.is_plain(state):
+            self._fail(
+                f"gave a state with NaN, or deeper than {wire.MAX_DEPTH}; a state is JSON, and is stored as such"
+            )
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -200,7 +204,7 @@ class Isolated(Defense):
             if said.get("number") != (number or 0):
                 self._fail(f"gave an answer in {what} that nothing was asked for")
             if "failed" in said:
-                self._fail(f"failed in {what}: {str(said['failed'])[: _isolated_worker.MAX_ERROR + 200]}")
+                self._fail(f"failed in {what}: {wire.shown(said['failed'], 600)}")
             self.seconds = seconds - left
             held = said.get("memory")
             self.memory = max(self.memory, held) if type(held) is int and 0 <= held < 2**50 else self.memory
@@ -209,7 +213,8 @@ class Isolated(Defense):
     def _turn(self, message: Sequence[bytes], deadline: float) -> dict[str, Any]:
         self._session.send(message, deadline)
         text, blob = sizes(self._session.receive(HEADER.size, deadline), self.caps.message)
-        said, _ = unpacked(self._session.receive(text, deadline), self._session.receive(blob, deadline))
+        # It has no arrays to send, and small ones could be very many.
+        said, _ = unpacked(self._session.receive(text, deadline), self._session.receive(blob, deadline), most=0)
         return said
 
     def _guarded(self, what: str, seconds: float, turn: Callable[[], dict[str, Any]]) -> dict[str, Any]:

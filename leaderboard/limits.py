@@ -36,7 +36,7 @@ class Caps:
     seconds: float = 60.0
     service_seconds: float = 600.0
     memory: int = 4 << 30
-    message: int = 32 << 20
+    message: int = 16 << 20
     answer: int = 1 << 30
     questions: int = 1000
     reason: int = 500

@@ -70,7 +70,7 @@ class Services:
             votes = wire.number_in(question.get("votes"), "votes", 1, wire.MAX_VOTES, int)
             replies = self._view.judge.ask(prompts, sampling=_sampling(question.get("sampling")), votes=votes)
             return packed({"replies": replies})
-        raise Malformed(f"a question that is none, {str(what)[:50]!r}")
+        raise Malformed(f"a question that is none, {wire.shown(what)!r}")
 
     def _measured(self, what: str, question: Mapping[str, Any]) -> list[bytes]:
         completions = wire.asked_in(question.get("completions"), self._view)

@@ -18,6 +18,9 @@ from thiefbench.tasks.base import Message, Sampling
 MAX_MESSAGES, MAX_CHARACTERS, MAX_NEW_TOKENS, MAX_VOTES = 64, 1 << 20, 4096, 64
 """Of what a defense may ask to be generated: messages of a prompt, characters of it, tokens and draws of a reply."""
 
+MAX_DEPTH = 100
+"""Lists and dictionaries inside each other in a state."""
+
 
 class Malformed(ValueError):  # noqa: N818  (what a stranger said, not an error of the caller)
     """What a defense said is not what the protocol asks for. A clause that says what it is."""
@@ -146,9 +149,9 @@ def _checked(data: Any, offered: Offered, most: int) -> Verdict:
         raise Malformed("something that is no verdict")
     action, score, weights, reason = data
     if action not in ("accept", "zero", "drop"):
-        raise Malformed(f"the action {str(action)[:50]!r}; a verdict's action is accept, zero or drop")
+        raise Malformed(f"the action {shown(action)!r}; a verdict's action is accept, zero or drop")
     if score is not None and not _finite(score):
-        raise Malformed(f"the score {str(score)[:50]}; a score is a finite number or None")
+        raise Malformed(f"the score {shown(score)}; a score is a finite number or None")
     if not isinstance(reason, str) or len(reason) > most:
         said = f"{len(reason):,} characters" if isinstance(reason, str) else type(reason).__name__
         raise Malformed(f"a reason of {said}; a reason is text of at most {most} characters")
@@ -164,6 +167,23 @@ def _checked(data: Any, offered: Offered, most: int) -> Verdict:
 
 def _finite(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
+
+
+def is_plain(data: Any) -> bool:
+    """Whether JSON data holds finite numbers only and is not nested deeper than `MAX_DEPTH`."""
+    waiting = [(data, 0)]
+    while waiting:
+        one, depth = waiting.pop()
+        if depth > MAX_DEPTH or (isinstance(one, float) and not math.isfinite(one)):
+            return False
+        inside = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+        waiting += [(each, depth + 1) for each in inside]
+    return True
+
+
+def shown(value: Any, most: int = 80) -> str:
+    """The beginning of what a stranger said, in words; of lists and dictionaries, which may be deep, the kind."""
+    return type(value).__name__ if isinstance(value, list | dict) else str(value)[:most]
 
 
 # --- questions ---
@@ -200,7 +220,7 @@ def _asked(data: Any, view: DefenderView) -> Offered:
     item_id, ids, text, ended, seed = data
     limit = view.sampling.max_new_tokens
     if not isinstance(item_id, str) or item_id not in view.items:
-        raise Malformed(f"a question about the item {str(item_id)[:80]!r}, which is not of this round")
+        raise Malformed(f"a question about the item {shown(item_id)!r}, which is not of this round")
     if not isinstance(ids, list) or len(ids) > limit or not all(type(token) is int for token in ids):
         raise Malformed(f"a question about a completion whose ids are not at most {limit} integers")
     if not isinstance(text, str) or len(text) > MAX_CHARACTERS or type(ended) is not bool:
@@ -242,5 +262,5 @@ def number_in(value: Any, what: str, low: float, high: float, kind: type = float
     """
     fitting = (int,) if kind is int else (int, float)
     if type(value) not in fitting or not low <= value <= high:
-        raise Malformed(f"{what} {str(value)[:50]}; it lies between {low:g} and {high:g}")
+        raise Malformed(f"{what} {shown(value)}; it lies between {low:g} and {high:g}")
     return value

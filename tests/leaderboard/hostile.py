@@ -156,6 +156,7 @@ DEEDS: dict[str, Callable[[], Any]] = {
     "no json": _stream_is(struct.pack("<QQ", 5, 0) + b"{{{{{"),
     "deep": _stream_is(struct.pack("<QQ", 200_000, 0) + b"[" * 200_000),
     "digits": _stream_is(struct.pack("<QQ", 10_000, 0) + b"9" * 10_000),
+    "arrays": _stream_is(_message({"number": 1}).replace(b'"arrays": []', b'"arrays":[7]')),
     "early": _stream_is(_message({"number": 99, "verdicts": []})),
     "strange question": _stream_is(_message({"ask": "weights"}), _forever),
     "unknown item": _stream_is(_message({"ask": "ranks", "completions": [["x", [1], "", True, None]]}), _forever),
@@ -190,6 +191,7 @@ class Answers(Defense):
             "score object": [Verdict("zero", object())] * count,  # type: ignore[arg-type]
             "action": [Verdict("maybe")] * count,  # type: ignore[arg-type]
             "action list": [Verdict(["accept"])] * count,  # type: ignore[arg-type]
+            "action deep": [Verdict(json.loads("[" * 900 + "]" * 900))] * count,
             "reason": [Verdict("zero", reason="x" * 10_000)] * count,
             "reason bytes": [Verdict("zero", reason=b"x")] * count,  # type: ignore[arg-type]
             "weights": [Verdict(token_weights=(1.0,) * 1000)] * count,
@@ -235,7 +237,14 @@ class BadState(Defense):
         deep: list[Any] = []
         for _ in range(5000):
             deep = [deep]
-        return {"list": [1], "object": {"a": object()}, "deep": {"a": deep}, "huge": {"a": "x" * (64 << 20)}}[self.what]
+        return {
+            "nan": {"a": [float("nan")]},
+            "nested": {"a": json.loads("[" * 900 + "]" * 900)},
+            "list": [1],
+            "object": {"a": object()},
+            "deep": {"a": deep},
+            "huge": {"a": "x" * (64 << 20)},
+        }[self.what]
 
 
 class SeesLabels(Defense):

@@ -78,7 +78,7 @@ def test_a_sample_is_what_a_swarm_showed() -> None:
 BUILT_IN = [
     "max_tokens(limit=96)" if name == "max_tokens" else name
     for name in registry.names("defense")
-    if name not in {"judge", "reject_all", "oracle"}
+    if name not in {"judge", "self_judge", "reject_all", "oracle"}
 ]
 
 
@@ -96,7 +96,7 @@ def solved() -> Sample:
     return sample_of(recipe, spec, Policy.load(resolve(recipe.model)), registry.make("task", recipe.task))
 
 
-@pytest.mark.parametrize("spec", [spec for spec in BUILT_IN if spec != "self_judge"])
+@pytest.mark.parametrize("spec", BUILT_IN)
 def test_every_built_in_defense_lets_honest_work_through(spec: str) -> None:
     subject = Subject(spec, [solved()])
     ask = dict(QUESTIONS)["honest work gets through"]
