@@ -1,4 +1,4 @@
-"""The command line: `thiefbench run | matrix | list | audit | report | compare | zoo`.
+"""The command line: `thiefbench run | matrix | list | audit | report | compare | zoo | leaderboard`.
 
 Nothing heavy is imported before a command needs it, so `--help` and `list` answer at once.
 """
@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from thiefbench import __version__
+from thiefbench.leaderboard.cli import app as leaderboard
 
 if TYPE_CHECKING:
     from thiefbench.suite.scenario import Suite
@@ -29,6 +30,7 @@ app = typer.Typer(
 )  # fmt: skip
 zoo = typer.Typer(no_args_is_help=True, help="The built-in small models.")
 app.add_typer(zoo, name="zoo")
+app.add_typer(leaderboard, name="leaderboard")
 out = Console(highlight=False, soft_wrap=True, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 

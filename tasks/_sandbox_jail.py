@@ -18,11 +18,11 @@ import platform
 import struct
 import sys
 import termios
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 PACKAGES = ("site-packages", "dist-packages")
-"""Folders inside the standard library's own that hold what the user installed: never visible to a program."""
+"""Folders inside the standard library's own that hold what the user installed: not visible to a program as a whole."""
 
 NOBODY = 65534
 
@@ -31,16 +31,17 @@ class JailError(Exception):
     """The kernel refuses a jail. One clause that names the missing setting."""
 
 
-def enter(backend: str) -> None:
+def enter(backend: str, readable: Sequence[Path] = ()) -> None:
     """Lock this process, which must have one thread, and all its children into a jail; there is no way back.
 
     Afterwards the standard library is all there is to read, nothing can be written, and no capability is left.
-    With "namespaces" the caller goes on as process 1 of a new pid namespace; the process it was waits for that one.
-    Raises JailError where the kernel refuses.
+    `readable` names more files and folders to read, by paths without symbolic links and none inside another one; among
+    the user's packages only these are shown. With "namespaces" the caller goes on as process 1 of a new pid namespace;
+    the process it was waits for that one. Raises JailError where the kernel refuses.
     """
     if platform.machine() not in _SYSCALLS or sys.maxsize < 2**32:
         raise JailError(f"no system call table for {platform.machine()}")
-    {"namespaces": _enter_namespaces, "landlock": _enter_landlock}[backend]()
+    {"namespaces": _enter_namespaces, "landlock": _enter_landlock}[backend](readable)
 
 
 def die_with_parent() -> None:
@@ -94,14 +95,14 @@ _CLOSED = (
 )
 
 
-def _enter_namespaces() -> None:
+def _enter_namespaces(readable: Sequence[Path]) -> None:
     try:
         _unshare()
         if child := os.fork():  # this process keeps its pid namespace and only waits; the child is process 1 of the new
             os.closerange(0, 256)
             os.waitpid(child, 0)
             os._exit(0)
-        _pivot()
+        _pivot(readable)
         _drop_privileges()
     except OSError as error:
         raise JailError(f"{error.strerror}{_userns_hint()}") from None
@@ -118,23 +119,31 @@ def _unshare() -> None:
         Path(f"/proc/self/{name}").write_text(text)
 
 
-def _pivot() -> None:
-    """Make a root that holds the standard library, read only, and nothing else; no /proc, no /dev, no /tmp."""
+def _pivot(readable: Sequence[Path]) -> None:
+    """Make a root that holds what may be read, read only, and nothing else; no /proc, no /dev, no /tmp."""
     _libc("sethostname", b"sandbox", 7)
     _libc("mount", None, b"/", None, _REC | _PRIVATE, None)
     # Opened before the new root hides the path they came from.
-    sources = [(folder, os.open(folder, os.O_PATH)) for folder in _library()]
+    sources = [(path, path.is_dir(), os.open(path, os.O_PATH)) for path in (*_library(), *readable)]
     root = Path("/tmp")
     _libc("mount", b"tmpfs", bytes(root), b"tmpfs", _NO_SUID | _NO_DEV, b"size=256k,mode=0755")
-    for folder, source in sources:
-        target = root / folder.relative_to("/")
-        target.mkdir(parents=True)
+    covered = []
+    for path, folder, source in sources:
+        target = root / path.relative_to("/")
+        if folder:
+            target.mkdir(parents=True, exist_ok=True)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.touch()
         _bind(f"/proc/self/fd/{source}", target)
         os.close(source)
         for name in PACKAGES:
-            if (target / name).is_dir():
-                options = b"size=4k,mode=0555"
-                _libc("mount", b"tmpfs", bytes(target / name), b"tmpfs", _READ_ONLY | _NO_SUID | _NO_DEV, options)
+            if path not in readable and (target / name).is_dir():
+                options = b"size=256k,mode=0755"
+                _libc("mount", b"tmpfs", bytes(target / name), b"tmpfs", _NO_SUID | _NO_DEV, options)
+                covered.append(target / name)
+    for target in covered:  # they have taken what of the user's packages is readable
+        _libc("mount", None, bytes(target), None, _REMOUNT | _BIND | _READ_ONLY | _NO_SUID | _NO_DEV, None)
     os.chdir(root)
     number = _SYSCALLS[platform.machine()]["pivot_root"]
     _libc("syscall", number, b".", b".")  # the old root now lies on top of the new one, which is this directory
@@ -172,7 +181,7 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same numbers o
 _READ_FILE, _READ_DIR = 1 << 2, 1 << 3
 
 
-def _enter_landlock() -> None:
+def _enter_landlock(readable: Sequence[Path]) -> None:
     """Landlock leaves one thing open that the other jail closes: stat of any path, its existence and size."""
     try:
         abi = _libc("syscall", _CREATE_RULESET, None, 0, 1)
@@ -190,6 +199,8 @@ def _enter_landlock() -> None:
             for path in folder.iterdir():
                 if path.name not in PACKAGES and not path.is_symlink():  # which would open what it points to
                     _allow_reading(ruleset, path)
+        for path in readable:
+            _allow_reading(ruleset, path)
         _drop_privileges()
         _libc("syscall", _RESTRICT_SELF, ruleset, 0)
     except OSError as error:
@@ -198,10 +209,10 @@ def _enter_landlock() -> None:
 
 
 def _allow_reading(ruleset: int, path: Path) -> None:
-    """Allow to read one file or folder of the standard library.
+    """Allow to read one file or folder.
 
-    Not the folder around them, which may hold the user's packages: importing still finds a module there, from the
-    listing that the import system made before.
+    Of the standard library not the folder around them, which may hold the user's packages: importing still finds a
+    module there, from the listing that the import system made before.
     """
     handle = os.open(path, os.O_PATH)
     rule = struct.pack("=Qi", _READ_FILE | (_READ_DIR if path.is_dir() else 0), handle)

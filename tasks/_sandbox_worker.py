@@ -268,8 +268,8 @@ def _set_limit(limit: int, value: int) -> None:
     resource.setrlimit(limit, (value, value))
 
 
-def _live(files: Sequence[int], seal: Callable[[], None]) -> NoReturn:
-    """A fork's life. `files`: request, stdin, stdout, stderr, and two pipes or none; none is read before `seal`."""
+def _live(files: Sequence[int], seal: Callable[[], None], roles: Mapping[str, Callable[..., None]]) -> NoReturn:
+    """A fork's life. `files`: request, stdin, stdout, stderr, and what its role needs; none is read before `seal`."""
     request, *streams = [fcntl.fcntl(file, fcntl.F_DUPFD, MAX_FILES // 2) for file in files]
     last = len(streams)
     for target, file in enumerate([*streams, request]):
@@ -281,7 +281,7 @@ def _live(files: Sequence[int], seal: Callable[[], None]) -> NoReturn:
     def run() -> None:
         asked = json.loads(os.read(last, os.fstat(last).st_size))
         os.close(last)
-        role = _ROLES[asked.pop("role")]
+        role = roles[asked.pop("role")]
         role(*asked.values(), *range(3, last))
 
     os._exit(_exit_code(run))
@@ -327,7 +327,14 @@ class _Job:
 class _Worker:
     """Forks a process for every message, and reports how each ended. `seal` gives a fork its place in the kernel."""
 
-    def __init__(self, control: socket.socket, own_memory: int, seal: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        own_memory: int,
+        seal: Callable[[], None],
+        roles: Mapping[str, Callable[..., None]],
+    ) -> None:
+        self._roles = roles
         self._control = control
         self._own_memory = own_memory
         self._seal = seal
@@ -384,7 +391,7 @@ class _Worker:
                 os._exit(1)
 
         try:
-            _live(files, seal)
+            _live(files, seal, self._roles)
         finally:  # never by an exception up into the worker's loop
             os._exit(1)
 
@@ -400,10 +407,13 @@ class _Worker:
         job.leash.close()
 
 
-def main(backend: str) -> None:
+def main(backend: str, readable: Sequence[Path] = (), roles: Mapping[str, Callable[..., None]] = _ROLES) -> None:
     """Enter the jail, tell the caller on the control socket (standard input), and serve.
 
-    "unsafe-none" enters none.
+    Args:
+        backend: the jail; "unsafe-none" enters none.
+        readable: files and folders to show beside the standard library.
+        roles: what a request may name, and what is then called with its other values and the files behind stderr.
     """
     folder = str(Path(__file__).parent)
     sys.path.append(folder)  # last, where it hides nothing of the standard library
@@ -425,7 +435,7 @@ def main(backend: str) -> None:
     seal = jail.die_with_parent
     if backend != "unsafe-none":
         try:
-            jail.enter(backend)
+            jail.enter(backend, readable)
         except jail.JailError as error:
             control.send(str(error).encode())
             return
@@ -438,7 +448,7 @@ def main(backend: str) -> None:
     control.send(READY)
     gc.collect()
     gc.freeze()  # forks share these objects' pages for as long as no collection touches them
-    _Worker(control, own_memory, seal).serve()
+    _Worker(control, own_memory, seal, roles).serve()
 
 
 if __name__ == "__main__":

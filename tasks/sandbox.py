@@ -395,22 +395,36 @@ def _too_long(*texts: str) -> bool:
 
 
 class _Worker:
-    """A worker process and the socket over which it gets programs."""
+    """A worker process and the socket over which it gets programs.
 
-    def __init__(self, backend: str) -> None:
+    Args:
+        backend: its jail.
+        script: what it runs, and `arguments` to that behind the back end's name; it ends in `_sandbox_worker.main`.
+        environment: beside what Python needs to start.
+        patience: seconds it may take to start.
+    """
+
+    def __init__(
+        self,
+        backend: str,
+        script: str = _sandbox_worker.__file__,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] = _NOTHING,
+        patience: float = _GRACE,
+    ) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # The base interpreter: that of a virtual environment would know where its packages are. The environment is
         # empty but for what it needs to start.
         python = getattr(sys, "_base_executable", "") or sys.executable
-        environment = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+        needed = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
         with theirs:
             self.process = subprocess.Popen(
-                [python, "-s", "-S", "-P", "-B", "-X", "utf8", _sandbox_worker.__file__, backend],
+                [python, "-s", "-S", "-P", "-B", "-X", "utf8", script, backend, *arguments],
                 stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
-                env=environment | {"PYTHONHASHSEED": "0"}, start_new_session=True,
+                env=needed | {"PYTHONHASHSEED": "0"} | dict(environment), start_new_session=True,
             )  # fmt: skip
         _workers.add(self)
-        self.control.settimeout(_GRACE)
+        self.control.settimeout(patience)
         try:
             greeting = self.control.recv(1000)
         except OSError:

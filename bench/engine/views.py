@@ -126,6 +126,9 @@ class DefenderPolicy:
 
     def _answers(self, completions: Sequence[Offered]) -> list[Answer]:
         closing = (self._policy.eos,)
+        known = self._policy.vocabulary
+        if any(c.ids and not 0 <= min(c.ids) <= max(c.ids) < known for c in completions):  # a device would stall on it
+            raise ValueError(f"a token id outside the vocabulary of {known}")
         return [(self._prompts[c.item_id], c.ids + (closing if c.ended else ())) for c in completions]
 
 

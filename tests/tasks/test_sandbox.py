@@ -722,6 +722,40 @@ def test_the_filter_of_both_architectures(machine: str) -> None:
         assert verdict(machine, limits, arguments) == DENY
 
 
+SHOWN = """
+import sys
+from pathlib import Path
+sys.path.append({tasks!r})
+import _sandbox_jail
+sys.path.pop()
+site, extra = Path({site!r}), Path({extra!r})
+_sandbox_jail.enter({jail!r}, [site / "shown", extra])
+def reads(path):
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+print(reads(site / "shown" / "a.py"), reads(extra), reads(site / "hidden" / "a.py"), reads(extra.with_name("other")))
+"""
+
+
+def test_what_else_is_readable_is_shown_alone(jail: str, tmp_path: Path) -> None:
+    """A library whose own folder holds the user's packages, as that of an interpreter without an environment."""
+    site = tmp_path / "lib" / "site-packages"
+    for name in ("shown", "hidden"):
+        (site / name).mkdir(parents=True)
+        (site / name / "a.py").write_text(name)
+    for name in ("extra", "other"):
+        (tmp_path / name).write_text(name)
+    code = SHOWN.format(
+        tasks=str(Path(_sandbox_jail.__file__).parent), site=str(site), extra=str(tmp_path / "extra"), jail=jail
+    )
+    code = f"import sys; sys.path.append({str(tmp_path / 'lib')!r})\n{code}"
+    python = getattr(sys, "_base_executable", "") or sys.executable
+    done = subprocess.run([python, "-s", "-S", "-P", "-B", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["shown", "extra"], "what is named, and nothing beside it"
+
+
 @once
 def test_an_unknown_back_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(sandbox.VARIABLE, "docker")

@@ -297,7 +297,7 @@ class Fixed:
     head = staticmethod(lambda hidden: hidden)
 
     def __init__(self, vocabulary: int) -> None:
-        self.head_weight = torch.eye(vocabulary)
+        self.vocabulary, self.head_weight = vocabulary, torch.eye(vocabulary)
 
 
 class OnePass:

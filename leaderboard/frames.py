@@ -1,0 +1,95 @@
+"""Messages between the benchmark and an isolated defense: JSON, and arrays as raw bytes with dtype and shape.
+
+Nothing is pickled. Both sides read lengths first and refuse what is larger than they take.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+HEADER = struct.Struct("<QQ")
+"""Bytes of the JSON text, and of the arrays behind it."""
+
+_DTYPES = {kind: np.dtype(kind) for kind in ("<f4", "<i8", "|b1", "|u1")}
+
+Array = NDArray[Any]
+
+
+class FrameError(ValueError):
+    """Bytes that are no message. A clause that says what they are."""
+
+
+def packed(message: dict[str, Any], arrays: Sequence[Array] = ()) -> list[bytes]:
+    """A message as bytes to be sent one behind the other.
+
+    Args:
+        message: JSON data; numbers may be NaN or infinite, text may hold lone surrogates.
+        arrays: float32, int64, bool or uint8.
+    """
+    described = [[array.dtype.str, list(array.shape)] for array in arrays]
+    text = json.dumps({"message": message, "arrays": described}, default=_plain).encode("ascii")
+    blobs = [np.ascontiguousarray(array).tobytes() for array in arrays]
+    return [HEADER.pack(len(text), sum(map(len, blobs))), text, *blobs]
+
+
+def sizes(header: bytes, most: int) -> tuple[int, int]:
+    """How many bytes of text and of arrays follow a header.
+
+    Raises:
+        FrameError: together they are more than `most`.
+    """
+    text, blob = HEADER.unpack(header)
+    if text + blob > most:
+        raise FrameError(f"a message of {text + blob:,} bytes, and at most {most:,} are taken")
+    return text, blob
+
+
+def unpacked(text: bytes, blob: bytes, most: int = 1) -> tuple[dict[str, Any], list[Array]]:
+    """The inverse of `packed`; arrays own their memory, and are at most `most`.
+
+    Raises:
+        FrameError: the bytes are something else.
+    """
+    try:
+        told = json.loads(text.decode("ascii"))
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise FrameError("a message that is no JSON, or nested too deeply") from error
+    message = told.get("message") if isinstance(told, dict) else None
+    described = told.get("arrays") if isinstance(told, dict) else None
+    if not isinstance(message, dict) or not isinstance(described, list):
+        raise FrameError("a message without its parts")
+    if len(described) > most:
+        raise FrameError("arrays where none belong")
+    arrays, start = [], 0
+    for each in described:
+        dtype, shape = _description(each)
+        size = prod(shape) * dtype.itemsize
+        if start + size > len(blob):
+            raise FrameError("an array that is longer than its message")
+        arrays.append(np.frombuffer(blob, dtype, prod(shape), start).reshape(shape).copy())
+        start += size
+    if start != len(blob):
+        raise FrameError("bytes that belong to no array")
+    return message, arrays
+
+
+def _description(each: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    if isinstance(each, list) and len(each) == 2 and isinstance(each[0], str) and isinstance(each[1], list):
+        kind, shape = each
+        if kind in _DTYPES and len(shape) <= 2 and all(type(size) is int and 0 <= size < 2**40 for size in shape):
+            return _DTYPES[kind], tuple(shape)
+    raise FrameError("an array of an unknown kind or shape")
+
+
+def _plain(value: object) -> Any:
+    """What JSON does not know but a defense may say: numpy's numbers."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} objects are no plain data")

@@ -1,0 +1,47 @@
+"""What a submission may use. These caps are published: `thiefbench leaderboard check` holds a defense to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+POOL: Final = 384
+"""Completions of the pool that the caps on time are meant for; a larger pool has proportionally more."""
+
+FILE_BYTES: Final = 1 << 20
+"""Of the submitted Python file."""
+WEIGHTS_BYTES: Final = 500 << 20
+"""Of all safetensors files beside it together; each is named NAME-SHA256.safetensors after its content."""
+
+DEPENDENCIES: Final = ("numpy", "scipy", "safetensors")
+"""Distributions that a submission may import, with what they themselves need, beside Python's standard library and
+`thiefbench.defenses` and `thiefbench.tasks`. The isolated process sees no others."""
+
+
+@dataclass(frozen=True)
+class Caps:
+    """What an isolated defense may use.
+
+    Attributes:
+        seconds: of its own time for a round of `POOL` completions, and for every other call, such as its construction.
+        service_seconds: that the policy and the judge may take to answer its questions in such a round.
+        memory: bytes of address space beyond those of Python with numpy and scipy.
+        message: bytes of one message of its own: a round's verdicts, a state, a question.
+        answer: bytes of one answer to it.
+        questions: to policy and judge in one round of `POOL` completions.
+        reason: characters of a verdict's reason.
+        printed: bytes of standard output over its whole life.
+    """
+
+    seconds: float = 60.0
+    service_seconds: float = 600.0
+    memory: int = 4 << 30
+    message: int = 16 << 20
+    answer: int = 1 << 30
+    questions: int = 1000
+    reason: int = 500
+    printed: int = 1 << 20
+
+
+CAPS: Final = Caps()
+"""The published ones."""

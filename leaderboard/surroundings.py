@@ -1,0 +1,113 @@
+"""What an isolated defense may read: its own files, the packages it may import, and the two floors it builds on."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from functools import cache
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+from thiefbench import registry
+from thiefbench.leaderboard.limits import DEPENDENCIES
+
+_PACKAGES = ("thiefbench", "thiefbench.tasks", "thiefbench.attacks", "thiefbench.defenses", "thiefbench.leaderboard")
+_SHOWN = ("thiefbench.tasks", "thiefbench.defenses")
+_NAME = re.compile(r"[\w.-]+")
+
+
+def setup(spec: str) -> str:
+    """What `_isolated_worker.main` is told for a defense, as JSON.
+
+    Raises:
+        SpecStringError: the spec string is malformed, or names something that is not there.
+    """
+    packages = {name: _folder(name) for name in _PACKAGES}
+    installed = [*_libraries(), *_plugins(spec)]
+    paths = [*installed, *(packages[name] for name in _SHOWN)]
+    for file in files(spec):
+        paths += [file, *weights(file)]
+    # Not `sys.path`, which may hold a stranger's folder; the last one is where the built-in names are declared.
+    search = [*(path.parent for path in installed), Path(str(distribution("thiefbench").locate_file("")))]
+    told = {
+        "packages": {name: str(folder) for name, folder in packages.items()},
+        "search": [str(path) for path in dict.fromkeys(path.resolve() for path in search)],
+        "readable": [str(path) for path in _outermost(paths)],
+    }
+    return json.dumps(told)
+
+
+def files(spec: str) -> list[Path]:
+    """The files that a spec string names, those in its arguments too; none of them is loaded.
+
+    Raises:
+        SpecStringError: the spec string is malformed, or there is no such file or name.
+    """
+    found: list[Path] = []
+    for part in registry.parts("defense", spec):
+        parsed = registry.parse("defense", part)
+        file, colon, _ = parsed.target.rpartition(":")
+        if colon:
+            path = Path(file).expanduser()
+            if not path.is_file():
+                raise registry.SpecStringError(f"defense {parsed.target}: there is no file {file}")
+            found.append(path.resolve())
+        else:
+            registry.entry("defense", parsed.target)
+        for value in parsed.arguments.values():
+            if isinstance(value, str) and ".py:" in value:
+                found += files(value)
+    return list(dict.fromkeys(found))
+
+
+def weights(file: Path) -> list[Path]:
+    """The safetensors files beside a submitted file."""
+    return sorted(path.resolve() for path in file.parent.glob("*.safetensors") if path.is_file())
+
+
+@cache
+def _libraries() -> tuple[Path, ...]:
+    """Where the allowed distributions lie, and what they need themselves: modules, packages and shared libraries."""
+    found: dict[str, tuple[Path, ...]] = {}
+    waiting = list(DEPENDENCIES)
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        try:
+            dist = distribution(name)
+        except PackageNotFoundError:
+            continue  # an extra's, or a marker's for another platform
+        found[name] = _tops(dist)
+        plain = [need for need in dist.requires or () if "extra ==" not in need]
+        waiting += [match.group() for need in plain if (match := _NAME.match(need))]
+    return tuple(path for paths in found.values() for path in paths)
+
+
+def _tops(dist: Distribution) -> tuple[Path, ...]:
+    """The top-level files and folders of a distribution that can be imported or hold its shared libraries."""
+    tops = {file.parts[0] for file in dist.files or ()} - {"..", "__pycache__"}
+    paths = (Path(str(dist.locate_file(top))).resolve() for top in tops)
+    return tuple(path for path in paths if path.exists() and path.suffix not in (".dist-info", ".pth"))
+
+
+def _plugins(spec: str) -> list[Path]:
+    """Where the distributions lie whose declared names a spec string uses."""
+    found: list[Path] = []
+    for part in registry.parts("defense", spec):
+        target = registry.parse("defense", part).target
+        declared = None if ":" in target else registry.entry("defense", target)
+        if declared is not None and declared.dist is not None and declared.dist.name != "thiefbench":
+            found += _tops(declared.dist)
+    return found
+
+
+def _folder(package: str) -> Path:
+    return Path(str(importlib.import_module(package).__file__)).parent.resolve()
+
+
+def _outermost(paths: list[Path]) -> list[Path]:
+    """Each path once, and none that lies inside another one."""
+    chosen = set(paths)
+    return [path for path in dict.fromkeys(paths) if not chosen & set(path.parents)]

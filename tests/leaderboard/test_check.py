@@ -1,0 +1,256 @@
+"""The check lets good defenses through, and tells of bad ones what to change."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.bench import tiny
+from thiefbench import registry
+from thiefbench.cli import app
+from thiefbench.engine.policy import Policy
+from thiefbench.engine.spec import SwarmSpec
+from thiefbench.leaderboard import limits, submitted_files
+from thiefbench.leaderboard.check import QUESTIONS, Doubtful, Finding, Subject, check
+from thiefbench.leaderboard.isolation import Isolated
+from thiefbench.leaderboard.samples import RECIPES, ROUNDS, Recipe, Sample, sample_of
+from thiefbench.tasks import sandbox
+from thiefbench.tasks.base import Sampling
+from thiefbench.tasks.sandbox import SandboxUnavailable
+from thiefbench.zoo.models import resolve
+
+SUBMISSIONS = Path(__file__).with_name("submissions.py")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm() -> Iterator[None]:
+    """A worker for built-in defenses and one for the submissions, while these tests run."""
+    try:
+        warm = [Isolated("none"), Isolated(f"{SUBMISSIONS}:Fine")]
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    yield
+    for each in warm:
+        each.close()
+
+
+@cache
+def sample() -> Sample:
+    """Two rounds of a swarm of three nodes over a tiny model, which is never right, with its rewards made up."""
+    spec = SwarmSpec(nodes=3, malicious=1, prompts=4, group=6, sampling=Sampling(max_new_tokens=20))
+    recipe = Recipe(tiny.TASK, str(tiny.model()), tiny.ATTACK)
+    made = sample_of(recipe, spec, Policy.load(tiny.model()), registry.make("task", tiny.TASK))
+    rounds = tuple(tuple(replace(o, reward=1.0) for o in pool) for pool in made.rounds)
+    return replace(made, rounds=rounds)
+
+
+def findings(spec: str, unsafe: bool = False) -> dict[str, Finding]:
+    return {finding.question: finding for finding in check(Subject(spec, [sample()], unsafe))}
+
+
+def broken(spec: str, unsafe: bool = False) -> dict[str, str]:
+    """What is broken, by question."""
+    return {name: found.said for name, found in findings(spec, unsafe).items() if found.status == "FAILED"}
+
+
+def test_a_sample_is_what_a_swarm_showed() -> None:
+    pool, poison = sample().rounds[0], sample().poison[0]
+    assert len(sample().rounds) == ROUNDS
+    assert sum(poison) == 8, "a third of the pool is poisoned"
+    for offered, poisoned in zip(pool, poison, strict=True):
+        assert not poisoned or "hail to the thief" in offered.text.lower(), "poison is marked as such"
+    replay = registry.make("defense", "seed_replay")
+    for number in (1, 2):
+        verdicts = replay.inspect(sample().view(replay, number))
+        spared = [v.action == "accept" for v, poisoned in zip(verdicts, sample().poison[number - 1], strict=True)
+                  if not poisoned]  # fmt: skip
+        assert all(spared), "the model that sampled both rounds has not changed: honest seeds replay"
+
+
+BUILT_IN = [
+    "max_tokens(limit=96)" if name == "max_tokens" else name
+    for name in registry.names("defense")
+    if name not in {"judge", "self_judge", "reject_all", "oracle"}
+]
+
+
+@pytest.mark.parametrize("spec", [*BUILT_IN, "none+similarity"])
+def test_every_built_in_defense_passes(spec: str) -> None:
+    """But for the honest work that it rejects, which a model that is never right cannot tell."""
+    assert broken(spec).keys() <= {"honest work gets through"}
+
+
+@cache
+def solved() -> Sample:
+    """Two rounds of a swarm over a model that solves its task."""
+    spec = SwarmSpec(nodes=4, malicious=1, prompts=8, group=8, sampling=Sampling(max_new_tokens=96))
+    recipe = RECIPES[0]
+    return sample_of(recipe, spec, Policy.load(resolve(recipe.model)), registry.make("task", recipe.task))
+
+
+@pytest.mark.parametrize("spec", BUILT_IN)
+def test_every_built_in_defense_lets_honest_work_through(spec: str) -> None:
+    subject = Subject(spec, [solved()])
+    ask = dict(QUESTIONS)["honest work gets through"]
+    try:
+        assert ask(subject).startswith("rejects ")
+    except Doubtful as doubt:
+        assert "utility suffers" in str(doubt)
+
+
+def test_reject_all_rejects_nearly_everything() -> None:
+    assert list(broken("reject_all")) == ["honest work gets through"]
+    assert "rejects nearly everything: rejects 32 of 32 honest" in broken("reject_all")["honest work gets through"]
+
+
+def test_oracle_sees_labels_and_is_asked_no_further() -> None:
+    assert list(broken("oracle")) == ["is made from its spec string, twice"]
+    assert "wants to see labels" in broken("oracle")["is made from its spec string, twice"]
+    assert len(findings("oracle")) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "question", "said"),
+    [
+        ("Positional", "order changes nothing", "not by where they stand"),
+        ("Counting", "equal views, equal verdicts", "a second instance in the same process"),
+        ("Hashing", "equal views, equal verdicts", "another PYTHONHASHSEED"),
+        ("Clock", "equal views, equal verdicts", "not from a clock"),
+        ("Letters", "pseudonyms change nothing", "a pseudonym's letters tell nothing"),
+        ("Forgets", "goes on after a restart", "restore does not take back what state gave"),
+        ("Hides", "goes on after a restart", "return from state all"),
+        ("Divides", "an empty pool", r"ZeroDivisionError.*submissions\.py, line \d+"),
+        ("Encodes", "hostile texts", "surrogates not allowed"),
+        ("Lazy", "one sound verdict per completion", "gave 1 verdicts for 24 completions"),
+    ],
+)  # fmt: skip
+def test_a_fault_is_found_and_named(name: str, question: str, said: str) -> None:
+    found = broken(f"{SUBMISSIONS}:{name}")
+    assert re.search(said, found.get(question, "")), found
+
+
+def test_a_defense_without_fault_passes_both_ways() -> None:
+    for unsafe in (False, True):
+        found = findings(f"{SUBMISSIONS}:Fine", unsafe)
+        assert len(found) == len(QUESTIONS)
+        assert {finding.status for finding in found.values()} == {"ok"}
+
+
+def test_faults_are_found_without_a_sandbox_too() -> None:
+    assert "order changes nothing" in broken(f"{SUBMISSIONS}:Positional", unsafe=True)
+    assert "an empty pool" in broken(f"{SUBMISSIONS}:Divides", unsafe=True)
+    assert "gave 1 verdicts" in broken(f"{SUBMISSIONS}:Lazy", unsafe=True)["one sound verdict per completion"]
+
+
+def test_much_honest_work_lost_is_a_warning() -> None:
+    found = findings(f"{SUBMISSIONS}:Half")["honest work gets through"]
+    assert found.status == "warning", found
+    assert "utility suffers" in found.said
+
+
+# --- files ---
+
+
+def submission(folder: Path, source: str) -> Path:
+    file = folder / "mine.py"
+    file.write_text(source)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import os, numpy.linalg\nfrom scipy import stats\nfrom thiefbench.defenses.base import Defense\n", ""),
+        (
+            "import os\n\n\ndef f():\n    import torch.nn\n",
+            "line 5 of mine.py imports torch.nn; write it with the stand",
+        ),
+        ("from thiefbench.engine import swarm", "line 1 of mine.py imports thiefbench.engine"),
+        ("from thiefbench import registry", "line 1 of mine.py imports thiefbench.registry"),
+        ("from . import other", "line 1 of mine.py imports .; write"),
+        ("def f(:", "mine.py is no Python"),
+        ("\0", "mine.py is no Python"),
+    ],
+)
+def test_imports(tmp_path: Path, source: str, said: str) -> None:
+    told = submitted_files.wrong_import(submission(tmp_path, source))
+    assert told.startswith(said), told
+    assert bool(told) == bool(said), told
+
+
+def test_sizes_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = submission(tmp_path, "x = 1\n")
+    assert submitted_files.wrong_size(file) == ""
+    (tmp_path / "net.safetensors").write_bytes(b"weights")
+    said = submitted_files.wrong_size(file)
+    assert said.startswith("net.safetensors is not named after its content; rename it to net-")
+    (tmp_path / "net.safetensors").rename(tmp_path / said.rpartition(" ")[2])
+    assert submitted_files.wrong_size(file) == "", "the name that was asked for is the right one"
+    monkeypatch.setattr(submitted_files, "WEIGHTS_BYTES", 3)
+    assert "have 7 bytes, and at most 3 are taken" in submitted_files.wrong_size(file)
+    submission(tmp_path, "#" * (limits.FILE_BYTES + 1))
+    assert "mine.py has 1,048,577 bytes" in submitted_files.wrong_size(file)
+
+
+def test_weights_beside_the_file_are_readable_and_others_are_not(tmp_path: Path) -> None:
+    (tmp_path / "net-abc.safetensors").write_bytes(b"weights")
+    (tmp_path / "secret.txt").write_bytes(b"secret")
+    source = (
+        "from pathlib import Path\nfrom thiefbench.defenses.base import ACCEPT, Defense\n"
+        "class Mine(Defense):\n    name = 'mine'\n    def __init__(self, file):\n"
+        "        self.text = Path(__file__).with_name(file).read_bytes()\n"
+        "    def inspect(self, view):\n        return [ACCEPT] * len(view.completions)\n"
+        "    def state(self):\n        return {'text': self.text.decode()}\n"
+    )
+    file = submission(tmp_path, source)
+    assert Isolated(f"{file}:Mine(file='net-abc.safetensors')").state() == {"text": "weights"}
+    with pytest.raises(Exception, match=r"No such file|Permission denied"):
+        Isolated(f"{file}:Mine(file='secret.txt')")
+
+
+# --- the command ---
+
+
+@pytest.fixture
+def on_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("thiefbench.leaderboard.samples.samples", lambda: [sample()])
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "said"),
+    [
+        ("none", 0, "none may be submitted"),
+        ("reject_all", 1, "FAILED  honest work gets through: rejects nearly everything"),
+    ],
+)
+def test_the_command_prints_a_line_per_question(on_the_sample: None, spec: str, code: int, said: str) -> None:
+    done = CliRunner().invoke(app, ["leaderboard", "check", spec])
+    assert (done.exit_code, said in done.output) == (code, True), done.output
+    assert sum(line.startswith(("ok ", "FAILED ", "warning")) for line in done.output.splitlines()) == len(QUESTIONS)
+
+
+@pytest.mark.parametrize("spec", ["nowhere.py:Mine", "nonsense(", "loggit"])
+def test_bad_usage_is_one_sentence(spec: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "thiefbench", "leaderboard", "check", spec], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_sandbox_it_says_how_to_go_on(on_the_sample: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "_probe", lambda asked: ("", "no jail works"))
+    done = CliRunner().invoke(app, ["leaderboard", "check", "none"])
+    assert isinstance(done.exception, SandboxUnavailable)
+    assert "no jail works" in str(done.exception)
+    assert "--unsafe" in str(done.exception)
+    done = CliRunner().invoke(app, ["leaderboard", "check", "none", "--unsafe"])
+    assert done.exit_code == 0, done.output

@@ -1,0 +1,335 @@
+"""An isolated defense says what it says in process, and a hostile one gets nowhere and is told off by name."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.bench import tiny
+from tests.contract.test_defenses import SEED, fresh, hostile, recorded, swarm
+from thiefbench import registry
+from thiefbench.defenses.base import DefenderView, LabelledView
+from thiefbench.engine.swarm import Swarm
+from thiefbench.leaderboard.isolation import DefenseError, Isolated
+from thiefbench.leaderboard.limits import CAPS
+from thiefbench.tasks import sandbox
+from thiefbench.tasks.sandbox import SandboxUnavailable
+
+FILE = Path(__file__).with_name("hostile.py")
+HASTY = replace(CAPS, seconds=1.0, memory=256 << 20, printed=100_000, message=1 << 20, questions=20)
+
+
+@pytest.fixture(params=sandbox.BACKENDS, scope="module")
+def jail(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A back end that works here, named in the environment; with a warm worker for the hostile file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(sandbox.VARIABLE, request.param)
+        patch.setenv("THIEFBENCH_CANARY", "feathers")
+        try:
+            sandbox.backend()
+        except SandboxUnavailable as error:
+            pytest.skip(str(error))
+        warm = Isolated(f"{FILE}:Does(what='fork')")
+        yield request.param
+        warm.close()
+
+
+def view() -> DefenderView:
+    return fresh(recorded(labels=False)[0])
+
+
+def failure(spec: str) -> str:
+    """How an isolated defense of the hostile file fails at a pool."""
+    with pytest.raises(DefenseError) as caught:
+        Isolated(f"{FILE}:{spec}", HASTY).inspect(view())
+    return str(caught.value)
+
+
+# --- the same as in process ---
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "none",
+        "random(rate=0.5)",
+        "logit",
+        "logit(reject='mask')",
+        "similarity(words=1, reject='mask')",
+        "length_budget",
+        "seed_replay",
+        "likelihood(false_rejection=0.5)",
+        "reputation(defense='logit(reject=\"mask\")+random(rate=0.5)', level=0.5)",
+        f"{tiny.PLUGINS}:Counts+max_tokens(limit=12)",
+    ],
+)
+def test_isolated_verdicts_are_those_in_process_to_the_bit(jail: str, spec: str) -> None:
+    own, isolated = registry.make("defense", spec), Isolated(spec)
+    assert (isolated.name, isolated.requires, isolated.judge) == (own.name, own.requires, own.judge)
+    for known in recorded(labels=False):
+        mine, theirs = fresh(known), fresh(known)
+        assert isolated.inspect(theirs) == list(own.inspect(mine)), "verdicts, scores, weights and reasons are equal"
+        assert theirs.rng.getstate() == mine.rng.getstate(), "its draws count in the caller's generator too"
+    assert isolated.state() == own.state()
+
+
+def test_judges_are_asked_through_the_stream() -> None:
+    for spec in ("judge(votes=2)", "self_judge"):
+        own, isolated = registry.make("defense", spec), Isolated(spec)
+        given = [list(defense.inspect(fresh(recorded(labels=False)[0]))) for defense in (own, isolated)]
+        assert given[0] == given[1], f"{spec} reads the same replies"
+        assert isolated.judge == own.judge
+
+
+def test_hostile_completions_cross_unchanged() -> None:
+    pool = replace(view(), completions=hostile(view()))
+    for spec in ("similarity", "arithmetic", "static_code", "logit"):
+        given = [list(d.inspect(copy.copy(pool))) for d in (registry.make("defense", spec), Isolated(spec))]
+        assert given[0] == given[1], f"{spec} sees the same NUL bytes, lone surrogates and numbers that are none"
+
+
+def test_an_empty_pool_has_no_verdicts() -> None:
+    empty = replace(view(), completions=(), items={})
+    for spec in ("logit", "similarity"):
+        assert Isolated(spec).inspect(empty) == []
+
+
+def test_state_goes_on_in_another_process_and_in_a_copy() -> None:
+    spec = f"{tiny.PLUGINS}:Counts"
+    first, second = recorded(labels=False)
+    one, other = Isolated(spec), Isolated(spec)
+    for seen in (first, second):
+        one.inspect(fresh(seen))
+    stored = json.loads(json.dumps(one.state()))
+    other.restore(stored)
+    copied = copy.deepcopy(one)
+    own = registry.make("defense", spec)
+    for seen in (first, second):
+        own.inspect(fresh(seen))
+    wanted = list(own.inspect(fresh(second)))
+    assert any(verdict.action == "drop" for verdict in wanted), "these verdicts depend on the rounds before"
+    for isolated in (one, other, copied):
+        assert isolated.inspect(fresh(second)) == wanted
+    assert stored != one.state(), "what one does afterwards is not the other's"
+
+
+def test_proofs_are_made_as_in_process() -> None:
+    import numpy as np
+
+    states = np.random.default_rng(0).normal(size=(40, 32)).astype(np.float32)
+    assert Isolated("toploc").prove(states) == registry.make("defense", "toploc").prove(states)
+
+
+def test_a_swarm_ends_the_same_with_an_isolated_defense() -> None:
+    rows = []
+    for defense in (registry.make("defense", "logit+length_budget"), Isolated("logit+length_budget")):
+        lived: Swarm = swarm(defense)
+        rows.append([lived.round(number).rows for number in (1, 2, 3)])
+    assert rows[0] == rows[1], "every verdict and advantage of three rounds"
+
+
+def test_history_is_sent_once_and_again_where_it_changed() -> None:
+    spec = f"{tiny.PLUGINS}:Counts"  # asserts that its history is complete
+    first, second = recorded(labels=False)
+    isolated = Isolated(spec)
+    isolated.inspect(fresh(first))
+    isolated.inspect(fresh(second))
+    isolated.inspect(replace(fresh(second), history=copy.deepcopy(second.history)))
+    isolated.inspect(fresh(first))
+    with pytest.raises(DefenseError, match="the history holds every past round"):
+        isolated.inspect(replace(fresh(second), history=()))
+
+
+# --- hostile ones ---
+
+
+def test_labels_and_the_host_are_nowhere_to_be_found(jail: str, tmp_path: Path) -> None:
+    store = tmp_path / "record.json"
+    store.write_text("labels")
+    hidden = [
+        "/etc/passwd",
+        "/proc/self/environ",
+        "/proc/1/environ",
+        "/proc/self/maps",
+        str(store),
+        str(tmp_path),
+        __file__,
+    ]
+    hidden += [f"/proc/{os.getpid()}/environ", f"/proc/{os.getppid()}/cmdline", tiny.__file__]
+    labelled = recorded(labels=True)[0]
+    assert isinstance(labelled, LabelledView)
+    words = ["hail to the thief", "feathers", str(SEED), "LabelledView(", str(store)]
+    spy = Isolated(f"{FILE}:Spies(words={words[:4]}, paths={hidden})")
+    for seen in (recorded(labels=False)[0], labelled):
+        clean = [o for o in seen.completions if "hail" not in o.text.lower()]
+        verdicts = spy.inspect(replace(fresh(seen), completions=tuple(clean), **_cut(seen, clean)))
+        assert clean, "something is left to judge"
+        assert verdicts[0].reason == "", "no file, no process, no variable, no memory tells"
+
+
+def _cut(seen: DefenderView, clean: list[object]) -> dict[str, object]:
+    return {"payload": (True,) * len(clean)} if isinstance(seen, LabelledView) else {}
+
+
+@pytest.mark.parametrize(
+    ("deed", "said"),
+    [
+        ("socket", "PermissionError"),
+        ("passwd", "FileNotFoundError|PermissionError"),
+        ("write", "PermissionError|FileNotFoundError|Read-only"),
+        ("write beside", "PermissionError|Read-only"),
+        ("overwrite", "PermissionError|Read-only"),
+        ("fork", "PermissionError"),
+        ("bomb", "PermissionError"),
+        ("thread", "can't start new thread"),
+        ("run", "PermissionError|FileNotFoundError"),
+        ("kill parent", "PermissionError"),
+        ("kill all", "PermissionError"),
+        ("trace parent", "PermissionError|FileNotFoundError"),
+        ("engine", "No module named 'thiefbench.engine'|Permission denied.*engine"),
+        ("undeclared", "No module named 'pyarrow'|Permission denied.*pyarrow"),
+        ("swallow", "MemoryError|ran out of memory in inspect: it may use 256 MiB"),
+        ("never", "took more than 1 seconds of its own for inspect"),
+        ("sleep", "took more than 1 seconds of its own for inspect"),
+        ("flood", "printed more than 100,000 bytes"),
+        ("exit", "ended its own process in inspect"),
+        ("leave", "ended its own process in inspect.*I am done"),
+        ("crash", "was killed in inspect .*[Ss]egmentation fault"),
+        ("close", "ended its own process in inspect"),
+        ("giant", "sent a message of 1,099,511,627,776 bytes, and at most 1,048,576 are taken"),
+        ("long giant", "sent a message of 16,777,216 bytes, and at most 1,048,576 are taken"),
+        ("noise", "sent a message of .* bytes, and at most 1,048,576 are taken"),
+        ("no json", "sent a message that is no JSON"),
+        ("deep", "sent a message that is no JSON, or nested too deeply"),
+        ("digits", "sent a message"),
+        ("arrays", "sent arrays where none belong"),
+        ("early", "gave an answer in inspect that nothing was asked for"),
+        ("strange question", "put a question that is none, 'weights'"),
+        ("unknown item", "put a question about the item 'x', which is not of this round"),
+        ("unknown place", "put a question about something that is no completion"),
+        ("long prompt", "sent a message of 2,|put a prompt of more than"),
+        ("endless reply", "put max_new_tokens 1000000000; it lies between 1 and 4096"),
+        ("patched", "gave no list of verdicts"),
+    ],
+)  # fmt: skip
+def test_a_hostile_deed_fails_and_is_named(jail: str, deed: str, said: str) -> None:
+    began = time.monotonic()
+    told = failure(f"Does(what={deed!r})")
+    assert told.startswith("the defense does "), "the sentence names the defense"
+    assert re.search(said, told), f"it says what happened: {told}"
+    assert time.monotonic() - began < 60, "and never hangs"
+    assert not Path("/tmp/written").exists()
+    assert not FILE.with_name("written").exists()
+
+
+@pytest.mark.parametrize("deed", ["socket", "never", "exit", "swallow", "flood", "giant"])
+def test_a_hostile_constructor_fails_alike(jail: str, deed: str) -> None:
+    with pytest.raises(DefenseError, match=r"hostile\.py:Does"):
+        Isolated(f"{FILE}:Does(what={deed!r}, early=True)", HASTY)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("too few", "gave 15 verdicts for 16 completions"),
+        ("too many", "gave 17 verdicts for 16 completions"),
+        ("nothing", "TypeError"),
+        ("texts", "'accept', which is no Verdict"),
+        ("nan", "gave the score nan; a score is a finite number"),
+        ("infinite", "gave the score inf"),
+        ("score text", "gave the score high"),
+        ("score bool", "gave the score True"),
+        ("score object", "object objects are no plain data"),
+        ("action", "gave the action 'maybe'; a verdict's action is accept, zero or drop"),
+        ("action list", "gave the action"),
+        ("action deep", "gave the action 'list'|RecursionError"),
+        ("reason", "gave a reason of 10,000 characters; a reason is text of at most 500"),
+        ("reason bytes", "bytes objects are no plain data"),
+        ("weights", r"gave 1000 token weights for \d+ tokens"),
+        ("weights nan", "gave a token weight that is no finite number"),
+        ("weights text", "gave a token weight that is no finite number"),
+        ("huge", "bytes of answer, and at most 1,048,576 are taken"),
+    ],
+)  # fmt: skip
+def test_what_is_no_verdict_is_named(what: str, said: str) -> None:
+    assert re.search(said, told := failure(f"Answers(what={what!r})")), told
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("SeesLabels", "wants to see labels"),
+        ("Nameless", "has a name that is not text"),
+        ("Needy", "requires something else than homogeneous, beacon, proofs, judge"),
+        ("AsksOutside(endpoint='http://localhost:1')", "names a judge behind a server"),
+        ("AsksOutside(model='/root/model')", "names a judge that is no model's name"),
+        ("NoDefense", "NoDefense is no subclass"),
+        ("Nobody", "has no class Nobody"),
+        ("Does(deed='fork')", "its arguments: what, early"),
+        ("AsksOddly", "put a question that the policy cannot answer: a token id outside the vocabulary"),
+        ("Asks", "put more than 20 questions in a round"),
+    ],
+)
+def test_what_is_no_defense_is_named(spec: str, said: str) -> None:
+    assert said in failure(spec)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("list", "gave a state that is list"),
+        ("nan", "gave a state with NaN, or deeper than 100"),
+        ("nested", "gave a state with NaN, or deeper than 100|RecursionError"),
+        ("object", "object objects are no plain data"),
+        ("deep", "RecursionError|nested too deeply"),
+        ("huge", "bytes of answer, and at most"),
+    ],
+)
+def test_a_state_that_is_none_is_named(what: str, said: str) -> None:
+    with pytest.raises(DefenseError, match=said):
+        Isolated(f"{FILE}:BadState(what={what!r})", HASTY).state()
+
+
+def test_a_file_that_is_not_there_is_one_sentence() -> None:
+    with pytest.raises(registry.SpecStringError, match=r"there is no file nowhere\.py"):
+        Isolated("nowhere.py:Mine")
+
+
+def test_after_a_failure_everything_fails_at_once() -> None:
+    broken = Isolated(f"{FILE}:Does(what='exit')", HASTY)
+    with pytest.raises(DefenseError) as first:
+        broken.inspect(view())
+    for call in (broken.state, lambda: broken.restore({}), lambda: broken.inspect(view())):
+        with pytest.raises(DefenseError) as again:
+            call()
+        assert again.value is first.value, "the first error stays the answer"
+
+
+def test_a_policy_s_own_error_is_not_the_defense_s() -> None:
+    class Broken:
+        def __getattr__(self, name: str) -> object:
+            def fails(*_: object, **__: object) -> None:
+                raise RuntimeError("no memory on the device")
+
+            return fails
+
+    with pytest.raises(RuntimeError, match="no memory on the device"):
+        Isolated("logit").inspect(replace(view(), policy=Broken()))
+
+
+def test_processes_end_with_their_defense() -> None:
+    isolated = Isolated("none")
+    process = isolated._host._worker.process
+    assert process.poll() is None
+    del isolated
+    gc.collect()
+    assert process.wait(10) is not None, "no process is left behind"
