@@ -21,6 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, get_args, get_type_hints
 
+import yaml
+
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
 from thiefbench.defenses.composed import Composed
@@ -196,11 +198,14 @@ def source_hash(kind: Kind, spec: str) -> str:
 
 
 def summary(kind: Kind, name: str) -> str:
-    """The first line of what a name's docstring says, read from its source without importing it."""
+    """The first line of what a name's docstring says, read from its source without importing it; of a suite's about."""
     declared = entry(kind, name)
     located = importlib.util.find_spec(declared.module)
     if located is None or located.origin is None:
         return ""
+    if kind == "suite":
+        told = yaml.safe_load(Path(located.origin).with_name(declared.attr).read_text(encoding="utf-8"))
+        return re.split(r"(?<=[.])\s", str(told.get("about", "")).strip())[0]
     for node in ast.parse(Path(located.origin).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef) and node.name == declared.attr:
             return (ast.get_docstring(node) or "").split("\n")[0]

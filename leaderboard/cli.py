@@ -49,7 +49,7 @@ def check(
         out.print(f"[{style}]{finding.status:7}[/{style}] {finding.question}{escape(told)}")
         failed += finding.status == "FAILED"
     if failed:
-        out.print(f"{escape(defense)} is not ready: {failed} of these rules are broken")
+        out.print(f"{escape(defense)} is not ready: {failed} of these rules {'is' if failed == 1 else 'are'} broken")
     else:
         out.print(f"{escape(defense)} may be submitted")
     raise typer.Exit(FAILED if failed else DONE)

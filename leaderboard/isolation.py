@@ -24,7 +24,7 @@ from thiefbench.leaderboard import _isolated_worker, wire
 from thiefbench.leaderboard.frames import HEADER, Array, FrameError, packed, sizes, unpacked
 from thiefbench.leaderboard.limits import CAPS, POOL, Caps
 from thiefbench.leaderboard.services import Services
-from thiefbench.leaderboard.surroundings import files, setup, weights
+from thiefbench.leaderboard.surroundings import absolute, files, setup, weights
 from thiefbench.leaderboard.wire import Malformed
 from thiefbench.tasks.sandbox import backend
 from thiefbench.tasks.sandbox_session import Host, Late, Over, Session
@@ -139,7 +139,9 @@ class Isolated(Defense):
         self._error, self._told = None, []
         self._number = 0
         self._session: Session = self._host.start(
-            {"role": "defense", "spec": self.spec, "most": self.caps.message}, self.caps.memory, self.caps.printed
+            {"role": "defense", "spec": absolute(self.spec), "most": self.caps.message},
+            self.caps.memory,
+            self.caps.printed,
         )
         told = self._exchange("making it", None, [], self.caps.seconds, None)
         name, requires, judge = told.get("name"), told.get("requires"), told.get("judge")

@@ -61,6 +61,25 @@ def files(spec: str) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
+def absolute(spec: str) -> str:
+    """A spec string whose files have absolute paths, for a process that works in another folder.
+
+    Raises:
+        SpecStringError: as `files`.
+    """
+    made = []
+    for part in registry.parts("defense", spec):
+        parsed = registry.parse("defense", part)
+        file, colon, name = parsed.target.rpartition(":")
+        target = f"{Path(file).expanduser().resolve()}:{name}" if colon else parsed.target
+        nested = {
+            key: absolute(value) if isinstance(value, str) and ".py:" in value else value
+            for key, value in parsed.arguments.items()
+        }
+        made.append(str(registry.ParsedSpec(target, nested)))
+    return "+".join(made)
+
+
 def weights(file: Path) -> list[Path]:
     """The safetensors files beside a submitted file."""
     return sorted(path.resolve() for path in file.parent.glob("*.safetensors") if path.is_file())

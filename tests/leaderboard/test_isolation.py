@@ -333,3 +333,18 @@ def test_processes_end_with_their_defense() -> None:
     del isolated
     gc.collect()
     assert process.wait(10) is not None, "no process is left behind"
+
+
+def test_files_are_found_from_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from thiefbench.defenses.base import Defense, Verdict\n\n\n"
+        "class Mine(Defense):\n"
+        "    name = 'mine'\n\n"
+        "    def inspect(self, view):\n"
+        "        return [Verdict('drop')] * len(view.completions)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    for spec in ("mine.py:Mine", "similarity+./mine.py:Mine", "reputation(defense='mine.py:Mine')"):
+        made = Isolated(spec)
+        assert {verdict.action for verdict in made.inspect(view())} == {"drop"}, spec
+        made.close()
