@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,7 +20,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from thiefbench import __version__
-from thiefbench.leaderboard.cli import app as leaderboard
 
 if TYPE_CHECKING:
     from thiefbench.suite.scenario import Suite
@@ -30,7 +30,8 @@ app = typer.Typer(
 )  # fmt: skip
 zoo = typer.Typer(no_args_is_help=True, help="The built-in small models.")
 app.add_typer(zoo, name="zoo")
-app.add_typer(leaderboard, name="leaderboard")
+for command in entry_points(group="thiefbench.commands"):  # those of the floor above
+    app.add_typer(command.load(), name=command.name)
 out = Console(highlight=False, soft_wrap=True, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
@@ -362,7 +363,7 @@ def _overridden(
     if model:
         changed = changed.override(f"model {model}", model=model)
     if topology:
-        changed = changed.in_topology(topology.value)
+        changed = changed.override(f"topology {topology.value}", swarm={"topology": topology.value})
     if seeds and tuple(range(seeds)) != suite.seeds:
         changed = changed.override(f"{seeds} seeds", seeds=tuple(range(seeds)))
     if rounds and any(rounds != part.rounds for part in suite.scenes):

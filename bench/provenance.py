@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
+MACHINE = ("processor", "cores", "threads", "device_name")
+"""What must be equal for the seconds of two cells to be compared."""
+
 
 def provenance(device: str, threads: int) -> dict[str, Any]:
     """What a record says about its making; nothing in it is part of a cell's identity."""

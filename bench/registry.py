@@ -21,8 +21,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, get_args, get_type_hints
 
-import yaml
-
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
 from thiefbench.defenses.composed import Composed
@@ -197,6 +195,21 @@ def source_hash(kind: Kind, spec: str) -> str:
     return digest.hexdigest()
 
 
+def suite_file(name: str) -> Path:
+    """The YAML file that a suite is declared by, which lies in the package it names; that is not imported.
+
+    Raises:
+        SpecStringError: there is no such name, or its package is not installed.
+    """
+    declared = entry("suite", name)
+    located = importlib.util.find_spec(declared.module)
+    if located is None or located.origin is None:
+        raise SpecStringError(
+            f"the suite {name} is declared in {declared.module}, which is not there; install it again"
+        )
+    return Path(located.origin).with_name(declared.attr)
+
+
 def summary(kind: Kind, name: str) -> str:
     """The first line of what a name's docstring says, read from its source without importing it; of a suite's about."""
     declared = entry(kind, name)
@@ -204,7 +217,9 @@ def summary(kind: Kind, name: str) -> str:
     if located is None or located.origin is None:
         return ""
     if kind == "suite":
-        told = yaml.safe_load(Path(located.origin).with_name(declared.attr).read_text(encoding="utf-8"))
+        import yaml  # where nothing is listed, it is not needed
+
+        told = yaml.safe_load(suite_file(name).read_text(encoding="utf-8"))
         return re.split(r"(?<=[.])\s", str(told.get("about", "")).strip())[0]
     for node in ast.parse(Path(located.origin).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef) and node.name == declared.attr:

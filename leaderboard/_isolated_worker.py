@@ -178,7 +178,7 @@ def serve(spec: str, most: int, file: int) -> None:
     with suppress(EOFError, BrokenPipeError):
         defense, said = _made(spec)
         while True:
-            stream.tell(said)
+            _say(stream, said)
             if defense is None:
                 return
             asked, arrays = stream.hear()
@@ -188,7 +188,7 @@ def serve(spec: str, most: int, file: int) -> None:
             else:
                 said = _answered(_CALLS[asked["call"]], defense, stream, history, asked, arrays)
             held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-            said = _sendable(said | {"number": asked["number"], "memory": held}, most)
+            said |= {"number": asked["number"], "memory": held}
 
 
 def _made(spec: str) -> tuple[Defense | None, dict[str, Any]]:
@@ -262,17 +262,12 @@ _CALLS: dict[str, Callable[..., dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def _sendable(said: dict[str, Any], most: int) -> dict[str, Any]:
-    """The answer, or why it cannot be sent."""
-    from thiefbench.leaderboard.frames import packed
-
+def _say(stream: Stream, said: dict[str, Any]) -> None:
+    """Send an answer, or why it cannot be sent."""
     try:
-        size = sum(map(len, packed(said)))
-    except (TypeError, ValueError, RecursionError) as error:
-        return {"number": said["number"], "failed": _told(error)}
-    if size > most:
-        return {"number": said["number"], "failed": f"{size:,} bytes of answer, and at most {most:,} are taken"}
-    return said
+        stream.tell(said)
+    except (TypeError, ValueError, RecursionError) as error:  # raised before a byte has left
+        stream.tell({"number": said["number"], "failed": _told(error)})
 
 
 def _told(error: BaseException) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -130,10 +130,8 @@ _started: dict[str, RoundRecord] = {}
 
 def _start_evaluated(spec: CellSpec, what: dict[str, Any], swarm: Swarm) -> RoundRecord:
     """The evaluation before the first round, once for cells that differ only in what comes after it."""
-    given = {name: getattr(spec, name) for name in ("task", "model", "attack", "seed", "device", "dtype", "threads")}
     sources = {kind: what["sources"][kind] for kind in ("task", "attack")}
-    drawn = {"sampling": asdict(spec.swarm.sampling), "completions": spec.evaluation.completions}
-    start = identify({**given, **drawn, "sources": sources, **{n: what[n] for n in ("task_data", "weights")}})
+    start = identify({**spec.start, "sources": sources, **{n: what[n] for n in ("task_data", "weights")}})
     if start not in _started:
         _started.clear()  # cells are run attack by attack: the last one is enough
         _started[start] = swarm.evaluate(0, spec.evaluation.completions)

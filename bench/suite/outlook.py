@@ -26,9 +26,9 @@ from thiefbench.suite.planning import (
     work,
     write_seconds,
 )
-from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Store
+from thiefbench.suite.results import BrokenRecordError, Record, Store
 from thiefbench.suite.runner import intact, jobs_of, without_weights
-from thiefbench.suite.scenario import CellSpec, Suite
+from thiefbench.suite.scenario import CellSpec, Suite, heading
 
 # Enough to fill the sampler's batch, and drawn in a few seconds.
 MEASURED_EVALUATION = 64
@@ -97,8 +97,7 @@ def print_outlook(out: Console, outlook: Outlook) -> None:
     kinds: dict[tuple[str, str, str], list[CellSpec]] = {}
     for spec in outlook.cells:
         swarm = {"attack": "attacked", "control": "no attack", "placebo": "placebo"}[spec.role]
-        part = outlook.suite.part_of(spec)
-        attack = f"{part}: {spec.attack}" if part else spec.attack
+        attack = heading(outlook.suite.part_of(spec), spec.attack)
         kinds.setdefault((attack, swarm, spec.defense), []).append(spec)
     for kind, cells in kinds.items():
         waiting = [stages[spec] for spec in cells if spec in stages]
@@ -140,7 +139,7 @@ def _recorded(store: Store, settings: Collection[tuple[object, ...]]) -> list[Me
 
 def _made_here(record: Record, spec: CellSpec) -> bool:
     here = provenance.provenance(spec.device, spec.threads)
-    return all(record.provenance.get(name) == here[name] for name in ("processor", "device_name", "cores"))
+    return all(record.provenance.get(name) == here[name] for name in provenance.MACHINE)
 
 
 def _cell_of(record: Record) -> CellSpec | None:
@@ -159,16 +158,12 @@ def _disk(jobs: Collection[Job]) -> int | None:
         return None
     own = sum(_bytes((job.directory.record_path, job.directory.completions_path)) for job in made)
     in_all = sum(sum(completions(job.spec, job.spec.rounds)) for job in jobs)
-    kept = [path for job in jobs for path in _weights(job.directory)]
+    kept = [path for job in jobs for path in job.directory.weights.glob("*.safetensors")]
     wanted = sum(len(job.recorded) for job in jobs)
     if wanted and not kept:
         return None
     each = _bytes(kept) / len(kept) if kept else 0.0
     return round(own * in_all / drawn + each * max(wanted, len(kept)))
-
-
-def _weights(directory: CellDir) -> list[Path]:
-    return list((directory.path / "weights").glob("*.safetensors"))
 
 
 def _bytes(paths: Iterable[Path]) -> int:

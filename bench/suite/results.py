@@ -148,6 +148,11 @@ class CellDir:
         """The folder that an unfinished cell goes on from."""
         return self.path / "checkpoint"
 
+    @property
+    def weights(self) -> Path:
+        """The folder of recorded rounds' weights."""
+        return self.path / "weights"
+
     def lock(self) -> FileLock:
         """Held by the process that works on the cell."""
         self.path.mkdir(parents=True, exist_ok=True)
@@ -192,7 +197,7 @@ class CellDir:
 
         A failed cell keeps its checkpoint, to be tried again from there.
         """
-        folders = (self.path, self.checkpoint, self.path / "weights")
+        folders = (self.path, self.checkpoint, self.weights)
         found = [path for folder in folders for path in half_written(folder)]
         return [*found, self.checkpoint] if self.checkpoint.exists() and self._has_scores() else found
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from importlib import resources
+from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from thiefbench import registry
 from thiefbench.engine.spec import STRICT, Role, SpecError, SwarmSpec
-from thiefbench.tasks.base import Topology
 
 
 class SuiteError(ValueError):
@@ -81,9 +82,21 @@ class CellSpec:
         who = {"attack": self.attack, "placebo": f"placebo of {self.attack}", "control": "no attack"}[self.role]
         return f"{who} x {self.defense}, seed {self.seed}"
 
+    @property
+    def start(self) -> dict[str, Any]:
+        """What of a cell the evaluation before its first round depends on."""
+        given = ("task", "model", "attack", "seed", "device", "dtype", "threads")
+        drawn = {"sampling": asdict(self.swarm.sampling), "completions": self.evaluation.completions}
+        return {name: getattr(self, name) for name in given} | drawn
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for hashing and records."""
         return asdict(self)
+
+
+def heading(part: str, attack: str) -> str:
+    """What tells an attack from a run's others: its spec string, behind the part's name where there are several."""
+    return f"{part}: {attack}" if part else attack
 
 
 @dataclass(frozen=True)
@@ -114,14 +127,33 @@ class Part:
         if self.rounds < 1:
             raise SpecError(f"rounds must be at least 1, got {self.rounds}")
 
+    @cached_property
+    def _canonical(self) -> tuple[str, tuple[str, ...]]:
+        """Task and attacks in canonical form."""
+        attacks = tuple(registry.canonical("attack", attack) for attack in self.attacks)
+        return registry.canonical("task", self.task), attacks
+
     def holds(self, cell: CellSpec) -> bool:
         """Whether a cell is one of its own."""
+        task, attacks = self._canonical
         shared = ("model", "swarm", "rounds", "evaluation")
-        return (
-            all(getattr(self, name) == getattr(cell, name) for name in shared)
-            and registry.canonical("task", self.task) == cell.task
-            and cell.attack in {registry.canonical("attack", attack) for attack in self.attacks}
-        )
+        same = all(getattr(self, name) == getattr(cell, name) for name in shared)
+        return same and cell.task == task and cell.attack in attacks
+
+    def cells(
+        self, seed: int, defenses: Sequence[str], placebo: bool, utility: bool, numerics: dict[str, Any]
+    ) -> Iterator[CellSpec]:
+        """Its cells at one seed, attack by attack; see `Suite.cells`. `defenses` are in canonical form."""
+        task, attacks = self._canonical
+        shared = {name: getattr(self, name) for name in ("model", "swarm", "rounds", "evaluation")} | numerics
+        for number, attack in enumerate(attacks):
+            cell = partial(CellSpec, task=task, attack=attack, seed=seed, **shared)
+            yield cell(role="control", defense="none")
+            if placebo:
+                yield cell(role="placebo", defense="none")
+            yield from (cell(role="attack", defense=defense) for defense in defenses)
+            if utility and number == 0:  # without an attacker, the attack changes evaluations alone
+                yield from (cell(role="control", defense=defense) for defense in defenses)
 
 
 @dataclass(frozen=True)
@@ -207,16 +239,13 @@ class Suite:
         return next((part.name for part in self.parts if part.holds(cell)), "")
 
     def override(self, label: str, **changes: Any) -> Suite:
-        """The suite with some fields changed, in every part that has them, and the change named in its title."""
-        inner = {name: value for name, value in changes.items() if name in _STARTED_FROM}
-        parts = tuple(replace(part, **inner) for part in self.parts)
-        return replace(self, **changes, parts=parts, modified=(*self.modified, label))
+        """The suite with some fields changed, in every part that has them, and the change named in its title.
 
-    def in_topology(self, topology: Topology) -> Suite:
-        """The suite with every swarm in one topology, the change named in its title."""
-        parts = tuple(replace(part, swarm=replace(part.swarm, topology=topology)) for part in self.parts)
-        changed = (*self.modified, f"topology {topology}")
-        return replace(self, swarm=replace(self.swarm, topology=topology), parts=parts, modified=changed)
+        A mapping changes fields inside a field, as in ``swarm={"topology": "vertical"}``.
+        """
+        inner = {name: value for name, value in changes.items() if name in _STARTED_FROM}
+        parts = tuple(_changed(part, inner) for part in self.parts)
+        return replace(_changed(self, changes), parts=parts, modified=(*self.modified, label))
 
     def cells(self, device: str, dtype: Literal["float32", "bfloat16"], threads: int) -> list[CellSpec]:
         """All cells: per seed, part and attack the control, the placebo if asked for, then every defense.
@@ -224,26 +253,22 @@ class Suite:
         Raises:
             registry.SpecStringError: a spec string is malformed or names nothing.
         """
-        made: dict[CellSpec, None] = {}
-        for seed in self.seeds:
-            for part in self.scenes:
+        numerics = {"device": device, "dtype": dtype, "threads": threads}
+        defenses = [registry.canonical("defense", defense) for defense in self.defenses]
+        parts = self.scenes
+        made = (
+            part.cells(seed, defenses, self.placebo, self.utility, numerics) for seed in self.seeds for part in parts
+        )
+        return list(dict.fromkeys(chain.from_iterable(made)))
 
-                def cell(role: Role, attack: str, defense: str, part: Part = part, seed: int = seed) -> CellSpec:
-                    return CellSpec(
-                        task=registry.canonical("task", part.task), model=part.model, role=role, seed=seed,
-                        attack=registry.canonical("attack", attack), defense=registry.canonical("defense", defense),
-                        swarm=part.swarm, rounds=part.rounds, evaluation=part.evaluation,
-                        device=device, dtype=dtype, threads=threads,
-                    )  # fmt: skip
 
-                for number, attack in enumerate(part.attacks):
-                    wanted = [cell("control", attack, "none")]
-                    wanted += [cell("placebo", attack, "none")] if self.placebo else []
-                    wanted += [cell("attack", attack, defense) for defense in self.defenses]
-                    if self.utility and number == 0:  # without an attacker, the attack changes evaluations alone
-                        wanted += [cell("control", attack, defense) for defense in self.defenses]
-                    made |= dict.fromkeys(wanted)
-        return list(made)
+_Of = TypeVar("_Of", "Part", "Suite")
+
+
+def _changed(of: _Of, changes: Mapping[str, Any]) -> _Of:
+    """A copy with fields changed, of those that a mapping is given for only some of their own."""
+    new = {name: replace(getattr(of, name), **v) if isinstance(v, Mapping) else v for name, v in changes.items()}
+    return replace(of, **new)
 
 
 def load_suite(name: str) -> Suite:
@@ -261,9 +286,8 @@ def load_suite(name: str) -> Suite:
             return parse_suite(path.read_text(encoding="utf-8"), name)
         except UnicodeDecodeError as error:
             raise SuiteError(f"{name}, line 1: not UTF-8 text") from error
-    module, _, file = registry.entry("suite", name).value.partition(":")
-    text = resources.files(module).joinpath(file).read_text(encoding="utf-8")
-    return parse_suite(text, file)
+    file = registry.suite_file(name)
+    return parse_suite(file.read_text(encoding="utf-8"), file.name)
 
 
 def parse_suite(text: str, file: str) -> Suite:

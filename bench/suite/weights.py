@@ -58,11 +58,11 @@ def load(cell: CellDir, number: int, policy: Policy) -> None:
 
 
 def _path(cell: CellDir, number: int) -> Path:
-    return cell.path / "weights" / f"round-{number:06d}.safetensors"
+    return cell.weights / f"round-{number:06d}.safetensors"
 
 
 def _index(cell: CellDir) -> Path:
-    return cell.path / "weights" / "index.json"
+    return cell.weights / "index.json"
 
 
 def _checksums(cell: CellDir) -> dict[str, str]:

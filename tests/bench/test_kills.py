@@ -16,7 +16,7 @@ import pytest
 
 from tests.bench import tiny
 from tests.bench.nursery import Nursery, alive, until
-from tests.bench.tiny import PLUGINS, Attacked, Watcher, run, same, suite
+from tests.bench.tiny import PLUGINS, Attacked, Watcher, cut, flip, run, same, suite
 from thiefbench.suite import execution
 from thiefbench.suite.execution import checkpointed, identity
 from thiefbench.suite.results import CellDir, Store, identify
@@ -179,16 +179,6 @@ def test_a_full_disk_ends_a_run_with_workers_in_one_sentence(tmp_path: Path, nur
     assert child.said.strip().splitlines()[-1].startswith("error: the disk is full; what was finished is kept")
     assert "Traceback" not in child.said
     assert all(record.status == "ok" for record in Store(tmp_path / "store").records()), "a full disk fails no cell"
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
 
 
 DAMAGES: dict[str, Callable[[CellDir], object]] = {

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.bench import tiny
-from tests.bench.tiny import PLUGINS, Attacked, Watcher, cells, run, same, suite
+from tests.bench.tiny import PLUGINS, Attacked, Watcher, cells, cut, flip, run, same, suite
 from thiefbench import registry
 from thiefbench.engine import swarm as engine
 from thiefbench.engine.policy import ModelError
@@ -395,16 +395,6 @@ def stopped(store: Path) -> CellDir:
     directory = Store(store).cell(*ids(stateful()))
     assert (directory.path / "checkpoint" / "state.json").exists()
     return directory
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
 
 
 def edit(path: Path, before: str, after: str) -> None:

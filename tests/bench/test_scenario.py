@@ -319,7 +319,9 @@ def test_what_parts_started_from_is_no_content() -> None:
     assert replace(parted, rounds=77).fingerprint() == parted.fingerprint()
     assert parted.override("5 rounds", rounds=5).fingerprint() != parted.fingerprint()
     assert {part.rounds for part in parted.override("5 rounds", rounds=5).parts} == {5}
-    assert {part.swarm.topology for part in parted.in_topology("horizontal").parts} == {"horizontal"}
+    assert {part.swarm.topology for part in parted.override("shared", swarm={"topology": "horizontal"}).parts} == {
+        "horizontal"
+    }
 
 
 @pytest.mark.parametrize(

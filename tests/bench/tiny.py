@@ -112,6 +112,18 @@ def cells(of: Suite) -> list[CellSpec]:
     return of.cells("cpu", "float32", 1)
 
 
+def cut(path: Path) -> None:
+    """Damage a file: its end is missing."""
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def flip(path: Path) -> None:
+    """Damage a file: one bit in its middle is another."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
 @dataclass
 class Watcher:
     """A listener that remembers; `stop_after` rounds of all cells together it interrupts like Ctrl-C would."""

@@ -271,7 +271,7 @@ def test_what_is_no_verdict_is_named(what: str, said: str) -> None:
         ("Nameless", "has a name that is not text"),
         ("Needy", "requires something else than homogeneous, beacon, proofs, judge"),
         ("AsksOutside(endpoint='http://localhost:1')", "names a judge behind a server"),
-        ("AsksOutside(model='/root/model')", "names a judge that is no model's name"),
+        ("AsksOutside(model='/some/model')", "names a judge that is no model's name"),
         ("NoDefense", "NoDefense is no subclass"),
         ("Nobody", "has no class Nobody"),
         ("Does(deed='fork')", "its arguments: what, early"),

@@ -15,6 +15,7 @@ from thiefbench import registry
 from thiefbench.engine.spec import Role
 from thiefbench.suite import scoring
 from thiefbench.suite.results import NOTHING, CellDir, Record, Score
+from thiefbench.suite.scenario import heading
 
 How = Literal["trained", "replayed", "unmoved"]
 
@@ -39,6 +40,11 @@ class Cell:
     directory: CellDir
     record: Record | None
     problem: str
+
+    @property
+    def title(self) -> str:
+        """Of the comparison that it belongs to."""
+        return heading(self.part, self.attack)
 
     @property
     def name(self) -> str:
@@ -112,7 +118,7 @@ class Comparison:
     @property
     def title(self) -> str:
         """What tells it from the run's other comparisons."""
-        return f"{self.part}: {self.attack}" if self.part else self.attack
+        return heading(self.part, self.attack)
 
     @property
     def seeds(self) -> list[int]:

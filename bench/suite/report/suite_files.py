@@ -11,7 +11,17 @@ from typing import Any
 from thiefbench.suite.report.lines import label_notes
 from thiefbench.suite.report.overview import Field, SuiteRow, SuiteTable
 from thiefbench.suite.report.shades import shade
-from thiefbench.suite.report.tables import NBSP, Shown, Unit, short_names, show_summary, tex, tex_shown, write_value
+from thiefbench.suite.report.tables import (
+    NBSP,
+    Shown,
+    Unit,
+    minus,
+    short_names,
+    show_summary,
+    tex,
+    tex_shown,
+    write_value,
+)
 from thiefbench.suite.report.timings import Cost
 from thiefbench.suite.statistics import Summary
 
@@ -72,7 +82,7 @@ def shown_cost(cost: Cost) -> Shown | None:
     """How much longer a round takes than undefended."""
     if cost.ratio is None or cost.added is None:
         return None
-    added = f"{cost.added.mean:+z.0f}".replace("-", "\u2212")
+    added = minus(f"{cost.added.mean:+z.0f}")
     return Shown(f"\u00d7{NBSP}{write_value(cost.ratio.mean, 'ratio')}", f"{added}{NBSP}ms")
 
 

@@ -71,12 +71,13 @@ def _short_name(attack: str) -> str:
 def write_value(value: float, unit: Unit, percent: bool = True) -> str:
     """One number in its unit. A "rate" above 1 is an outcome that is no rate, such as a length, and stays as it is."""
     if unit == "rate":
-        return _minus(f"{100 * value:z.1f}{NBSP}%" if percent else f"{value:z.1f}")
+        return minus(f"{100 * value:z.1f}{NBSP}%" if percent else f"{value:z.1f}")
     digits = {"ratio": 2, "reward": 3, "tokens": 1, "seconds": 3, "milliseconds": 0}[unit]
-    return _minus(f"{value:z.{digits}f}")
+    return minus(f"{value:z.{digits}f}")
 
 
-def _minus(number: str) -> str:
+def minus(number: str) -> str:
+    """A number in writing, with a real minus sign."""
     return number.replace("-", "\u2212")
 
 
@@ -123,7 +124,7 @@ def show_summary(summary: Summary, unit: Unit) -> Shown:
 def signed(scores: Sequence[Score]) -> str:
     """The mean of a difference in reward, with its sign; empty without a value."""
     values = [score.value for score in scores if score.value is not None]
-    return _minus(f"{sum(values) / len(values):+z.3f}") if values else ""
+    return minus(f"{sum(values) / len(values):+z.3f}") if values else ""
 
 
 def paired_difference(line: Line, other: Line, measure: str) -> Score | None:

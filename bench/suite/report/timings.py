@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from thiefbench import provenance
 from thiefbench.suite.report.lines import Comparison
 from thiefbench.suite.results import Record
 from thiefbench.suite.statistics import Summary, paired, summarize
-
-MACHINE = ("processor", "cores", "threads", "device_name")
-"""What of a record's provenance must be equal for two cells' seconds to be compared."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ def _records(comparison: Comparison, defense: str) -> dict[int, Record]:
 
 
 def _machine(record: Record) -> tuple[object, ...]:
-    return (record.cell.get("device"), *(record.provenance.get(name) for name in MACHINE))
+    return (record.cell.get("device"), *(record.provenance.get(name) for name in provenance.MACHINE))
 
 
 def _over(values: Mapping[int, float]) -> Summary | None:
