@@ -38,11 +38,20 @@ def compare(store: Store, run: Mapping[str, Any]) -> list[Comparison]:
 
 def trained(store: Store, run: Mapping[str, Any]) -> list[Comparison]:
     """The comparisons of a run with their trained lines alone."""
-    cells = [_read_cell(store, entry) for entry in run["cells"]]
+    return arranged([_read_cell(store, entry) for entry in run["cells"]])
+
+
+def arranged(cells: Sequence[Cell], remarks: bool = True) -> list[Comparison]:
+    """The comparisons that cells make, with their trained lines.
+
+    Args:
+        cells: in the order of the lines.
+        remarks: whether attacks may look at completions and remark on them, which needs the cells' files.
+    """
     made = []
     for part, attack in dict.fromkeys((cell.part, cell.attack) for cell in cells):
         bare = Comparison(attack, tuple(c for c in cells if (c.part, c.attack) == (part, attack)), part=part)
-        lines = tuple(_trained_line(bare, role, defense) for role, defense in _line_order(bare.cells))
+        lines = tuple(_trained_line(bare, role, defense, remarks) for role, defense in _line_order(bare.cells))
         made.append(replace(bare, lines=lines))
     return made
 
@@ -71,7 +80,7 @@ def _line_order(cells: Sequence[Cell]) -> list[tuple[Role, str]]:
     return [line for line in first if line in found] + sorted(rest, key=lambda line: line[0] != "attack")
 
 
-def _trained_line(comparison: Comparison, role: Role, defense: str) -> Line:
+def _trained_line(comparison: Comparison, role: Role, defense: str, remarks: bool) -> Line:
     cells = [cell for cell in comparison.cells if (cell.role, cell.defense) == (role, defense)]
     results = tuple(
         Result(cell.seed, cell.cell_id, {}, cell.problem)
@@ -79,7 +88,7 @@ def _trained_line(comparison: Comparison, role: Role, defense: str) -> Line:
         else Result(cell.seed, cell.cell_id, comparative_scores(comparison, role, cell.seed, cell.record))
         for cell in sorted(cells, key=lambda cell: cell.seed)
     )
-    notes = [remark for cell in cells if role == "attack" for remark in _remarks(comparison, cell)]
+    notes = [note for cell in cells if remarks and role == "attack" for note in _remarks(comparison, cell)]
     return Line(cells[0].name, "trained", role, defense, results, (*label_notes(defense), *dict.fromkeys(notes)))
 
 

@@ -1,0 +1,67 @@
+"""Entries as rows: what the report's own tables and ranking are made of, from the numbers that an entry holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from thiefbench import registry
+from thiefbench.engine.spec import Role
+from thiefbench.leaderboard.entry import CellScores, Entry, EntryError, Numerics, untrimmed
+from thiefbench.suite.report.comparison import arranged
+from thiefbench.suite.report.lines import Cell, Comparison
+from thiefbench.suite.results import CellDir
+from thiefbench.suite.scenario import CellSpec, Suite, load_suite
+
+
+def suite_of(entry: Entry) -> Suite:
+    """The released suite that an entry was run on.
+
+    Raises:
+        EntryError: this version of the package has no such suite, or has it with other content.
+    """
+    named = entry.manifest.suite
+    title = f"{named.name}-v{named.version}"
+    found = _released().get((named.name, named.version))
+    if found is None:
+        raise EntryError(f"{entry.folder} was run on {title}, which is no suite of this version of thiefbench")
+    if found.fingerprint() != named.fingerprint:
+        raise EntryError(f"{entry.folder} was run on another {title} than the released one; run it again")
+    return found
+
+
+def comparisons(entry: Entry) -> list[Comparison]:
+    """An entry's comparisons with their trained lines, as a report on its store would have them, without remarks.
+
+    Raises:
+        EntryError: its suite is not known here, or a cell is not one of the suite's.
+    """
+    suite = suite_of(entry)
+    return arranged([_cell(entry, suite, cell) for cell in entry.cells], remarks=False)
+
+
+@cache
+def specs(suite: Suite, seeds: tuple[int, ...], numerics: Numerics) -> dict[tuple[str, Role, str, int], CellSpec]:
+    """The suite's undefended cells by part, role, attack and seed: all that a cell depends on but its defense."""
+    of_seeds = replace(suite, seeds=seeds, defenses=("none",))
+    cells = of_seeds.cells(numerics.device, numerics.dtype, numerics.threads)
+    return {(of_seeds.part_of(cell), cell.role, cell.attack, cell.seed): cell for cell in cells}
+
+
+def _cell(entry: Entry, suite: Suite, cell: CellScores) -> Cell:
+    found = specs(suite, entry.manifest.seeds, entry.manifest.numerics)
+    spec = found.get((cell.part, cell.role, cell.attack, cell.seed))
+    if spec is None:
+        raise EntryError(f"{entry.folder}: cell {cell.cell_id} ({cell.role}, {cell.attack}) is none of {suite.title}")
+    parameters = spec.as_dict() | {"defense": cell.defense}
+    record = untrimmed(cell, parameters, entry.manifest.machine)
+    problem = f"failed: {cell.error}" if cell.status == "error" else ""
+    named = (cell.cell_id, cell.part, cell.role, cell.attack, cell.defense, cell.seed)
+    return Cell(*named, directory=CellDir(Path(cell.cell_id)), record=None if problem else record, problem=problem)
+
+
+@cache
+def _released() -> dict[tuple[str, int], Suite]:
+    suites = [load_suite(name) for name in registry.names("suite")]
+    return {(suite.name, suite.version): suite for suite in suites}
