@@ -1,0 +1,99 @@
+"""What a defense rejects of honest work that nodes of other precision or thread counts have done.
+
+    python tests/benchmarks/numerics.py
+    python tests/benchmarks/numerics.py --defense logit --defense "toploc" --dtype float32
+
+Nodes of a homogeneous swarm hold equal weights, but their last bits differ: two machines, another number of threads,
+bfloat16. Each line takes two rounds of honest completions sampled in one setting and lets a node in another setting
+judge them: the share rejected among the rewarded ones, with a 95 % Wilson interval. Models are the built-in ones at
+their start weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from itertools import product
+from typing import Literal
+
+import torch
+
+from thiefbench import registry
+from thiefbench.engine.policy import Policy
+from thiefbench.engine.spec import SwarmSpec
+from thiefbench.leaderboard.samples import Recipe, Sample, sample_of
+from thiefbench.suite.results import Score
+from thiefbench.suite.scoring import wilson
+from thiefbench.tasks.base import Sampling
+from thiefbench.zoo.models import resolve
+
+DEFENSES = ("logit", "seed_replay", "toploc", "likelihood", "termination", "guard(beacon=False)", "guard")
+RECIPES = (
+    Recipe("gsm_micro", "micro-math", "text"),
+    Recipe("code_micro", "micro-code", "text", max_new_tokens=128),
+)
+
+Dtype = Literal["float32", "bfloat16"]
+Setting = tuple[Dtype, int]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--defense", action="append", help="repeat for several; default: those that ask the policy")
+    parser.add_argument("--dtype", action="append", choices=("float32", "bfloat16"), help="default: both")
+    parser.add_argument("--threads", action="append", type=int, help="default: 1 and 2")
+    parser.add_argument("--prompts", type=int, default=64, help="prompts a round, with 8 completions each")
+    asked = parser.parse_args()
+    settings: list[Setting] = list(product(asked.dtype or ("float32", "bfloat16"), asked.threads or (1, 2)))
+    for recipe, sampler in product(RECIPES, settings):
+        sample = honest(recipe, sampler, asked.prompts)
+        for verifier, defense in product(settings, asked.defense or DEFENSES):
+            rate = false_rejection(sample, recipe, verifier, defense)
+            print(
+                f"{recipe.task:10}  sampled {told(sampler)}  judged {told(verifier)}  {defense:20}"
+                f"  {rate.value:.4f} [{rate.low:.4f}, {rate.high:.4f}] of {rate.count}",
+                flush=True,
+            )
+
+
+def honest(recipe: Recipe, setting: Setting, prompts: int) -> Sample:
+    """Two rounds, played in a setting; a quarter of the pool is poison, which is not counted."""
+    task = registry.make("task", recipe.task)
+    spec = SwarmSpec(prompts=prompts, group=8, sampling=Sampling(max_new_tokens=recipe.max_new_tokens))
+    return sample_of(recipe, spec, loaded(recipe, setting), task)
+
+
+def loaded(recipe: Recipe, setting: Setting) -> Policy:
+    """The model as a node in a setting holds it."""
+    dtype, threads = setting
+    torch.set_num_threads(threads)
+    return Policy.load(resolve(recipe.model), dtype=dtype)
+
+
+def false_rejection(sample: Sample, recipe: Recipe, setting: Setting, spec: str) -> Score:
+    """The share that a defense rejects of the honest rewarded completions."""
+    defense = registry.make("defense", spec)
+    judged = replace(sample, policy=loaded(recipe, setting))
+    rejected: list[bool] = []
+    for number, (pool, poison) in enumerate(zip(sample.rounds, sample.poison, strict=True), 1):
+        view = judged.view(defense, number)
+        # Proofs are the sampler's: they are made of the states that the sampling node had.
+        shown = sample.view(defense, number).completions if "proofs" in defense.requires else view.completions
+        verdicts = defense.inspect(replace(view, completions=shown))
+        rejected += [
+            verdict.action != "accept"
+            for offered, poisoned, verdict in zip(pool, poison, verdicts, strict=True)
+            if offered.reward > 0 and not poisoned
+        ]
+    return wilson(sum(rejected), len(rejected))
+
+
+def told(setting: Setting) -> str:
+    """A setting in words."""
+    dtype, threads = setting
+    return f"{dtype:8} x{threads}"
+
+
+if __name__ == "__main__":
+    main()
