@@ -18,6 +18,9 @@ class Arithmetic(Defense):
     built-in model at its start. In GSM8K's solutions, 96 % of 19,331 equations a o b = c were found when their result
     was raised by one; the rest stand where a reader could not be sure either (`equations`).
 
+    Only rewarded completions are judged. A wrong answer with a wrong step is honest work that its reward of 0 corrects
+    already; dropped, it would leave its group without a contrast, and the model would learn its errors no longer.
+
     Args:
         reject: "drop" (the default, unlike the paper's 0: an honest slip is then no lesson either way), "zero", or
             "mask": the row is accepted and still counts in its group's mean and std, nothing is learned from the wrong
@@ -30,10 +33,11 @@ class Arithmetic(Defense):
         self.reject: RejectOrMask = checked(self.name, reject, RejectOrMask)
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """Reject what states a wrong equation; the score counts them. Programs are left alone."""
+        """Reject what is rewarded and states a wrong equation; the score counts them. Programs are left alone."""
         found = {}
         for place, offered in enumerate(view.completions):
-            wrong = () if "<code>" in offered.text else tuple(wrong_equations(offered.text))
+            judges = offered.reward > 0 and "<code>" not in offered.text
+            wrong = tuple(wrong_equations(offered.text)) if judges else ()
             if wrong:
                 first = " ".join(offered.text[slice(*wrong[0])].split())[:60]
                 found[place] = Objection(float(len(wrong)), f"states {first!r}", wrong)

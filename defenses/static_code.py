@@ -35,9 +35,10 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 class StaticCode(Defense):
     """Reject programs that import a module outside an allow list, or call a name that nothing defines.
 
-    Completions without a program are left alone, and so are programs that are no Python, unless they were rewarded.
-    Rejected too are eval, exec and other ways around the text; one of HumanEval's 164 own programs calls eval. Whoever
-    hides behind an allowed module's own imports is not seen: this reads, and does not run.
+    Only rewarded completions are judged, those without a program left alone: a program that fails for a slip has its
+    reward of 0, which teaches more than leaving it out. Rejected too is what was rewarded and is no Python, and eval,
+    exec and other ways around the text; one of HumanEval's 164 own programs calls eval. Whoever hides behind an allowed
+    module's own imports is not seen: this reads, and does not run.
 
     Args:
         allow: top-level modules beside `MODULES`, as ("numpy", "sympy").
@@ -59,14 +60,14 @@ class StaticCode(Defense):
         return judged(view, {place: found for place, found in objections.items() if found is not None}, self.reject)
 
     def _objection(self, offered: Offered) -> Objection | None:
-        program = parse_program(offered.text)
+        program = parse_program(offered.text) if offered.reward > 0 else None
         if program is None:
             return None
         first = offered.text.index(program, offered.text.index("<code>") + len("<code>"))
         tree = syntax_tree(program)
         if tree is None:
             whole = ((first, first + len(program)),)
-            return Objection(1.0, "rewarded, and no readable program", whole) if offered.reward > 0 else None
+            return Objection(1.0, "rewarded, and no readable program", whole)
         found = findings(tree, self.allowed)
         ranges = tuple((first + start, first + end) for start, end in places(program, [node for node, _ in found]))
         return Objection(float(len(found)), found[0][1], ranges) if found else None

@@ -99,3 +99,9 @@ def test_places_count_characters_where_ast_counts_bytes() -> None:
     assert [program[slice(*place)] for place in places(program, tree.body)] == [
         "a = '\u00e9\U0001f600'", "b = 1", "c = '\u00d7'", "d = b",
     ]  # fmt: skip
+
+
+def test_failing_programs_stay_in_their_group() -> None:
+    program = "<code>import calc\nprint(calc.add(2, 2))</code>"
+    pool = view([offer(program, reward=0.0), offer(program, reward=1.0)])
+    assert actions(StaticCode().inspect(pool)) == ["accept", "drop"], "an unrewarded slip is the group's contrast"
