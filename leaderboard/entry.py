@@ -13,20 +13,25 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from thiefbench import registry
 from thiefbench.engine.spec import Role
+from thiefbench.leaderboard.limits import FILE_BYTES
+from thiefbench.leaderboard.surroundings import relocated
+from thiefbench.suite.ranking import anchor_of
 from thiefbench.suite.results import Point, Record, Score, write_atomically
 from thiefbench.suite.scoring import HEADLINE_EVALUATIONS
 
 ENTRY_SCHEMA: Final = 1
 ENTRY_BYTES = 200_000
-"""Of all files of an entry together."""
+"""Of an entry's two JSON files together; its source has at most `limits.FILE_BYTES`."""
 MANIFEST, SCORES, SOURCE = "entry.json", "scores.json", "defense"
 DIGITS = 6
 """Significant digits of the numbers in an entry; the archive has them in full."""
@@ -35,7 +40,9 @@ CURVES = ("eval_asr", "eval_reward", "eval_length")
 
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?")
 _PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,7}")
+_WEIGHTS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,22}-([0-9a-f]{64})\.safetensors")
 _FILES = 200
+_SHARED = ("none", "oracle")  # whose cells a row is measured against
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Line = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -136,6 +143,29 @@ class Manifest(_Plain):
             raise ValueError(f"more than {_FILES} files")
         return files
 
+    @field_validator("weights")
+    @classmethod
+    def _weights(cls, weights: tuple[Packed, ...]) -> tuple[Packed, ...]:
+        for each in weights:
+            named = _WEIGHTS.fullmatch(each.name)
+            if named is None or named.group(1) != each.sha256:
+                raise ValueError(
+                    f"{each.name!r} is not named NAME-SHA256.safetensors, with at most 23 letters of a name"
+                )
+        return weights
+
+    @model_validator(mode="after")
+    def _belongs_together(self) -> Manifest:
+        if self.archive.name != (expected := f"{self.slug}.tar"):
+            raise ValueError(f"the archive is called {expected}, not {self.archive.name!r}")
+        try:
+            unlisted = sorted(set(_named_in(self.defense)) - self.files.keys())
+        except registry.SpecStringError as error:
+            raise ValueError(str(error)) from error
+        if unlisted:
+            raise ValueError(f"defense names the file {unlisted[0]}, which files does not list")
+        return self
+
 
 Numbers = tuple[float | None, float | None, float | None, int]
 """Value, low, high and count of a score."""
@@ -193,8 +223,11 @@ class Entry:
 
     @property
     def spec(self) -> str:
-        """The defense's spec string, with the path that its file has here; it may be a stranger's code."""
-        return str(self.folder / self.manifest.defense) if self.source else self.manifest.defense
+        """The defense's spec string, with the path that its file has here; it may be a stranger's code.
+
+        Its weights are not here: see `staging.stage`.
+        """
+        return relocated(self.manifest.defense, lambda file: str(self.folder.resolve() / file))
 
     @property
     def source(self) -> list[Path]:
@@ -211,9 +244,13 @@ def read_entry(folder: Path) -> Entry:
     if not folder.is_dir():
         raise EntryError(f"there is no entry {folder}")
     present = _present(folder)
-    total = sum(path.stat().st_size for path in present.values())
-    if total > ENTRY_BYTES:
-        raise EntryError(f"{folder} has {total:,} bytes, and an entry has at most {ENTRY_BYTES:,}")
+    sizes = {name: path.stat().st_size for name, path in present.items()}
+    if (total := sum(sizes.get(name, 0) for name in (MANIFEST, SCORES))) > ENTRY_BYTES:
+        raise EntryError(
+            f"{MANIFEST} and {SCORES} of {folder} have {total:,} bytes, and at most {ENTRY_BYTES:,} are taken"
+        )
+    if (rest := sum(sizes.values()) - total) > FILE_BYTES:
+        raise EntryError(f"{folder / SOURCE} has {rest:,} bytes, and at most {FILE_BYTES:,} are taken")
     manifest = _parsed(Manifest, folder / MANIFEST)
     if manifest.slug != folder.resolve().name:
         raise EntryError(f"{folder / MANIFEST}: slug is {manifest.slug}, and the folder's name is another")
@@ -225,7 +262,15 @@ def read_entry(folder: Path) -> Entry:
             raise EntryError(f"{folder} lacks {name}, which {MANIFEST} lists")
         if hashlib.sha256(path.read_bytes()).hexdigest() != expected:
             raise EntryError(f"{folder / name} is not what {MANIFEST} says: its SHA-256 is another")
-    return Entry(folder, manifest, _parsed(Scores, folder / SCORES).cells)
+    cells = _parsed(Scores, folder / SCORES).cells
+    if twice := next((cell_id for cell_id, count in Counter(c.cell_id for c in cells).items() if count > 1), None):
+        raise EntryError(f"{folder / SCORES} lists the cell {twice} twice")
+    for cell in cells:  # a report makes the defenses it names: a file, which anybody may have written, is none of them
+        if cell.defense != manifest.defense and anchor_of(cell.defense) not in _SHARED:
+            raise EntryError(
+                f"{folder / SCORES}: cell {cell.cell_id} is of {cell.defense[:200]}, which is none of its row"
+            )
+    return Entry(folder, manifest, cells)
 
 
 def write_entry(folder: Path, manifest: Manifest, scores: Scores, source: Mapping[str, bytes]) -> Entry:
@@ -243,8 +288,10 @@ def write_entry(folder: Path, manifest: Manifest, scores: Scores, source: Mappin
     content = {SCORES: _written(scores), **source}
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(content.items())}
     content[MANIFEST] = _written(manifest.model_copy(update={"files": hashes}))
-    if (total := sum(map(len, content.values()))) > ENTRY_BYTES:
+    if (total := len(content[MANIFEST]) + len(content[SCORES])) > ENTRY_BYTES:
         raise EntryError(f"the entry would have {total:,} bytes, and at most {ENTRY_BYTES:,} are taken")
+    if (total := sum(map(len, source.values()))) > FILE_BYTES:
+        raise EntryError(f"the submitted source has {total:,} bytes, and at most {FILE_BYTES:,} are taken")
     for name, data in content.items():
         write_atomically(folder / name, data)
     return read_entry(folder)
@@ -298,6 +345,18 @@ def untrimmed(cell: CellScores, parameters: Mapping[str, Any], machine: Mapping[
 def rounded(value: float | None) -> float | None:
     """A number to `DIGITS` significant digits."""
     return None if value is None else float(f"{value:.{DIGITS}g}")
+
+
+def _named_in(spec: str) -> list[str]:
+    """The paths that a spec string names."""
+    found: list[str] = []
+
+    def note(file: str) -> str:
+        found.append(file)
+        return file
+
+    relocated(spec, note)
+    return found
 
 
 _Of = TypeVar("_Of", Manifest, Scores)
