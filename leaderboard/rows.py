@@ -9,10 +9,13 @@ from pathlib import Path
 from thiefbench import registry
 from thiefbench.engine.spec import Role
 from thiefbench.leaderboard.entry import CellScores, Entry, EntryError, Numerics, untrimmed
+from thiefbench.suite.ranking import anchor_of
 from thiefbench.suite.report.comparison import arranged
 from thiefbench.suite.report.lines import Cell, Comparison
 from thiefbench.suite.results import CellDir
 from thiefbench.suite.scenario import CellSpec, Suite, load_suite
+
+_ITS_PLACE = "reject_all"  # any known name that is neither `none` nor an oracle
 
 
 def suite_of(entry: Entry) -> Suite:
@@ -39,6 +42,19 @@ def comparisons(entry: Entry) -> list[Comparison]:
     """
     suite = suite_of(entry)
     return arranged([_cell(entry, suite, cell) for cell in entry.cells], remarks=False)
+
+
+def wanted(suite: Suite, seeds: tuple[int, ...], numerics: Numerics, defense: str) -> list[CellSpec]:
+    """The cells that a defense's row is made of, in the suite's order; nothing of the defense is loaded.
+
+    They are its own ones, under attack and without, and the shared ones that these are measured against: undefended,
+    and the oracles' under attack.
+    """
+    oracles = tuple(each for each in suite.defenses if anchor_of(each) == "oracle")
+    of_seeds = replace(suite, seeds=seeds, defenses=("none", *oracles, _ITS_PLACE))
+    cells = of_seeds.cells(numerics.device, numerics.dtype, numerics.threads)
+    needed = [cell for cell in cells if cell.role != "control" or anchor_of(cell.defense) != "oracle"]
+    return [replace(cell, defense=defense) if cell.defense == _ITS_PLACE else cell for cell in needed]
 
 
 @cache
