@@ -11,6 +11,7 @@ from pathlib import Path
 from thiefbench import registry
 from thiefbench.engine.spec import Role
 from thiefbench.leaderboard.entry import CellScores, Entry, EntryError, Numerics, untrimmed
+from thiefbench.suite.ranking import anchor_of
 from thiefbench.suite.report.comparison import arranged
 from thiefbench.suite.report.lines import Cell, Comparison
 from thiefbench.suite.results import CellDir
@@ -18,6 +19,7 @@ from thiefbench.suite.scenario import CellSpec, Suite, load_suite
 
 _NEEDED = ("asr", "clean_reward", "start_reward")
 """The scores that comparisons are made of."""
+_ITS_PLACE = "reject_all"  # any known name that is neither `none` nor an oracle
 
 
 def suite_of(entry: Entry) -> Suite:
@@ -62,6 +64,19 @@ def cells(entry: Entry) -> list[Cell]:
     return made
 
 
+def wanted(suite: Suite, seeds: tuple[int, ...], numerics: Numerics, defense: str) -> list[CellSpec]:
+    """The cells that a defense's row is made of, in the suite's order; nothing of the defense is loaded.
+
+    They are its own ones, under attack and without, and the shared ones that these are measured against: undefended,
+    and the oracles' under attack.
+    """
+    oracles = tuple(each for each in suite.defenses if anchor_of(each) == "oracle")
+    of_seeds = replace(suite, seeds=seeds, defenses=("none", *oracles, _ITS_PLACE))
+    cells = of_seeds.cells(numerics.device, numerics.dtype, numerics.threads)
+    needed = [cell for cell in cells if cell.role != "control" or anchor_of(cell.defense) != "oracle"]
+    return [replace(cell, defense=defense) if cell.defense == _ITS_PLACE else cell for cell in needed]
+
+
 @cache
 def specs(suite: Suite, seeds: tuple[int, ...], numerics: Numerics) -> dict[tuple[str, Role, str, int], CellSpec]:
     """The suite's undefended cells by part, role, attack and seed: all that a cell depends on but its defense."""
@@ -76,9 +91,7 @@ def _cell(entry: Entry, suite: Suite, cell: CellScores, defenses: Collection[str
     if spec is None:
         raise EntryError(f"{entry.folder}: cell {cell.cell_id} ({cell.role}, {cell.attack}) is none of {suite.title}")
     if cell.defense not in defenses:
-        raise EntryError(
-            f"{entry.folder}: cell {cell.cell_id} is of the defense {cell.defense}, not of its own"
-        )
+        raise EntryError(f"{entry.folder}: cell {cell.cell_id} is of the defense {cell.defense}, not of its own")
     if cell.status == "ok" and (lacking := [name for name in _NEEDED if name not in cell.scores]):
         raise EntryError(f"{entry.folder}: cell {cell.cell_id} is finished and has no {lacking[0]}")
     parameters = spec.as_dict() | {"defense": cell.defense}
