@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path, PurePosixPath
@@ -25,7 +24,6 @@ from thiefbench import registry
 from thiefbench.engine.spec import Role
 from thiefbench.leaderboard.limits import FILE_BYTES
 from thiefbench.leaderboard.surroundings import relocated
-from thiefbench.suite.ranking import anchor_of
 from thiefbench.suite.results import Point, Record, Score, write_atomically
 from thiefbench.suite.scoring import HEADLINE_EVALUATIONS
 
@@ -37,12 +35,13 @@ DIGITS = 6
 """Significant digits of the numbers in an entry; the archive has them in full."""
 CURVES = ("eval_asr", "eval_reward", "eval_length")
 """Those that an entry keeps of the defense's own cells; of shared ones it keeps what harm is made of."""
+SHARED_SCORES = ("asr", "clean_reward", "start_reward")
+"""What an entry keeps of shared cells' scores: what its row is measured against."""
 
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?")
 _PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,7}")
 _WEIGHTS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,22}-([0-9a-f]{64})\.safetensors")
 _FILES = 200
-_SHARED = ("none", "oracle")  # whose cells a row is measured against
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Line = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -155,15 +154,9 @@ class Manifest(_Plain):
         return weights
 
     @model_validator(mode="after")
-    def _belongs_together(self) -> Manifest:
+    def _archive(self) -> Manifest:
         if self.archive.name != (expected := f"{self.slug}.tar"):
             raise ValueError(f"the archive is called {expected}, not {self.archive.name!r}")
-        try:
-            unlisted = sorted(set(_named_in(self.defense)) - self.files.keys())
-        except registry.SpecStringError as error:
-            raise ValueError(str(error)) from error
-        if unlisted:
-            raise ValueError(f"defense names the file {unlisted[0]}, which files does not list")
         return self
 
 
@@ -178,9 +171,9 @@ class CellScores(_Plain):
         cell_id: names its folder in the archive.
         part, role, attack, defense, seed: which cell of the suite it is.
         status, error: as in its record.
-        scores: its record's, rounded.
+        scores: its record's, rounded; of a shared cell `SHARED_SCORES`.
         curves: round and value, rounded: `CURVES`, or of a shared cell the end of "eval_asr".
-        seconds: by phase, rounded.
+        seconds: by phase, rounded; of the shared cells only the undefended attacked ones, which own ones are timed by.
         record_sha256, completions_sha256: of its two files in the archive; a failed cell has no completions.
     """
 
@@ -190,7 +183,7 @@ class CellScores(_Plain):
     attack: Annotated[str, Field(min_length=1, max_length=2000)]
     defense: Annotated[str, Field(min_length=1, max_length=2000)]
     seed: int
-    status: Literal["ok", "error"]
+    status: Literal["ok", "error"] = "ok"
     error: Annotated[str, Field(max_length=300)] = ""
     scores: dict[str, Numbers] = {}
     curves: dict[str, tuple[tuple[int, float | None], ...]] = {}
@@ -256,21 +249,19 @@ def read_entry(folder: Path) -> Entry:
         raise EntryError(f"{folder / MANIFEST}: slug is {manifest.slug}, and the folder's name is another")
     if unlisted := sorted(present.keys() - manifest.files.keys() - {MANIFEST}):
         raise EntryError(f"{folder} holds {unlisted[0]}, which {MANIFEST} does not list")
+    try:
+        elsewhere = sorted(set(_named_in(manifest.defense)) - manifest.files.keys())
+    except registry.SpecStringError as error:
+        raise EntryError(f"{folder / MANIFEST}: defense: {error}") from error
+    if elsewhere:
+        raise EntryError(f"{folder / MANIFEST}: defense names the file {elsewhere[0]}, which is not the entry's own")
     for name, expected in manifest.files.items():
         path = present.get(name)
         if path is None:
             raise EntryError(f"{folder} lacks {name}, which {MANIFEST} lists")
         if hashlib.sha256(path.read_bytes()).hexdigest() != expected:
             raise EntryError(f"{folder / name} is not what {MANIFEST} says: its SHA-256 is another")
-    cells = _parsed(Scores, folder / SCORES).cells
-    if twice := next((cell_id for cell_id, count in Counter(c.cell_id for c in cells).items() if count > 1), None):
-        raise EntryError(f"{folder / SCORES} lists the cell {twice} twice")
-    for cell in cells:  # a report makes the defenses it names: a file, which anybody may have written, is none of them
-        if cell.defense != manifest.defense and anchor_of(cell.defense) not in _SHARED:
-            raise EntryError(
-                f"{folder / SCORES}: cell {cell.cell_id} is of {cell.defense[:200]}, which is none of its row"
-            )
-    return Entry(folder, manifest, cells)
+    return Entry(folder, manifest, _parsed(Scores, folder / SCORES).cells)
 
 
 def write_entry(folder: Path, manifest: Manifest, scores: Scores, source: Mapping[str, bytes]) -> Entry:
@@ -304,6 +295,7 @@ def trimmed(record: Record, part: str, own: bool, record_sha256: str) -> CellSco
         curves = {name: record.curves[name] for name in CURVES if name in record.curves}
     else:
         curves = {"eval_asr": record.curves.get("eval_asr", [])[-HEADLINE_EVALUATIONS:]}
+    timed = own or (named["role"], named["defense"]) == ("attack", "none")
     return CellScores(
         **named,
         cell_id=record.cell_id,
@@ -313,9 +305,10 @@ def trimmed(record: Record, part: str, own: bool, record_sha256: str) -> CellSco
         scores={
             name: (rounded(score.value), rounded(score.low), rounded(score.high), score.count)
             for name, score in record.scores.items()
+            if own or name in SHARED_SCORES
         },
         curves={name: tuple((each.round, rounded(each.value)) for each in points) for name, points in curves.items()},
-        seconds={name: float(f"{value:.4g}") for name, value in record.seconds.items()},
+        seconds={name: float(f"{value:.4g}") for name, value in record.seconds.items() if timed},
         record_sha256=record_sha256,
         completions_sha256=record.completions_sha256,
     )
