@@ -13,6 +13,17 @@ FILE_BYTES: Final = 1 << 20
 WEIGHTS_BYTES: Final = 500 << 20
 """Of all safetensors files beside it together; each is named NAME-SHA256.safetensors after its content."""
 
+ARCHIVE_BYTES: Final = 4 << 30
+"""Of an entry's archive."""
+RECORD_BYTES: Final = 4 << 20
+"""Of one cell's record in it; those of standard-v1 have about 50 kB."""
+COMPLETIONS_BYTES: Final = 256 << 20
+"""Of one cell's completions in it, compressed; those of standard-v1 have about 2 MB."""
+TABLE_BYTES: Final = 1 << 30
+"""Of one cell's completions in memory."""
+TABLE_ROWS: Final = 2_000_000
+"""Of one cell's completions; those of standard-v1 have about 45,000."""
+
 DEPENDENCIES: Final = ("numpy", "scipy", "safetensors")
 """Distributions that a submission may import, with what they themselves need, beside Python's standard library and
 `thiefbench.defenses` and `thiefbench.tasks`. The isolated process sees no others."""

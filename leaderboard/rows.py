@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,6 +17,8 @@ from thiefbench.suite.report.lines import Cell, Comparison
 from thiefbench.suite.results import CellDir
 from thiefbench.suite.scenario import CellSpec, Suite, load_suite
 
+_NEEDED = ("asr", "clean_reward", "start_reward")
+"""The scores that comparisons are made of."""
 _ITS_PLACE = "reject_all"  # any known name that is neither `none` nor an oracle
 
 
@@ -40,8 +44,24 @@ def comparisons(entry: Entry) -> list[Comparison]:
     Raises:
         EntryError: its suite is not known here, or a cell is not one of the suite's.
     """
+    return arranged(cells(entry), remarks=False)
+
+
+def cells(entry: Entry) -> list[Cell]:
+    """An entry's cells as a report has them; no defense is loaded for it.
+
+    Raises:
+        EntryError: its suite is not known here, a cell is not one of the suite's or comes twice, or a finished one
+            lacks a score that every cell has.
+    """
     suite = suite_of(entry)
-    return arranged([_cell(entry, suite, cell) for cell in entry.cells], remarks=False)
+    defenses = {entry.manifest.defense, *(registry.canonical("defense", each) for each in suite.defenses)}
+    made = [_cell(entry, suite, cell, defenses) for cell in entry.cells]
+    named = Counter((cell.part, cell.role, cell.attack, cell.defense, cell.seed) for cell in made)
+    twice = next((name for name, count in named.items() if count > 1), None)
+    if twice:
+        raise EntryError(f"{entry.folder}: the cell {', '.join(map(str, twice[1:]))} is given twice")
+    return made
 
 
 def wanted(suite: Suite, seeds: tuple[int, ...], numerics: Numerics, defense: str) -> list[CellSpec]:
@@ -65,11 +85,15 @@ def specs(suite: Suite, seeds: tuple[int, ...], numerics: Numerics) -> dict[tupl
     return {(of_seeds.part_of(cell), cell.role, cell.attack, cell.seed): cell for cell in cells}
 
 
-def _cell(entry: Entry, suite: Suite, cell: CellScores) -> Cell:
+def _cell(entry: Entry, suite: Suite, cell: CellScores, defenses: Collection[str]) -> Cell:
     found = specs(suite, entry.manifest.seeds, entry.manifest.numerics)
     spec = found.get((cell.part, cell.role, cell.attack, cell.seed))
     if spec is None:
         raise EntryError(f"{entry.folder}: cell {cell.cell_id} ({cell.role}, {cell.attack}) is none of {suite.title}")
+    if cell.defense not in defenses:
+        raise EntryError(f"{entry.folder}: cell {cell.cell_id} is of the defense {cell.defense}, not of its own")
+    if cell.status == "ok" and (lacking := [name for name in _NEEDED if name not in cell.scores]):
+        raise EntryError(f"{entry.folder}: cell {cell.cell_id} is finished and has no {lacking[0]}")
     parameters = spec.as_dict() | {"defense": cell.defense}
     record = untrimmed(cell, parameters, entry.manifest.machine)
     problem = f"failed: {cell.error}" if cell.status == "error" else ""

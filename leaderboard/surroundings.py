@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -65,15 +66,28 @@ def absolute(spec: str) -> str:
     """A spec string whose files have absolute paths, for a process that works in another folder.
 
     Raises:
-        SpecStringError: as `files`.
+        SpecStringError: it is malformed.
+    """
+    return relocated(spec, lambda file: str(Path(file).expanduser().resolve()))
+
+
+def relocated(spec: str, place: Callable[[str], str]) -> str:
+    """A spec string with other paths; nothing is loaded.
+
+    Args:
+        spec: of a defense.
+        place: the path that comes in a path's place, those in arguments too.
+
+    Raises:
+        SpecStringError: the spec string is malformed.
     """
     made = []
     for part in registry.parts("defense", spec):
         parsed = registry.parse("defense", part)
         file, colon, name = parsed.target.rpartition(":")
-        target = f"{Path(file).expanduser().resolve()}:{name}" if colon else parsed.target
+        target = f"{place(file)}:{name}" if colon else parsed.target
         nested = {
-            key: absolute(value) if isinstance(value, str) and ".py:" in value else value
+            key: relocated(value, place) if isinstance(value, str) and ".py:" in value else value
             for key, value in parsed.arguments.items()
         }
         made.append(str(registry.ParsedSpec(target, nested)))

@@ -102,7 +102,7 @@ def anchor_of(defense: str) -> str:
     """Which anchor a spec string names; empty for any other, also for a composition that an anchor takes part in."""
     try:
         spec = ast.parse(defense, mode="eval").body
-    except SyntaxError:  # a file's class
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # a file's class, or nothing that was meant well
         return ""
     named = spec.func if isinstance(spec, ast.Call) else spec
     return named.id if isinstance(named, ast.Name) and named.id in ANCHORS else ""
