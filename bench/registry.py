@@ -14,6 +14,7 @@ import importlib.util
 import inspect
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -174,24 +175,31 @@ def canonical(kind: Kind, spec: str) -> str:
     return str(ParsedSpec(parsed.target, kept))
 
 
-def source_hash(kind: Kind, spec: str) -> str:
+def source_hash(kind: Kind, spec: str, load: bool = True) -> str:
     """SHA-256 over what defines the named class.
 
     A user's file counts whole. A packaged class counts with the modules of its own package that it imports, and with
     the data files beside it, so that a change in an unrelated plugin leaves its results valid. What defines the attacks
     or defenses it is built around or composed of counts too.
+
+    Without `load` users' files are read and not loaded; what their own classes are built around is then not known and
+    does not count.
     """
     digest = hashlib.sha256()
     if len(several := parts(kind, spec)) > 1:
         _digest_sources(digest, Composed)
         for part in several:
-            digest.update(f"\0+{source_hash(kind, part)}".encode())
+            digest.update(f"\0+{source_hash(kind, part, load)}".encode())
         return digest.hexdigest()
     parsed = parse(kind, spec)
+    file, colon, _ = parsed.target.rpartition(":")
+    if colon and not load:
+        _digest_files(digest, [Path(file).expanduser()])
+        return digest.hexdigest()
     defined = find(kind, parsed.target)
     _digest_sources(digest, defined)
     for name, within in sorted(_inner(kind, parsed, defined).items()):
-        digest.update(f"\0{name}={source_hash(*within)}".encode())
+        digest.update(f"\0{name}={source_hash(*within, load)}".encode())
     return digest.hexdigest()
 
 
@@ -280,7 +288,11 @@ def _inner(kind: Kind, parsed: ParsedSpec, made: Any) -> dict[str, tuple[Kind, s
 
 
 def _digest_sources(digest: hashlib._Hash, defined: Any) -> None:
-    for path in sorted(sources(sys.modules[defined.__module__])):
+    _digest_files(digest, sorted(sources(sys.modules[defined.__module__])))
+
+
+def _digest_files(digest: hashlib._Hash, files: Iterable[Path]) -> None:
+    for path in files:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
 
 

@@ -160,7 +160,9 @@ class Manifest(_Plain):
         return self
 
 
-Numbers = tuple[float | None, float | None, float | None, int]
+Number = Annotated[float, Field(ge=-1e9, le=1e9)]
+"""No measure of a cell comes near the limits, so no sum of them overflows."""
+Numbers = tuple[Number | None, Number | None, Number | None, Annotated[int, Field(ge=0)]]
 """Value, low, high and count of a score."""
 
 
@@ -186,8 +188,8 @@ class CellScores(_Plain):
     status: Literal["ok", "error"] = "ok"
     error: Annotated[str, Field(max_length=300)] = ""
     scores: dict[str, Numbers] = {}
-    curves: dict[str, tuple[tuple[int, float | None], ...]] = {}
-    seconds: dict[str, float] = {}
+    curves: dict[str, tuple[tuple[Annotated[int, Field(ge=0, le=10**6)], Number | None], ...]] = {}
+    seconds: dict[str, Annotated[Number, Field(ge=0)]] = {}
     record_sha256: Sha256
     completions_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
