@@ -79,8 +79,9 @@ def submit(
     from thiefbench.leaderboard.samples import samples
     from thiefbench.progress import watch
 
-    told = submitting.credits_of(name or defense, submitting.OWN, paper) if standing else None
-    credits = told or submitting.credits_of(name, authors, paper)
+    if standing:
+        name, authors = name or defense, authors or submitting.OWN
+    credits = submitting.credits_of(name, authors, paper)
     chosen = submitting.released(suite)
     where, precision, share = _numerics(device, dtype, threads, workers)
     numerics = Numerics(device=where, dtype=precision, threads=share)
@@ -89,10 +90,11 @@ def submit(
     for each in made.staged.left_out:
         err.print(f"left out: {escape(each)}, which neither the file nor the spec string names")
     with _stoppable():
-        err.print("checking it, as `thiefbench leaderboard check` does ...")
-        if made.checkable and _ask(Subject(made.checkable, samples())):
-            out.print(f"{escape(defense)} is not ready: make it keep the rules marked FAILED")
-            raise typer.Exit(FAILED)
+        if made.checkable:
+            err.print("first what `thiefbench leaderboard check` asks, about a minute ...")
+            if _ask(Subject(made.checkable, samples())):
+                out.print(f"{escape(defense)} is not ready: make it keep the rules marked FAILED")
+                raise typer.Exit(FAILED)
         err.print(submitting.caps())
         with watch(err, workers) as listener:
             records = submitting.run(made, listener, workers)

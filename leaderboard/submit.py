@@ -9,7 +9,7 @@ from contextlib import chdir
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -31,9 +31,9 @@ from thiefbench.leaderboard.entry import (
     write_entry,
 )
 from thiefbench.leaderboard.limits import CAPS, POOL
+from thiefbench.leaderboard.lock import machine, versions
 from thiefbench.leaderboard.staging import Staged, stage
 from thiefbench.leaderboard.surroundings import relocated
-from thiefbench.provenance import DISTRIBUTIONS
 from thiefbench.suite.ranking import anchor_of
 from thiefbench.suite.report.overview import SuiteRow, suite_table
 from thiefbench.suite.report.standing import lacking
@@ -43,7 +43,6 @@ from thiefbench.suite.scenario import CellSpec, Suite, load_suite
 
 OWN = "ThiefBench"
 """Whose the standing entries are."""
-_OF_A_RUN = ("started", "finished", "ended")  # what of a record's provenance is of one cell alone
 
 
 class Credits(BaseModel):
@@ -113,7 +112,7 @@ def credits_of(name: str, authors: str, paper: str) -> Credits:
     """
     listed = tuple(each.strip() for each in authors.split(",") if each.strip())
     wanted = {
-        "name": "--name is one line of at most 200 characters",
+        "name": "--name says what the board calls the defense: one line of at most 200 characters",
         "authors": '--authors names 1 to 50 people, separated by commas, as in --authors "A. Author, B. Author"',
         "paper": f"--paper is an address that begins with https://, not {paper[:100]!r}",
     }
@@ -220,8 +219,8 @@ def write(submission: Submission, records: Sequence[Record]) -> Entry:
         seeds=suite.seeds,
         submitted=max(date.fromisoformat(record.provenance["finished"][:10]) for record in records),
         numerics=own.numerics,
-        versions=_versions(records, store),
-        machine=_machine(records),
+        versions=versions(records, store),
+        machine=machine(records),
         source_sha256=sources[0],
         files={SCORES: "0" * 64},
         weights=tuple(packed_file(path) for path in own.staged.weights),
@@ -294,29 +293,3 @@ def _clear(folder: Path, kept: set[str]) -> None:
                 path.rmdir()
         elif path.relative_to(folder).as_posix() not in kept:
             path.unlink()
-
-
-def _versions(records: Sequence[Record], store: Store) -> dict[str, str]:
-    """The lock: one version of everything, for all cells."""
-    found: dict[str, str] = {}
-    for name in ("python", *DISTRIBUTIONS):
-        versions = sorted({str(record.provenance[name]) for record in records if name in record.provenance})
-        if len(versions) > 1:
-            raise EntryError(
-                f"the cells in {store.root} were made with {name} {' and '.join(versions)}, and an entry's all with one; "
-                "choose another --store"
-            )
-        if versions:
-            found[name] = versions[0]
-    return found
-
-
-def _machine(records: Sequence[Record]) -> dict[str, Any]:
-    """What records say of where they were made; what differs between them is listed."""
-    made: dict[str, Any] = {}
-    names = dict.fromkeys(name for record in records for name in record.provenance)
-    for name in names:
-        if name not in ("python", *DISTRIBUTIONS, *_OF_A_RUN):
-            values = list(dict.fromkeys(record.provenance.get(name) for record in records))
-            made[name] = values[0] if len(values) == 1 else " / ".join(sorted(map(str, values)))
-    return made
