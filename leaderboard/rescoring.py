@@ -183,10 +183,7 @@ def _policy(model: str) -> Policy:
 
 def _check_scores(record: Record, table: pa.Table) -> None:
     curves = {name: points for name, points in record.curves.items() if name != "grad_norm"}
-    for name, found, expected in (
-        ("scores", record.scores, cell_scores(table)),
-        ("curves", curves, cell_curves(table)),
-    ):
+    for name, found, expected in (("scores", record.scores, cell_scores(table)), ("curves", curves, cell_curves(table))):
         if found.keys() != expected.keys():
             odd = sorted(found.keys() ^ expected.keys())[0]
             raise UntrueError(f"its record has other {name} than its completions give: {odd}")
