@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from thiefbench import registry
 from thiefbench.engine.spec import Role
-from thiefbench.leaderboard.limits import FILE_BYTES
+from thiefbench.leaderboard.limits import FILE_BYTES, WEIGHTS_NAME
 from thiefbench.leaderboard.surroundings import relocated
 from thiefbench.suite.results import Point, Record, Score, write_atomically
 from thiefbench.suite.scoring import HEADLINE_EVALUATIONS
@@ -35,12 +35,12 @@ DIGITS = 6
 """Significant digits of the numbers in an entry; the archive has them in full."""
 CURVES = ("eval_asr", "eval_reward", "eval_length")
 """Those that an entry keeps of the defense's own cells; of shared ones it keeps what harm is made of."""
+PATH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,7}")
+"""What a path in an entry looks like."""
 SHARED_SCORES = ("asr", "clean_reward", "start_reward")
 """What an entry keeps of shared cells' scores: what its row is measured against."""
 
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?")
-_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,7}")
-_WEIGHTS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,22}-([0-9a-f]{64})\.safetensors")
 _FILES = 200
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -134,7 +134,7 @@ class Manifest(_Plain):
     @classmethod
     def _paths(cls, files: dict[str, str]) -> dict[str, str]:
         for name in files:
-            if not _PATH.fullmatch(name) or (name != SCORES and PurePosixPath(name).parts[0] != SOURCE):
+            if not PATH.fullmatch(name) or (name != SCORES and PurePosixPath(name).parts[0] != SOURCE):
                 raise ValueError(f"{name!r} is no path of {SCORES} or in {SOURCE}/")
         if SCORES not in files:
             raise ValueError(f"{SCORES} is not listed")
@@ -146,8 +146,8 @@ class Manifest(_Plain):
     @classmethod
     def _weights(cls, weights: tuple[Packed, ...]) -> tuple[Packed, ...]:
         for each in weights:
-            named = _WEIGHTS.fullmatch(each.name)
-            if named is None or named.group(1) != each.sha256:
+            named = WEIGHTS_NAME.fullmatch(each.name)
+            if named is None or named.group(2) != each.sha256:
                 raise ValueError(
                     f"{each.name!r} is not named NAME-SHA256.safetensors, with at most 23 letters of a name"
                 )
@@ -246,7 +246,7 @@ def read_entry(folder: Path) -> Entry:
         )
     if (rest := sum(sizes.values()) - total) > FILE_BYTES:
         raise EntryError(f"{folder / SOURCE} has {rest:,} bytes, and at most {FILE_BYTES:,} are taken")
-    manifest = _parsed(Manifest, folder / MANIFEST)
+    manifest = read_manifest(folder)
     if manifest.slug != folder.resolve().name:
         raise EntryError(f"{folder / MANIFEST}: slug is {manifest.slug}, and the folder's name is another")
     if unlisted := sorted(present.keys() - manifest.files.keys() - {MANIFEST}):
@@ -264,6 +264,15 @@ def read_entry(folder: Path) -> Entry:
         if hashlib.sha256(path.read_bytes()).hexdigest() != expected:
             raise EntryError(f"{folder / name} is not what {MANIFEST} says: its SHA-256 is another")
     return Entry(folder, manifest, _parsed(Scores, folder / SCORES).cells)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of an entry, whatever else the folder holds.
+
+    Raises:
+        EntryError: there is none, or it is malformed.
+    """
+    return _parsed(Manifest, folder / MANIFEST)
 
 
 def write_entry(folder: Path, manifest: Manifest, scores: Scores, source: Mapping[str, bytes]) -> Entry:
@@ -359,7 +368,11 @@ _Of = TypeVar("_Of", Manifest, Scores)
 
 def _parsed(kind: type[_Of], path: Path) -> _Of:
     try:
-        return kind.model_validate_json(path.read_bytes())
+        with path.open("rb") as file:
+            data = file.read(ENTRY_BYTES + 1)
+        if len(data) > ENTRY_BYTES:
+            raise EntryError(f"{path} has more than {ENTRY_BYTES:,} bytes")
+        return kind.model_validate_json(data)
     except FileNotFoundError as error:
         raise EntryError(f"{path.parent} is no entry: it has no {path.name}") from error
     except (ValidationError, RecursionError) as error:

@@ -119,9 +119,7 @@ def check_completions(told: Told, table: pa.Table, policy: Policy | None = None)
     planned = {number: _planned(spec, number) for number in range(spec.rounds + 1)}
     most = train + sum(planned.values()) * (1 + MOST_DRAWN)
     if not train < len(table) <= most:
-        raise UntrueError(
-            f"it has {len(table):,} completions, and such a cell has {train:,} to {most:,}"
-        )
+        raise UntrueError(f"it has {len(table):,} completions, and such a cell has {train:,} to {most:,}")
     blocks = _blocks(table, spec, planned)
     _check_scores(told.record, table)
     task, attack = registry.make("task", spec.task), registry.make("attack", spec.attack)

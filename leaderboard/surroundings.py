@@ -28,7 +28,7 @@ def setup(spec: str) -> str:
     installed = [*_libraries(), *_plugins(spec)]
     paths = [*installed, *(packages[name] for name in _SHOWN)]
     for file in files(spec):
-        paths += [file, *weights(file)]
+        paths += [file.parent] if is_of_package(file) else [file, *weights(file)]
     # Not `sys.path`, which may hold a stranger's folder; the last one is where the built-in names are declared.
     search = [*(path.parent for path in installed), Path(str(distribution("thiefbench").locate_file("")))]
     told = {
@@ -92,6 +92,11 @@ def relocated(spec: str, place: Callable[[str], str]) -> str:
         }
         made.append(str(registry.ParsedSpec(target, nested)))
     return "+".join(made)
+
+
+def is_of_package(file: Path) -> bool:
+    """Whether a submitted file is a module of the folder it lies in, which is then submitted whole."""
+    return file.with_name("__init__.py").is_file()
 
 
 def weights(file: Path) -> list[Path]:

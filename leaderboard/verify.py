@@ -22,6 +22,7 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 
 from thiefbench import provenance, registry
+from thiefbench.defenses.base import Defense
 from thiefbench.engine import ENGINE_REVISION
 from thiefbench.leaderboard.archive import unpack
 from thiefbench.leaderboard.check import FAIL_ABOVE, QUESTIONS, Broken, Finding, Subject
@@ -35,9 +36,12 @@ from thiefbench.leaderboard.rerunning import Guest
 from thiefbench.leaderboard.rescoring import Told, UntrueError, check_completions, check_record, told_cells
 from thiefbench.leaderboard.rows import suite_of, wanted
 from thiefbench.leaderboard.samples import Sample
+from thiefbench.leaderboard.staging import restage
 from thiefbench.leaderboard.submitted_files import wrong_import, wrong_size
 from thiefbench.leaderboard.surroundings import files
 from thiefbench.leaderboard.verification import FLAGS, Flag, Rerun, Verdict, Verification, entry_sha256
+from thiefbench.suite.execution import Registered
+from thiefbench.suite.ranking import anchor_of
 from thiefbench.suite.results import Store
 from thiefbench.suite.scenario import CellSpec, Suite
 
@@ -194,17 +198,20 @@ class _Verifier:
     def _guest(self, scratch: Path) -> Guest:
         entry = self.entry
 
-        def isolated(spec: str) -> Isolated:
+        def make(spec: str) -> Defense:
+            if anchor_of(spec):  # the benchmark's own, which may see labels
+                return Registered().make(spec)
             return Isolated(spec, self.asked.caps)
 
         with self._question("the defense can be made in isolation"):
             spec = restage(entry, scratch / "archive" / "weights", scratch / "staged")
-            made = isolated(spec)
-            made.close()
-        return Guest(entry.manifest.defense, spec, entry.manifest.source_sha256, isolated)
+            make(spec)
+        return Guest(entry.manifest.defense, spec, entry.manifest.source_sha256, make)
 
     def _interrogate(self, guest: Guest) -> None:
         """Ask of the isolated defense what `check` asks, where the answer is a flag."""
+        if anchor_of(guest.spec):
+            return
         subject = Subject(guest.spec, self.samples())
         for question, ask in QUESTIONS:
             if question in _ASKED:
@@ -329,15 +336,3 @@ def _each(cells: Sequence[Told], ask: Callable[[Told], None]) -> None:
         wrong[MOST_REASONS:] = [f"and {len(wrong) - MOST_REASONS} more cells do not hold"]
     if wrong:
         raise RejectedError(*wrong)
-
-
-def restage(entry: Entry, brought: Path, folder: Path) -> str:  # until k1's
-    import shutil
-
-    from thiefbench.leaderboard.surroundings import relocated
-
-    for path in entry.source:
-        target = folder / path.relative_to(entry.folder)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
-    return relocated(entry.manifest.defense, lambda file: str(folder.resolve() / file))
