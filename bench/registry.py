@@ -25,7 +25,7 @@ from typing import Any, Literal, get_args, get_type_hints
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
 from thiefbench.defenses.composed import Composed
-from thiefbench.sources import OF_USER, sources
+from thiefbench.sources import OF_USER, source_files, sources
 
 Kind = Literal["attack", "defense", "task", "suite"]
 # Classes whose parameters are spec strings themselves, with an example of one.
@@ -194,7 +194,7 @@ def source_hash(kind: Kind, spec: str, load: bool = True) -> str:
     parsed = parse(kind, spec)
     file, colon, _ = parsed.target.rpartition(":")
     if colon and not load:
-        _digest_files(digest, [Path(file).expanduser()])
+        _digest_files(digest, source_files(Path(file).expanduser().resolve()))
         return digest.hexdigest()
     defined = find(kind, parsed.target)
     _digest_sources(digest, defined)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from thiefbench.leaderboard.check import Subject
+    from thiefbench.leaderboard.check import Finding, Subject
+    from thiefbench.suite.execution import Progress
 
 app = typer.Typer(no_args_is_help=True, help="Compare defenses on equal terms.")
 
@@ -109,18 +110,91 @@ def submit(
         out.print(escape(line))
 
 
-def _ask(subject: Subject) -> int:
-    """Print what the check finds, a line for each rule; how many are broken."""
+@app.command()
+def verify(
+    entry: Annotated[Path, typer.Argument(help="An entry's folder.")],
+    archive: Annotated[
+        Path | None, typer.Option(help="The entry's archive; without it nothing but the entry is looked at.")
+    ] = None,
+    reruns: Annotated[int, typer.Option(min=0, help="Submitted cells to run again, drawn in secret.")] = 1,
+    fresh: Annotated[int, typer.Option(min=0, help="Secret seeds to draw for cells that were never submitted.")] = 0,
+    all_attacks: Annotated[
+        bool, typer.Option("--all-attacks", help="At fresh seeds, run every attack of the suite, not one.")
+    ] = False,
+    private: Annotated[
+        Path | None, typer.Option(help="YAML with seeds: [...] and attacks: [...] of your own; never published.")
+    ] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="Keep the cells that are run, to go on after a stop; not the submitted store.")
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option(help="Folder to write the verification into, such as leaderboard/verified.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Run on another device than the entry's.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Run with other CPU threads than the entry's.")] = None,
+) -> None:
+    """Find out how far an entry can be trusted: read it, rescore it, run parts of it again."""
     from rich.markup import escape
 
-    from thiefbench.cli import out
+    from thiefbench.cli import DONE, FAILED, _stoppable, err, out
+    from thiefbench.leaderboard.entry import EntryError
+    from thiefbench.leaderboard.held_out import HeldOut, read_held_out
+    from thiefbench.leaderboard.samples import samples
+    from thiefbench.leaderboard.verification import write_verification
+    from thiefbench.leaderboard.verify import Asked
+    from thiefbench.leaderboard.verify import verify as ask
+    from thiefbench.suite.scenario import SuiteError
+
+    for path, what in ((entry, "entry"), (archive, "archive")):
+        if path is not None and not path.exists():
+            raise SuiteError(f"there is no {what} {path}")
+    known = HeldOut() if private is None else read_held_out(private)
+
+    asked = Asked(archive, reruns, fresh, all_attacks, known, store, device, threads)
+    try:
+        with _stoppable():
+            found = ask(entry, asked, _print, _watched, samples)
+    except EntryError as error:
+        out.print(f"[bold red]rejected[/bold red]: {escape(str(error))}")
+        raise typer.Exit(FAILED) from None
+    out.print(f"[bold]{found.slug}: {found.verdict}[/bold]" + (f" ({', '.join(found.flags)})" if found.flags else ""))
+    for reason in found.reasons:
+        out.print(f"  {escape(reason)}")
+    if write is not None:
+        err.print(f"verification: {escape(str(write_verification(write, found)))}")
+    raise typer.Exit(FAILED if found.verdict == "rejected" else DONE)
+
+
+def _ask(subject: Subject) -> int:
+    """Print what the check finds, a line for each rule; how many are broken."""
     from thiefbench.leaderboard.check import check as ask
 
     failed = 0
     for finding in ask(subject):
-        style = _STYLES[finding.status]
-        said = f"  {finding.said}" if finding.status == "ok" and finding.said else f": {finding.said}"
-        told = said if finding.said else ""
-        out.print(f"[{style}]{finding.status:7}[/{style}] {finding.question}{escape(told)}")
+        _print(finding)
         failed += finding.status == "FAILED"
     return failed
+
+
+def _print(finding: Finding) -> None:
+    from rich.markup import escape
+
+    from thiefbench.cli import out
+
+    style = _STYLES[finding.status]
+    said = f"  {finding.said}" if finding.status == "ok" and finding.said else f": {finding.said}"
+    told = said if finding.said else ""
+    out.print(f"[{style}]{finding.status:7}[/{style}] {escape(finding.question + told)}")
+
+
+def _watched(what: str) -> Progress:
+    """Tells of the rounds of a cell that is run, four times."""
+    from rich.markup import escape
+
+    from thiefbench.cli import err
+
+    def told(done: int, total: int) -> None:
+        if done == total or done % max(1, total // 4) == 0:
+            err.print(f"  {escape(what)}: round {done} of {total}")
+
+    return told

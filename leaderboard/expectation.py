@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
 from scipy.stats import t as student_t
@@ -86,11 +86,11 @@ class Results:
             name, measured = "headline_asr", (plain[0], max(plain[0] - plain[1], plain[2] - plain[0]))
         return None if measured is None else Found(name, *measured)
 
-    def values(self, part: str, role: Role, attack: str, defense: str, measure: str) -> dict[int, float]:
-        """By seed what a row of cells came to in a measure."""
-        row = {c.seed: (c, r) for c, r in self.records.items() if (c.part, c.role, c.attack, c.defense) == (part, role, attack, defense)}  # fmt: skip
-        made = {seed: self.found(*pair) for seed, pair in row.items()}
-        return {seed: found.value for seed, found in made.items() if found is not None and found.measure == measure}
+    def values(self, like: Cell, measure: str) -> tuple[float, ...]:
+        """What cells that are like another but for the seed came to in a measure, by seed."""
+        row = sorted((cell.seed, cell) for cell in self.records if replace(cell, seed=like.seed) == like)
+        made = [self.found(cell, self.records[cell]) for _, cell in row]
+        return tuple(found.value for found in made if found is not None and found.measure == measure)
 
     def undefended(self, cell: Cell, role: Role) -> Record | None:
         """The record of the undefended cell of another role beside a cell."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from thiefbench import provenance, registry
+from thiefbench import provenance
 from thiefbench.defenses.base import Defense
 from thiefbench.leaderboard.isolation import Isolated
 from thiefbench.suite.execution import Progress, Registered, failed_record, identity, run_cell

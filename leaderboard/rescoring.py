@@ -16,6 +16,7 @@ from secrets import SystemRandom
 from typing import Any
 
 import pyarrow as pa
+from pydantic import ValidationError
 
 from thiefbench import registry
 from thiefbench.attacks.completions import writes_programs
@@ -24,7 +25,6 @@ from thiefbench.engine.retelling import RetellingError, Retold
 from thiefbench.engine.rounds import Row
 from thiefbench.engine.swarm import MOST_DRAWN
 from thiefbench.leaderboard.entry import CellScores, Entry, trimmed
-from thiefbench.leaderboard.surroundings import relocated
 from thiefbench.suite.execution import identity
 from thiefbench.suite.results import Point, Record, Score, Store, identify, table_rows
 from thiefbench.suite.scenario import CellSpec
@@ -91,8 +91,10 @@ def check_record(told: Told, source_sha256: str) -> None:
         raise UntrueError("its record names another topology than its swarm's")
     if identify({"cell": said, **record.identity}) != record.cell_id:
         raise UntrueError("its id is not the hash of its record's identity")
-    named = record.model_copy(update={"cell": record.cell | {"defense": spec.defense}})
-    expected = trimmed(named, told.part, told.own, told.scores.record_sha256)
+    try:
+        expected = trimmed(record, told.part, told.own, told.scores.record_sha256)
+    except (ValidationError, KeyError) as error:
+        raise UntrueError("its record in the archive holds a number or a name that no entry takes") from error
     for name in type(expected).model_fields:
         if (one := getattr(told.scores, name)) != (other := getattr(expected, name)):
             raise UntrueError(f"the entry's {name} is not what the record in the archive says: {_apart(one, other)}")
@@ -117,7 +119,7 @@ def check_completions(told: Told, table: pa.Table, policy: Policy | None = None)
     planned = {number: _planned(spec, number) for number in range(spec.rounds + 1)}
     most = train + sum(planned.values()) * (1 + MOST_DRAWN)
     if not train < len(table) <= most:
-        raise UntrueError(f"it has {len(table):,} completions, and such a cell has {train:,} of training, {most:,} in all at most")  # fmt: skip
+        raise UntrueError(f"it has {len(table):,} completions, and such a cell has {train:,} to {most:,}")
     blocks = _blocks(table, spec, planned)
     _check_scores(told.record, table)
     task, attack = registry.make("task", spec.task), registry.make("attack", spec.attack)
@@ -142,9 +144,7 @@ def check_completions(told: Told, table: pa.Table, policy: Policy | None = None)
 
 def _check_cell(said: Mapping[str, Any], spec: CellSpec) -> None:
     for name, expected in spec.as_dict().items():
-        found = said.get(name)
-        same = _bare(found) == _bare(expected) if name == "defense" else found == expected
-        if not same:
+        if (found := said.get(name)) != expected:
             raise UntrueError(f"its record's {name} is not the suite's: {_apart(found, expected)}")
     if strange := sorted(said.keys() - spec.as_dict().keys()):
         raise UntrueError(f"its record has the parameter {strange[0]}, which a cell of this version has not")
@@ -183,7 +183,8 @@ def _policy(model: str) -> Policy:
 
 def _check_scores(record: Record, table: pa.Table) -> None:
     curves = {name: points for name, points in record.curves.items() if name != "grad_norm"}
-    for name, found, expected in (("scores", record.scores, cell_scores(table)), ("curves", curves, cell_curves(table))):
+    due = (("scores", record.scores, cell_scores(table)), ("curves", curves, cell_curves(table)))
+    for name, found, expected in due:
         if found.keys() != expected.keys():
             odd = sorted(found.keys() ^ expected.keys())[0]
             raise UntrueError(f"its record has other {name} than its completions give: {odd}")
@@ -254,14 +255,6 @@ def _equal(name: str, one: Any, other: Any, told: Row) -> bool:
     if name == "refused" and not told.ids:  # what was wrong with an offer is gone with it
         return bool(one) == bool(other)
     return one is other or one == other  # a score may be NaN
-
-
-def _bare(spec: object) -> str:
-    """A defense's spec string without the folders of its files."""
-    try:
-        return relocated(str(spec), lambda file: file.replace("\\", "/").rpartition("/")[2])
-    except registry.SpecStringError:
-        return str(spec)
 
 
 def _differing(said: object, expected: Mapping[str, str]) -> str:

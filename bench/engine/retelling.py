@@ -71,7 +71,7 @@ class Retold(Swarm):
         except ValueError as error:
             raise RetellingError(str(error)) from error
 
-    def _items_of_round(self, number: int, owed: list[Duty]) -> list[Item]:
+    def _items_of_round(self, number: int, owed: Sequence[Duty]) -> list[Item]:
         if not self._guided or self.role == "control" or self.spec.topology == "horizontal":
             return super()._items_of_round(number, owed)
         known = {item.id: item for item in items_of(self.task, "train")}
