@@ -136,8 +136,8 @@ def verify(
     """Find out how far an entry can be trusted: read it, rescore it, run parts of it again."""
     from rich.markup import escape
 
-    from thiefbench.cli import DONE, FAILED, _stoppable, err, out
-    from thiefbench.leaderboard.entry import EntryError
+    from thiefbench.cli import DONE, FAILED, _device, _stoppable, err, out
+    from thiefbench.leaderboard.entry import EntryError, read_manifest
     from thiefbench.leaderboard.held_out import HeldOut, read_held_out
     from thiefbench.leaderboard.samples import samples
     from thiefbench.leaderboard.verification import write_verification
@@ -152,6 +152,8 @@ def verify(
 
     asked = Asked(archive, reruns, fresh, all_attacks, known, store, device, threads)
     try:
+        if asked.runs and archive is not None:
+            _device(device or read_manifest(entry).numerics.device)
         with _stoppable():
             found = ask(entry, asked, _print, _watched, samples)
     except EntryError as error:

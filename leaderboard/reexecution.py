@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from secrets import SystemRandom
 from statistics import fmean
 
+from thiefbench.engine.spec import SpecError
 from thiefbench.leaderboard.expectation import Cell, Found, Results, expected
 from thiefbench.leaderboard.held_out import Trial
 from thiefbench.leaderboard.isolation import DefenseError
@@ -128,7 +129,7 @@ def _expected_of(submitted: Results, cell: Cell, found: Found | None) -> tuple[f
 def _scored(laboratory: Laboratory, spec: CellSpec, what: str, name: str) -> Record:
     try:
         record = laboratory.run(spec, what)
-    except DefenseError as error:
+    except (DefenseError, SpecError) as error:  # the suite's swarms are sound: what does not fit is the defense
         raise DisagreesError(f"{name}: run again in isolation, {error}") from error
     if record.status == "error":
         raise DisagreesError(f"{name}: run again in isolation, it failed: {record.error[:400]}")

@@ -12,7 +12,7 @@ from thiefbench import provenance
 from thiefbench.defenses.base import Defense
 from thiefbench.leaderboard.isolation import Isolated
 from thiefbench.suite.execution import Progress, Registered, failed_record, identity, run_cell
-from thiefbench.suite.results import ROWS, Record, Store, identify
+from thiefbench.suite.results import ROWS, BrokenRecordError, Record, Store, identify
 from thiefbench.suite.runner import USER_ERRORS
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.tasks.sandbox import SandboxUnavailable
@@ -48,20 +48,22 @@ class Guest:
 
 
 def run(spec: CellSpec, store: Store, guest: Guest, progress: Progress) -> Record:
-    """The record of a cell, from the store where it is finished; an error that a cell raises is its record.
+    """The record of a cell, from the store where it is finished there; what the defense raises is an error's record.
 
     Raises:
         SandboxUnavailable, ModelError, TaskError, OSError: this machine lacks what the cell needs.
-        BrokenRecordError: the store is damaged.
         DefenseError: the defense cannot even be made.
     """
     what = identity(spec, guest)
     directory = store.cell(identify(what))
     with directory.lock():
-        record = directory.read()
-        if record is not None and record.status == "ok":
-            return record
         try:
+            record = directory.read()
+            if record is not None and record.status == "ok":
+                return record
+            return run_cell(spec, what, directory, progress, maker=guest)
+        except BrokenRecordError:
+            directory.set_aside()
             return run_cell(spec, what, directory, progress, maker=guest)
         except (*USER_ERRORS, SandboxUnavailable, OSError):
             raise  # this machine's, not the defense's

@@ -16,6 +16,7 @@ from secrets import SystemRandom
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from thiefbench import registry
@@ -39,6 +40,8 @@ _CLOSE = 1e-9
 """Relative difference of two numbers that are the same but for the order of a sum."""
 _CLOSE_ADVANTAGE = 1e-5
 """Advantages are float32."""
+_MAY_LACK = ("score", "token_weights", "outcome")
+"""Columns in which a completion may have no value."""
 _CHOSEN = SystemRandom()
 
 
@@ -120,6 +123,7 @@ def check_completions(told: Told, table: pa.Table, policy: Policy | None = None)
     most = train + sum(planned.values()) * (1 + MOST_DRAWN)
     if not train < len(table) <= most:
         raise UntrueError(f"it has {len(table):,} completions, and such a cell has {train:,} to {most:,}")
+    _check_nulls(table)
     blocks = _blocks(table, spec, planned)
     _check_scores(told.record, table)
     task, attack = registry.make("task", spec.task), registry.make("attack", spec.attack)
@@ -166,7 +170,7 @@ def _check_identity(said: Mapping[str, Any], spec: CellSpec, source_sha256: str 
                 "sources": f"the source of its {_differing(said.get('sources'), value)}",
             }  # fmt: skip
             raise UntrueError(f"it was run with another version of {words.get(name, name)} than this one has")
-    if strange := sorted(said.keys() - expected.keys() - {"judge"}):
+    if strange := sorted(said.keys() - (expected.keys() - {"cell"}) - {"judge"}):
         raise UntrueError(f"its identity names {strange[0]}, which this version does not know")
 
 
@@ -179,6 +183,14 @@ def _made_here(spec: CellSpec) -> dict[str, Any]:
 @cache
 def _policy(model: str) -> Policy:
     return Policy.load(resolve(model))
+
+
+def _check_nulls(table: pa.Table) -> None:
+    for name in table.column_names:
+        column = table[name]
+        inside = pc.list_flatten(column) if pa.types.is_list(column.type) else column
+        if (name not in _MAY_LACK and column.null_count) or (inside is not column and inside.null_count):
+            raise UntrueError(f"a completion has no {name}")
 
 
 def _check_scores(record: Record, table: pa.Table) -> None:

@@ -91,6 +91,16 @@ class Asked:
         return bool(self.reruns or self.fresh or self.held_out.seeds or self.held_out.attacks)
 
 
+@dataclass(frozen=True)
+class _Isolated(Subject):
+    """What is questioned, always in the sandbox."""
+
+    caps: Caps = CAPS
+
+    def make(self, hash_seed: int = 0) -> Isolated:
+        return Isolated(self.spec, self.caps, hash_seed)
+
+
 @dataclass
 class _Verifier:
     entry: Entry
@@ -102,6 +112,7 @@ class _Verifier:
     reasons: list[str] = field(default_factory=list)
     reruns: list[Rerun] = field(default_factory=list)
     held_out: int = 0
+    _warm: Defense | None = None  # while one isolated defense lives, others start at once
 
     def verdict(self) -> Verdict:
         """Do what is asked, as far as everything holds."""
@@ -205,14 +216,14 @@ class _Verifier:
 
         with self._question("the defense can be made in isolation"):
             spec = restage(entry, scratch / "archive" / "weights", scratch / "staged")
-            make(spec)
+            self._warm = make(spec)
         return Guest(entry.manifest.defense, spec, entry.manifest.source_sha256, make)
 
     def _interrogate(self, guest: Guest) -> None:
         """Ask of the isolated defense what `check` asks, where the answer is a flag."""
         if anchor_of(guest.spec):
             return
-        subject = Subject(guest.spec, self.samples())
+        subject = _Isolated(guest.spec, self.samples(), caps=self.asked.caps)
         for question, ask in QUESTIONS:
             if question in _ASKED:
                 with self._question(question) as said:
