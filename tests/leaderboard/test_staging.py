@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from contextlib import chdir
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from thiefbench.leaderboard.entry import Entry, EntryError, Packed
 from thiefbench.leaderboard.isolation import Isolated
 from thiefbench.leaderboard.staging import restage, stage
 from thiefbench.leaderboard.submitted_files import wrong_import, wrong_size
+from thiefbench.tasks import sandbox
 from thiefbench.tasks.sandbox import SandboxUnavailable
 
 PLAIN = """from thiefbench.defenses.base import ACCEPT, Defense
@@ -38,8 +40,8 @@ PACKAGE = {
     "__init__.py": "",
     "core.py": PLAIN.replace("self.told = told", "from .deep import helper\n        self.told = helper.told()"),
     "deep/__init__.py": "",
-    "deep/helper.py": "from .. import words\n\n\ndef told():\n    return words.read()\n",
-    "words.py": "from pathlib import Path as P\n\n\ndef read():\n    return P(__file__).with_name('words.txt').read_text()\n",
+    "deep/helper.py": "from .. import words\n\n\ndef told():\n    return words.READ()\n",
+    "words.py": "from pathlib import Path\n\nREAD = Path(__file__).with_name('words.txt').read_text\n",
     "words.txt": "hail",
     "notes.md": "private",
     "__pycache__/core.pyc": "",
@@ -63,11 +65,18 @@ def files_in(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def isolated(spec: str) -> Isolated:
+@pytest.fixture(params=sandbox.BACKENDS)
+def isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Isolated]:
+    """Start a defense in a back end that works here."""
+    monkeypatch.setenv(sandbox.VARIABLE, request.param)
     try:
-        return Isolated(spec)
+        sandbox.backend()
     except SandboxUnavailable as error:
         pytest.skip(str(error))
+    return Isolated
+
+
+Jail = Callable[[str], Isolated]
 
 
 def test_a_file_is_copied_and_nothing_beside_it(tmp_path: Path) -> None:
@@ -87,7 +96,7 @@ def test_equal_content_has_one_place(tmp_path: Path) -> None:
     assert stage(f"{one}/mine.py:Mine", tmp_path / "copies").folder not in staged
 
 
-def test_a_package_is_copied_whole_and_runs_isolated(tmp_path: Path) -> None:
+def test_a_package_is_copied_whole_and_runs_isolated(tmp_path: Path, isolated: Jail) -> None:
     put(tmp_path / "pack", PACKAGE)
     staged = stage(f"{tmp_path}/pack/core.py:Mine", tmp_path / "copies")
     assert staged.spec == "defense/pack/core.py:Mine"
@@ -134,7 +143,7 @@ def test_a_name_that_cannot_stand_in_an_entry_is_refused(tmp_path: Path) -> None
         stage(f"{tmp_path}/my file.py:Mine", tmp_path / "copies")
 
 
-def test_weights_that_are_named_come_along(tmp_path: Path) -> None:
+def test_weights_that_are_named_come_along(tmp_path: Path, isolated: Jail) -> None:
     put(tmp_path, {"mine.py": READS})
     net, other = weights(tmp_path), weights(tmp_path, b"other")
     staged = stage(f"{tmp_path}/mine.py:Mine(told={net.name!r})", tmp_path / "copies")
@@ -151,7 +160,7 @@ def entry_of(tmp_path: Path, net: Path) -> Entry:
     return Entry(made.folder, made.manifest.model_copy(update={"weights": (packed,)}), made.cells)
 
 
-def test_an_entry_with_weights_runs_again(tmp_path: Path) -> None:
+def test_an_entry_with_weights_runs_again(tmp_path: Path, isolated: Jail) -> None:
     brought = tmp_path / "brought"
     brought.mkdir()
     net = weights(brought)
