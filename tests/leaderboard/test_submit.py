@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.bench import tiny
+from thiefbench import registry
 from thiefbench.cli import app
 from thiefbench.leaderboard import rows, submit
 from thiefbench.leaderboard.archive import unpack
@@ -366,3 +368,13 @@ def test_machines_that_differ_are_all_named(shared: Path) -> None:
 
 def test_suites_that_rank_are_taken() -> None:
     assert [released(name).name for name in ("trial", "standard-v1")] == ["trial", "standard"]
+
+
+def test_every_built_in_defense_has_a_standing_entry() -> None:
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    loop = text.partition("for defense in ")[2].partition("; do")[0].replace("\\", " ")
+    specs = shlex.split(loop)
+    named = {registry.canonical("defense", spec).partition("(")[0] for spec in specs}
+    assert named == set(registry.names("defense")), "the loop in CONTRIBUTING.md names them all"
+    slugs = [credits_of(spec, submit.OWN, "").slug for spec in specs]
+    assert len(set(slugs)) == len(specs), "each has a folder of its own"
