@@ -159,6 +159,17 @@ def make(kind: Kind, spec: str) -> Any:
         raise SpecStringError(f"{kind} {spec}: {error}") from error
 
 
+def argument(kind: Kind, parsed: ParsedSpec, name: str) -> Any:
+    """The value of a parameter, given or by default; None without such a parameter, and where the plugin is gone."""
+    if name in parsed.arguments:
+        return parsed.arguments[name]
+    try:
+        parameter = inspect.signature(find(kind, parsed.target)).parameters.get(name)
+    except SpecStringError:
+        return None
+    return None if parameter is None or parameter.default is parameter.empty else parameter.default
+
+
 def canonical(kind: Kind, spec: str) -> str:
     """The spec string with sorted arguments and without those that equal the constructor's defaults.
 

@@ -167,6 +167,28 @@ def verify(
     raise typer.Exit(FAILED if found.verdict == "rejected" else DONE)
 
 
+@app.command()
+def build(
+    site: Annotated[Path, typer.Argument(help="Folder to write the site into.")],
+    entries: Annotated[Path, typer.Option(help="Folder of entries.")] = Path("leaderboard/entries"),
+    verified: Annotated[Path, typer.Option(help="Folder of verifications.")] = Path("leaderboard/verified"),
+) -> None:
+    """Write the board as a static site: a ranked table for each suite, a page for each entry, and the data as files."""
+    from rich.markup import escape
+
+    from thiefbench.cli import DONE, FAILED, err, out
+    from thiefbench.leaderboard.site.writing import write_site
+
+    made = write_site(site, entries, verified)
+    for suite in made.suites:
+        entered = sum(row.own for row in suite.rows)
+        out.print(f"{escape(suite.suite.title)}: {entered} entries with a row, {len(suite.apart)} without")
+    for _, reason in made.broken:
+        err.print(f"[bold red]not shown:[/bold red] {escape(reason)}")
+    out.print(f"site: {escape(str(site / 'index.html'))}")
+    raise typer.Exit(FAILED if made.broken else DONE)
+
+
 def _ask(subject: Subject) -> int:
     """Print what the check finds, a line for each rule; how many are broken."""
     from thiefbench.leaderboard.check import check as ask

@@ -378,7 +378,7 @@ def _parsed(kind: type[_Of], path: Path) -> _Of:
     except (ValidationError, RecursionError) as error:
         first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": "nested too deep"}
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise EntryError(f"{path}: {where}: {str(first['msg'])[:200]}") from error
+        raise EntryError(f"{path}: {where}: {str(first['msg']).removeprefix('Value error, ')[:200]}") from error
 
 
 def _present(folder: Path) -> dict[str, Path]:
