@@ -126,7 +126,9 @@ def _map(judged: Judged, headings: dict[str, str], measure: str, title: str, uni
 def _field(result: Result, measure: str, unit: Unit) -> dict[str, str] | None:
     value = result.scores.get(measure, NOTHING).value
     shown = None if value is None else show([bare(value)], unit)
-    return shown and {"text": shown.value, "style": shade(min(max(value or 0.0, 0.0), 1.0))}
+    if value is None or shown is None:
+        return None
+    return {"text": shown.value, "style": shade(min(max(value, 0.0), 1.0))}
 
 
 def _curves(judged: Judged, comparison: Comparison, name: str, number: int) -> dict[str, Any]:
