@@ -17,11 +17,16 @@ from urllib.parse import unquote, urlparse
 MACHINE = ("processor", "cores", "threads", "device_name")
 """What must be equal for the seconds of two cells to be compared."""
 
+DISTRIBUTIONS = (
+    "thiefbench", "torch", "transformers", "numpy", "scipy", "safetensors", "tokenizers", "datasets", "pyarrow",
+)  # fmt: skip
+"""Whose versions a record holds, beside Python's."""
+
 
 def provenance(device: str, threads: int) -> dict[str, Any]:
     """What a record says about its making; nothing in it is part of a cell's identity."""
     return {
-        **{name: _version(name) for name in ("thiefbench", "torch", "transformers", "numpy")},
+        **{name: _version(name) for name in DISTRIBUTIONS},
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processor": _processor(),

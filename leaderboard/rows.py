@@ -74,7 +74,8 @@ def wanted(suite: Suite, seeds: tuple[int, ...], numerics: Numerics, defense: st
     of_seeds = replace(suite, seeds=seeds, defenses=("none", *oracles, _ITS_PLACE))
     cells = of_seeds.cells(numerics.device, numerics.dtype, numerics.threads)
     needed = [cell for cell in cells if cell.role != "control" or anchor_of(cell.defense) != "oracle"]
-    return [replace(cell, defense=defense) if cell.defense == _ITS_PLACE else cell for cell in needed]
+    its_own = [replace(cell, defense=defense) if cell.defense == _ITS_PLACE else cell for cell in needed]
+    return list(dict.fromkeys(its_own))  # an anchor's own cells are shared ones
 
 
 @cache
