@@ -11,9 +11,9 @@ import hashlib
 import os
 import tarfile
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -56,9 +56,8 @@ def members(cells: Sequence[CellScores], weights: Sequence[Packed]) -> list[Memb
                 Member(f"cells/{cell.cell_id}/completions.parquet", cell.completions_sha256, COMPLETIONS_BYTES)
             )
     found += [Member(f"weights/{each.name}", each.sha256, WEIGHTS_BYTES) for each in sorted(weights, key=_name)]
-    for one, other in pairwise(found):
-        if one.name == other.name:
-            raise EntryError(f"the entry lists {one.name} twice; each cell and file stands in it once")
+    if twice := next((name for name, count in Counter(each.name for each in found).items() if count > 1), None):
+        raise EntryError(f"the entry lists {twice} twice; each cell and file stands in it once")
     return found
 
 
@@ -123,9 +122,7 @@ def unpack(archive: Path, entry: Entry, folder: Path) -> Store:
         raise EntryError(f"there is no archive {archive}; {entry.manifest.slug} names {said.name}")
     size = archive.stat().st_size
     if size != said.bytes:
-        raise EntryError(
-            f"{archive} has {size:,} bytes, and the entry says {said.bytes:,}; take the entry's own archive"
-        )
+        raise EntryError(f"{archive} is not the entry's archive: it has {size:,} bytes, and not {said.bytes:,}")
     if size > ARCHIVE_BYTES:
         raise EntryError(f"{archive} has {size:,} bytes, and at most {ARCHIVE_BYTES:,} are taken")
     if file_sha256(archive) != said.sha256:
@@ -138,7 +135,7 @@ def unpack(archive: Path, entry: Entry, folder: Path) -> Store:
             _take(file, member, folder / member.name, {before.name for before in wanted[:number]})
         rest = file.read(_PART)
         if rest[: len(_END)] != _END or rest.strip(b"\0") or file.read(1):
-            raise EntryError(f"{archive.name} holds {_told(rest)} behind its last member, {wanted[-1].name}")
+            raise EntryError(f"the archive holds {_told(rest)} behind its last member, {wanted[-1].name}")
     store = Store(folder)
     for cell in entry.cells:
         _check_record(store.cell(cell.cell_id), cell)

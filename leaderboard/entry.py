@@ -378,7 +378,7 @@ def _parsed(kind: type[_Of], path: Path) -> _Of:
     except (ValidationError, RecursionError) as error:
         first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": "nested too deep"}
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise EntryError(f"{path}: {where}: {str(first['msg'])[:200]}") from error
+        raise EntryError(f"{path}: {where}: {str(first['msg']).removeprefix('Value error, ')[:200]}") from error
 
 
 def _present(folder: Path) -> dict[str, Path]:
@@ -387,7 +387,7 @@ def _present(folder: Path) -> dict[str, Path]:
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise EntryError(f"{path} is no plain file")
-        if path.is_file() and "__pycache__" not in path.parts:
+        if path.is_file():  # what Python compiled counts too: it could run in place of the source that was read
             found[path.relative_to(folder).as_posix()] = path
         if len(found) > _FILES + 2:
             raise EntryError(f"{folder} holds more than {_FILES} files")

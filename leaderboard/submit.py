@@ -176,6 +176,12 @@ def prepare(
     staged = stage(spec, kept.root / "submissions")
     with chdir(staged.folder):
         defense = registry.canonical("defense", staged.spec)
+        try:
+            registry.make("defense", defense)
+        except registry.SpecStringError:
+            raise
+        except Exception:  # a fault of the defense's own, which the check tells
+            pass
     cells = rows.wanted(suite, suite.seeds, numerics, defense)
     return Submission(credits, suite, defense, staged, numerics, tuple(cells), kept, folder)
 
