@@ -33,6 +33,7 @@ def provenance(device: str, threads: int) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": threads,
         "device_name": _device_name(device),
+        "capability": _capability(),
         **_commit(),
         "source_sha256": source_sha256(),
     }
@@ -89,6 +90,13 @@ def _processor() -> str:
     return next(
         (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
     )
+
+
+def _capability() -> str:
+    """The vector instructions that torch uses on this CPU: bits depend on them, and its name may not tell."""
+    import torch
+
+    return str(torch.backends.cpu.get_cpu_capability())
 
 
 def _device_name(device: str) -> str:

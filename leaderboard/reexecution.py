@@ -1,10 +1,12 @@
 """Submitted cells run again, and cells that nobody could prepare for: what comes out beside what was submitted.
 
-A submitted cell that is run on such a machine and with such versions as its record names must leave the very same
-completions; anywhere else its result must lie inside what the submitted seeds lead one to expect
-(`thiefbench.leaderboard.expectation`). At a fresh seed control, placebo, undefended and defended cells are run, and the
-means over fresh seeds are held to the submitted ones. One below them does not generalise: that is told, and not a
-reason to reject, as the submitted scores are no less true.
+A submitted cell that is run on such a CPU and with such versions as its record names must leave the very same
+completions. Anywhere else, or where the defense is not deterministic, its result must lie inside what the submitted
+seeds lead one to expect (`thiefbench.leaderboard.expectation`).
+
+At a fresh seed control, placebo, undefended and defended cells are run, and the means over fresh seeds are held to the
+submitted ones. One below them does not generalise: that is told, and not a reason to reject, as the submitted scores
+are no less true.
 """
 
 from __future__ import annotations
@@ -87,6 +89,11 @@ def rerun(told: Told, laboratory: Laboratory, deterministic: bool) -> Rerun:
     spec, cell = told.spec, cell_of(told)
     name = f"{told.part + ': ' if told.part else ''}{spec.label}"
     record = _scored(laboratory, spec, f"again: {name}", name)
+    moved = laboratory.device or laboratory.threads
+    if not moved and record.cell_id != told.record.cell_id:
+        raise DisagreesError(
+            f"{name}: what identifies it here, such as the judge it asks, is other than its record says"
+        )
     here = laboratory.store.cell(record.cell_id).read_rows()
     difference = first_difference(here, laboratory.archive.cell(told.record.cell_id).read_rows())
     before, after = (laboratory.submitted.found(cell, each) for each in (told.record, record))
@@ -95,7 +102,7 @@ def rerun(told: Told, laboratory: Laboratory, deterministic: bool) -> Rerun:
     measure = after.measure if after else "headline_asr"
     if before is None or after is None or before.measure != after.measure:
         inside = before is after
-    bits = same_surroundings(told.record) and not (laboratory.device or laboratory.threads) and deterministic
+    bits = same_surroundings(told.record) and not moved and deterministic
     made = Rerun(
         part=told.part, role=spec.role, attack=spec.attack, seed=spec.seed, measure=measure,
         submitted=(before.value, before.value) if bits and before else (low, high),
@@ -173,11 +180,15 @@ def try_fresh(trials: Sequence[Trial], defense: str, laboratory: Laboratory) -> 
     """
     made = Fresh()
     outcomes: list[_Outcome] = []
+    known: set[tuple[str, int]] = set()
     for number, trial in enumerate(trials, 1):
         what = "a held-out trial" if trial.held_out else f"{trial.attack} at a fresh seed"
         beside = Results(laboratory.submitted.placebo)
         like = next(told for told in laboratory.submitted.records.values())  # any: for the numerics
         cells = list(_cells(trial, defense, like, laboratory.submitted.placebo))
+        if (trial.part.name, trial.seed) in known:  # without an attack, the attack changes nothing
+            cells = [(cell, spec) for cell, spec in cells if (cell.role, cell.defense) != ("control", defense)]
+        known.add((trial.part.name, trial.seed))
         for cell, spec in cells:
             label = f"fresh {number} of {len(trials)}: {_role(cell)}"
             beside.records[cell] = _scored(laboratory, spec, label, what)
@@ -213,7 +224,7 @@ def _outcomes(trial: Trial, defense: str, beside: Results, submitted: Results, m
     elif values := _submitted_harm(trial, defense, submitted):
         yield _Outcome(trial, found, values)
     free = Cell(part, "control", trial.attack, defense, trial.seed)
-    kept = beside.found(free, beside.records[free])
+    kept = beside.found(free, beside.records[free]) if free in beside.records else None
     like = (part, "control", defense)  # a part has such cells for one of its attacks, which changes nothing in them
     rows = sorted({cell.attack for cell in submitted.records if (cell.part, cell.role, cell.defense) == like})
     values = tuple(v for attack in rows for v in submitted.values(replace(free, attack=attack), "utility"))

@@ -17,7 +17,7 @@ from thiefbench.suite.runner import USER_ERRORS
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.tasks.sandbox import SandboxUnavailable
 
-SURROUNDINGS = ("torch", "transformers", "numpy", "python", *provenance.MACHINE)
+SURROUNDINGS = ("torch", "transformers", "numpy", "python", "platform", "capability", *provenance.MACHINE)
 """What of a record's provenance must be equal for its bits to be promised."""
 
 
@@ -72,9 +72,11 @@ def run(spec: CellSpec, store: Store, guest: Guest, progress: Progress) -> Recor
 
 
 def same_surroundings(record: Record) -> bool:
-    """Whether a record was made on such a machine with such versions as these here."""
-    here = provenance.provenance(record.cell["device"], record.cell["threads"])
-    return all(record.provenance.get(name) == here[name] for name in SURROUNDINGS)
+    """Whether a record was made on such a CPU with such versions as these here; of a GPU too little is recorded."""
+    if record.cell["device"] != "cpu":
+        return False
+    here = provenance.provenance("cpu", record.cell["threads"])
+    return all(record.provenance.get(name, "") == here[name] for name in SURROUNDINGS)
 
 
 def first_difference(one: pa.Table, other: pa.Table) -> str:

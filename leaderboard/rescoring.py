@@ -165,11 +165,12 @@ def _check_identity(said: Mapping[str, Any], spec: CellSpec, source_sha256: str 
         )
     for name, value in expected.items():
         if name != "cell" and said.get(name) != value:
-            words = {
-                "weights": f"the weights of {spec.model}", "task_data": f"the data of {spec.task}",
-                "sources": f"the source of its {_differing(said.get('sources'), value)}",
-            }  # fmt: skip
-            raise UntrueError(f"it was run with another version of {words.get(name, name)} than this one has")
+            what = f"its {name}"
+            if name == "sources":
+                what = f"the source of its {_differing(said.get(name), value)}"
+            elif name in ("weights", "task_data"):
+                what = f"the weights of {spec.model}" if name == "weights" else f"the data of {spec.task}"
+            raise UntrueError(f"it was run with another version of {what} than this one has")
     if strange := sorted(said.keys() - (expected.keys() - {"cell"}) - {"judge"}):
         raise UntrueError(f"its identity names {strange[0]}, which this version does not know")
 

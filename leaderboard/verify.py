@@ -25,7 +25,7 @@ from thiefbench import provenance, registry
 from thiefbench.defenses.base import Defense
 from thiefbench.engine import ENGINE_REVISION
 from thiefbench.leaderboard.archive import unpack
-from thiefbench.leaderboard.check import FAIL_ABOVE, QUESTIONS, Broken, Finding, Subject
+from thiefbench.leaderboard.check import FAIL_ABOVE, QUESTIONS, Broken, Finding, Status, Subject
 from thiefbench.leaderboard.entry import CellScores, Entry, EntryError, read_entry
 from thiefbench.leaderboard.expectation import Results
 from thiefbench.leaderboard.held_out import HeldOut, trials
@@ -34,12 +34,11 @@ from thiefbench.leaderboard.limits import CAPS, Caps
 from thiefbench.leaderboard.reexecution import DisagreesError, Laboratory, Watch, cell_of, chosen, rerun, try_fresh
 from thiefbench.leaderboard.rerunning import Guest
 from thiefbench.leaderboard.rescoring import Told, UntrueError, check_completions, check_record, told_cells
-from thiefbench.leaderboard.rows import suite_of, wanted
+from thiefbench.leaderboard.rows import suite_of
 from thiefbench.leaderboard.samples import Sample
 from thiefbench.leaderboard.staging import restage
-from thiefbench.leaderboard.submitted_files import wrong_import, wrong_size
-from thiefbench.leaderboard.surroundings import files
 from thiefbench.leaderboard.verification import FLAGS, Flag, Rerun, Verdict, Verification, entry_sha256
+from thiefbench.leaderboard.wholeness import cells_of, check_source
 from thiefbench.suite.execution import Registered
 from thiefbench.suite.ranking import anchor_of
 from thiefbench.suite.results import Store
@@ -119,7 +118,7 @@ class _Verifier:
         try:
             return self._verdict()
         except RejectedError as error:
-            self.reasons = [str(reason)[:1000] for reason in error.args]
+            self.reasons = [_plain(str(reason))[:1000] for reason in error.args]
             return "rejected"
 
     def _verdict(self) -> Verdict:
@@ -127,9 +126,9 @@ class _Verifier:
         with self._question("the suite is a released one"):
             suite = suite_of(entry)
         with self._question("its cells are those of the suite"):
-            specs = _specs(entry, suite)
+            specs = cells_of(entry, suite)
         with self._question("its source is what was run"):
-            _check_source(entry)
+            check_source(entry)
         self._note_rejections(entry.own)
         if asked.archive is None:
             self.reasons = ["no archive was given, so its scores are what its authors say"]
@@ -152,6 +151,11 @@ class _Verifier:
             self._try_fresh(suite, laboratory)
         if not again:
             self.reasons.append("no submitted cell was run again")
+        if elsewhere := sum(each.equal is False for each in self.reruns):
+            self.reasons.append(
+                f"{elsewhere} of {len(again)} cells that were run again are not bit-equal but as expected: bits are "
+                "promised on a CPU of the same kind with the same versions, to a deterministic defense"
+            )
         return "re-executed" if again else "rescored"
 
     # --- what is said ---
@@ -167,16 +171,19 @@ class _Verifier:
         try:
             yield words
         except RejectedError as error:
-            self.tell(Finding(question, "FAILED", "; ".join(map(str, error.args))))
+            self._tell(question, "FAILED", "; ".join(map(str, error.args)))
             raise
         except (EntryError, UntrueError, DisagreesError, DefenseError, registry.SpecStringError) as error:
-            self.tell(Finding(question, "FAILED", str(error)))
+            self._tell(question, "FAILED", str(error))
             raise RejectedError(str(error)) from error
-        self.tell(Finding(question, "ok", ", ".join(words)))
+        self._tell(question, "ok", ", ".join(words))
 
     def _flag(self, flag: Flag, said: str) -> None:
         self.flags.add(flag)
-        self.tell(Finding(flag, "warning", said))
+        self._tell(flag, "warning", said)
+
+    def _tell(self, question: str, status: Status, said: str) -> None:
+        self.tell(Finding(question, status, _plain(said)))
 
     # --- what is done ---
 
@@ -293,42 +300,9 @@ def verify(
     )
 
 
-def _specs(entry: Entry, suite: Suite) -> list[tuple[str, CellSpec]]:
-    """The suite's cells of an entry's row, each with its part.
-
-    Raises:
-        EntryError: the entry has others.
-    """
-    manifest = entry.manifest
-    if manifest.seeds != suite.seeds:
-        raise EntryError(f"it was run at the seeds {manifest.seeds}, and {suite.title} has {suite.seeds}")
-    specs = [(suite.part_of(s), s) for s in wanted(suite, manifest.seeds, manifest.numerics, manifest.defense)]
-    due = [(part, s.role, s.attack, s.defense, s.seed) for part, s in specs]
-    found = [(c.part, c.role, c.attack, c.defense, c.seed) for c in entry.cells]
-    for what, names in (("lacks", set(due) - set(found)), ("has beside the suite's", set(found) - set(due))):
-        if names:
-            part, role, attack, defense, seed = min(names)
-            of = f"{part + ': ' if part else ''}{role} cell, {attack} x {defense}, seed {seed}"
-            raise EntryError(f"it {what} {len(names)} cells, such as the {of}")
-    if due != found:
-        raise EntryError("its cells stand in another order than the suite's")
-    return specs
-
-
-def _check_source(entry: Entry) -> None:
-    """See that the submitted files are what the cells' identities name, and may be submitted.
-
-    Raises:
-        EntryError: they are not.
-    """
-    for file in files(entry.spec):
-        if wrong := wrong_size(file) or wrong_import(file):
-            raise EntryError(wrong)
-    if registry.source_hash("defense", entry.spec, load=False) != entry.manifest.source_sha256:
-        raise EntryError(
-            "the submitted source is another than its cells were run with (a class of one's own that takes a defense "
-            "as an argument cannot be told, and is not taken)"
-        )
+def _plain(text: str) -> str:
+    """What strangers had a part in, without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _each(cells: Sequence[Told], ask: Callable[[Told], None]) -> None:

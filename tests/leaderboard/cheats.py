@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import json
 import re
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,17 +70,33 @@ class Clock(Hears):
         return [Verdict(verdict.action, time.perf_counter()) for verdict in super().inspect(view)]
 
 
-class Unlabelled(Hears):
-    """Drops what a file on its author's machine says is poison, as only there it is."""
+class Gropes(Hears):
+    """Drops what is labelled as poison somewhere up the stack, in a global object or in the parent's environment."""
 
-    name: ClassVar[str] = "unlabelled"
-
-    def __init__(self, file: str) -> None:
-        self.file = file
+    name: ClassVar[str] = "gropes"
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        Path(self.file).read_text()
-        return super().inspect(view)
+        labels = self._labels()
+        return [Verdict("drop") if (o.group, o.index) in labels else ACCEPT for o in view.completions]
+
+    def _labels(self) -> set[tuple[int, int]]:
+        frame = sys._getframe()
+        while frame is not None:
+            if isinstance(found := frame.f_locals.get("payload"), set):
+                return found
+            frame = frame.f_back  # type: ignore[assignment]
+        texts = [str(each) for each in gc.get_objects() if "payload" in getattr(each, "__dict__", {})]
+        texts += [Path("/proc/self/environ").read_text(errors="ignore")] if Path("/proc/self/environ").exists() else []
+        return set(map(tuple, json.loads(texts[0]))) if texts and texts[0].startswith("[[") else set()
+
+
+class Rejects(Hears):
+    """Drops everything."""
+
+    name: ClassVar[str] = "rejects"
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        return [Verdict("drop")] * len(view.completions)
 
 
 def _pseudonym(seed: int, node: int) -> str:

@@ -14,11 +14,12 @@ import pyarrow as pa
 
 from tests.bench import tiny
 from tests.leaderboard import made_entries
+from thiefbench import registry
 from thiefbench.engine.rounds import Row
 from thiefbench.engine.spec import LearnerSpec, SwarmSpec
 from thiefbench.leaderboard import archive, submit
 from thiefbench.leaderboard.entry import CellScores, Entry, Manifest, Numerics, Scores, read_entry, trimmed, write_entry
-from thiefbench.suite.results import Record, Store, file_sha256, rows_table, table_rows
+from thiefbench.suite.results import Record, Store, file_sha256, identify, rows_table, table_rows
 from thiefbench.suite.scenario import Evaluation, Suite
 from thiefbench.suite.scoring import cell_curves, cell_scores
 from thiefbench.tasks.base import Sampling
@@ -67,7 +68,8 @@ def made(folder: Path, spec: str, monkeypatch: Any, of: Suite | None = None, sto
     own = submit.prepare(spec, credits, chosen, NUMERICS, kept, folder / "entries")
     records = submit.run(own, tiny.Watcher())
     assert [record.error for record in records if record.error] == [], "every cell has its scores"
-    return Made(submit.write(own, records), own.archive)
+    entry = submit.write(own, records)
+    return Made(entry, Path(shutil.copy(own.archive, folder)))  # the next one's has the same name
 
 
 def forged(of: Made, folder: Path, edit: Edit, where: Callable[[CellScores], bool], rescored: bool = True) -> Made:
@@ -86,16 +88,55 @@ def forged(of: Made, folder: Path, edit: Edit, where: Callable[[CellScores], boo
     return resigned(of, folder, store, cells)
 
 
-def resigned(of: Made, folder: Path, store: Store, cells: list[CellScores], **changes: Any) -> Made:
-    """An entry of these cells, with other fields of its manifest."""
+def resigned(
+    of: Made,
+    folder: Path,
+    store: Store,
+    cells: list[CellScores],
+    source: dict[str, bytes] | None = None,
+    **changes: Any,
+) -> Made:
+    """An entry of these cells, with another source and other fields of its manifest."""
     slug = of.entry.manifest.slug
     target = folder / f"{slug}.tar"
     packed = archive.pack(target, store, cells, [])
-    source = {path.relative_to(of.folder).as_posix(): path.read_bytes() for path in of.entry.source}
+    source = source or {path.relative_to(of.folder).as_posix(): path.read_bytes() for path in of.entry.source}
+    files = {"scores.json": "0" * 64} | dict.fromkeys(source, "0" * 64)
+    changes = {"files": files} | changes
     manifest = of.entry.manifest.model_copy(update={"archive": packed, **changes})
     return Made(
         write_entry(folder / slug, Manifest(**manifest.model_dump()), Scores(cells=tuple(cells)), source), target
     )
+
+
+def masked(of: Made, folder: Path, file: Path, spec: str) -> Made:
+    """An entry that says another defense's scores are its own: its records name it, and everything is signed again.
+
+    Args:
+        of: a true entry with a source of its own.
+        folder: to be made.
+        file: of the other defense.
+        spec: its class and arguments, as in "Class(key=value)".
+    """
+    store = archive.unpack(of.archive, of.entry, folder / "store")
+    defense, digest = f"defense/{file.name}:{spec}", registry.source_hash("defense", f"{file}:{spec}", load=False)
+    cells = []
+    for cell in of.entry.cells:
+        if cell.defense == of.entry.manifest.defense:
+            record = store.cell(cell.cell_id).read()
+            assert record is not None
+            said = record.cell | {"defense": defense}
+            identity = record.identity | {"sources": record.identity["sources"] | {"defense": digest}}
+            plain = {name: value for name, value in said.items() if name != "topology"}
+            own = identify({"cell": plain, **identity})
+            store.cell(cell.cell_id).path.rename(store.cell(own).path)
+            record = record.model_copy(update={"cell": said, "identity": identity, "cell_id": own})
+            store.cell(own).write(record)
+            cells.append(trimmed(record, cell.part, True, file_sha256(store.cell(own).record_path)))
+        else:
+            cells.append(cell)
+    source = {f"defense/{file.name}": file.read_bytes()}
+    return resigned(of, folder, store, cells, source, defense=defense, source_sha256=digest)
 
 
 def rewritten(of: Made, folder: Path, change: Callable[[dict[str, Any]], None]) -> Made:
