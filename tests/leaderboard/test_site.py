@@ -9,6 +9,7 @@ import html
 import io
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from tests.bench.handmade import Numbers
 from tests.leaderboard.made_entries import entry, prevents, shared, verified
 from thiefbench.cli import app
 from thiefbench.leaderboard.entry import EntryError
-from thiefbench.leaderboard.site import rendering
+from thiefbench.leaderboard.site import rendering, writing
 from thiefbench.leaderboard.site.board import NAIVE, Board, BoardRow, board
 from thiefbench.leaderboard.site.index_page import rank_of
 from thiefbench.leaderboard.site.judging import naive_forms, titles
@@ -161,6 +162,13 @@ class TestTrust:
         assert [judged.label for judged, _ in found.suites[0].apart] == ["forged"]
         assert ranks(found)["good"] == "1" and "forged" not in ranks(found)
 
+    def test_a_suite_whose_entries_are_all_rejected(self, made: tuple[Path, Path], tmp_path: Path) -> None:
+        entries, seen = made
+        verified(seen, entry(entries, "forged"), "rejected")
+        write_site(tmp_path / "site", entries, seen)
+        text = (tmp_path / "site/index.html").read_text()
+        assert "No defense whose numbers were checked is ranked." in text and "gives no reason" in text
+
     def test_nothing_of_a_submission_is_loaded(
         self, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -224,6 +232,25 @@ class TestBroken:
         (seen / "odd.json").write_text("{")
         found = board(entries, seen)
         assert [folder for folder, _ in found.broken] == ["odd"] and "good" in ranks(found)
+
+    def test_numbers_that_no_table_can_hold_break_their_entry_alone(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        entry(entries, "good")
+        entry(entries, "odd", prevents(seconds=(("sample", 1e9),)), others=still)
+        found = board(entries, seen)
+        assert [folder for folder, _ in found.broken] == ["odd"] and "good" in ranks(found)
+
+    def test_a_page_that_cannot_be_made_breaks_its_entry_alone(
+        self, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entries, seen = made
+        entry(entries, "good")
+        entry(entries, "odd")
+        drawn = writing.shown_entry
+        monkeypatch.setattr(writing, "shown_entry", lambda judged: drawn(judged) if judged.label == "good" else 1 / 0)
+        found = write_site(tmp_path / "site", entries, seen)
+        assert found.broken == (("odd", "odd cannot be shown: ZeroDivisionError: division by zero"),)
+        assert "odd" not in ranks(found) and not (tmp_path / "site/entries/odd.html").exists()
 
     def test_no_folder_of_entries(self, tmp_path: Path) -> None:
         with pytest.raises(EntryError, match="--entries DIR"):
@@ -370,6 +397,11 @@ class TestCommand:
         assert (tmp_path / "site/entries/mine.html").is_file() and "odd" in (tmp_path / "site/index.html").read_text()
         missing = RUNNER.invoke(app, [*words[:3], "--entries", str(tmp_path / "none")])
         assert isinstance(missing.exception, EntryError), "which the command line tells in one sentence"
+
+
+def still(cell: CellSpec) -> Numbers:
+    """Shared cells that took next to no time."""
+    return replace(shared(cell), seconds=(("sample", 1e-320),))
 
 
 def digest(path: Path) -> str:
