@@ -331,7 +331,7 @@ def _is_users(error: Exception) -> bool:
     """Whether the error's message is a sentence for the user. Looked up late: the classes' modules are heavy."""
     wanted = {
         "SpecStringError", "ModelError", "SpecError", "TaskError", "SuiteError", "ReportError", "MatrixError",
-        "SandboxUnavailable", "WorkerError",
+        "SandboxUnavailable", "WorkerError", "EntryError",
     }  # fmt: skip
     return any(kind.__name__ in wanted and kind.__module__.startswith("thiefbench.") for kind in type(error).__mro__)
 

@@ -17,17 +17,23 @@ from urllib.parse import unquote, urlparse
 MACHINE = ("processor", "cores", "threads", "device_name")
 """What must be equal for the seconds of two cells to be compared."""
 
+DISTRIBUTIONS = (
+    "thiefbench", "torch", "transformers", "numpy", "scipy", "safetensors", "tokenizers", "datasets", "pyarrow",
+)  # fmt: skip
+"""Whose versions a record holds, beside Python's."""
+
 
 def provenance(device: str, threads: int) -> dict[str, Any]:
     """What a record says about its making; nothing in it is part of a cell's identity."""
     return {
-        **{name: _version(name) for name in ("thiefbench", "torch", "transformers", "numpy")},
+        **{name: _version(name) for name in DISTRIBUTIONS},
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": threads,
         "device_name": _device_name(device),
+        "capability": _capability(),
         **_commit(),
         "source_sha256": source_sha256(),
     }
@@ -84,6 +90,13 @@ def _processor() -> str:
     return next(
         (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
     )
+
+
+def _capability() -> str:
+    """The vector instructions that torch uses on this CPU: bits depend on them, and its name may not tell."""
+    import torch
+
+    return str(torch.backends.cpu.get_cpu_capability())
 
 
 def _device_name(device: str) -> str:

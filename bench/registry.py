@@ -14,6 +14,7 @@ import importlib.util
 import inspect
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -24,7 +25,7 @@ from typing import Any, Literal, get_args, get_type_hints
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
 from thiefbench.defenses.composed import Composed
-from thiefbench.sources import sources
+from thiefbench.sources import OF_USER, source_files, sources
 
 Kind = Literal["attack", "defense", "task", "suite"]
 # Classes whose parameters are spec strings themselves, with an example of one.
@@ -158,6 +159,17 @@ def make(kind: Kind, spec: str) -> Any:
         raise SpecStringError(f"{kind} {spec}: {error}") from error
 
 
+def argument(kind: Kind, parsed: ParsedSpec, name: str) -> Any:
+    """The value of a parameter, given or by default; None without such a parameter, and where the plugin is gone."""
+    if name in parsed.arguments:
+        return parsed.arguments[name]
+    try:
+        parameter = inspect.signature(find(kind, parsed.target)).parameters.get(name)
+    except SpecStringError:
+        return None
+    return None if parameter is None or parameter.default is parameter.empty else parameter.default
+
+
 def canonical(kind: Kind, spec: str) -> str:
     """The spec string with sorted arguments and without those that equal the constructor's defaults.
 
@@ -174,24 +186,31 @@ def canonical(kind: Kind, spec: str) -> str:
     return str(ParsedSpec(parsed.target, kept))
 
 
-def source_hash(kind: Kind, spec: str) -> str:
+def source_hash(kind: Kind, spec: str, load: bool = True) -> str:
     """SHA-256 over what defines the named class.
 
     A user's file counts whole. A packaged class counts with the modules of its own package that it imports, and with
     the data files beside it, so that a change in an unrelated plugin leaves its results valid. What defines the attacks
     or defenses it is built around or composed of counts too.
+
+    Without `load` users' files are read and not loaded; what their own classes are built around is then not known and
+    does not count.
     """
     digest = hashlib.sha256()
     if len(several := parts(kind, spec)) > 1:
         _digest_sources(digest, Composed)
         for part in several:
-            digest.update(f"\0+{source_hash(kind, part)}".encode())
+            digest.update(f"\0+{source_hash(kind, part, load)}".encode())
         return digest.hexdigest()
     parsed = parse(kind, spec)
+    file, colon, _ = parsed.target.rpartition(":")
+    if colon and not load:
+        _digest_files(digest, source_files(Path(file).expanduser().resolve()))
+        return digest.hexdigest()
     defined = find(kind, parsed.target)
     _digest_sources(digest, defined)
     for name, within in sorted(_inner(kind, parsed, defined).items()):
-        digest.update(f"\0{name}={source_hash(*within)}".encode())
+        digest.update(f"\0{name}={source_hash(*within, load)}".encode())
     return digest.hexdigest()
 
 
@@ -280,7 +299,11 @@ def _inner(kind: Kind, parsed: ParsedSpec, made: Any) -> dict[str, tuple[Kind, s
 
 
 def _digest_sources(digest: hashlib._Hash, defined: Any) -> None:
-    for path in sorted(sources(sys.modules[defined.__module__])):
+    _digest_files(digest, sorted(sources(sys.modules[defined.__module__])))
+
+
+def _digest_files(digest: hashlib._Hash, files: Iterable[Path]) -> None:
+    for path in files:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
 
 
@@ -305,12 +328,31 @@ def _from_file(kind: Kind, target: str) -> Any:
 
 @cache
 def _module_of(path: Path) -> ModuleType:
+    """A user's file as a module; where an ``__init__.py`` lies beside it, as one of that package."""
+    init = path.with_name("__init__.py")
+    if not init.is_file():
+        return _loaded(path, _alias(path, path.stem))
+    package = _alias(init, path.parent.name)
+    if package not in sys.modules:
+        _loaded(init, package)
+    if path == init:
+        return sys.modules[package]
+    name = f"{package}.{path.stem.replace('.', '_')}"  # the package may have imported it already
+    return sys.modules[name] if name in sys.modules else _loaded(path, name)
+
+
+def _alias(path: Path, name: str) -> str:
     marked = hashlib.sha256(str(path).encode()).hexdigest()[:8]  # two files may share a name
-    located = importlib.util.spec_from_file_location(f"thiefbench_user_{marked}_{path.stem}", path)
+    return f"{OF_USER}{marked}_{name.replace('.', '_')}"
+
+
+def _loaded(path: Path, name: str) -> ModuleType:
+    folder = [str(path.parent)] if path.name == "__init__.py" else None
+    located = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folder)
     assert located is not None
     assert located.loader is not None
     module = importlib.util.module_from_spec(located)
-    sys.modules[module.__name__] = module  # dataclasses and pickling look their module up there
+    sys.modules[name] = module  # dataclasses and pickling look their module up there
     try:
         located.loader.exec_module(module)
     except (Exception, SystemExit) as error:

@@ -1,12 +1,29 @@
-"""Which files define a class: its module, what that imports of its own package, and the data beside it."""
+"""Which files define a class: its module, what that imports of its own package, and the data beside it.
+
+A user's file that has an ``__init__.py`` beside it is a module of that folder, which counts whole.
+"""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
+import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+
+OF_USER = "thiefbench_user_"
+"""How the names of modules begin that are loaded from users' files."""
+_DATA = {".txt", ".json", ".yaml"}
+
+
+def source_files(file: Path) -> list[Path]:
+    """A user's file, or all Python and data files of the package whose module it is, sorted."""
+    if not file.with_name("__init__.py").is_file():
+        return [file]
+    return sorted(
+        p for p in file.parent.rglob("*") if p.suffix in {".py", *_DATA} and p.is_file() and _is_shown(p, file)
+    )
 
 
 def sources(module: ModuleType) -> set[Path]:
@@ -14,6 +31,8 @@ def sources(module: ModuleType) -> set[Path]:
     package = module.__package__ or ""
     if not package:
         return {Path(str(module.__file__))}
+    if package.startswith(OF_USER):
+        return set(source_files(Path(str(sys.modules[package.partition(".")[0]].__file__))))
     # Of this package only the module's own room counts: the contracts below it are covered by the engine's revision.
     root = package if package.startswith("thiefbench.") else package.partition(".")[0]
     found: set[Path] = set()
@@ -31,7 +50,12 @@ def sources(module: ModuleType) -> set[Path]:
         own = name if located.submodule_search_locations is not None else name.rpartition(".")[0]
         waiting += _imported(Path(located.origin), own)
     folder = Path(str(module.__file__)).parent
-    return found | {path for path in folder.iterdir() if path.suffix in {".txt", ".json", ".yaml"}}
+    return found | {path for path in folder.iterdir() if path.suffix in _DATA}
+
+
+def _is_shown(path: Path, beside: Path) -> bool:
+    inside = path.relative_to(beside.parent).parts
+    return "__pycache__" not in inside and not any(part.startswith(".") for part in inside)
 
 
 def _located(name: str) -> ModuleSpec | None:

@@ -271,11 +271,13 @@ def _say(stream: Stream, said: dict[str, Any]) -> None:
 
 
 def _told(error: BaseException) -> str:
+    from thiefbench.sources import OF_USER
+
     place = ""
     trace = error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        if trace.tb_frame.f_globals.get("__name__", "").startswith("thiefbench_user_"):
+        if trace.tb_frame.f_globals.get("__name__", "").startswith(OF_USER):
             place = f" ({Path(file).name}, line {trace.tb_lineno})"
         trace = trace.tb_next
     return f"{type(error).__name__}: {error}"[:MAX_ERROR] + place

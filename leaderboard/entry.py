@@ -18,23 +18,29 @@ from datetime import date
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from thiefbench import registry
 from thiefbench.engine.spec import Role
+from thiefbench.leaderboard.limits import FILE_BYTES, WEIGHTS_NAME
+from thiefbench.leaderboard.surroundings import relocated
 from thiefbench.suite.results import Point, Record, Score, write_atomically
 from thiefbench.suite.scoring import HEADLINE_EVALUATIONS
 
 ENTRY_SCHEMA: Final = 1
 ENTRY_BYTES = 200_000
-"""Of all files of an entry together."""
+"""Of an entry's two JSON files together; its source has at most `limits.FILE_BYTES`."""
 MANIFEST, SCORES, SOURCE = "entry.json", "scores.json", "defense"
 DIGITS = 6
 """Significant digits of the numbers in an entry; the archive has them in full."""
 CURVES = ("eval_asr", "eval_reward", "eval_length")
 """Those that an entry keeps of the defense's own cells; of shared ones it keeps what harm is made of."""
+PATH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,7}")
+"""What a path in an entry looks like."""
+SHARED_SCORES = ("asr", "clean_reward", "start_reward")
+"""What an entry keeps of shared cells' scores: what its row is measured against."""
 
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?")
-_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,7}")
 _FILES = 200
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -128,7 +134,7 @@ class Manifest(_Plain):
     @classmethod
     def _paths(cls, files: dict[str, str]) -> dict[str, str]:
         for name in files:
-            if not _PATH.fullmatch(name) or (name != SCORES and PurePosixPath(name).parts[0] != SOURCE):
+            if not PATH.fullmatch(name) or (name != SCORES and PurePosixPath(name).parts[0] != SOURCE):
                 raise ValueError(f"{name!r} is no path of {SCORES} or in {SOURCE}/")
         if SCORES not in files:
             raise ValueError(f"{SCORES} is not listed")
@@ -136,8 +142,27 @@ class Manifest(_Plain):
             raise ValueError(f"more than {_FILES} files")
         return files
 
+    @field_validator("weights")
+    @classmethod
+    def _weights(cls, weights: tuple[Packed, ...]) -> tuple[Packed, ...]:
+        for each in weights:
+            named = WEIGHTS_NAME.fullmatch(each.name)
+            if named is None or named.group(2) != each.sha256:
+                raise ValueError(
+                    f"{each.name!r} is not named NAME-SHA256.safetensors, with at most 23 letters of a name"
+                )
+        return weights
 
-Numbers = tuple[float | None, float | None, float | None, int]
+    @model_validator(mode="after")
+    def _archive(self) -> Manifest:
+        if self.archive.name != (expected := f"{self.slug}.tar"):
+            raise ValueError(f"the archive is called {expected}, not {self.archive.name!r}")
+        return self
+
+
+Number = Annotated[float, Field(ge=-1e9, le=1e9)]
+"""No measure of a cell comes near the limits, so no sum of them overflows."""
+Numbers = tuple[Number | None, Number | None, Number | None, Annotated[int, Field(ge=0)]]
 """Value, low, high and count of a score."""
 
 
@@ -148,9 +173,9 @@ class CellScores(_Plain):
         cell_id: names its folder in the archive.
         part, role, attack, defense, seed: which cell of the suite it is.
         status, error: as in its record.
-        scores: its record's, rounded.
+        scores: its record's, rounded; of a shared cell `SHARED_SCORES`.
         curves: round and value, rounded: `CURVES`, or of a shared cell the end of "eval_asr".
-        seconds: by phase, rounded.
+        seconds: by phase, rounded; of the shared cells only the undefended attacked ones, which own ones are timed by.
         record_sha256, completions_sha256: of its two files in the archive; a failed cell has no completions.
     """
 
@@ -160,11 +185,11 @@ class CellScores(_Plain):
     attack: Annotated[str, Field(min_length=1, max_length=2000)]
     defense: Annotated[str, Field(min_length=1, max_length=2000)]
     seed: int
-    status: Literal["ok", "error"]
+    status: Literal["ok", "error"] = "ok"
     error: Annotated[str, Field(max_length=300)] = ""
     scores: dict[str, Numbers] = {}
-    curves: dict[str, tuple[tuple[int, float | None], ...]] = {}
-    seconds: dict[str, float] = {}
+    curves: dict[str, tuple[tuple[Annotated[int, Field(ge=0, le=10**6)], Number | None], ...]] = {}
+    seconds: dict[str, Annotated[Number, Field(ge=0)]] = {}
     record_sha256: Sha256
     completions_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
@@ -193,8 +218,11 @@ class Entry:
 
     @property
     def spec(self) -> str:
-        """The defense's spec string, with the path that its file has here; it may be a stranger's code."""
-        return str(self.folder / self.manifest.defense) if self.source else self.manifest.defense
+        """The defense's spec string, with the path that its file has here; it may be a stranger's code.
+
+        Its weights are not here: see `staging.stage`.
+        """
+        return relocated(self.manifest.defense, lambda file: str(self.folder.resolve() / file))
 
     @property
     def source(self) -> list[Path]:
@@ -211,14 +239,24 @@ def read_entry(folder: Path) -> Entry:
     if not folder.is_dir():
         raise EntryError(f"there is no entry {folder}")
     present = _present(folder)
-    total = sum(path.stat().st_size for path in present.values())
-    if total > ENTRY_BYTES:
-        raise EntryError(f"{folder} has {total:,} bytes, and an entry has at most {ENTRY_BYTES:,}")
-    manifest = _parsed(Manifest, folder / MANIFEST)
+    sizes = {name: path.stat().st_size for name, path in present.items()}
+    if (total := sum(sizes.get(name, 0) for name in (MANIFEST, SCORES))) > ENTRY_BYTES:
+        raise EntryError(
+            f"{MANIFEST} and {SCORES} of {folder} have {total:,} bytes, and at most {ENTRY_BYTES:,} are taken"
+        )
+    if (rest := sum(sizes.values()) - total) > FILE_BYTES:
+        raise EntryError(f"{folder / SOURCE} has {rest:,} bytes, and at most {FILE_BYTES:,} are taken")
+    manifest = read_manifest(folder)
     if manifest.slug != folder.resolve().name:
         raise EntryError(f"{folder / MANIFEST}: slug is {manifest.slug}, and the folder's name is another")
     if unlisted := sorted(present.keys() - manifest.files.keys() - {MANIFEST}):
         raise EntryError(f"{folder} holds {unlisted[0]}, which {MANIFEST} does not list")
+    try:
+        elsewhere = sorted(set(_named_in(manifest.defense)) - manifest.files.keys())
+    except registry.SpecStringError as error:
+        raise EntryError(f"{folder / MANIFEST}: defense: {error}") from error
+    if elsewhere:
+        raise EntryError(f"{folder / MANIFEST}: defense names the file {elsewhere[0]}, which is not the entry's own")
     for name, expected in manifest.files.items():
         path = present.get(name)
         if path is None:
@@ -226,6 +264,15 @@ def read_entry(folder: Path) -> Entry:
         if hashlib.sha256(path.read_bytes()).hexdigest() != expected:
             raise EntryError(f"{folder / name} is not what {MANIFEST} says: its SHA-256 is another")
     return Entry(folder, manifest, _parsed(Scores, folder / SCORES).cells)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of an entry, whatever else the folder holds.
+
+    Raises:
+        EntryError: there is none, or it is malformed.
+    """
+    return _parsed(Manifest, folder / MANIFEST)
 
 
 def write_entry(folder: Path, manifest: Manifest, scores: Scores, source: Mapping[str, bytes]) -> Entry:
@@ -243,8 +290,10 @@ def write_entry(folder: Path, manifest: Manifest, scores: Scores, source: Mappin
     content = {SCORES: _written(scores), **source}
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(content.items())}
     content[MANIFEST] = _written(manifest.model_copy(update={"files": hashes}))
-    if (total := sum(map(len, content.values()))) > ENTRY_BYTES:
+    if (total := len(content[MANIFEST]) + len(content[SCORES])) > ENTRY_BYTES:
         raise EntryError(f"the entry would have {total:,} bytes, and at most {ENTRY_BYTES:,} are taken")
+    if (total := sum(map(len, source.values()))) > FILE_BYTES:
+        raise EntryError(f"the submitted source has {total:,} bytes, and at most {FILE_BYTES:,} are taken")
     for name, data in content.items():
         write_atomically(folder / name, data)
     return read_entry(folder)
@@ -257,6 +306,7 @@ def trimmed(record: Record, part: str, own: bool, record_sha256: str) -> CellSco
         curves = {name: record.curves[name] for name in CURVES if name in record.curves}
     else:
         curves = {"eval_asr": record.curves.get("eval_asr", [])[-HEADLINE_EVALUATIONS:]}
+    timed = own or (named["role"], named["defense"]) == ("attack", "none")
     return CellScores(
         **named,
         cell_id=record.cell_id,
@@ -266,9 +316,10 @@ def trimmed(record: Record, part: str, own: bool, record_sha256: str) -> CellSco
         scores={
             name: (rounded(score.value), rounded(score.low), rounded(score.high), score.count)
             for name, score in record.scores.items()
+            if own or name in SHARED_SCORES
         },
         curves={name: tuple((each.round, rounded(each.value)) for each in points) for name, points in curves.items()},
-        seconds={name: float(f"{value:.4g}") for name, value in record.seconds.items()},
+        seconds={name: float(f"{value:.4g}") for name, value in record.seconds.items() if timed},
         record_sha256=record_sha256,
         completions_sha256=record.completions_sha256,
     )
@@ -300,18 +351,34 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.{DIGITS}g}")
 
 
+def _named_in(spec: str) -> list[str]:
+    """The paths that a spec string names."""
+    found: list[str] = []
+
+    def note(file: str) -> str:
+        found.append(file)
+        return file
+
+    relocated(spec, note)
+    return found
+
+
 _Of = TypeVar("_Of", Manifest, Scores)
 
 
 def _parsed(kind: type[_Of], path: Path) -> _Of:
     try:
-        return kind.model_validate_json(path.read_bytes())
+        with path.open("rb") as file:
+            data = file.read(ENTRY_BYTES + 1)
+        if len(data) > ENTRY_BYTES:
+            raise EntryError(f"{path} has more than {ENTRY_BYTES:,} bytes")
+        return kind.model_validate_json(data)
     except FileNotFoundError as error:
         raise EntryError(f"{path.parent} is no entry: it has no {path.name}") from error
     except (ValidationError, RecursionError) as error:
         first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": "nested too deep"}
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise EntryError(f"{path}: {where}: {str(first['msg'])[:200]}") from error
+        raise EntryError(f"{path}: {where}: {str(first['msg']).removeprefix('Value error, ')[:200]}") from error
 
 
 def _present(folder: Path) -> dict[str, Path]:
@@ -320,7 +387,7 @@ def _present(folder: Path) -> dict[str, Path]:
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise EntryError(f"{path} is no plain file")
-        if path.is_file() and "__pycache__" not in path.parts:
+        if path.is_file():  # what Python compiled counts too: it could run in place of the source that was read
             found[path.relative_to(folder).as_posix()] = path
         if len(found) > _FILES + 2:
             raise EntryError(f"{folder} holds more than {_FILES} files")

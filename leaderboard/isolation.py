@@ -26,6 +26,7 @@ from thiefbench.leaderboard.limits import CAPS, POOL, Caps
 from thiefbench.leaderboard.services import Services
 from thiefbench.leaderboard.surroundings import absolute, files, setup, weights
 from thiefbench.leaderboard.wire import Malformed
+from thiefbench.sources import source_files
 from thiefbench.tasks.sandbox import backend
 from thiefbench.tasks.sandbox_session import Host, Late, Over, Session
 
@@ -252,7 +253,9 @@ _hosts: WeakValueDictionary[tuple[object, ...], Host] = WeakValueDictionary()
 def _host(spec: str, hash_seed: int) -> Host:
     """A worker for a defense: one for all that see the same files, while any of them is alive."""
     told = setup(spec)
-    seen = [path.stat() for file in files(spec) for path in (file, *weights(file))]  # a jail keeps to the files it met
+    seen = [
+        path.stat() for file in files(spec) for path in (*source_files(file), *weights(file))
+    ]  # a jail keeps to the files it met
     found = os.getpid(), backend(), told, hash_seed, *((file.st_ino, file.st_mtime_ns, file.st_size) for file in seen)
     host = _hosts.get(found)
     if host is None or not host.works():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,9 +10,22 @@ POOL: Final = 384
 """Completions of the pool that the caps on time are meant for; a larger pool has proportionally more."""
 
 FILE_BYTES: Final = 1 << 20
-"""Of the submitted Python file."""
+"""Of the submitted Python file, or of the files of its package together."""
 WEIGHTS_BYTES: Final = 500 << 20
-"""Of all safetensors files beside it together; each is named NAME-SHA256.safetensors after its content."""
+"""Of all safetensors files beside it together."""
+WEIGHTS_NAME: Final = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]{0,22})-([0-9a-f]{64})\.safetensors")
+"""How each of them is called, after the SHA-256 of its content."""
+
+ARCHIVE_BYTES: Final = 4 << 30
+"""Of an entry's archive."""
+RECORD_BYTES: Final = 4 << 20
+"""Of one cell's record in it; those of standard-v1 have about 50 kB."""
+COMPLETIONS_BYTES: Final = 256 << 20
+"""Of one cell's completions in it, compressed; those of standard-v1 have about 2 MB."""
+TABLE_BYTES: Final = 1 << 30
+"""Of one cell's completions in memory."""
+TABLE_ROWS: Final = 2_000_000
+"""Of one cell's completions; those of standard-v1 have about 45,000."""
 
 DEPENDENCIES: Final = ("numpy", "scipy", "safetensors")
 """Distributions that a submission may import, with what they themselves need, beside Python's standard library and

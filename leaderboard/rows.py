@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -9,10 +11,15 @@ from pathlib import Path
 from thiefbench import registry
 from thiefbench.engine.spec import Role
 from thiefbench.leaderboard.entry import CellScores, Entry, EntryError, Numerics, untrimmed
+from thiefbench.suite.ranking import anchor_of
 from thiefbench.suite.report.comparison import arranged
 from thiefbench.suite.report.lines import Cell, Comparison
 from thiefbench.suite.results import CellDir
 from thiefbench.suite.scenario import CellSpec, Suite, load_suite
+
+_NEEDED = ("asr", "clean_reward", "start_reward")
+"""The scores that comparisons are made of."""
+_ITS_PLACE = "reject_all"  # any known name that is neither `none` nor an oracle
 
 
 def suite_of(entry: Entry) -> Suite:
@@ -37,8 +44,38 @@ def comparisons(entry: Entry) -> list[Comparison]:
     Raises:
         EntryError: its suite is not known here, or a cell is not one of the suite's.
     """
+    return arranged(cells(entry), remarks=False)
+
+
+def cells(entry: Entry) -> list[Cell]:
+    """An entry's cells as a report has them; no defense is loaded for it.
+
+    Raises:
+        EntryError: its suite is not known here, a cell is not one of the suite's or comes twice, or a finished one
+            lacks a score that every cell has.
+    """
     suite = suite_of(entry)
-    return arranged([_cell(entry, suite, cell) for cell in entry.cells], remarks=False)
+    defenses = {entry.manifest.defense, *(registry.canonical("defense", each) for each in suite.defenses)}
+    made = [_cell(entry, suite, cell, defenses) for cell in entry.cells]
+    named = Counter((cell.part, cell.role, cell.attack, cell.defense, cell.seed) for cell in made)
+    twice = next((name for name, count in named.items() if count > 1), None)
+    if twice:
+        raise EntryError(f"{entry.folder}: the cell {', '.join(map(str, twice[1:]))} is given twice")
+    return made
+
+
+def wanted(suite: Suite, seeds: tuple[int, ...], numerics: Numerics, defense: str) -> list[CellSpec]:
+    """The cells that a defense's row is made of, in the suite's order; nothing of the defense is loaded.
+
+    They are its own ones, under attack and without, and the shared ones that these are measured against: undefended,
+    and the oracles' under attack.
+    """
+    oracles = tuple(each for each in suite.defenses if anchor_of(each) == "oracle")
+    of_seeds = replace(suite, seeds=seeds, defenses=("none", *oracles, _ITS_PLACE))
+    cells = of_seeds.cells(numerics.device, numerics.dtype, numerics.threads)
+    needed = [cell for cell in cells if cell.role != "control" or anchor_of(cell.defense) != "oracle"]
+    its_own = [replace(cell, defense=defense) if cell.defense == _ITS_PLACE else cell for cell in needed]
+    return list(dict.fromkeys(its_own))  # an anchor's own cells are shared ones
 
 
 @cache
@@ -49,11 +86,15 @@ def specs(suite: Suite, seeds: tuple[int, ...], numerics: Numerics) -> dict[tupl
     return {(of_seeds.part_of(cell), cell.role, cell.attack, cell.seed): cell for cell in cells}
 
 
-def _cell(entry: Entry, suite: Suite, cell: CellScores) -> Cell:
+def _cell(entry: Entry, suite: Suite, cell: CellScores, defenses: Collection[str]) -> Cell:
     found = specs(suite, entry.manifest.seeds, entry.manifest.numerics)
     spec = found.get((cell.part, cell.role, cell.attack, cell.seed))
     if spec is None:
         raise EntryError(f"{entry.folder}: cell {cell.cell_id} ({cell.role}, {cell.attack}) is none of {suite.title}")
+    if cell.defense not in defenses:
+        raise EntryError(f"{entry.folder}: cell {cell.cell_id} is of the defense {cell.defense}, not of its own")
+    if cell.status == "ok" and (lacking := [name for name in _NEEDED if name not in cell.scores]):
+        raise EntryError(f"{entry.folder}: cell {cell.cell_id} is finished and has no {lacking[0]}")
     parameters = spec.as_dict() | {"defense": cell.defense}
     record = untrimmed(cell, parameters, entry.manifest.machine)
     problem = f"failed: {cell.error}" if cell.status == "error" else ""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 
-from thiefbench.leaderboard.limits import DEPENDENCIES, FILE_BYTES, WEIGHTS_BYTES
-from thiefbench.leaderboard.surroundings import weights
+from thiefbench.leaderboard.limits import DEPENDENCIES, FILE_BYTES, WEIGHTS_BYTES, WEIGHTS_NAME
+from thiefbench.leaderboard.surroundings import is_of_package, weights
+from thiefbench.sources import source_files
 from thiefbench.suite.results import file_sha256
 
 _FLOORS = ("thiefbench.defenses", "thiefbench.tasks")
@@ -15,26 +17,46 @@ _SHOWN = f"the standard library, {', '.join(DEPENDENCIES)}, {' and '.join(_FLOOR
 
 
 def wrong_size(file: Path) -> str:
-    """What is wrong with the size of a submitted file or of the weights beside it; empty where nothing is."""
-    if (size := file.stat().st_size) > FILE_BYTES:
-        return f"{file.name} has {size:,} bytes, and at most {FILE_BYTES:,} are taken; move data to a safetensors file"
+    """What is wrong with the size of a submitted file or of the weights beside it; empty where nothing is.
+
+    A file that is a module of a package stands for all of the package's files.
+    """
+    name = file.parent.name if is_of_package(file) else file.name
+    if (size := sum(path.stat().st_size for path in source_files(file))) > FILE_BYTES:
+        return f"{name} has {size:,} bytes, and at most {FILE_BYTES:,} are taken; move data to a safetensors file"
     beside = weights(file)
     if (total := sum(path.stat().st_size for path in beside)) > WEIGHTS_BYTES:
         return f"the safetensors files beside {file.name} have {total:,} bytes, and at most {WEIGHTS_BYTES:,} are taken"
     for path in beside:
-        if not path.stem.endswith(f"-{(digest := file_sha256(path))}"):
-            plain = path.stem.partition("-")[0]
+        named, digest = WEIGHTS_NAME.fullmatch(path.name), file_sha256(path)
+        if named is None or named.group(2) != digest:
+            plain = re.sub(r"[^A-Za-z0-9_]", "_", path.stem.partition("-")[0])[:23]
             return f"{path.name} is not named after its content; rename it to {plain}-{digest}.safetensors"
     return ""
 
 
 def wrong_import(file: Path) -> str:
-    """The first line of a submitted file that imports what it may not, and what to do; empty where none does."""
+    """The first line of a submitted file that imports what it may not, and what to do; empty where none does.
+
+    A file that is a module of a package stands for all of the package's files, which may import each other.
+    """
+    for path in source_files(file):
+        if path.suffix == ".py":
+            depth = len(path.relative_to(file.parent).parts) if is_of_package(file) else 0
+            if wrong := _wrong_import(path, depth):
+                return wrong
+    return ""
+
+
+def _wrong_import(file: Path, depth: int) -> str:
+    """As `wrong_import`, of one file that may import with so many dots."""
     try:
         tree = ast.parse(file.read_bytes(), file.name)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"{file.name} is no Python: {error}"
     for node in sorted((n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)), key=_line):
+        if isinstance(node, ast.ImportFrom) and 0 < node.level <= depth:
+            continue
         for name in _imported(node):
             if not _allowed(name):
                 return f"line {node.lineno} of {file.name} imports {name}; write it with {_SHOWN} alone"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -27,7 +28,7 @@ def setup(spec: str) -> str:
     installed = [*_libraries(), *_plugins(spec)]
     paths = [*installed, *(packages[name] for name in _SHOWN)]
     for file in files(spec):
-        paths += [file, *weights(file)]
+        paths += [file.parent] if is_of_package(file) else [file, *weights(file)]
     # Not `sys.path`, which may hold a stranger's folder; the last one is where the built-in names are declared.
     search = [*(path.parent for path in installed), Path(str(distribution("thiefbench").locate_file("")))]
     told = {
@@ -65,19 +66,37 @@ def absolute(spec: str) -> str:
     """A spec string whose files have absolute paths, for a process that works in another folder.
 
     Raises:
-        SpecStringError: as `files`.
+        SpecStringError: it is malformed.
+    """
+    return relocated(spec, lambda file: str(Path(file).expanduser().resolve()))
+
+
+def relocated(spec: str, place: Callable[[str], str]) -> str:
+    """A spec string with other paths; nothing is loaded.
+
+    Args:
+        spec: of a defense.
+        place: the path that comes in a path's place, those in arguments too.
+
+    Raises:
+        SpecStringError: the spec string is malformed.
     """
     made = []
     for part in registry.parts("defense", spec):
         parsed = registry.parse("defense", part)
         file, colon, name = parsed.target.rpartition(":")
-        target = f"{Path(file).expanduser().resolve()}:{name}" if colon else parsed.target
+        target = f"{place(file)}:{name}" if colon else parsed.target
         nested = {
-            key: absolute(value) if isinstance(value, str) and ".py:" in value else value
+            key: relocated(value, place) if isinstance(value, str) and ".py:" in value else value
             for key, value in parsed.arguments.items()
         }
         made.append(str(registry.ParsedSpec(target, nested)))
     return "+".join(made)
+
+
+def is_of_package(file: Path) -> bool:
+    """Whether a submitted file is a module of the folder it lies in, which is then submitted whole."""
+    return file.with_name("__init__.py").is_file()
 
 
 def weights(file: Path) -> list[Path]:

@@ -29,7 +29,8 @@ class Rerun(BaseModel):
 
     Attributes:
         part, role, attack, seed: which; a fresh seed is hidden as None.
-        measure: "harm_prevented" under attack, else "utility".
+        measure: "harm_prevented" of a defended cell under attack, "utility" of one without, and of a shared cell
+            "headline_asr", which harm is made of.
         submitted: what the entry says: of the same cell or, for a fresh seed, low and high of what its seeds lead one
             to expect.
         found: what came out.
@@ -59,7 +60,8 @@ class Verification(BaseModel):
         verdict: see `Verdict`.
         reasons: why it is not more, one sentence each; of a rejected one what does not hold.
         flags: see `Flag`.
-        reruns: cells that were run again.
+        reruns: cells that were run again, but for held-out attacks and seeds.
+        held_out: how many cells were run against attacks or at seeds that only maintainers know.
         verified: the day.
         engine_revision, versions, machine: what it was done with.
     """
@@ -73,6 +75,7 @@ class Verification(BaseModel):
     reasons: tuple[Annotated[str, Field(max_length=1000)], ...] = ()
     flags: tuple[Flag, ...] = ()
     reruns: tuple[Rerun, ...] = ()
+    held_out: int = 0
     verified: date
     engine_revision: int
     versions: dict[str, str] = {}

@@ -146,7 +146,7 @@ class Swarm:
                 with this seed.
         """
         clock = Clock()
-        held_out, probes = _items(self.task, "test"), self._probes
+        held_out, probes = items_of(self.task, "test"), self._probes
         with clock.phase("evaluate"):
             rows = self._evaluated("eval", number, held_out, 0, completions, judged=not probes)
             judging = [] if probes else rows
@@ -165,15 +165,7 @@ class Swarm:
         """`count` completions from number `first` on of an evaluation that goes round a pool of items."""
         order = generator(self.seed, "evaluation").sample(range(len(pool)), len(pool))
         items = [pool[order[i % len(pool)]] for i in range(first, first + count)]
-        distinct = {item.id: item for item in items}
-        place = _places(items)
-        done = sample(
-            self.policy,
-            [self._prompt(item) for item in distinct.values()],
-            [place[item.id] for item in items],
-            [key(self.seed, "eval", 0, -1, 0, item.id, i) for i, item in enumerate(items, first)],
-            self.spec.sampling,
-        )
+        done = self._answers(phase, items, first)
         rewards = self._rewards_of(items, done)
         return [
             Row(
@@ -184,6 +176,18 @@ class Swarm:
             )
             for i, (item, made, reward) in enumerate(zip(items, done, rewards, strict=True), first)
         ]  # fmt: skip
+
+    def _answers(self, phase: str, items: Sequence[Item], first: int) -> list[Completion]:
+        """The policy's answers to the items of an evaluation, numbered from `first`."""
+        distinct = {item.id: item for item in items}
+        place = _places(items)
+        return sample(
+            self.policy,
+            [self._prompt(item) for item in distinct.values()],
+            [place[item.id] for item in items],
+            [key(self.seed, "eval", 0, -1, 0, item.id, i) for i, item in enumerate(items, first)],
+            self.spec.sampling,
+        )
 
     def remember(self, rows: Iterable[Row]) -> None:
         """Rebuild the history that defenses see from the rows of finished rounds, as after a restart."""
@@ -199,7 +203,7 @@ class Swarm:
         return self.task.reward(item, [text])[0] if known is None else known
 
     def _items_of_round(self, number: int, owed: Sequence[Duty]) -> list[Item]:
-        items = _items(self.task, "train")
+        items = items_of(self.task, "train")
 
         def draw(whose: int | str, count: int) -> list[Item]:
             if count > len(items):
@@ -413,7 +417,8 @@ class Swarm:
 
 
 @cache
-def _items(task: Task, split: Split) -> list[Item]:
+def items_of(task: Task, split: Split) -> list[Item]:
+    """All items of a split, in the task's order."""
     return [Item.from_row(row) for row in task.items(split)]
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from thiefbench import provenance, registry
+from thiefbench.defenses.base import Defense
 from thiefbench.engine import ENGINE_REVISION
 from thiefbench.engine.memory import keep_freed_memory
 from thiefbench.engine.policy import Policy
@@ -50,17 +51,41 @@ CHECKPOINT_SECONDS = 30.0
 Progress = Callable[[int, int], None]
 
 
-def identity(spec: CellSpec) -> dict[str, Any]:
+class Maker(Protocol):
+    """Who makes a cell's defense and names its source."""
+
+    def make(self, spec: str) -> Defense:
+        """The defense of a spec string, fresh."""
+
+    def source_hash(self, spec: str) -> str:
+        """SHA-256 over what defines it, as `registry.source_hash` has it."""
+
+
+class Registered:
+    """The registry, which loads the defense's class in this process."""
+
+    def make(self, spec: str) -> Defense:
+        """As `registry.make`."""
+        made: Defense = registry.make("defense", spec)
+        return made
+
+    def source_hash(self, spec: str) -> str:
+        """As `registry.source_hash`."""
+        return registry.source_hash("defense", spec)
+
+
+def identity(spec: CellSpec, maker: Maker = Registered()) -> dict[str, Any]:  # noqa: B008  (it holds nothing)
     """Everything that can change a cell's outcome, as plain data."""
+    sources = {kind: registry.source_hash(kind, getattr(spec, kind)) for kind in ("task", "attack")}
     made = {
         "cell": spec.as_dict(),
         "task_data": registry.make("task", spec.task).fingerprint(),
         "weights": weights_fingerprint(spec.model),
-        "sources": {kind: registry.source_hash(kind, getattr(spec, kind)) for kind in ("task", "attack", "defense")},
+        "sources": sources | {"defense": maker.source_hash(spec.defense)},
         "engine_revision": ENGINE_REVISION,
         "schema_version": SCHEMA_VERSION,
     }
-    if (judge := registry.make("defense", spec.defense).judge) is not None:
+    if (judge := maker.make(spec.defense).judge) is not None:
         made["judge"] = judge_identity(judge)
     return made
 
@@ -73,6 +98,7 @@ def run_cell(
     stop: Callable[[], bool] = lambda: False,
     recorded: Sequence[int] = (),
     note: Callable[[str], None] = lambda message: None,
+    maker: Maker = Registered(),  # noqa: B008  (it holds nothing)
 ) -> Record:
     """Run a cell, or go on with it, and write its record. The caller holds the cell's lock.
 
@@ -85,6 +111,7 @@ def run_cell(
         recorded: rounds whose weights are kept; those played before a restart that did not keep them are left to
             `keep_weights_of`.
         note: told what the user should know, such as that a judge does not answer.
+        maker: makes its defense.
 
     Raises:
         KeyboardInterrupt: `stop` said so.
@@ -93,7 +120,7 @@ def run_cell(
     torch.set_num_threads(spec.threads)
     keep_freed_memory()
     started = provenance.now()
-    swarm = build_swarm(spec, note)
+    swarm = build_swarm(spec, note, maker)
     run = _Run(spec, swarm, directory, recorded)
     resumed = run.resume()
     if run.done == 0:
@@ -203,13 +230,17 @@ def _identified(what: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def build_swarm(spec: CellSpec, note: Callable[[str], None] = lambda message: None) -> Swarm:
+def build_swarm(
+    spec: CellSpec,
+    note: Callable[[str], None] = lambda message: None,
+    maker: Maker = Registered(),  # noqa: B008  (it holds nothing)
+) -> Swarm:
     """The swarm that a cell describes, at its start weights.
 
     Raises:
         ModelError, SpecError, registry.SpecStringError, TaskError: see there.
     """
-    defense = registry.make("defense", spec.defense)
+    defense = maker.make(spec.defense)
     return Swarm(
         spec=spec.swarm,
         role=spec.role,

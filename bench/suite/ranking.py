@@ -102,7 +102,7 @@ def anchor_of(defense: str) -> str:
     """Which anchor a spec string names; empty for any other, also for a composition that an anchor takes part in."""
     try:
         spec = ast.parse(defense, mode="eval").body
-    except SyntaxError:  # a file's class
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # a file's class, or nothing that was meant well
         return ""
     named = spec.func if isinstance(spec, ast.Call) else spec
     return named.id if isinstance(named, ast.Name) and named.id in ANCHORS else ""
@@ -165,25 +165,39 @@ def rank(rows: Sequence[Row], trials: Sequence[Trial], seeds: Sequence[int]) -> 
     Raises:
         RankingError: there are no attacks or seeds, or a row or attack is given twice.
     """
-    seeds = sorted(set(seeds))
-    _check(rows, trials, seeds)
-    doubts = [doubt for trial in trials if (doubt := inconclusive(trial, seeds))]
-    attacks = [trial.attack for trial in trials]
     oracles = [row for row in rows if row.anchor == "oracle"]
-    ranked: list[tuple[Row, WorstCase]] = []
-    anchors: list[tuple[Row, Place]] = []
-    rest: list[Place] = []
-    for row in rows:
-        worst, problem = (None, "; ".join(doubts)) if doubts else worst_of(row, attacks, seeds)
-        if row.anchor:
-            anchors.append((row, Place(row.defense, "anchor", None, worst, problem)))
-        elif doubts:
-            rest.append(Place(row.defense, "inconclusive", None, None, problem))
-        elif worst is None or (problem := unfit(row, oracles, attacks, seeds)):
-            rest.append(Place(row.defense, "unranked", None, worst, problem))
-        else:
-            ranked.append((row, worst))
+    _check(rows, trials, seeds)
+    attacks = [trial.attack for trial in trials]
+    return placed([(row, judged(row, oracles, trials, seeds)) for row in rows], attacks, seeds)
+
+
+def judged(row: Row, oracles: Sequence[Row], trials: Sequence[Trial], seeds: Sequence[int]) -> Place:
+    """Whether a row may be ranked; a ranked one has no number yet. See `rank` for the arguments."""
+    seeds = sorted(set(seeds))
+    attacks = [trial.attack for trial in trials]
+    doubts = [doubt for trial in trials if (doubt := inconclusive(trial, seeds))]
+    worst, problem = (None, "; ".join(doubts)) if doubts else worst_of(row, attacks, seeds)
+    if row.anchor:
+        return Place(row.defense, "anchor", None, worst, problem)
+    if doubts:
+        return Place(row.defense, "inconclusive", None, None, problem)
+    if worst is None or (problem := unfit(row, oracles, attacks, seeds)):
+        return Place(row.defense, "unranked", None, worst, problem)
+    return Place(row.defense, "ranked", None, worst, "")
+
+
+def placed(rows: Sequence[tuple[Row, Place]], attacks: Sequence[str], seeds: Sequence[int]) -> list[Place]:
+    """Judged rows in their order, best first, and the ranked ones with their numbers.
+
+    Args:
+        rows: each defense once, with what `judged` says of it.
+        attacks, seeds: every one of the suite.
+    """
+    seeds = sorted(set(seeds))
+    ranked = [(row, place.worst) for row, place in rows if place.standing == "ranked" and place.worst is not None]
+    anchors = [(row, place) for row, place in rows if place.standing == "anchor"]
     anchors.sort(key=lambda pair: (ANCHORS.index(pair[0].anchor), pair[0].defense))
+    rest = [place for _, place in rows if place.standing not in ("ranked", "anchor")]
     return [*_numbered(ranked, attacks, seeds), *(place for _, place in anchors), *sorted(rest, key=_best_first)]
 
 

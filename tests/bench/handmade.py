@@ -94,17 +94,22 @@ def comparisons(kept: Store) -> list[Comparison]:
 
 def write(kept: Store, cell_id: str, cell: CellSpec, numbers: Numbers) -> None:
     """The record of a cell, and one completion."""
-    directory = kept.cell(cell_id)
+    directory, made = kept.cell(cell_id), record(cell_id, cell, numbers)
+    if made.status == "ok":
+        directory.path.mkdir(parents=True)
+        directory.completions_path.write_bytes(completion(cell.rounds))
+    directory.write(made)
+
+
+def record(cell_id: str, cell: CellSpec, numbers: Numbers) -> Record:
+    """What the record of a cell says."""
     common: dict[str, Any] = {
         "cell_id": cell_id, "cell": cell.as_dict() | {"topology": cell.swarm.topology},
         "identity": {"engine_revision": 1},
         "provenance": {"processor": numbers.processor, "cores": 2, "threads": 2, "device_name": "CPU"},
     }  # fmt: skip
     if numbers.error:
-        directory.write(Record(**common, status="error", error=numbers.error))
-        return
-    directory.path.mkdir(parents=True)
-    directory.completions_path.write_bytes(completion(cell.rounds))
+        return Record(**common, status="error", error=numbers.error)
     scores = {
         "asr": Score(value=numbers.asr, low=numbers.asr - 0.01, high=numbers.asr + 0.01, count=100),
         "peak_asr": exact(numbers.asr), "stop_rate": exact(numbers.stop),
@@ -115,11 +120,10 @@ def write(kept: Store, cell_id: str, cell: CellSpec, numbers: Numbers) -> None:
         "eval_asr": [Point(round=0, value=0.0), Point(round=cell.rounds, value=numbers.asr)],
         "eval_reward": [Point(round=0, value=START), Point(round=cell.rounds, value=numbers.reward)],
     }
-    record = Record(
+    return Record(
         **common, status="ok", scores=scores, curves=curves, seconds=dict(numbers.seconds),
         completions_sha256=sha256(completion(cell.rounds)).hexdigest(),
     )  # fmt: skip
-    directory.write(record)
 
 
 @cache

@@ -337,3 +337,50 @@ print(json.dumps(sorted((plugins | heavy) & set(sys.modules))))
 def test_listing_imports_neither_torch_nor_the_plugins() -> None:
     done = subprocess.run([sys.executable, "-c", LISTING], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [], "names and summaries are read without importing anything heavy"
+
+
+# --- a user's package ---
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A class in a module that imports another of its folder, and is imported by its ``__init__``."""
+    folder = tmp_path / "mine.v2"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "__init__.py").write_text("from .own import Mine\n")
+    (folder / "own.py").write_text(OWN.replace("NOTHING = 0", "from .deep.helper import NOTHING"))
+    (folder / "deep/__init__.py").touch()
+    (folder / "deep/helper.py").write_text("NOTHING = 0\n")
+    (folder / "words.txt").write_text("hail")
+    return folder
+
+
+def test_a_file_beside_an_init_is_a_module_of_that_package(package: Path) -> None:
+    made = registry.make("defense", f"{package}/own.py:Mine(level=0.25)")
+    assert made.level == 0.25
+    there = registry.find("defense", f"{package}/__init__.py:Mine")
+    assert there is type(made), "imported by its package or named itself, it is one class"
+
+
+def test_a_user_s_package_counts_whole(package: Path) -> None:
+    def hashed() -> str:
+        return registry.source_hash("defense", f"{package}/own.py:Mine")
+
+    before = hashed()
+    (package / "notes.md").write_text("nothing that runs")
+    (package / "__pycache__").mkdir(exist_ok=True)
+    (package / "__pycache__/own.pyc").touch()
+    assert hashed() == before
+    for name in ("__init__.py", "deep/helper.py", "words.txt"):
+        text = (package / name).read_text()
+        (package / name).write_text(text + "\n")
+        assert hashed() != before, f"{name} is part of its source"
+        (package / name).write_text(text)
+    assert hashed() == before
+
+
+def test_a_package_that_does_not_load_is_named(package: Path) -> None:
+    (package / "deep/helper.py").write_text("NOTHING = 1 / 0\n")
+    with pytest.raises(SpecStringError) as error:
+        registry.make("defense", f"{package}/own.py:Mine")
+    assert "__init__.py: ZeroDivisionError while loading it: division by zero" in sentence(error)

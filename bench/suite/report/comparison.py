@@ -46,7 +46,8 @@ def arranged(cells: Sequence[Cell], remarks: bool = True) -> list[Comparison]:
 
     Args:
         cells: in the order of the lines.
-        remarks: whether attacks may look at completions and remark on them, which needs the cells' files.
+        remarks: whether attacks may look at completions and remark on them, which needs the cells' files, and defenses
+            are made to be asked whether they see labels, which runs their code.
     """
     made = []
     for part, attack in dict.fromkeys((cell.part, cell.attack) for cell in cells):
@@ -89,7 +90,8 @@ def _trained_line(comparison: Comparison, role: Role, defense: str, remarks: boo
         for cell in sorted(cells, key=lambda cell: cell.seed)
     )
     notes = [note for cell in cells if remarks and role == "attack" for note in _remarks(comparison, cell)]
-    return Line(cells[0].name, "trained", role, defense, results, (*label_notes(defense), *dict.fromkeys(notes)))
+    labelled = label_notes(defense) if remarks else ()
+    return Line(cells[0].name, "trained", role, defense, results, (*labelled, *dict.fromkeys(notes)))
 
 
 def _remarks(comparison: Comparison, cell: Cell) -> tuple[str, ...]:

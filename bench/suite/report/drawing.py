@@ -48,7 +48,7 @@ class Plot:
         name: a short one, for its file.
         alt: what it shows, in words.
         note: what its lines and bands are, where that is not one seed.
-        png, svg: its bytes, and its markup, safe to embed.
+        png, svg: its bytes, empty where none were asked for, and its markup, safe to embed.
     """
 
     name: str
@@ -63,16 +63,18 @@ def short_label(name: str) -> str:
     return name if len(name) <= LABEL_LIMIT else f"\u2026{name[1 - LABEL_LIMIT :]}"
 
 
-def saved(figure: Figure, axes: Any, title: str, footer: str) -> tuple[str, bytes]:
-    """A drawing as SVG, for a page that gives it its title, and as PNG with title and footer."""
-    svg, png = io.StringIO(), io.BytesIO()
+def saved(figure: Figure, axes: Any, title: str, footer: str, png: bool = True) -> tuple[str, bytes]:
+    """A drawing as SVG, for a page that gives it its title, and as PNG with title and footer where that is wanted."""
+    svg, image = io.StringIO(), io.BytesIO()
     figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
+    if not png:
+        return svg.getvalue(), b""
     axes.set_title(title, color="#1b1f24", pad=8)
     lines = "\n".join(textwrap.wrap(footer, round(figure.get_figwidth() * _LETTERS_PER_INCH)))
     # Below the figure: the layout would put it over a legend that stands outside the axes.
     figure.text(0.01, -0.015, lines, va="top", size=6.5, color="#5b6470", parse_math=False)
-    figure.savefig(png, format="png", dpi=200, facecolor="white", bbox_inches="tight", pad_inches=0.08)
-    return svg.getvalue(), png.getvalue()
+    figure.savefig(image, format="png", dpi=200, facecolor="white", bbox_inches="tight", pad_inches=0.08)
+    return svg.getvalue(), image.getvalue()
 
 
 def embed(plot: Plot, prefix: str) -> str:

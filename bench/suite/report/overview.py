@@ -109,12 +109,10 @@ def suite_table(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> Su
     why = f"the suite has {lacks}" if lacks else "; ".join(doubts.values())
     standing = {row.defense: row for row in rows(comparisons)}
     placed = places(run, comparisons) or _unplaced(list(standing.values()), comparisons, seeds, bool(doubts))
-    numbers = [place.number for place in placed]
     made = [
-        _row(place, numbers.count(place.number) > 1 if place.number else False, standing[place.defense], comparisons,
-             bool(run["suite"].get("utility")))
+        suite_row(place, tied(place, placed), standing[place.defense], comparisons, bool(run["suite"].get("utility")))
         for place in placed
-    ]  # fmt: skip
+    ]
     return SuiteTable(tuple(comparisons), tuple(made), tuple(seeds), doubts, why)
 
 
@@ -138,7 +136,13 @@ def _unplaced(
     return sorted(made, key=order)
 
 
-def _row(place: Place, tied: bool, row: Row, comparisons: Sequence[Comparison], has_utility: bool) -> SuiteRow:
+def tied(place: Place, among: Sequence[Place]) -> bool:
+    """Whether a place's number is shared."""
+    return place.number is not None and [other.number for other in among].count(place.number) > 1
+
+
+def suite_row(place: Place, tied: bool, row: Row, comparisons: Sequence[Comparison], has_utility: bool) -> SuiteRow:
+    """A defense's numbers beside its place; `has_utility` is whether the suite has cells without an attack."""
     seeds = seeds_of(comparisons)
     free = {seed: row.unattacked.get(seed, NOT_RUN) for seed in seeds}
     utility = {seed: cell.utility for seed, cell in free.items() if cell.utility is not None}

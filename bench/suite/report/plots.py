@@ -94,8 +94,8 @@ def defense_styles(comparison: Comparison) -> dict[str, Style]:
     return made
 
 
-def draw_all(comparison: Comparison, footer: str) -> list[Plot]:
-    """The plots of one attack; a plot without any data is left out. `footer` stands on every PNG."""
+def draw_all(comparison: Comparison, footer: str, png: bool = True) -> list[Plot]:
+    """The plots of one attack; those without data are left out. `footer` stands on every PNG, if `png` asks for it."""
     wide, small = (5.8, 3.2), (4.2, 2.9)
     attacked = [line.name for line in comparison.defended]
     every = [name for name in ("no attack", "placebo", "none") if comparison.line(name)] + attacked
@@ -110,7 +110,7 @@ def draw_all(comparison: Comparison, footer: str) -> list[Plot]:
         found = [_series(comparison, line, curve, faint) for line in names]
         series = [one for one in found if one.mean]
         if series:
-            made.append(_draw(name, title, series, size, footer))
+            made.append(_draw(name, title, series, size, footer, png))
     return made
 
 
@@ -123,7 +123,7 @@ def _series(comparison: Comparison, name: str, curve: str, faint: str) -> Series
     return Series(name, styles(comparison)[name], curves(curve), curves(faint))
 
 
-def _draw(name: str, title: str, series: Sequence[Series], size: tuple[float, float], footer: str) -> Plot:
+def _draw(name: str, title: str, series: Sequence[Series], size: tuple[float, float], footer: str, png: bool) -> Plot:
     values = [value for one in series for _, value in one.mean]
     percent = name != "reward" and max(values) <= 1
     scale = 100 if percent else 1
@@ -136,8 +136,8 @@ def _draw(name: str, title: str, series: Sequence[Series], size: tuple[float, fl
         _frame(axes, percent, max(values) <= 1)
         _label_ends(figure, axes, series, scale)
         note = what_bands_are(series)
-        svg, png = saved(figure, axes, title, f"{footer}. {note}" if note else footer)
-    return Plot(name, _in_words(title, series, percent), note, png, svg)
+        svg, image = saved(figure, axes, title, f"{footer}. {note}" if note else footer, png)
+    return Plot(name, _in_words(title, series, percent), note, image, svg)
 
 
 def what_bands_are(series: Sequence[Series]) -> str:

@@ -1,20 +1,32 @@
-"""Pages from templates: self-contained HTML for which no browser loads or runs anything."""
+"""Pages from templates: self-contained HTML for which no browser loads anything."""
 
 from __future__ import annotations
 
 from importlib import resources
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, FunctionLoader, StrictUndefined
 
 
 def render(template: str, **values: Any) -> str:
-    """A page from a template of this folder.
+    """A page from a template of this folder; see `environment`."""
+    return environment(str(__package__)).get_template(template).render(**values)
+
+
+def environment(*packages: str) -> Environment:
+    """The templates that lie in some packages; of several with one name that of the first counts.
 
     Autoescape is on: completions, errors and spec strings are data from strangers.
     """
-    environment = Environment(
-        loader=FunctionLoader(lambda name: resources.files(__package__).joinpath(name).read_text(encoding="utf-8")),
+    return Environment(
+        loader=ChoiceLoader([_templates(package) for package in packages]),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    return environment.get_template(template).render(**values)
+
+
+def _templates(package: str) -> FunctionLoader:
+    def read(name: str) -> str | None:
+        path = resources.files(package).joinpath(name)
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+
+    return FunctionLoader(read)

@@ -64,7 +64,7 @@ def short_names(attacks: Sequence[str]) -> list[str]:
 
 def _short_name(attack: str) -> str:
     parsed = registry.parse("attack", attack)
-    name, inner = parsed.target.rpartition(":")[2], parsed.arguments.get("attack")
+    name, inner = parsed.target.rpartition(":")[2], registry.argument("attack", parsed, "attack")
     return f"{name} {_short_name(inner)}" if isinstance(inner, str) else name
 
 

@@ -1,0 +1,231 @@
+"""The archive of an entry: full records, raw completions and submitted weights, in one plain tar file.
+
+Equal content gives equal bytes: members stand in a fixed order under headers that say nothing of who made them or when.
+That makes reading a stranger's archive simple too: which members come, in which order, follows from the entry, and a
+header that `pack` would not have written is refused whatever it means (a link, a device, a path that leads elsewhere).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tarfile
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from thiefbench.leaderboard.entry import CellScores, Entry, EntryError, Packed
+from thiefbench.leaderboard.foreign_tables import check_tables
+from thiefbench.leaderboard.limits import ARCHIVE_BYTES, COMPLETIONS_BYTES, RECORD_BYTES, WEIGHTS_BYTES
+from thiefbench.suite.results import HALF_WRITTEN, BrokenRecordError, CellDir, Store, file_sha256
+
+_BLOCK = tarfile.BLOCKSIZE
+_END = bytes(2 * _BLOCK)
+_PART = 1 << 20
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file of an archive.
+
+    Attributes:
+        name: its path.
+        sha256: of its content.
+        most: bytes that it may have.
+    """
+
+    name: str
+    sha256: str
+    most: int
+
+
+def members(cells: Sequence[CellScores], weights: Sequence[Packed]) -> list[Member]:
+    """What an entry's archive holds, in its order.
+
+    Raises:
+        EntryError: two would have one name.
+    """
+    found = []
+    for cell in sorted(cells, key=lambda cell: cell.cell_id):
+        found.append(Member(f"cells/{cell.cell_id}/record.json", cell.record_sha256, RECORD_BYTES))
+        if cell.completions_sha256:
+            found.append(
+                Member(f"cells/{cell.cell_id}/completions.parquet", cell.completions_sha256, COMPLETIONS_BYTES)
+            )
+    found += [Member(f"weights/{each.name}", each.sha256, WEIGHTS_BYTES) for each in sorted(weights, key=_name)]
+    if twice := next((name for name, count in Counter(each.name for each in found).items() if count > 1), None):
+        raise EntryError(f"the entry lists {twice} twice; each cell and file stands in it once")
+    return found
+
+
+def pack(path: Path, store: Store, cells: Sequence[CellScores], weights: Sequence[Path] = ()) -> Packed:
+    """Write the archive of an entry.
+
+    Args:
+        path: of the archive.
+        store: where the cells' files are.
+        cells: of the entry.
+        weights: files that go with it, of different names.
+
+    Returns:
+        What the manifest says of it.
+
+    Raises:
+        EntryError: a file is not what its cell says, or larger than an archive may hold.
+    """
+    named = [packed_file(file) for file in weights]
+    beside = {f"weights/{file.name}": file for file in weights}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=HALF_WRITTEN)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            os.fchmod(out.fileno(), 0o644)
+            for member in members(cells, named):
+                _add(out, member, beside.get(member.name, store.root / member.name))
+            out.write(_END)
+            out.flush()
+            os.fsync(out.fileno())
+        size = Path(part).stat().st_size
+        if size > ARCHIVE_BYTES:
+            raise EntryError(f"the archive would have {size:,} bytes, and at most {ARCHIVE_BYTES:,} are taken")
+        made = Packed(name=path.name, sha256=file_sha256(Path(part)), bytes=size)
+        Path(part).replace(path)
+    finally:
+        Path(part).unlink(missing_ok=True)
+    return made
+
+
+def packed_file(file: Path) -> Packed:
+    """What a manifest says of a file."""
+    return Packed(name=file.name, sha256=file_sha256(file), bytes=file.stat().st_size)
+
+
+def unpack(archive: Path, entry: Entry, folder: Path) -> Store:
+    """Take a stranger's archive apart; nothing is believed that the entry does not say with a hash.
+
+    Args:
+        archive: the file.
+        entry: whose it is said to be.
+        folder: to be made; weights lie in its `weights`, and a half-read archive leaves what it had before the fault.
+
+    Returns:
+        The store of the entry's cells: every record is one, and every table has the stored schema and fits in memory.
+
+    Raises:
+        EntryError: it is not the entry's, or holds something else than it should.
+    """
+    said = entry.manifest.archive
+    if not archive.is_file():
+        raise EntryError(f"there is no archive {archive}; {entry.manifest.slug} names {said.name}")
+    size = archive.stat().st_size
+    if size != said.bytes:
+        raise EntryError(f"{archive} is not the entry's archive: it has {size:,} bytes, and not {said.bytes:,}")
+    if size > ARCHIVE_BYTES:
+        raise EntryError(f"{archive} has {size:,} bytes, and at most {ARCHIVE_BYTES:,} are taken")
+    if file_sha256(archive) != said.sha256:
+        raise EntryError(f"{archive} is not the entry's archive: its SHA-256 is another")
+    if folder.exists() and any(folder.iterdir()):
+        raise EntryError(f"{folder} is not empty; name a folder to be made")
+    wanted = members(entry.cells, entry.manifest.weights)
+    with archive.open("rb") as file:
+        for number, member in enumerate(wanted):
+            _take(file, member, folder / member.name, {before.name for before in wanted[:number]})
+        rest = file.read(_PART)
+        if rest[: len(_END)] != _END or rest.strip(b"\0") or file.read(1):
+            raise EntryError(f"the archive holds {_told(rest)} behind its last member, {wanted[-1].name}")
+    store = Store(folder)
+    for cell in entry.cells:
+        _check_record(store.cell(cell.cell_id), cell)
+    check_tables([store.cell(cell.cell_id).completions_path for cell in entry.cells if cell.completions_sha256])
+    return store
+
+
+def _name(file: Packed) -> str:
+    return file.name
+
+
+def _header(name: str, size: int) -> bytes:
+    """The only header that a member of this name and size may have.
+
+    Raises:
+        EntryError: there is none.
+    """
+    told = tarfile.TarInfo(name)
+    told.size, told.mode = size, 0o644
+    try:
+        return told.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
+    except ValueError as error:
+        raise EntryError(f"{name} cannot stand in an archive: {error}; shorten its name to ASCII letters") from error
+
+
+def _add(out: BinaryIO, member: Member, file: Path) -> None:
+    try:
+        size = file.stat().st_size
+        if size > member.most:
+            raise EntryError(f"{file} has {size:,} bytes, and at most {member.most:,} are taken")
+        out.write(_header(member.name, size))
+        digest = hashlib.sha256()
+        with file.open("rb") as content:
+            while part := content.read(_PART):
+                digest.update(part)
+                out.write(part)
+    except FileNotFoundError as error:
+        raise EntryError(f"{file} is missing; run the same command again") from error
+    if digest.hexdigest() != member.sha256:
+        raise EntryError(f"{file} changed while it was packed; run the same command again")
+    out.write(bytes(-size % _BLOCK))
+
+
+def _take(file: BinaryIO, member: Member, target: Path, before: set[str]) -> None:
+    """Read the next member, which has to be this one, into a file."""
+    header = file.read(_BLOCK)
+    try:
+        told = tarfile.TarInfo.frombuf(header, "ascii", "strict")
+    except (tarfile.HeaderError, ValueError) as error:
+        what = "ends" if not header.strip(b"\0") else "holds something that is no header"
+        raise EntryError(f"the archive {what} where {member.name} is expected") from error
+    if told.name != member.name:
+        twice = ", which it has held already," if told.name in before else ""
+        raise EntryError(f"the archive holds {told.name[:200]!r}{twice} where {member.name} is expected")
+    if not told.type == tarfile.REGTYPE:
+        raise EntryError(f"{member.name} in the archive is no plain file")
+    if told.size > member.most or told.size < 0:
+        raise EntryError(f"{member.name} in the archive has {told.size:,} bytes, and at most {member.most:,} are taken")
+    if header != _header(member.name, told.size):
+        raise EntryError(f"{member.name} in the archive has a header that no packing writes; pack it with submit")
+    digest, left = hashlib.sha256(), told.size
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("xb") as out:
+        while left:
+            part = file.read(min(left, _PART))
+            if not part:
+                raise EntryError(f"the archive ends within {member.name}")
+            left -= len(part)
+            digest.update(part)
+            out.write(part)
+    if file.read(-told.size % _BLOCK).strip(b"\0"):
+        raise EntryError(f"{member.name} in the archive is followed by something that is no member")
+    if digest.hexdigest() != member.sha256:
+        raise EntryError(f"{member.name} in the archive is not what the entry says: its SHA-256 is another")
+
+
+def _told(rest: bytes) -> str:
+    """What stands behind the last member."""
+    try:
+        return repr(tarfile.TarInfo.frombuf(rest[:_BLOCK], "ascii", "replace").name[:200])
+    except (tarfile.HeaderError, ValueError):
+        return "something else than an end" if rest else "no end"
+
+
+def _check_record(directory: CellDir, cell: CellScores) -> None:
+    name = f"cells/{cell.cell_id}/record.json"
+    try:
+        record = directory.read()
+    except (BrokenRecordError, RecursionError) as error:
+        raise EntryError(f"{name} in the archive is no record of this version") from error
+    named = None if record is None else (record.cell_id, record.status, record.completions_sha256)
+    if named != (cell.cell_id, cell.status, cell.completions_sha256):
+        raise EntryError(f"{name} in the archive is the record of another cell than the entry says")

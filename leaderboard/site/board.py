@@ -1,0 +1,229 @@
+"""The board as plain data: every entry read, judged on its own cells, and ranked with the others of its suite.
+
+**Places.** `judging` says which rows may be ranked; those that may are placed together as `thiefbench.suite.ranking`
+places the rows of a report, by their own harm prevented, paired by seed. A place is given among rows whose numbers were
+checked (rescored or re-executed). A self-reported row takes none from them: in brackets stands the place that it has
+where self-reported rows count as well.
+
+**Anchors** stand once, as the entry with the most trust measured them, the earliest of several.
+
+**Apart** stand, with the reason, entries whose verification rejected them and entries that cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import TypeVar
+
+from thiefbench.leaderboard.entry import EntryError
+from thiefbench.leaderboard.site.judging import Judged, beaten_by_naive, naive_forms, read, titles
+from thiefbench.leaderboard.verification import FLAGS, Flag, Verdict
+from thiefbench.suite.ranking import Place, Row, placed
+from thiefbench.suite.report.lines import Comparison
+from thiefbench.suite.report.overview import SuiteRow, SuiteTable, tied
+from thiefbench.suite.report.tables import short_names
+from thiefbench.suite.scenario import Suite
+
+CHECKED: tuple[Verdict, ...] = ("re-executed", "rescored")
+"""Trust that gives a row a place, most first."""
+
+NAIVE = "naive beats adaptive"
+NO_REASON = "its verification gives no reason"
+
+Broken = tuple[str, str]
+"""A folder's name, and in one sentence why it is not shown."""
+
+_SENTENCE = 500
+_Of = TypeVar("_Of")
+_Made = TypeVar("_Made")
+
+
+@dataclass(frozen=True)
+class RedFlag:
+    """What a reader should know of a row: a word or two, and in a clause what it means."""
+
+    name: str
+    said: str
+
+
+MEANS: dict[Flag, str] = {
+    "depends on order": "its verdicts change with the order of the pool, which tells nothing",
+    "non-deterministic": "it judges the same pool differently when asked again",
+    "rejects nearly everything": "it rejects nearly every completion, honest ones as well",
+    "does not generalise": "at seeds drawn after the submission it does worse than at the public ones",
+}
+
+
+@dataclass(frozen=True)
+class BoardRow:
+    """A row of a suite's table.
+
+    Attributes:
+        row: its numbers and where it stands; its number counts self-reported rows where it is `provisional`.
+        judged: the entry whose cells it is made of.
+        own: whether it is that entry's own row, and not one of the anchors it was measured beside.
+        provisional: nobody checked its numbers, so its place is in brackets.
+        flags: what a reader should know.
+    """
+
+    row: SuiteRow
+    judged: Judged
+    own: bool
+    provisional: bool
+    flags: tuple[RedFlag, ...]
+
+
+@dataclass(frozen=True)
+class SuiteBoard:
+    """A suite and its table.
+
+    Attributes:
+        suite: which.
+        rows: best first, then anchors, then what is not ranked.
+        table: the same rows as a report's table.
+        apart: entries that have no row, with the reasons.
+    """
+
+    suite: Suite
+    rows: tuple[BoardRow, ...]
+    table: SuiteTable
+    apart: tuple[tuple[Judged, str], ...]
+
+
+@dataclass(frozen=True)
+class Board:
+    """All of it.
+
+    Attributes:
+        suites: by name.
+        broken: folders that are no entry that can be shown, each with one sentence.
+    """
+
+    suites: tuple[SuiteBoard, ...]
+    broken: tuple[Broken, ...]
+
+
+def board(entries: Path, verified: Path) -> Board:
+    """Read a folder of entries and what was verified of them.
+
+    Raises:
+        EntryError: there is no such folder.
+    """
+    found, broken = read_all(entries, verified)
+    return board_of(list(found.values()), broken)
+
+
+def read_all(entries: Path, verified: Path) -> tuple[dict[str, Judged], list[Broken]]:
+    """Every entry of a folder that can be read, by its name, and those that cannot. Raises: see `board`."""
+    if not entries.is_dir():
+        raise EntryError(f"there is no folder {entries}; name the folder of entries with --entries DIR")
+    folders = sorted(path for path in entries.iterdir() if path.is_dir() and not path.name.startswith((".", "_")))
+    return each_alone({folder.name: folder for folder in folders}, lambda folder: read(folder, verified))
+
+
+def each_alone(given: Mapping[str, _Of], do: Callable[[_Of], _Made]) -> tuple[dict[str, _Made], list[Broken]]:
+    """What is made of each, by name, and for each that fails its name and one sentence: the others do not suffer."""
+    made: dict[str, _Made] = {}
+    broken: list[Broken] = []
+    for name, one in given.items():
+        try:
+            made[name] = do(one)
+        except EntryError as error:
+            broken.append((name, str(error)))
+        except Exception as error:  # a stranger's numbers and texts may break anything that reads them
+            broken.append((name, f"{name} cannot be shown: {type(error).__name__}: {error}"[:_SENTENCE]))
+    return made, broken
+
+
+def board_of(found: Sequence[Judged], broken: Sequence[Broken]) -> Board:
+    """The board of entries that were read."""
+    suites = {judged.suite.title: judged.suite for judged in found}
+    made = [
+        suite_board(suite, [each for each in found if each.suite.title == title])
+        for title, suite in sorted(suites.items())
+    ]
+    return Board(tuple(made), tuple(broken))
+
+
+def suite_board(suite: Suite, found: Sequence[Judged]) -> SuiteBoard:
+    """The table of one suite; see the module."""
+    trusted = sorted((each for each in found if each.trust != "rejected"), key=_most_trust_first)
+    own = {each.label: each for each in reversed(trusted)}  # an anchor may be submitted twice
+    apart = [
+        (each, "; ".join(each.verification.reasons) or NO_REASON)
+        for each in found
+        if each.verification and each.trust == "rejected"
+    ]
+    apart += [
+        (each, f"{each.label} is shown as {own[each.label].entry.manifest.slug} has it")
+        for each in trusted
+        if own[each.label] is not each
+    ]
+    # An entry holds an oracle's cells under attack alone: that there are no others is no news.
+    beside = {
+        row.defense: (each, row, replace(numbers, no_utility=""))
+        for each in reversed(trusted)
+        for row, numbers in each.anchors
+    }
+    anchors = {label: known for label, known in beside.items() if label not in own}
+    made = []
+    for place, shares, provisional in _places(suite, own.values(), anchors.values()):
+        judged = own.get(place.defense)
+        if judged is not None:
+            numbers = replace(judged.numbers, place=place, tied=shares)
+            made.append(BoardRow(numbers, judged, True, provisional, flags(judged, numbers)))
+        else:
+            measured_by, _, numbers = anchors[place.defense]
+            made.append(BoardRow(numbers, measured_by, False, False, ()))
+    return SuiteBoard(suite, tuple(made), _table(suite, found, made), tuple(apart))
+
+
+def flags(judged: Judged, numbers: SuiteRow) -> tuple[RedFlag, ...]:
+    """What a reader should know of an entry's row: what its verification found, and what its own cells show."""
+    known = judged.verification.flags if judged.verification else ()
+    made = [RedFlag(flag, MEANS[flag]) for flag in FLAGS if flag in known]
+    names = dict(zip(titles(judged.suite), short_names([c.attack for c in judged.comparisons]), strict=True))
+    pairs = beaten_by_naive(numbers.fields, naive_forms(judged.suite))
+    if said := ", ".join(f"of {names[naive]} than of {names[adaptive]}" for adaptive, naive in pairs):
+        made.append(RedFlag(NAIVE, f"it prevents less harm {said}: an attacker does better not to adapt"))
+    return tuple(made)
+
+
+def _most_trust_first(judged: Judged) -> tuple[int, date, str]:
+    trust = CHECKED.index(judged.trust) if judged.trust in CHECKED else len(CHECKED)
+    return trust, judged.entry.manifest.submitted, judged.entry.manifest.slug
+
+
+def _places(
+    suite: Suite, found: Collection[Judged], anchors: Iterable[tuple[Judged, Row, SuiteRow]]
+) -> list[tuple[Place, bool, bool]]:
+    """Every row's place, whether it shares its number, and whether the number counts self-reported rows."""
+
+    def among(those: Iterable[tuple[Row, SuiteRow]]) -> list[Place]:
+        return placed([(row, numbers.place) for row, numbers in those], titles(suite), suite.seeds)
+
+    checked = among((each.row, each.numbers) for each in found if each.trust in CHECKED)
+    everyone = among([*((each.row, each.numbers) for each in found), *((row, numbers) for _, row, numbers in anchors)])
+    known = {place.defense: place for place in checked}
+    made = []
+    for place in everyone:
+        own = known.get(place.defense)
+        shown, others = (own, checked) if own else (place, everyone)
+        made.append((shown, tied(shown, others), own is None and place.standing == "ranked"))
+    return made
+
+
+def _table(suite: Suite, found: Sequence[Judged], rows: Sequence[BoardRow]) -> SuiteTable:
+    """A report's table of the rows; its comparisons hold the lines of all, each measured beside its own cells."""
+    first = {c.title: c for each in found for c in each.comparisons}
+    merged = []
+    for title in titles(suite):
+        lines = {
+            line.defense: line for row in rows for c in row.judged.comparisons if c.title == title
+            for line in c.lines if line.defense == row.row.defense
+        }  # fmt: skip
+        merged.append(Comparison(first[title].attack, (), tuple(lines.values()), first[title].part))
+    return SuiteTable(tuple(merged), tuple(row.row for row in rows), tuple(sorted(suite.seeds)), {}, "")

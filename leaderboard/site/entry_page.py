@@ -1,0 +1,196 @@
+"""What the page of an entry shows."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from markupsafe import Markup
+
+from thiefbench import registry
+from thiefbench.leaderboard.site.judging import Judged
+from thiefbench.leaderboard.verification import Rerun
+from thiefbench.suite.report import plots
+from thiefbench.suite.report.drawing import embed
+from thiefbench.suite.report.lines import Comparison, Line, Result, bare
+from thiefbench.suite.report.shades import shade
+from thiefbench.suite.report.standing import line_of
+from thiefbench.suite.report.tables import Unit, columns_of, minus, short_names, show
+from thiefbench.suite.results import NOTHING
+from thiefbench.suite.scenario import Suite, heading, load_suite
+
+_MAPS: tuple[tuple[str, str, Unit, str], ...] = (
+    ("harm_prevented", "Harm prevented", "ratio", "Darker is better; the colour is cut off at 0 and 1."),
+    ("stop_rate", "Stop rate", "rate", "The rejected share of rewarded poison: darker is better."),
+    ("false_rejection_rate", "False rejection", "rate", "The rejected share of rewarded honest work: darker is worse."),
+    ("utility", "Utility", "ratio", "The gain retained, as a share of the control's: darker is better."),
+)
+_TITLES = {"asr": "Attack's outcome by round", "reward": "Clean reward by round"}
+_SHORTER = 300
+"""So many characters of a stranger's version or machine are shown."""
+
+
+def shown_entry(judged: Judged) -> dict[str, Any]:
+    """The values of the page's template, but those that depend on other entries."""
+    manifest, verification = judged.entry.manifest, judged.verification
+    titles, names = zip(*((c.title, c.attack) for c in judged.comparisons), strict=True)
+    headings = dict(zip(titles, short_names(names), strict=True))
+    columns = columns_of(judged.comparisons)
+    return {
+        "name": manifest.name,
+        "slug": manifest.slug,
+        "authors": manifest.authors,
+        "paper": manifest.paper,
+        "suite": judged.suite.title,
+        "trust": judged.trust,
+        "reasons": verification.reasons if verification else (),
+        "facts": _facts(judged),
+        "verification": verification,
+        "verified_on": _listed(verification.versions) if verification else "",
+        "reruns": [_rerun(each) for each in verification.reruns] if verification else [],
+        "seeds": sorted(judged.suite.seeds),
+        "maps": [shown for one in _MAPS if (shown := _map(judged, headings, *one))["rows"]],
+        "columns": columns,
+        "groups": [
+            {
+                "heading": name,
+                "part": part,
+                "points": [
+                    {
+                        "seed": result.seed,
+                        "problem": result.problem,
+                        "shown": [show([result.scores.get(c.measure, NOTHING)], c.unit) for c in columns],
+                    }
+                    for result in line.results
+                ],
+            }
+            for name, part, line in _lines(judged, headings)
+        ],
+        "curves": [
+            shown
+            for n, c in enumerate(judged.comparisons)
+            if (shown := _curves(judged, c, headings[c.title], n))["plots"]
+        ],
+        "files": [
+            {
+                "name": path.relative_to(judged.entry.folder).as_posix(),
+                "lines": path.read_bytes().decode("utf-8", "replace").replace("\r\n", "\n").rstrip("\n").split("\n"),
+            }
+            for path in judged.entry.source
+        ],
+        "commands": _commands(judged),
+        "making": _making(judged),
+        "archive": manifest.archive,
+        "versions": manifest.versions,
+        "lock": _lock(manifest.versions),
+    }
+
+
+def _facts(judged: Judged) -> list[tuple[str, str]]:
+    manifest = judged.entry.manifest
+    return [
+        ("Defense", manifest.defense),
+        ("Suite", f"{judged.suite.title}, seeds {', '.join(map(str, manifest.seeds))}"),
+        ("Submitted", manifest.submitted.isoformat()),
+    ]
+
+
+def _lines(judged: Judged, headings: dict[str, str]) -> list[tuple[str, str, Line]]:
+    """The entry's own lines: under every attack, and without one in each part; with what they are called."""
+    attacked = [(headings[c.title], c.part, line_of(c, "attack", judged.label)) for c in judged.comparisons]
+    free = [("no attack", c.part, line_of(c, "control", judged.label)) for c in judged.comparisons]
+    return [(name, part, line) for name, part, line in (*attacked, *free) if line is not None]
+
+
+def _map(judged: Judged, headings: dict[str, str], measure: str, title: str, unit: Unit, note: str) -> dict[str, Any]:
+    rows = []
+    for name, part, line in _lines(judged, headings):
+        by_seed = {result.seed: _field(result, measure, unit) for result in line.results}
+        if any(by_seed.values()):
+            rows.append((name, part, [by_seed.get(seed) for seed in sorted(judged.suite.seeds)]))
+    return {"title": title, "note": note, "rows": rows}
+
+
+def _field(result: Result, measure: str, unit: Unit) -> dict[str, str] | None:
+    value = result.scores.get(measure, NOTHING).value
+    shown = None if value is None else show([bare(value)], unit)
+    if value is None or shown is None:
+        return None
+    return {"text": shown.value, "style": shade(min(max(value, 0.0), 1.0))}
+
+
+def _curves(judged: Judged, comparison: Comparison, name: str, number: int) -> dict[str, Any]:
+    """The plots of one attack: the entry's lines and those that they are measured against, the oracles' left out."""
+    shown = [line for line in comparison.lines if line.defense in (judged.label, "none")]
+    kept = replace(comparison, lines=tuple(shown))
+    drawn = plots.draw_all(kept, f"ThiefBench {judged.suite.title}, {comparison.title}", png=False)
+    return {
+        "heading": name,
+        "part": comparison.part,
+        "plots": [
+            {"title": _TITLES[plot.name], "svg": Markup(embed(plot, f"c{number}-{plot.name}")), "note": plot.note}
+            for plot in drawn
+            if plot.name in _TITLES
+        ],
+    }
+
+
+def _rerun(rerun: Rerun) -> dict[str, Any]:
+    who = {"control": f"no attack, of {rerun.attack}", "placebo": f"placebo of {rerun.attack}"}.get(rerun.role)
+    cell = who or rerun.attack
+    low, high = rerun.submitted
+    submitted = _number(low) if low == high else f"{_number(low)} to {_number(high)}"
+    told = {None: "another seed", True: "the very same", False: "not the same"}[rerun.equal]
+    return {
+        "cell": heading(rerun.part, cell),
+        "seed": "fresh, secret" if rerun.seed is None else rerun.seed,
+        "measure": rerun.measure.replace("_", " "),
+        "submitted": submitted,
+        "found": _number(rerun.found),
+        "completions": told,
+        "agrees": rerun.agrees,
+    }
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else minus(f"{value:z.3f}")
+
+
+def _commands(judged: Judged) -> str:
+    manifest = judged.entry.manifest
+    numerics, folder = manifest.numerics, f"leaderboard/entries/{manifest.slug}"
+    run = ["thiefbench", "run", _declared(judged.suite), "--defense", manifest.defense, "--device", numerics.device]
+    run += ["--dtype", numerics.dtype, "--threads", str(numerics.threads)]
+    verify = ["thiefbench", "leaderboard", "verify", folder, "--archive", manifest.archive.name]
+    return f"(cd {folder} && {shlex.join(run)})\n{shlex.join(verify)}"
+
+
+@cache
+def _declared(suite: Suite) -> str:
+    """The name that a released suite is run by."""
+    return next((name for name in registry.names("suite") if load_suite(name) == suite), suite.title)
+
+
+def _making(judged: Judged) -> list[tuple[str, str]]:
+    manifest = judged.entry.manifest
+    packed = [(f"Weights {each.name}", f"SHA-256 {each.sha256}, {each.bytes:,} bytes") for each in manifest.weights]
+    archive = f"{manifest.archive.name}, SHA-256 {manifest.archive.sha256}, {manifest.archive.bytes:,} bytes"
+    machine = [(name.replace("_", " "), str(value)[:_SHORTER]) for name, value in sorted(manifest.machine.items())]
+    return [
+        ("Archive of raw completions", archive),
+        *packed,
+        ("Source of the defense", f"SHA-256 {manifest.source_sha256}"),
+        ("Fingerprint of the suite", manifest.suite.fingerprint),
+        ("Numerics", f"{manifest.numerics.device}, {manifest.numerics.dtype}, {manifest.numerics.threads} threads"),
+        *machine,
+    ]
+
+
+def _lock(versions: dict[str, str]) -> str:
+    return "\n".join(f"{name}=={value}"[:_SHORTER] for name, value in sorted(versions.items()))
+
+
+def _listed(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in sorted(versions.items()))[:_SHORTER]

@@ -1,0 +1,156 @@
+"""The board as data: board.json, and board.csv with the same numbers in one line per row."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+from thiefbench.leaderboard.site.board import Board, BoardRow, SuiteBoard
+from thiefbench.leaderboard.verification import entry_sha256
+from thiefbench.suite.report.tables import short_names
+from thiefbench.suite.statistics import Summary
+
+BOARD_SCHEMA = 1
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def board_data(board: Board) -> dict[str, Any]:
+    """The board as plain data, numbers unrounded; a missing one is None."""
+    return {
+        "schema_version": BOARD_SCHEMA,
+        "suites": [_suite(each) for each in board.suites],
+        "broken": [{"folder": folder, "reason": reason} for folder, reason in board.broken],
+    }
+
+
+def board_json(data: dict[str, Any]) -> bytes:
+    """`board_data` as JSON."""
+    return (json.dumps(data, indent=1) + "\n").encode()
+
+
+def board_csv(data: dict[str, Any]) -> str:
+    """`board_data` as CSV: a line for every row of every suite, then what stands apart.
+
+    Texts that a spreadsheet would take for a formula get an apostrophe before them.
+    """
+    titles = list(dict.fromkeys(each["title"] for suite in data["suites"] for each in suite["attacks"]))
+    lines: list[dict[str, Any]] = []
+    for suite in data["suites"]:
+        lines += [_line(suite["suite"], row) for row in suite["rows"]]
+        lines += [{"suite": suite["suite"], **apart, "standing": "apart"} for apart in suite["apart"]]
+    lines += [{"slug": each["folder"], "standing": "apart", "reason": each["reason"]} for each in data["broken"]]
+    head = [*_HEAD, *(f"{title}: {name}" for title in titles for name in _FIELD)]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, head, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _written(value) for name, value in line.items()} for line in lines)
+    return out.getvalue()
+
+
+def _suite(board: SuiteBoard) -> dict[str, Any]:
+    names = short_names([comparison.attack for comparison in board.table.comparisons])
+    return {
+        "suite": board.suite.title,
+        "fingerprint": board.suite.fingerprint(),
+        "seeds": list(board.table.seeds),
+        "attacks": [
+            {"title": c.title, "part": c.part, "attack": c.attack, "heading": name}
+            for c, name in zip(board.table.comparisons, names, strict=True)
+        ],
+        "rows": [_row(row) for row in board.rows],
+        "apart": [
+            {"slug": of.entry.manifest.slug, "name": of.entry.manifest.name, "trust": of.trust, "reason": why}
+            for of, why in board.apart
+        ],
+    }  # fmt: skip
+
+
+def _row(row: BoardRow) -> dict[str, Any]:
+    manifest, numbers, place = row.judged.entry.manifest, row.row, row.row.place
+    verified = row.judged.verification.verified.isoformat() if row.judged.verification else None
+    who: dict[str, Any] = {"slug": None, "name": place.defense, "authors": [], "paper": "", "defense": place.defense}
+    if row.own:
+        who = {name: getattr(manifest, name) for name in ("slug", "name", "paper", "defense")}
+        who["authors"] = list(manifest.authors)
+    return {
+        **who,
+        "measured_by": manifest.slug,
+        "trust": row.judged.trust,
+        "verified": verified,
+        "flags": [{"name": flag.name, "said": flag.said} for flag in row.flags],
+        "standing": "provisional" if row.provisional else place.standing,
+        "place": place.number,
+        "tied": numbers.tied,
+        "reason": place.reason,
+        "worst_case": _summary(place.worst.summary if place.worst else None),
+        "worst_attack": place.worst and place.worst.attack,
+        "utility": _summary(numbers.utility),
+        "false_rejection": numbers.false_rejection and numbers.false_rejection.value,
+        "false_rejection_where": numbers.false_rejection
+        and f"{numbers.false_rejection.where}, seed {numbers.false_rejection.seed}",
+        "round_ratio": numbers.cost and numbers.cost.ratio and numbers.cost.ratio.mean,
+        "round_added_ms": numbers.cost and numbers.cost.added and numbers.cost.added.mean,
+        "round_where": numbers.cost and numbers.cost.comparison,
+        "attacks": {
+            title: {
+                "harm_prevented": _summary(field.prevented),
+                "undefended": field.undefended,
+                "defended": field.defended,
+                "problem": field.problem,
+            }
+            for title, field in numbers.fields.items()
+        },
+        "submitted": manifest.submitted.isoformat() if row.own else None,
+        "entry_sha256": entry_sha256(row.judged.entry) if row.own else None,
+        "archive_sha256": manifest.archive.sha256 if row.own else None,
+    }
+
+
+def _summary(summary: Summary | None) -> dict[str, Any] | None:
+    if summary is None:
+        return None
+    return {
+        "mean": summary.mean,
+        "low": summary.low,
+        "high": summary.high,
+        "limits": summary.kind,
+        "by_seed": {str(seed): value for seed, value in summary.points},
+    }
+
+
+_PLAIN = (
+    "slug", "name", "paper", "defense", "measured_by", "trust", "verified", "standing", "place", "tied", "reason",
+    "worst_attack", "false_rejection", "false_rejection_where", "round_ratio", "round_added_ms", "round_where",
+    "submitted", "entry_sha256", "archive_sha256",
+)  # fmt: skip
+_LISTED = ("authors", "flags")
+_SUMMARISED = ("worst_case", "utility")
+_ENDS = ("", "_low", "_high")
+_HEAD = ("suite", *_PLAIN, *_LISTED, *(f"{name}{end}" for name in _SUMMARISED for end in _ENDS))
+_FIELD = (*(f"harm_prevented{end}" for end in _ENDS), "undefended", "defended", "problem")
+
+
+def _line(suite: str, row: dict[str, Any]) -> dict[str, Any]:
+    line = {"suite": suite} | {name: row[name] for name in _PLAIN}
+    line |= {"authors": "; ".join(row["authors"]), "flags": "; ".join(flag["name"] for flag in row["flags"])}
+    for name in _SUMMARISED:
+        line |= _three(name, row[name])
+    for title, field in row["attacks"].items():
+        line |= _three(f"{title}: harm_prevented", field["harm_prevented"])
+        line |= {f"{title}: {name}": field[name] for name in ("undefended", "defended", "problem")}
+    return line
+
+
+def _three(name: str, summary: dict[str, Any] | None) -> dict[str, Any]:
+    return {f"{name}{end}": summary and summary[part] for end, part in zip(_ENDS, ("mean", "low", "high"), strict=True)}
+
+
+def _written(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(_FORMULA) else value
+    return str(int(value)) if isinstance(value, bool) else repr(value)

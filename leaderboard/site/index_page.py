@@ -1,0 +1,124 @@
+"""What the front page shows: every suite's table, with what it sorts by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from thiefbench.leaderboard.site.board import CHECKED, MEANS, NAIVE, BoardRow, SuiteBoard
+from thiefbench.suite.report.drawing import embed
+from thiefbench.suite.report.suite_files import shown_table, write_rank
+from thiefbench.suite.report.tradeoff import draw_tradeoff
+
+NAMED = 3
+"""So many authors stand in a row; their page has all."""
+
+_FIXED = (
+    ("rank", "Rank", "number", "up"), ("defense", "Defense", "text", "up"), ("trust", "Trust", "number", "up"),
+    ("worst", "Worst case", "number", "down"), ("utility", "Utility", "number", "down"),
+    ("rejection", "False rejection", "number", "up"), ("time", "Time of a round", "number", "up"),
+)  # fmt: skip
+"""Key, name, kind and the direction of the first click."""
+
+FLAGS = (*MEANS.items(), (NAIVE, "it prevents less harm of an attack than of the same one adapted to it"))
+
+
+def page_of(slug: str) -> str:
+    """Where an entry's page lies in the site."""
+    return f"entries/{slug}.html"
+
+
+def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
+    """What the front page shows of a suite, the `number`-th of it."""
+    table = shown_table(board.table)
+    rows = [_row(row, shown) for row, shown in zip(board.rows, table["rows"], strict=True)]
+    tradeoff = draw_tradeoff(board.table, f"ThiefBench {board.suite.title}")
+    return {
+        "id": board.suite.title,
+        "title": board.suite.title,
+        "about": board.suite.about,
+        "fingerprint": board.suite.fingerprint(),
+        "columns": [*_fixed_columns(), *(_attack_column(column, at) for at, column in enumerate(table["columns"], 1))],
+        "rows": rows,
+        "firsts": [row for row in rows if row["place"] == 1 and not row["provisional"]],
+        "seeds": len(board.table.seeds),
+        "apart": [
+            {
+                "name": judged.entry.manifest.name,
+                "page": page_of(judged.entry.manifest.slug),
+                "trust": judged.trust,
+                "reason": reason,
+            }
+            for judged, reason in board.apart
+        ],
+        "tradeoff": tradeoff and {"svg": Markup(embed(tradeoff, f"suite{number}")), "note": tradeoff.note},
+    }
+
+
+def _row(row: BoardRow, shown: Mapping[str, Any]) -> dict[str, Any]:
+    manifest, place = row.judged.entry.manifest, row.row.place
+    return {
+        **shown,
+        "name": manifest.name if row.own else place.defense,
+        "authors": _authors(manifest.authors) if row.own else "",
+        "defense": manifest.defense if row.own else "",
+        "page": page_of(manifest.slug) if row.own else "",
+        "trust": row.judged.trust,
+        "provisional": row.provisional,
+        "place": place.number,
+        "rank": rank_of(row),
+        "standing": {"inconclusive": "unranked"}.get(place.standing, place.standing),
+        "flags": row.flags,
+        "footnotes": _footnotes(row, shown["footnotes"]),
+        "sorts": _sorts(row),
+    }
+
+
+def rank_of(row: BoardRow) -> str:
+    """A row's place in writing, in brackets where nobody checked its numbers."""
+    place = row.row.place
+    if place.standing in ("unranked", "inconclusive"):
+        return place.standing
+    return f"({write_rank(row.row)})" if row.provisional else write_rank(row.row)
+
+
+def _footnotes(row: BoardRow, told: list[str]) -> list[str]:
+    place = row.row.place
+    reason = [place.reason] if place.reason and (place.number is not None or place.standing == "inconclusive") else []
+    return [*reason, *told, *(f"{flag.name}: {flag.said}" for flag in row.flags)]
+
+
+def _sorts(row: BoardRow) -> list[str]:
+    """What every column sorts by; empty without a value."""
+    numbers = row.row
+    cost = numbers.cost.ratio if numbers.cost else None
+    trust = CHECKED.index(row.judged.trust) if row.judged.trust in CHECKED else len(CHECKED)
+    name = row.judged.entry.manifest.name if row.own else numbers.defense
+    found = [
+        numbers.place.number, name.casefold(), trust,
+        numbers.place.worst and numbers.place.worst.summary.mean, numbers.utility and numbers.utility.mean,
+        numbers.false_rejection and numbers.false_rejection.value, cost and cost.mean,
+        *(field.prevented and field.prevented.mean for field in numbers.fields.values()),
+    ]  # fmt: skip
+    return ["" if value is None else str(value) for value in found]
+
+
+def _authors(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def _fixed_columns() -> list[dict[str, str]]:
+    return [
+        {"key": key, "name": name, "kind": kind, "first": first, "attack": "", "note": ""}
+        for key, name, kind, first in _FIXED
+    ]
+
+
+def _attack_column(column: Mapping[str, Any], number: int) -> dict[str, str]:
+    return {
+        "key": f"attack-{number}", "name": column["heading"], "kind": "number", "first": "down",
+        "attack": column["attack"], "note": column["part"],
+    }  # fmt: skip

@@ -1,0 +1,168 @@
+"""One entry judged on its own cells, before it meets the others.
+
+An entry comes with the undefended, placebo, control and oracle cells that its own were measured against, so it is an
+experiment of its own: its harm prevented and utility, whether its attacks work and whether it leaves learning alone are
+all read off *its* cells. Those of other entries, made on other machines, are never mixed in. Where two machines agree
+this changes nothing; where somebody's shared cells are wrong or forged, nobody's row suffers but theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from thiefbench import registry
+from thiefbench.attacks.adaptive import Adaptive
+from thiefbench.leaderboard import rows as entries
+from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
+from thiefbench.leaderboard.verification import Verdict, Verification, read_verification
+from thiefbench.suite.ranking import ANCHORS, Row, anchor_of, judged
+from thiefbench.suite.report import standing
+from thiefbench.suite.report.comparison import arranged
+from thiefbench.suite.report.lines import Comparison
+from thiefbench.suite.report.overview import Field, SuiteRow, suite_row
+from thiefbench.suite.scenario import Suite, heading
+from thiefbench.suite.statistics import paired
+
+MOST = 1e6
+"""No share of harm or gain that was measured comes near it."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An entry that was read, with its row.
+
+    Attributes:
+        entry: what was read.
+        verification: what is known of it beyond that; None where nothing is.
+        suite: on which it was run.
+        label: what its row is called: the folder's name, or an anchor's spec string.
+        comparisons: its cells, with the label for the defense's spec string, which may be a path.
+        row: how it counts in a ranking.
+        numbers: how it is shown; its place has no number yet.
+        anchors: the same two of each anchor among its shared cells.
+    """
+
+    entry: Entry
+    verification: Verification | None
+    suite: Suite
+    label: str
+    comparisons: tuple[Comparison, ...]
+    row: Row
+    numbers: SuiteRow
+    anchors: tuple[tuple[Row, SuiteRow], ...]
+
+    @property
+    def trust(self) -> Verdict:
+        """What its row has earned."""
+        return self.verification.verdict if self.verification else "self-reported"
+
+
+def read(folder: Path, verified: Path) -> Judged:
+    """Read and judge an entry; nothing of it is loaded.
+
+    Raises:
+        EntryError: the entry or its verification is broken, its suite is not known here, or its cells are not all that
+            the suite wants of a row.
+    """
+    entry = read_entry(folder)
+    verification = read_verification(verified, entry)
+    suite = entries.suite_of(entry)
+    if lacks := standing.lacking({"placebo": suite.placebo, "utility": suite.utility}):
+        raise EntryError(f"{folder} was run on {suite.title}, which has {lacks}, so nothing on it is ranked")
+    label = _label(entry)
+    _check_cells(entry, suite)
+    named = [
+        replace(cell, defense=label) if cell.defense == entry.manifest.defense else cell
+        for cell in entries.cells(entry)
+    ]
+    comparisons = _in_order(suite, arranged(named, remarks=False))
+    found = {row.defense: row for row in standing.rows(comparisons)}
+    _check_plausible(entry, found[label])
+    numbers = {row.defense: _numbers(row, found.values(), comparisons, suite) for row in found.values()}
+    anchors = [(row, numbers[row.defense]) for row in found.values() if row.anchor and row.defense != label]
+    return Judged(entry, verification, suite, label, tuple(comparisons), found[label], numbers[label], tuple(anchors))
+
+
+def titles(suite: Suite) -> list[str]:
+    """Every attack of a suite in its order, by the title of its comparison."""
+    return [
+        heading(part.name, registry.canonical("attack", attack)) for part in suite.scenes for attack in part.attacks
+    ]
+
+
+def naive_forms(suite: Suite) -> dict[str, str]:
+    """The suite's attacks that adapt to the defense, each with the one of its part that it adapts; by their titles."""
+    known = set(titles(suite))
+    found = {}
+    for part in suite.scenes:
+        for attack in (registry.canonical("attack", attack) for attack in part.attacks):
+            naive = heading(part.name, _naive(attack))
+            if naive in known and naive != heading(part.name, attack):
+                found[heading(part.name, attack)] = naive
+    return found
+
+
+def beaten_by_naive(fields: Mapping[str, Field], forms: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Adaptive attacks that a defense withstands better than the same attack unadapted, and that attack; by titles.
+
+    Whoever adapts can also leave it, so the adaptive cell then says less than it seems. The paired difference over
+    seeds must lie above 0 with its whole interval (below 5 seeds at every seed).
+    """
+    for adaptive, naive in forms.items():
+        ours, theirs = (fields[title].prevented if title in fields else None for title in (adaptive, naive))
+        if ours is not None and theirs is not None and paired(dict(ours.points), dict(theirs.points)).low > 0:
+            yield adaptive, naive
+
+
+def _label(entry: Entry) -> str:
+    if anchor_of(entry.manifest.defense):
+        return entry.manifest.defense
+    if entry.manifest.slug in ANCHORS:
+        raise EntryError(f"{entry.folder} has an anchor's name and another defense; give the folder another name")
+    return entry.manifest.slug
+
+
+def _check_cells(entry: Entry, suite: Suite) -> None:
+    """Every cell that the suite wants of a row is there, at every seed of the suite."""
+    manifest = entry.manifest
+    if sorted(manifest.seeds) != sorted(suite.seeds):
+        raise EntryError(f"{entry.folder} was run at other seeds than {suite.title} has; run it again without --seeds")
+    have = {(cell.part, cell.role, cell.attack, cell.defense, cell.seed) for cell in entry.cells}
+    for cell in entries.wanted(suite, manifest.seeds, manifest.numerics, manifest.defense):
+        if (suite.part_of(cell), cell.role, cell.attack, cell.defense, cell.seed) not in have:
+            raise EntryError(f"{entry.folder} lacks the cell {cell.label} of {suite.title}; submit it again")
+
+
+def _check_plausible(entry: Entry, row: Row) -> None:
+    """Refuse what would drown every other number in a plot or a table."""
+    cells = [*row.unattacked.values(), *(cell for by_seed in row.attacked.values() for cell in by_seed.values())]
+    for cell in cells:
+        for name, value in (("utility", cell.utility), ("harm prevented", cell.harm_prevented)):
+            if value is not None and abs(value) > MOST:
+                raise EntryError(f"{entry.folder} comes to a {name} of {value:.3g}, which nothing measured can")
+
+
+def _in_order(suite: Suite, comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """As the suite names its attacks, whatever the order of an entry's cells."""
+    place = {title: number for number, title in enumerate(titles(suite))}
+    return sorted(comparisons, key=lambda each: place[each.title])
+
+
+def _numbers(row: Row, found: Iterable[Row], comparisons: Sequence[Comparison], suite: Suite) -> SuiteRow:
+    oracles = [each for each in found if each.anchor == "oracle"]
+    place = judged(row, oracles, standing.trials(comparisons), suite.seeds)
+    return suite_row(place, False, row, comparisons, suite.utility)
+
+
+def _naive(attack: str) -> str:
+    """An attack without the adapting in it."""
+    parsed = registry.parse("attack", attack)
+    inner = registry.argument("attack", parsed, "attack")
+    if not isinstance(inner, str):
+        return attack
+    if parsed.target == Adaptive.name:
+        return registry.canonical("attack", inner)
+    naive = replace(parsed, arguments=parsed.arguments | {"attack": _naive(inner)})
+    return registry.canonical("attack", str(naive))

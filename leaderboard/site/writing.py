@@ -1,0 +1,86 @@
+"""The site in a folder: pages that work from the file system, and the data beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from thiefbench import __version__
+from thiefbench.leaderboard.site.board import Board, BoardRow, SuiteBoard, board_of, each_alone, read_all
+from thiefbench.leaderboard.site.entry_page import shown_entry
+from thiefbench.leaderboard.site.files import board_csv, board_data, board_json
+from thiefbench.leaderboard.site.index_page import FLAGS, page_of, rank_of, shown_suite
+from thiefbench.leaderboard.site.judging import Judged
+from thiefbench.leaderboard.site.rendering import render
+from thiefbench.suite.report.shades import legend
+from thiefbench.suite.report.tables import show_summary
+from thiefbench.suite.results import write_atomically
+
+
+def write_site(folder: Path, entries: Path, verified: Path) -> Board:
+    """Write index.html, a page for each entry, board.json and board.csv.
+
+    Equal entries and verifications give equal bytes. Pages of entries that are gone are removed.
+
+    Args:
+        folder: of the site; made where it is not there.
+        entries: folder of entries.
+        verified: folder of verifications.
+
+    Returns:
+        What was written; entries that could not be shown are its `broken`.
+
+    Raises:
+        EntryError: there is no folder of entries.
+    """
+    found, unread = read_all(entries, verified)
+    shown, unshown = each_alone(found, shown_entry)
+    made = board_of([found[name] for name in shown], sorted([*unread, *unshown]))
+    data = board_data(made)
+    pages = {
+        page_of(slug := each.entry.manifest.slug): _entry(suite, each, shown[slug])
+        for suite in made.suites
+        for each in _shown(suite)
+    }
+    pages["index.html"] = render(
+        "index.html.jinja", ("theme.js", "table.js") if made.suites else ("theme.js",),
+        suites=[shown_suite(suite, number) for number, suite in enumerate(made.suites, 1)],
+        broken=made.broken, scale=legend(), flags=FLAGS, version=__version__,
+    )  # fmt: skip
+    pages |= {"board.json": board_json(data), "board.csv": board_csv(data).encode("utf-8", "backslashreplace")}
+    for stale in (folder / "entries").glob("*.html"):
+        if page_of(stale.stem) not in pages:
+            stale.unlink()
+    for name, content in pages.items():
+        write_atomically(folder / name, content)
+    return made
+
+
+def _shown(suite: SuiteBoard) -> list[Judged]:
+    """Every entry of a suite that has a page, those without a row as well."""
+    return [*(row.judged for row in suite.rows if row.own), *(judged for judged, _ in suite.apart)]
+
+
+def _entry(suite: SuiteBoard, judged: Judged, shown: Mapping[str, Any]) -> bytes:
+    row = next((row for row in suite.rows if row.own and row.judged is judged), None)
+    apart = next((reason for each, reason in suite.apart if each is judged), "")
+    claim = _claim(row, suite) if row else f"It has no row on the board: {apart}."
+    flags = row.flags if row else ()
+    return render(
+        "entry.html.jinja", ("theme.js",), **shown, claim=claim, flags=flags, scale=legend(), version=__version__
+    )
+
+
+def _claim(row: BoardRow, suite: SuiteBoard) -> str:
+    """Where an entry stands, in one sentence."""
+    place, worst = row.row.place, ""
+    if place.worst:
+        prevented = show_summary(place.worst.summary, "ratio").value
+        worst = f"in its worst case, {place.worst.attack}, it prevents {prevented} of the harm"
+    if place.number is not None:
+        ranked = sum(each.row.place.number is not None and each.provisional <= row.provisional for each in suite.rows)
+        counted = ", self-reported rows counted" if row.provisional else ""
+        return f"Place {rank_of(row)} of {ranked}{counted}: {worst}."
+    why = place.reason or ("an anchor holds no place" if place.standing == "anchor" else "")
+    return f"Not ranked: {'; '.join(filter(None, (why, worst)))}."

@@ -1,0 +1,301 @@
+"""From a defense to an entry: what a submission may be, the cells its row is made of, and the folder that says so."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from contextlib import chdir
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from thiefbench import registry
+from thiefbench.leaderboard import rows
+from thiefbench.leaderboard.archive import pack, packed_file
+from thiefbench.leaderboard.entry import (
+    MANIFEST,
+    SCORES,
+    Entry,
+    EntryError,
+    Line,
+    Manifest,
+    Numerics,
+    Scores,
+    SuiteName,
+    read_manifest,
+    trimmed,
+    write_entry,
+)
+from thiefbench.leaderboard.limits import CAPS, POOL
+from thiefbench.leaderboard.lock import machine, versions
+from thiefbench.leaderboard.staging import Staged, stage
+from thiefbench.leaderboard.surroundings import relocated
+from thiefbench.suite.ranking import anchor_of
+from thiefbench.suite.report.overview import SuiteRow, suite_table
+from thiefbench.suite.report.standing import lacking
+from thiefbench.suite.results import Record, Store, file_sha256
+from thiefbench.suite.runner import Listener, run_suite
+from thiefbench.suite.scenario import CellSpec, Suite, load_suite
+
+OWN = "ThiefBench"
+"""Whose the standing entries are."""
+
+
+class Credits(BaseModel):
+    """What an entry says to people.
+
+    Attributes:
+        name: of the entry; its folder is called after it.
+        authors: who made the defense.
+        paper: its address, or nothing.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: Line
+    authors: tuple[Line, ...] = Field(min_length=1, max_length=50)
+    paper: Annotated[str, Field(max_length=300, pattern=r"^(https://[^\s<>\"']+)?$")] = ""
+
+    @property
+    def slug(self) -> str:
+        """The folder's name: small letters, digits and hyphens; empty where nothing is left of the name."""
+        plain = unicodedata.normalize("NFKD", self.name).encode("ascii", "ignore").decode().lower()
+        return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:48].strip("-")
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A defense on its way to the board.
+
+    Attributes:
+        credits: for people.
+        suite: as released.
+        defense: its spec string in canonical form, relative to `staged.folder`.
+        staged: its files.
+        numerics: of every cell.
+        cells: that its row is made of.
+        store: where they are found and left; the archive comes there too.
+        folder: of the entry.
+    """
+
+    credits: Credits
+    suite: Suite
+    defense: str
+    staged: Staged
+    numerics: Numerics
+    cells: tuple[CellSpec, ...]
+    store: Store
+    folder: Path
+
+    @property
+    def checkable(self) -> str:
+        """The spec string for `leaderboard check`, with absolute paths; empty for an anchor, which breaks its rules."""
+        if anchor_of(self.defense):
+            return ""
+        return relocated(self.defense, lambda file: str(self.staged.folder.resolve() / file))
+
+    @property
+    def archive(self) -> Path:
+        """The file beside the entry."""
+        return self.store.root / f"{self.folder.name}.tar"
+
+
+def credits_of(name: str, authors: str, paper: str) -> Credits:
+    """What the command line says to people; `authors` are separated by commas.
+
+    Raises:
+        EntryError: it cannot stand in an entry.
+    """
+    listed = tuple(each.strip() for each in authors.split(",") if each.strip())
+    wanted = {
+        "name": "--name says what the board calls the defense: one line of at most 200 characters",
+        "authors": '--authors names 1 to 50 people, separated by commas, as in --authors "A. Author, B. Author"',
+        "paper": f"--paper is an address that begins with https://, not {paper[:100]!r}",
+    }
+    try:
+        made = Credits(name=name.strip(), authors=listed, paper=paper)
+    except ValidationError as error:
+        raise EntryError(wanted[str(error.errors()[0]["loc"][0])]) from error
+    if not made.slug:
+        raise EntryError(f"--name {name!r} holds no letter or digit that a folder could be called after; give another")
+    return made
+
+
+def released(name: str) -> Suite:
+    """A suite that defenses are ranked on.
+
+    Raises:
+        EntryError: it cannot be, or is not the package's own.
+        SpecStringError: there is no such suite.
+    """
+    if name.endswith((".yaml", ".yml")):
+        raise EntryError(f"{name} is a file; a submission runs a suite as released: --suite standard-v1, or trial")
+    suite = load_suite(name)
+    if lacks := lacking(asdict(suite)):
+        raise EntryError(f"no defense is ranked on {name}: it has {lacks}; write --suite standard-v1, or trial")
+    return suite
+
+
+def prepare(
+    spec: str, credits: Credits, suite: Suite, numerics: Numerics, store: Path, out: Path, standing: bool = False
+) -> Submission:
+    """Copy a defense to where it is run from, and see which cells it needs. Its code is loaded.
+
+    Args:
+        spec: of the defense.
+        credits: for people.
+        suite: as `released`.
+        numerics: of every cell.
+        store: of records.
+        out: the folder of entries.
+        standing: whether the benchmark's own rows may be entered.
+
+    Raises:
+        EntryError: it cannot be submitted, or another entry has its name.
+        SpecStringError: see `registry.make`.
+    """
+    if (anchor := anchor_of(spec)) and not standing:
+        raise EntryError(
+            f"{anchor} is a row of the benchmark itself, which every table shows; submit a defense of your own"
+        )
+    for part in registry.parts("defense", spec):
+        target = registry.parse("defense", part).target
+        declared = None if ":" in target else registry.entry("defense", target)
+        if declared is not None and declared.dist is not None and declared.dist.name != "thiefbench":
+            raise EntryError(
+                f"{target} is installed by {declared.dist.name}, which others do not have; submit its file, as in "
+                "path/to/file.py:Class"
+            )
+    folder = out / credits.slug
+    _check_free(folder, credits)
+    kept = Store(store.expanduser().resolve())
+    staged = stage(spec, kept.root / "submissions")
+    with chdir(staged.folder):
+        defense = registry.canonical("defense", staged.spec)
+        try:
+            registry.make("defense", defense)
+        except registry.SpecStringError:
+            raise
+        except Exception:  # a fault of the defense's own, which the check tells
+            pass
+    cells = rows.wanted(suite, suite.seeds, numerics, defense)
+    return Submission(credits, suite, defense, staged, numerics, tuple(cells), kept, folder)
+
+
+def run(submission: Submission, listener: Listener, workers: int = 1) -> list[Record]:
+    """Run what the store lacks of a submission's cells; returns all records, and raises as `run_suite`."""
+    defenses = tuple(dict.fromkeys(cell.defense for cell in submission.cells))
+    of_row = replace(submission.suite, defenses=defenses)
+    with chdir(submission.staged.folder):
+        return run_suite(of_row, submission.cells, submission.store, listener, workers=workers)
+
+
+def write(submission: Submission, records: Sequence[Record]) -> Entry:
+    """Write the archive and the entry; equal records give equal bytes.
+
+    Args:
+        submission: whose.
+        records: of its cells, in their order.
+
+    Raises:
+        EntryError: they were made with several versions of a package, or do not fit into an entry.
+    """
+    own, suite, store = submission, submission.suite, submission.store
+    scores = [
+        trimmed(
+            record,
+            suite.part_of(spec),
+            spec.defense == own.defense,
+            file_sha256(store.cell(record.cell_id).record_path),
+        )
+        for spec, record in zip(own.cells, records, strict=True)
+    ]
+    sources = [record.identity["sources"]["defense"] for record in records if record.cell["defense"] == own.defense]
+    manifest = Manifest(
+        slug=own.credits.slug,
+        name=own.credits.name,
+        authors=own.credits.authors,
+        paper=own.credits.paper,
+        defense=own.defense,
+        suite=SuiteName(name=suite.name, version=suite.version, fingerprint=suite.fingerprint()),
+        seeds=suite.seeds,
+        submitted=max(date.fromisoformat(record.provenance["finished"][:10]) for record in records),
+        numerics=own.numerics,
+        versions=versions(records, store),
+        machine=machine(records),
+        source_sha256=sources[0],
+        files={SCORES: "0" * 64},
+        weights=tuple(packed_file(path) for path in own.staged.weights),
+        archive=pack(own.archive, store, scores, own.staged.weights),
+    )
+    _clear(own.folder, {MANIFEST, SCORES, *own.staged.source})
+    return write_entry(own.folder, manifest, Scores(cells=tuple(scores)), own.staged.source)
+
+
+def row_of(entry: Entry) -> SuiteRow:
+    """An entry's row among the rows it is measured against, as a report shows it."""
+    suite = rows.suite_of(entry)
+    table = suite_table({"suite": asdict(suite)}, rows.comparisons(entry))
+    return next(row for row in table.rows if row.defense == entry.manifest.defense)
+
+
+def told(row: SuiteRow) -> list[str]:
+    """What a row comes to, in lines for its author."""
+    worst, place = row.place.worst, row.place
+    lines = []
+    if worst is not None:
+        lines.append(f"worst case of harm prevented: {worst.summary.text()}, against {worst.attack}")
+    if row.utility is not None:
+        lines.append(f"utility without an attack: {row.utility.text()}")
+    if row.false_rejection is not None:
+        rejected = row.false_rejection
+        lines.append(f"false rejection, at most: {rejected.value:.3f} ({rejected.where}, seed {rejected.seed})")
+    if place.standing == "ranked":
+        return [*lines, "it will be ranked"]
+    return [*lines, f"it will be listed as {place.standing}" + (f": {place.reason}" if place.reason else "")]
+
+
+def caps() -> str:
+    """What a submission may use, for its author: who verifies it holds it to that."""
+    return (
+        f"in a round of {POOL} completions it may take {CAPS.seconds:g} s of its own, policy and judge "
+        f"{CAPS.service_seconds:g} s to answer it, and {CAPS.memory >> 20:,} MiB"
+    )
+
+
+def next_steps(submission: Submission, entry: Entry) -> list[str]:
+    """What lies where, and what to do with it."""
+    folder, size = submission.folder, entry.manifest.archive.bytes
+    return [
+        f"the entry: {folder}",
+        f"its archive: {submission.archive} ({size / 1e6:,.1f} MB)",
+        f"to try it: thiefbench leaderboard verify {folder} --archive {submission.archive}",
+        "to submit it: open a pull request that adds the folder, and attach the archive to a release of your fork; "
+        "nothing has left this machine",
+    ]
+
+
+def _check_free(folder: Path, credits: Credits) -> None:
+    """Refuse to write over what is no entry of the same people."""
+    if not folder.exists():
+        return
+    if not (folder / MANIFEST).is_file():
+        if any(folder.iterdir()):
+            raise EntryError(f"{folder} is there already and is no entry; give another --name or --out")
+        return
+    if (authors := read_manifest(folder).authors) != credits.authors:
+        raise EntryError(f"{folder} is an entry of {', '.join(authors)}; give yours another --name")
+
+
+def _clear(folder: Path, kept: set[str]) -> None:
+    """Remove what an earlier version of an entry had and this one has not."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir() and not path.is_symlink():
+            if not any(path.iterdir()):
+                path.rmdir()
+        elif path.relative_to(folder).as_posix() not in kept:
+            path.unlink()

@@ -1,0 +1,247 @@
+"""An entry is read as it was written, and every kind of damage has its sentence."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.leaderboard import made_entries
+from thiefbench.leaderboard import entry as entries
+from thiefbench.leaderboard import rows
+from thiefbench.leaderboard.entry import (
+    CURVES,
+    ENTRY_BYTES,
+    MANIFEST,
+    SCORES,
+    SHARED_SCORES,
+    Entry,
+    EntryError,
+    Scores,
+    read_entry,
+    trimmed,
+    write_entry,
+)
+from thiefbench.suite.results import Point, Record, Score
+from thiefbench.suite.scenario import CellSpec, load_suite
+
+SPEC = "defense/mine.py:Mine(floor=-3.0)"
+
+
+@pytest.fixture
+def entry(tmp_path: Path) -> Entry:
+    """An entry of a submitted file, on the suite to rehearse on."""
+    return made_entries.entry(tmp_path, defense=SPEC)
+
+
+def edit(entry: Entry, name: str, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Edit one of the two JSON files, hashes left as they are."""
+    path = entry.folder / name
+    data = json.loads(path.read_bytes())
+    change(data)
+    path.write_text(json.dumps(data))
+
+
+def put(**changes: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda data: data.update(changes)
+
+
+def renamed(data: dict[str, Any]) -> None:
+    data["slug"] = "other"
+    data["archive"]["name"] = "other.tar"
+
+
+# --- round trip ---
+
+
+def test_what_is_read_is_what_was_written(entry: Entry) -> None:
+    again = read_entry(entry.folder)
+    assert (again.manifest, again.cells) == (entry.manifest, entry.cells)
+    assert again.manifest.defense == SPEC
+    assert [path.name for path in again.source] == ["mine.py"]
+    assert {cell.defense for cell in again.own} == {SPEC}, "own cells are those of the submitted defense"
+
+
+def test_equal_content_gives_equal_bytes(entry: Entry, tmp_path: Path) -> None:
+    source = {"defense/mine.py": made_entries.SOURCE}
+    again = write_entry(tmp_path / "again" / "mine", entry.manifest, Scores(cells=entry.cells), source)
+    for name in (MANIFEST, SCORES, "defense/mine.py"):
+        assert (again.folder / name).read_bytes() == (entry.folder / name).read_bytes(), name
+
+
+def test_scores_are_read_line_by_line(entry: Entry) -> None:
+    lines = (entry.folder / SCORES).read_text().splitlines()
+    assert sum('"cell_id"' in line for line in lines) == len(entry.cells), "a cell has a line, for a diff that tells"
+
+
+def test_shared_cells_keep_what_the_row_is_measured_against(entry: Entry) -> None:
+    for cell in entry.cells:
+        if cell.defense == SPEC:
+            assert set(cell.curves) == set(CURVES)
+            assert cell.scores.keys() > set(SHARED_SCORES)
+            assert cell.seconds
+        else:
+            assert cell.scores.keys() == set(SHARED_SCORES)
+            assert bool(cell.seconds) == (cell.role == "attack" and cell.defense == "none")
+
+
+def test_its_row_is_that_of_the_numbers(entry: Entry) -> None:
+    from thiefbench.leaderboard.submit import row_of, told
+
+    row = row_of(entry)
+    assert row.place.standing == "ranked"
+    assert told(row)[0].startswith("worst case of harm prevented: 0.9")
+    assert told(row)[-1] == "it will be ranked"
+
+
+def test_an_unranked_row_says_why(tmp_path: Path) -> None:
+    from thiefbench.leaderboard.submit import row_of, told
+
+    weak = made_entries.entry(tmp_path, says=made_entries.prevents(0.9, utility=0.5))
+    assert told(row_of(weak))[-1] == "it will be listed as unranked: its utility without an attack is 0.500, below 0.9"
+
+
+def test_spec_strings_follow_their_files(tmp_path: Path) -> None:
+    nested = "logit+reputation(defense='defense/mine.py:Mine(floor=1)')+defense/mine.py:Mine"
+    entry = made_entries.entry(tmp_path, defense=nested.replace("logit+", "defense/mine.py:Mine+"))
+    moved = f"{entry.folder}/defense/mine.py"
+    assert entry.spec == f"{moved}:Mine+reputation(defense='{moved}:Mine(floor=1)')+{moved}:Mine"
+
+
+def test_a_built_in_defense_has_no_source(tmp_path: Path) -> None:
+    entry = made_entries.entry(tmp_path, defense="logit(reject='drop')")
+    assert entry.source == []
+    assert entry.spec == "logit(reject='drop')"
+
+
+def test_the_cells_of_an_anchor_are_there_once() -> None:
+    suite = load_suite("trial")
+    for anchor in ("none", "oracle(reject='drop')"):
+        cells = rows.wanted(suite, suite.seeds, made_entries.NUMERICS, anchor)
+        assert len(set(cells)) == len(cells), anchor
+        assert any((cell.role, cell.defense) == ("control", anchor) for cell in cells), "and its utility is among them"
+
+
+def long_numbers(cell: CellSpec) -> Record:
+    """A record whose numbers all need their digits."""
+    rng = random.Random(str(cell))
+    made = made_entries._record(cell, made_entries.Numbers())
+    names = ("asr", "peak_asr", "stop_rate", "false_rejection_rate", "masked_rate", *SHARED_SCORES[1:], "mean_length")
+    scores = {
+        name: Score(value=rng.random() / 30, low=rng.random() / 3000, high=rng.random(), count=19_560) for name in names
+    }
+    rounds = range(0, cell.rounds + 1, cell.evaluation.every)
+    curves = {name: [Point(round=number, value=rng.random() / 30) for number in rounds] for name in CURVES}
+    phases = ("attack", "evaluate", "gather", "inspect", "reward", "sample", "update")
+    seconds = {name: 1000 * rng.random() for name in phases}
+    return made.model_copy(update={"scores": scores, "curves": curves, "seconds": seconds})
+
+
+def test_an_entry_of_the_standard_suite_fits(tmp_path: Path) -> None:
+    suite = load_suite("standard-v1")
+    defense = "defense/a_longer_name.py:PlausibleOpening(floor=-3.0, reject='drop')+similarity(threshold=0.25)"
+    some = made_entries.entry(tmp_path, defense=defense.replace("a_longer_name", "mine"), says=made_entries.prevents())
+    cells = []
+    for cell in rows.wanted(suite, suite.seeds, made_entries.NUMERICS, defense):
+        part = suite.part_of(replace(cell, defense="none"))
+        cells.append(trimmed(long_numbers(cell), part, cell.defense == defense, "0" * 64))
+    assert len(cells) == 195, "5 seeds, 6 attacks, 3 parts"
+    written = len(entries._written(Scores(cells=tuple(cells)))) + len(entries._written(some.manifest))
+    assert written < 0.95 * ENTRY_BYTES, "it fits, with room for longer names"
+
+
+# --- damage ---
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        (MANIFEST, put(note="x"), "entry.json: note: Extra inputs are not permitted"),
+        (MANIFEST, put(schema_version=2), "entry.json: schema_version: Input should be 1"),
+        (MANIFEST, put(slug="Mine"), "entry.json: slug: .*1 to 48 small letters, digits and hyphens"),
+        (MANIFEST, renamed, "entry.json: slug is other, and the folder's name is another"),
+        (MANIFEST, put(authors=[]), "entry.json: authors: .*at least 1 item"),
+        (MANIFEST, put(name="two\nlines"), "entry.json: name: String should match"),
+        (MANIFEST, put(paper="javascript:alert(1)"), "entry.json: paper: String should match"),
+        (MANIFEST, put(paper='https://a"onclick='), "entry.json: paper: String should match"),
+        (MANIFEST, put(submitted="yesterday"), "entry.json: submitted: "),
+        (MANIFEST, put(defense="/etc/evil.py:Mine"), "defense names the file /etc/evil.py, which is not"),
+        (MANIFEST, put(defense="defense/../../x.py:Mine"), r"names the file defense/\.\./\.\./x.py, which is not"),
+        (MANIFEST, put(defense="none+x.py:Mine"), "defense names the file x.py, which is not the entry's own"),
+        (MANIFEST, put(defense="reputation(defense='x.py:M')"), "defense names the file x.py, which is not"),
+        (MANIFEST, put(defense="defense/mine.py:Mine("), "entry.json: defense: malformed defense spec"),
+        (MANIFEST, put(files={"defense/mine.py": "0" * 64}), "entry.json: files: .*scores.json is not listed"),
+        (MANIFEST, put(files={SCORES: "0" * 64, "../x": "0" * 64}), "'../x' is no path of scores.json or in defense/"),
+        (MANIFEST, put(files={SCORES: "0" * 64, "x.py": "0" * 64}), "'x.py' is no path of scores.json or in defense/"),
+        (MANIFEST, put(files={SCORES: "0" * 64}), "holds defense/mine.py, which entry.json does not list"),
+        (
+            MANIFEST,
+            put(weights=[{"name": f"../net-{'0' * 64}.safetensors", "sha256": "0" * 64, "bytes": 1}]),
+            "is not named NAME-SHA256.safetensors",
+        ),
+        (
+            MANIFEST,
+            put(weights=[{"name": f"net-{'0' * 64}.safetensors", "sha256": "1" * 64, "bytes": 1}]),
+            "is not named NAME-SHA256.safetensors",
+        ),
+        (MANIFEST, put(archive={"name": "x.tar", "sha256": "0" * 64, "bytes": 1}), "the archive is called mine.tar"),
+        (SCORES, lambda data: None, "scores.json is not what entry.json says: its SHA-256 is another"),
+    ],
+)  # fmt: skip
+def test_damage_has_its_sentence(entry: Entry, name: str, change: Callable[[dict[str, Any]], Any], said: str) -> None:
+    edit(entry, name, change)
+    with pytest.raises(EntryError, match=said) as raised:
+        read_entry(entry.folder)
+    assert "\n" not in str(raised.value), "it is one line"
+
+
+def test_files_are_those_that_are_listed(entry: Entry) -> None:
+    folder = entry.folder
+    (folder / "defense/notes.txt").touch()
+    with pytest.raises(EntryError, match=r"holds defense/notes\.txt, which entry\.json does not list"):
+        read_entry(folder)
+    (folder / "defense/notes.txt").unlink()
+    (folder / "defense/__pycache__").mkdir()
+    (folder / "defense/__pycache__/mine.cpython-311.pyc").touch()
+    with pytest.raises(EntryError, match=r"mine\.cpython-311\.pyc, which entry\.json does not list"):
+        read_entry(folder)
+    shutil.rmtree(folder / "defense/__pycache__")
+    (folder / "defense/mine.py").write_text("x = 1\n")
+    with pytest.raises(EntryError, match=r"mine\.py is not what entry\.json says: its SHA-256 is another"):
+        read_entry(folder)
+    (folder / "defense/mine.py").unlink()
+    with pytest.raises(EntryError, match=r"lacks defense/mine\.py, which entry\.json lists"):
+        read_entry(folder)
+    (folder / "defense/mine.py").symlink_to("/etc/passwd")
+    with pytest.raises(EntryError, match=r"mine\.py is no plain file"):
+        read_entry(folder)
+
+
+def test_sizes_are_bounded(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EntryError, match="there is no entry"):
+        read_entry(entry.folder / "nowhere")
+    monkeypatch.setattr(entries, "ENTRY_BYTES", 1000)
+    with pytest.raises(EntryError, match=r"entry\.json and scores\.json of .* have [\d,]+ bytes, and at most 1,000"):
+        read_entry(entry.folder)
+    with pytest.raises(EntryError, match=r"the entry would have [\d,]+ bytes, and at most 1,000 are taken"):
+        write_entry(entry.folder, entry.manifest, Scores(cells=entry.cells), {})
+    monkeypatch.undo()
+    monkeypatch.setattr(entries, "FILE_BYTES", 10)
+    with pytest.raises(EntryError, match=r"defense has [\d,]+ bytes, and at most 10 are taken"):
+        read_entry(entry.folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[" * 100_000, b'{"slug": 1e999}', b"null"])
+def test_what_is_no_json_of_ours_is_refused(entry: Entry, content: bytes) -> None:
+    (entry.folder / MANIFEST).write_bytes(content)
+    with pytest.raises(EntryError, match=r"entry\.json: "):
+        read_entry(entry.folder)
+    (entry.folder / MANIFEST).unlink()
+    with pytest.raises(EntryError, match=r"is no entry: it has no entry\.json"):
+        read_entry(entry.folder)

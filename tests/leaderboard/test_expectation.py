@@ -1,0 +1,112 @@
+"""What submitted seeds lead one to expect, on numbers that can be worked out by hand; and what is kept in secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.leaderboard.tiny_entries import ATTACK, suite
+from thiefbench.attacks.text import Text
+from thiefbench.engine.spec import SpecError
+from thiefbench.leaderboard.expectation import MARGIN, expected, prevented, retained
+from thiefbench.leaderboard.held_out import SEED_BITS, HeldOut, read_held_out, trials
+from thiefbench.suite.results import Point, Record, Score
+from thiefbench.suite.scenario import SuiteError
+
+FIVE = (0.7, 0.8, 0.8, 0.8, 0.9)
+
+
+def test_five_seeds_give_a_prediction_interval() -> None:
+    low, high = expected(FIVE, slack=0.0)
+    half = 2.7764451 * 0.0707107 * (1 + 1 / 5) ** 0.5  # t(4), sample deviation
+    assert (low, high) == (pytest.approx(0.8 - half), pytest.approx(0.8 + half))
+    low, _ = expected(FIVE, slack=0.0, draws=4)
+    assert low == pytest.approx(0.8 - 2.7764451 * 0.0707107 * (1 / 4 + 1 / 5) ** 0.5), "a mean of four strays less"
+
+
+def test_seeds_that_agree_to_the_last_digit_leave_room_for_completions() -> None:
+    assert expected((1.0,) * 5, slack=0.02) == (pytest.approx(0.98), pytest.approx(1.02))
+
+
+def test_few_seeds_give_their_range_and_a_margin() -> None:
+    assert expected((0.6, 0.9), slack=0.0) == (pytest.approx(0.6 - MARGIN), pytest.approx(0.9 + MARGIN))
+    assert expected((0.6,), slack=0.3) == (pytest.approx(0.3), pytest.approx(0.9)), "or what completions leave open"
+
+
+def record(asr: tuple[float, float, float], reward: float = 0.5) -> Record:
+    """A record whose every evaluation has this ASR, with its low and high, and that began at reward 0.1."""
+    value, low, high = asr
+    scores = {
+        name: Score(value=number, low=number - 0.01, high=number + 0.01, count=100)
+        for name, number in (("clean_reward", reward), ("start_reward", 0.1))
+    }
+    curve = [Point(round=number, value=value, low=low, high=high) for number in (1, 2, 3)]
+    return Record(cell_id="0", cell={}, identity={}, status="ok", scores=scores, curves={"eval_asr": curve})
+
+
+def test_harm_prevented_has_the_slack_of_both_its_cells() -> None:
+    defended, undefended, placebo = record((0.1, 0.05, 0.15)), record((0.8, 0.75, 0.85)), record((0.0, 0.0, 0.1))
+    found = prevented(Text(), defended, undefended, placebo)
+    assert found is not None
+    assert found[0] == pytest.approx(1 - 0.1 / 0.8)
+    assert found[1] == pytest.approx(0.15 / 0.75 - 0.1 / 0.8), "most of it was harmed by the most, of the least harm"
+    assert prevented(Text(), defended, placebo, undefended) is None, "where there is no harm, none is prevented"
+
+
+def test_utility_has_the_slack_of_both_its_cells() -> None:
+    found = retained(record((0, 0, 0), reward=0.4), record((0, 0, 0), reward=0.5))
+    assert found == (pytest.approx(0.3 / 0.4), pytest.approx(0.02 / 0.4))
+    assert retained(record((0, 0, 0)), record((0, 0, 0), reward=0.1)) is None
+
+
+# --- what is kept in secret ---
+
+
+def test_secret_seeds_are_large_and_new_each_time() -> None:
+    drawn = [trial.seed for _ in range(4) for trial in trials(suite(), 3, False, HeldOut())]
+    assert len(set(drawn)) == 12
+    assert all(0 <= seed < 2**SEED_BITS for seed in drawn)
+    assert max(drawn) > 2**50, "small ones could be found by trying all"
+
+
+def test_one_attack_is_drawn_or_all_are_taken() -> None:
+    of = suite(attacks=(ATTACK, "text"))
+    assert len(trials(of, 2, False, HeldOut())) == 2
+    assert {trial.attack for trial in trials(of, 1, True, HeldOut())} == {ATTACK, "text"}
+
+
+def test_held_out_attacks_are_run_at_all_seeds_or_at_one_drawn_for_them() -> None:
+    known = HeldOut(attacks=("text(position='end')",), seeds=(7,))
+    found = trials(suite(), 1, False, known)
+    assert [trial.held_out for trial in found] == [False, True, True, True]
+    assert [trial.attack for trial in found[2:]] == list(known.attacks) * 2
+    assert len(trials(suite(), 0, False, HeldOut(attacks=known.attacks))) == 1
+    with pytest.raises(SpecError):
+        trials(suite(), 1, False, HeldOut(attacks=("equations",)))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("seeds: 7", "seeds: Input should be a valid tuple"),
+        ("attack: [text]", "attack: Extra inputs are not permitted"),
+        ("[", "is no YAML"),
+        ("- 1", "write seeds"),
+    ],
+)
+def test_a_maintainer_s_file_that_is_none(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "private.yaml"
+    file.write_text(text)
+    with pytest.raises(SuiteError, match=said):
+        read_held_out(file)
+
+
+def test_a_maintainer_s_file(tmp_path: Path) -> None:
+    file = tmp_path / "private.yaml"
+    wanted: dict[str, Any] = {"seeds": (2**63 - 1,), "attacks": ("text(position='end')",)}
+    file.write_text(f'seeds: [{2**63 - 1}]\nattacks:\n  - text(position="end")\n')
+    assert read_held_out(file).model_dump() == wanted
+    file.write_text("")
+    assert read_held_out(file) == HeldOut()

@@ -1,0 +1,77 @@
+"""Of programs a sample is run again; what it does not hold is still told again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+
+from tests.bench import tiny
+from thiefbench import registry
+from thiefbench.engine.policy import Policy
+from thiefbench.engine.retelling import Retold
+from thiefbench.engine.rounds import Row
+from thiefbench.leaderboard.entry import trimmed
+from thiefbench.leaderboard.rescoring import PROGRAM_ROUNDS, Told, UntrueError, check_completions
+from thiefbench.suite.results import Record, Store, rows_table, table_rows
+from thiefbench.suite.scenario import CellSpec, Evaluation
+from thiefbench.suite.scoring import cell_curves, cell_scores
+from thiefbench.tasks.base import Sampling
+from thiefbench.tasks.sandbox import SandboxUnavailable, backend
+
+ROUNDS = 8
+
+
+@cache
+def cell() -> tuple[CellSpec, list[Row]]:
+    """A finished cell whose completions are programs."""
+    try:
+        backend()
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    made = tiny.suite(
+        task="code_micro(size=16)", attacks=("code_injection",), rounds=ROUNDS,
+        swarm=replace(tiny.SWARM, prompts=2, sampling=Sampling(max_new_tokens=200)),
+        evaluation=Evaluation(every=2, completions=2, final=2), kind=tiny.Attacked,
+    )  # fmt: skip
+    store = Path(mkdtemp())
+    (record,) = tiny.run(made, store)
+    assert record.status == "ok", record.error
+    (spec,) = tiny.cells(made)
+    return spec, list(table_rows(Store(store).cell(record.cell_id).read_rows()))
+
+
+def checked(change: Callable[[Row], Row]) -> int:
+    """How many rewards of a changed cell are worked out anew."""
+    spec, rows = cell()
+
+    table = rows_table([change(row) for row in rows])
+    policy = Policy.load(tiny.model())
+    task, attack = registry.make("task", spec.task), registry.make("attack", spec.attack)
+    payload = Retold(spec.swarm, "attack", policy, task, attack, spec.seed).attack.describe()
+    record = Record(
+        cell_id="0" * 16, cell=spec.as_dict(), identity={}, status="ok", scores=cell_scores(table),
+        curves=cell_curves(table), payload=payload, completions_sha256="0" * 64,
+    )  # fmt: skip
+    return check_completions(Told(spec, "", trimmed(record, "", False, "0" * 64), record, own=False), table, policy)
+
+
+def test_a_sample_of_programs_is_run_again() -> None:
+    pool, evaluated = 8, 2
+    assert any(row.reward for _, rows in [cell()] for row in rows if row.payload), "the poison does run"
+    assert checked(lambda row: row) == PROGRAM_ROUNDS * pool + 4 * evaluated, "of 8 rounds and 5 evaluations"
+
+
+def test_what_scores_are_made_of_is_always_in_the_sample() -> None:
+    for number in (0, ROUNDS):
+        with pytest.raises(UntrueError, match="its reward does not follow"):
+            checked(lambda row, n=number: replace(row, reward=1.0) if (row.phase, row.round) == ("eval", n) else row)  # type: ignore[misc]
+
+
+def test_rewards_outside_the_sample_still_have_to_fit_everything_else() -> None:
+    with pytest.raises(UntrueError, match=r"its (advantage|reward|outcome) does not follow"):
+        checked(lambda row: replace(row, reward=1.0 - row.reward) if row.phase == "train" and row.place == 0 else row)

@@ -1,0 +1,380 @@
+"""A submission runs what its row needs, and leaves an entry that says what the store holds."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.bench import tiny
+from thiefbench import registry
+from thiefbench.cli import app
+from thiefbench.leaderboard import rows, submit
+from thiefbench.leaderboard.archive import unpack
+from thiefbench.leaderboard.check import Finding, Subject
+from thiefbench.leaderboard.entry import EntryError, Numerics, read_entry, trimmed
+from thiefbench.leaderboard.lock import machine, versions
+from thiefbench.leaderboard.submit import Submission, credits_of, prepare, released
+from thiefbench.registry import SpecStringError
+from thiefbench.suite.results import Record, Store
+from thiefbench.suite.scenario import Evaluation, Suite, load_suite
+
+NUMERICS = Numerics(device="cpu", dtype="float32", threads=1)
+SOURCE = """
+from thiefbench.defenses.base import ACCEPT, Defense, Verdict
+
+
+class Mine(Defense):
+    name = "mine"
+
+    def __init__(self, word="hail"):
+        self.word = word
+
+    def inspect(self, view):
+        return [Verdict("drop") if self.word in offered.text.lower() else ACCEPT for offered in view.completions]
+
+
+class Raises(Mine):
+    def inspect(self, view):
+        raise RuntimeError("this defense gives up")
+"""
+
+
+def suite() -> Suite:
+    """All that a ranking needs, in six cells."""
+    return tiny.suite(
+        "none", 'oracle(reject="drop")', placebo=True, utility=True, rounds=2,
+        evaluation=Evaluation(every=1, completions=8, final=8),
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiny suite counts as one of the package's own."""
+    monkeypatch.setattr(submit, "load_suite", lambda name: suite() if name == "tiny" else load_suite(name))
+    monkeypatch.setattr(rows, "_released", lambda: {("tiny", 1): suite()})
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Subject]:
+    """Whom the check was asked about; its questions have their own tests."""
+    made: list[Subject] = []
+
+    def check(subject: Subject) -> Iterator[Finding]:
+        made.append(subject)
+        yield Finding("is good", "FAILED" if "/bad.py" in subject.spec else "ok")
+
+    monkeypatch.setattr("thiefbench.leaderboard.check.check", check)
+    monkeypatch.setattr("thiefbench.leaderboard.samples.samples", list)
+    return made
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that holds the cells which every row is measured against, and `Mine`'s."""
+    folder = tmp_path_factory.mktemp("shared")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(submit, "load_suite", lambda name: suite())
+        made = made_in(folder)
+        submit.run(made, tiny.Watcher())
+    return made.store.root
+
+
+@pytest.fixture
+def store(shared: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    shutil.copytree(shared, tmp_path / "store")
+    return tmp_path / "store"
+
+
+def mine(folder: Path, source: str = SOURCE) -> Path:
+    file = folder / "mine.py"
+    file.write_text(source)
+    return file
+
+
+def made_in(folder: Path, spec: str = "Mine(word='hail')", **options: Any) -> Submission:
+    credits = credits_of("My filter", "A. Author, B. Author", "https://example.org/paper")
+    fields: dict[str, Any] = {"store": folder / "store", "out": folder / "entries"} | options
+    return prepare(f"{mine(folder)}:{spec}", credits, suite(), NUMERICS, **fields)
+
+
+def invoke(folder: Path, defense: str, *more: str) -> Result:
+    words = [
+        "leaderboard", "submit", defense, "--suite", "tiny", "--store", str(folder / "store"),
+        "--out", str(folder / "entries"), "--threads", "1",
+    ]  # fmt: skip
+    return CliRunner().invoke(app, [*words, *more])
+
+
+CREDITS = ("--name", "My filter", "--authors", "A. Author, B. Author", "--paper", "https://example.org/paper")
+
+
+# --- what is made ---
+
+
+def test_the_command_leaves_an_entry_and_its_archive(store: Path, tmp_path: Path, asked: list[Subject]) -> None:
+    here = Path.cwd()
+    done = invoke(tmp_path, f"{mine(tmp_path)}:Mine(word='hail')", *CREDITS)
+    assert done.exit_code == 0, done.output
+    assert Path.cwd() == here, "one stands where one stood"
+    entry = read_entry(tmp_path / "entries/my-filter")
+    told = entry.manifest
+    assert told.defense == "defense/mine.py:Mine", "in canonical form, by its place in the entry"
+    assert (told.name, told.authors, told.paper) == (
+        "My filter",
+        ("A. Author", "B. Author"),
+        "https://example.org/paper",
+    )
+    assert (told.suite.name, told.seeds, told.numerics) == ("tiny", (0,), NUMERICS)
+    assert {"python", "torch", "transformers", "numpy", "scipy", "safetensors", "thiefbench"} <= told.versions.keys()
+    assert (tmp_path / "entries/my-filter/defense/mine.py").read_text() == SOURCE
+    assert [subject.spec for subject in asked] == [f"{store}/submissions/{copy_of(store)}/defense/mine.py:Mine"]
+    for said in (
+        "inconclusive",
+        "the entry: ",
+        "its archive: ",
+        "leaderboard verify",
+        "pull request",
+        "60 s of its own",
+    ):
+        assert said in done.output, said
+    assert not list((tmp_path / "entries/my-filter").rglob("*.tar")), "the archive is no part of the folder"
+
+
+def copy_of(store: Path) -> str:
+    (found,) = (store / "submissions").iterdir()
+    return found.name
+
+
+def test_the_entry_says_what_its_archive_holds(store: Path, tmp_path: Path) -> None:
+    made = made_in(tmp_path)
+    watcher = tiny.Watcher()
+    entry = submit.write(made, submit.run(made, watcher))
+    assert (watcher.cached, watcher.missing) == (6, []), "a control, a placebo, an oracle, none, and two of its own"
+    found = unpack(made.archive, entry, tmp_path / "unpacked")
+    records = {record.cell_id: record for record in found.records()}
+    assert {record.cell["defense"] for record in records.values()} == {"none", "oracle(reject='drop')", made.defense}
+    for cell in entry.cells:
+        record = records[cell.cell_id]
+        own = cell.defense == entry.manifest.defense
+        assert trimmed(record, cell.part, own, cell.record_sha256) == cell, "scores are those of the raw record"
+    assert {cell.role for cell in entry.own} == {"attack", "control"}
+    sources = {
+        record.identity["sources"]["defense"] for record in records.values() if record.cell["defense"] == made.defense
+    }
+    assert sources == {entry.manifest.source_sha256}
+
+
+def test_twice_gives_equal_bytes(store: Path, tmp_path: Path) -> None:
+    def once() -> dict[str, bytes]:
+        assert invoke(tmp_path, f"{mine(tmp_path)}:Mine", *CREDITS).exit_code == 0
+        files = [*(tmp_path / "entries").rglob("*"), store / "my-filter.tar"]
+        return {path.name: path.read_bytes() for path in files if path.is_file()}
+
+    before = once()
+    assert set(before) == {"entry.json", "scores.json", "mine.py", "my-filter.tar"}
+    assert once() == before
+    os.utime(tmp_path / "mine.py")
+    assert once() == before
+
+
+def test_a_new_version_replaces_the_old_files(store: Path, tmp_path: Path) -> None:
+    made = made_in(tmp_path)
+    records = submit.run(made, tiny.Watcher())
+    submit.write(made, records)
+    (made.folder / "defense/deep").mkdir()
+    (made.folder / "defense/deep/old.py").touch()
+    assert submit.write(made, records).source == [made.folder / "defense/mine.py"]
+    assert not (made.folder / "defense/deep").exists()
+
+
+def test_a_stopped_run_goes_on(tmp_path: Path, shared: Path) -> None:
+    here = Path.cwd()
+    made = made_in(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        submit.run(made, tiny.Watcher(stop_after=5))
+    assert Path.cwd() == here
+    again = made_in(tmp_path)
+    assert (again.defense, again.staged.folder) == (made.defense, made.staged.folder), "it is the same submission"
+    watcher = tiny.Watcher()
+    records = submit.run(again, watcher)
+    assert watcher.cached >= 1, "finished cells stay"
+    entry = submit.write(again, records)
+    before = {record.cell_id: record.scores for record in Store(shared).records()}
+    assert {record.cell_id: record.scores for record in records} == before, "as if it had never been stopped"
+    assert len(entry.cells) == 6
+
+
+def test_another_argument_and_another_source_are_other_cells(tmp_path: Path) -> None:
+    plain, other = made_in(tmp_path), made_in(tmp_path, "Mine(word='thief')")
+    assert other.defense == "defense/mine.py:Mine(word='thief')"
+    (tmp_path / "edited").mkdir()
+    mine(tmp_path / "edited", SOURCE + "# edited\n")
+    credits = plain.credits
+    edited = prepare(
+        f"{tmp_path}/edited/mine.py:Mine", credits, suite(), NUMERICS, tmp_path / "store", tmp_path / "entries"
+    )
+    assert edited.defense == plain.defense, "by name it is the same, "
+    assert edited.staged.folder != plain.staged.folder, "but it lies elsewhere, and its source is part of the identity"
+
+
+def test_standing_entries_are_made_by_the_same_command(store: Path, tmp_path: Path, asked: list[Subject]) -> None:
+    for spec, slug in (("none", "none"), ("oracle(reject='drop')", "oracle-reject-drop")):
+        done = invoke(tmp_path, spec, "--standing")
+        assert done.exit_code == 0, done.output
+        entry = read_entry(tmp_path / "entries" / slug)
+        assert (entry.manifest.authors, entry.manifest.name, entry.source) == (("ThiefBench",), spec, [])
+        assert {cell.role for cell in entry.own} >= {"attack", "control"}
+        assert "it will be listed as anchor" in done.output
+    assert asked == [], "anchors break the rules of submissions, and are not asked"
+
+
+# --- what is not taken ---
+
+
+@pytest.mark.parametrize(
+    "spec", ["none", "oracle", "oracle(reject='drop')", "random(rate=0.1)", "reject_all", "blacklist"]
+)
+def test_anchors_are_refused(tmp_path: Path, spec: str) -> None:
+    done = invoke(tmp_path, spec, *CREDITS)
+    assert isinstance(done.exception, EntryError)
+    assert "is a row of the benchmark itself" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"--name": ""}, "--name says what the board calls the defense"),
+        ({"--name": "x" * 201}, "--name says what the board calls the defense"),
+        ({"--name": "two\nlines"}, "--name says what the board calls the defense"),
+        ({"--name": "\u9632\u5fa1"}, "holds no letter or digit that a folder could be called after"),
+        (
+            {"--authors": " , "},
+            '--authors names 1 to 50 people, separated by commas, as in --authors "A. Author, B. Author"',
+        ),
+        ({"--authors": "x," * 51}, "--authors names 1 to 50 people"),
+        (
+            {"--paper": "http://example.org"},
+            "--paper is an address that begins with https://, not 'http://example.org'",
+        ),
+        ({"--paper": "https://a b"}, "--paper is an address"),
+        (
+            {"--suite": "smoke"},
+            "no defense is ranked on smoke: it has no placebo to beat and no cells without an attack",
+        ),
+        ({"--suite": "mine.yaml"}, "mine.yaml is a file; a submission runs a suite as released"),
+        ({"--suite": "standart-v1"}, "there is no suite named 'standart-v1'; did you mean standard-v1"),
+        ({"--dtype": "float16"}, "--dtype must be float32 or bfloat16"),
+    ],
+)
+def test_bad_words_are_told(tmp_path: Path, words: dict[str, str], said: str) -> None:
+    given = dict(zip(CREDITS[::2], CREDITS[1::2], strict=True)) | words
+    done = invoke(tmp_path, f"{mine(tmp_path)}:Mine", *(word for pair in given.items() for word in pair))
+    assert said in str(done.exception)
+    assert "\n" not in str(done.exception)
+    assert not (tmp_path / "store").exists(), "nothing is done before"
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("nowhere.py:Mine", "there is no file nowhere.py"),
+        ("loggit", "did you mean logit"),
+        ("{file}:Yours", "has no class Yours; it has Mine, Raises"),
+        ("{file}:Mine(sword=1)", "its arguments: word"),
+        ("{file}:Mine(", "malformed defense spec"),
+    ],
+)
+def test_bad_spec_strings_are_told(tmp_path: Path, spec: str, said: str) -> None:
+    done = invoke(tmp_path, spec.format(file=mine(tmp_path)), *CREDITS)
+    assert isinstance(done.exception, SpecStringError)
+    assert said in str(done.exception)
+
+
+def test_what_only_one_machine_has_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Declared:
+        class dist:  # noqa: N801
+            name = "thiefbench-extras"
+
+    monkeypatch.setattr("thiefbench.registry.entry", lambda kind, name: Declared)
+    with pytest.raises(EntryError, match="logit is installed by thiefbench-extras, which others do not have"):
+        prepare("logit", credits_of("x", "y", ""), suite(), NUMERICS, tmp_path / "store", tmp_path / "entries")
+
+
+def test_other_peoples_folders_stay(store: Path, tmp_path: Path) -> None:
+    made = made_in(tmp_path)
+    submit.write(made, submit.run(made, tiny.Watcher()))
+    others = [*CREDITS[:2], "--authors", "C. Author"]
+    done = invoke(tmp_path, f"{mine(tmp_path)}:Mine", *others)
+    assert "my-filter is an entry of A. Author, B. Author; give yours another --name" in str(done.exception)
+    (tmp_path / "entries/yours").mkdir()
+    (tmp_path / "entries/yours/notes").touch()
+    done = invoke(tmp_path, f"{mine(tmp_path)}:Mine", "--name", "Yours", "--authors", "me")
+    assert "yours is there already and is no entry; give another --name or --out" in str(done.exception)
+
+
+def test_a_broken_rule_stops_it(tmp_path: Path) -> None:
+    file = mine(tmp_path).rename(tmp_path / "bad.py")
+    done = invoke(tmp_path, f"{file}:Mine", *CREDITS)
+    assert done.exit_code == 1, done.output
+    assert "FAILED  is good" in done.output
+    assert "is not ready" in done.output
+    assert not (tmp_path / "store/cells").exists(), "nothing was run"
+    assert not (tmp_path / "entries").exists(), "and nothing written"
+
+
+def test_a_failed_cell_stops_it(store: Path, tmp_path: Path) -> None:
+    done = invoke(tmp_path, f"{mine(tmp_path)}:Raises", *CREDITS)
+    assert done.exit_code == 1, done.output
+    assert "failed: defense/mine.py:Raises against text" in done.output
+    assert "this defense gives up" in done.output
+    assert "the same command tries these again" in done.output
+    assert not (tmp_path / "entries").exists(), "an error is never a score"
+
+
+# --- the lock ---
+
+
+def changed(name: str, value: str) -> Callable[[Record], Record]:
+    return lambda record: record.model_copy(update={"provenance": record.provenance | {name: value}})
+
+
+def test_an_entry_has_one_version_of_everything(shared: Path) -> None:
+    records = Store(shared).records()
+    lock = versions(records, Store(shared))
+    assert all(lock.values())
+    mixed = [changed("torch", "1.0")(records[0]), *records[1:]]
+    with pytest.raises(
+        EntryError, match=rf"were made with torch 1\.0 and {lock['torch'].split('+')[0]}.*another --store"
+    ):
+        versions(mixed, Store(shared))
+
+
+def test_machines_that_differ_are_all_named(shared: Path) -> None:
+    records = Store(shared).records()
+    told = machine(records)
+    assert {"processor", "cores", "threads", "device_name", "git_commit"} <= told.keys()
+    assert not {"torch", "python", "started", "finished", "ended"} & told.keys()
+    mixed = [changed("processor", "Abacus")(records[0]), *records[1:]]
+    assert machine(mixed)["processor"] == f"{' / '.join(sorted(['Abacus', told['processor']]))}"
+
+
+def test_suites_that_rank_are_taken() -> None:
+    assert [released(name).name for name in ("trial", "standard-v1")] == ["trial", "standard"]
+
+
+def test_every_built_in_defense_has_a_standing_entry() -> None:
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    loop = text.partition("for defense in ")[2].partition("; do")[0].replace("\\", " ")
+    specs = shlex.split(loop)
+    named = {registry.canonical("defense", spec).partition("(")[0] for spec in specs}
+    assert named == set(registry.names("defense")), "the loop in CONTRIBUTING.md names them all"
+    slugs = [credits_of(spec, submit.OWN, "").slug for spec in specs]
+    assert len(set(slugs)) == len(specs), "each has a folder of its own"

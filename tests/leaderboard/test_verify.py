@@ -1,0 +1,470 @@
+"""What is true is believed as far as it was tried, and every cheat is caught or defeated, and named."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from tests.leaderboard import made_entries
+from tests.leaderboard.test_check import sample
+from tests.leaderboard.tiny_entries import (
+    ATTACK,
+    CHEATS,
+    HOSTILE,
+    Made,
+    each,
+    forged,
+    made,
+    masked,
+    resigned,
+    rewritten,
+    suite,
+)
+from thiefbench import registry
+from thiefbench.cli import app
+from thiefbench.engine.rounds import Row
+from thiefbench.leaderboard import archive, held_out
+from thiefbench.leaderboard.check import Finding
+from thiefbench.leaderboard.entry import CellScores, Manifest, Scores, write_entry
+from thiefbench.leaderboard.held_out import HeldOut
+from thiefbench.leaderboard.isolation import Isolated
+from thiefbench.leaderboard.limits import CAPS
+from thiefbench.leaderboard.verification import Verification, read_verification
+from thiefbench.leaderboard.verify import Asked, verify
+from thiefbench.suite.results import Record
+from thiefbench.tasks.sandbox import SandboxUnavailable
+
+FRESH = (2**62 + 1, 2**62 + 2)
+"""Seeds at which the undefended attack works; they draw other letters than seed 0."""
+CAREFUL = replace(CAPS, seconds=4.0, memory=512 << 20, printed=100_000, message=1 << 20)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all submissions' cells go, so that shared ones are run once."""
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Iterator[Made]:
+    """A true entry, whose suite counts as released while these tests run."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield made(tmp_path_factory.mktemp("honest"), f"{CHEATS}:Hears", patch, store=store)
+
+
+@pytest.fixture(scope="module")
+def jail() -> Iterator[None]:
+    """A working sandbox, with a warm worker."""
+    try:
+        warm = Isolated("none")
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    yield
+    warm.close()
+
+
+@pytest.fixture
+def known_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Secret seeds are FRESH."""
+    drawn = iter(FRESH)
+    monkeypatch.setattr(held_out, "randbits", lambda bits: next(drawn))
+
+
+def verified(of: Made, told: list[Finding] | None = None, samples: bool = False, **asked: Any) -> Verification:
+    """A verification; without further words nothing is run."""
+    options = {"archive": of.archive, "reruns": 0, "caps": CAREFUL} | asked
+    tell = (told if told is not None else []).append
+    return verify(
+        of.folder, Asked(**options), tell, lambda what: lambda done, total: None, lambda: [sample()] if samples else []
+    )
+
+
+def rejected(of: Made, **asked: Any) -> str:
+    """The reasons for which an entry is rejected."""
+    found = verified(of, **asked)
+    assert found.verdict == "rejected", found
+    return "\n".join(found.reasons)
+
+
+def attacked(cell: CellScores) -> bool:
+    return cell.role == "attack" and cell.defense.startswith("defense/")
+
+
+def undefended(cell: CellScores) -> bool:
+    return (cell.role, cell.defense) == ("attack", "none")
+
+
+# --- what is true ---
+
+
+def test_without_an_archive_scores_are_what_their_authors_say(honest: Made) -> None:
+    found = verified(honest, archive=None, reruns=3)
+    assert (found.verdict, found.reruns) == ("self-reported", ())
+    assert "no archive was given" in found.reasons[0]
+
+
+def test_an_archive_that_gives_the_scores_is_rescored(honest: Made) -> None:
+    told: list[Finding] = []
+    found = verified(honest, told)
+    assert (found.verdict, found.flags, found.reasons) == ("rescored", (), ("no cell was run again",))
+    assert {finding.status for finding in told} == {"ok"}
+    assert any("864 rewards worked out anew" in finding.said for finding in told), "no reward is believed"
+
+
+def test_cells_run_again_on_this_machine_are_bit_equal(honest: Made, jail: None) -> None:
+    found = verified(honest, reruns=100)
+    assert (found.verdict, found.flags, found.reasons) == ("re-executed", (), ())
+    assert len(found.reruns) == len(honest.entry.cells), "every cell was drawn"
+    assert all(each.equal and each.agrees and each.submitted[0] == each.found for each in found.reruns)
+    assert found.reruns[0].measure == "harm_prevented", "a defended cell under attack comes first"
+    assert {each.measure for each in found.reruns} == {"harm_prevented", "headline_asr"}
+
+
+def test_elsewhere_scores_lie_where_the_submitted_seeds_lead_one_to_expect(honest: Made, jail: None) -> None:
+    found = verified(honest, reruns=1, threads=2)
+    (again,) = found.reruns
+    assert (found.verdict, again.agrees) == ("re-executed", True)
+    low, high = again.submitted
+    assert low is not None
+    assert high is not None
+    assert low <= (again.found or 0) <= high, "an interval, as bits are not promised with other threads"
+    assert again.equal or "1 of 1 cells that were run again are not bit-equal but as expected" in found.reasons[0]
+
+
+def test_fresh_seeds_and_held_out_attacks_are_run_and_never_told(
+    honest: Made, jail: None, known_seeds: None, tmp_path: Path
+) -> None:
+    known = HeldOut(seeds=(2**62 + 3,), attacks=(f"{ATTACK}(letter='x')",))
+    told: list[Finding] = []
+    found = verified(honest, told, fresh=1, held_out=known)
+    assert found.verdict == "rescored", "no submitted cell was run again"
+    assert "does not generalise" not in found.flags, found.reasons
+    published = found.model_dump_json()
+    assert found.held_out == 5 + 2 * 4, "a held-out seed, and a held-out attack at both, without the same control twice"
+    (fresh,) = [each for each in found.reruns if each.measure == "harm_prevented"]
+    assert (fresh.seed, fresh.equal, fresh.agrees) == (None, None, True)
+    for secret in (*map(str, (*FRESH, 2**62 + 3)), "letter="):
+        assert secret not in published
+        assert not any(secret in finding.said for finding in told)
+
+
+# --- cheats that touch the numbers ---
+
+
+def test_edited_scores(honest: Made, tmp_path: Path) -> None:
+    def better(told: dict[str, Any]) -> None:
+        cell = next(cell for cell in told["cells"] if cell["role"] == "attack" and "none" in cell["defense"])
+        cell["scores"]["asr"] = [0.99, 0.9, 1.0, 16]
+
+    said = rejected(rewritten(honest, tmp_path, better))
+    assert re.search(
+        r"x none, seed 0: the entry's scores is not what the record in the archive says: asr: \(0\.99", said
+    )
+
+
+def test_a_checksum_that_does_not_match_is_no_entry(honest: Made, tmp_path: Path) -> None:
+    shutil.copytree(honest.folder, folder := tmp_path / "mine")
+    (folder / "scores.json").write_text((folder / "scores.json").read_text().replace("0.", "1.", 1))
+    done = CliRunner().invoke(app, ["leaderboard", "verify", str(folder)])
+    assert (done.exit_code, "its SHA-256 is another" in done.output) == (1, True), done.output
+
+
+def test_scores_of_a_record_that_its_completions_do_not_give(honest: Made, tmp_path: Path) -> None:
+    def edit(record: Record, rows: list[Row]) -> tuple[Record, list[Row]]:
+        asr = record.scores["asr"].model_copy(update={"value": 0.0})
+        return record.model_copy(update={"scores": record.scores | {"asr": asr}}), rows
+
+    said = rejected(forged(honest, tmp_path, edit, attacked, rescored=False))
+    assert "its record says another asr than its completions give: [0.0," in said
+
+
+HONEST_EVAL = each(lambda row: {"outcome": 0.0}, lambda row: row.phase == "eval" and row.round == 4)
+EDITS = {
+    "outcomes": (HONEST_EVAL, undefended, r"after round 4, completion \d+: its outcome does not follow"),
+    "text": (
+        each(lambda row: {"text": "It is"}, lambda row: row.round == 4 and row.phase == "eval"),
+        undefended, "its text does not follow from the tokens",
+    ),
+    "rewards": (
+        each(lambda row: {"reward": 1.0}, lambda row: row.phase == "eval"), attacked, "its reward does not follow",
+    ),
+    "verdicts": (
+        each(lambda row: {"action": "accept"}, lambda row: row.payload), attacked, "its advantage does not follow",
+    ),
+    "verdicts of nobody": (
+        each(lambda row: {"action": "drop"}, lambda row: row.payload and row.round == 2), undefended,
+        "its advantage does not follow|there is no defense in this cell",
+    ),
+    "advantages": (
+        each(lambda row: {"advantage": 0.0}, lambda row: row.malicious), undefended, "its advantage does not follow",
+    ),
+    "labels": (
+        each(lambda row: {"payload": False}, lambda row: row.payload), undefended, "its payload does not follow",
+    ),
+    "senders": (
+        each(lambda row: {"malicious": True}, lambda row: row.phase == "train"), undefended, "its malicious does not",
+    ),
+    "items": (
+        each(lambda row: {"item_id": "test-1-2"}, lambda row: row.phase == "eval"), undefended, "its item_id does not",
+    ),
+    "submissions": (
+        each(lambda row: {"ids": (1, 2), "text": "", "ended": True}, lambda row: row.payload), undefended,
+        "its ids does not",
+    ),
+    "no reward": (
+        each(lambda row: {"reward": None}, lambda row: row.round == 3), attacked, "a completion has no reward",
+    ),
+    "cut short": (
+        each(lambda row: {"ids": row.ids[:3], "ended": False}, lambda row: row.phase == "eval" and row.round == 4),
+        attacked, "ends where the sampler does not",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_edited_completions_with_matching_checksums(honest: Made, tmp_path: Path, what: str) -> None:
+    edit, where, said = EDITS[what]
+    assert re.search(said, told := rejected(forged(honest, tmp_path, edit, where))), told
+
+
+def test_rounds_and_places_that_are_missing(honest: Made, tmp_path: Path) -> None:
+    def without(record: Record, rows: list[Row]) -> tuple[Record, list[Row]]:
+        return record, [row for row in rows if (row.phase, row.round) != ("eval", 3)]
+
+    def thinned(record: Record, rows: list[Row]) -> tuple[Record, list[Row]]:
+        return record, [row for row in rows if (row.phase, row.round, row.place) != ("eval", 4, 15)]
+
+    assert "each once and in order" in rejected(forged(honest, tmp_path / "1", without, undefended))
+    assert "it has 15" in rejected(forged(honest, tmp_path / "2", thinned, undefended))
+
+
+def test_completions_edited_consistently_are_found_by_running_the_cell_again(
+    honest: Made, tmp_path: Path, jail: None
+) -> None:
+    """Another poison than the model really said, whose tokens, text, reward and outcome all go together."""
+
+    def swap(record: Record, rows: list[Row]) -> tuple[Record, list[Row]]:
+        last = [place for place, row in enumerate(rows) if row.phase == "eval" and row.round == 4]
+        model = max((rows[place] for place in last), key=lambda row: row.outcome or 0)
+        took = {name: getattr(model, name) for name in ("ids", "text", "ended", "outcome", "reward")}
+        return record, [replace(row, **took) if place in last else row for place, row in enumerate(rows)]
+
+    lie = forged(honest, tmp_path, swap, undefended)
+    assert verified(lie).verdict == "rescored", "it is true in itself"
+    said = rejected(lie, reruns=100)
+    assert re.search(r"x none, seed 0: run again on such a machine .* from the evaluation after round 4 on", said), said
+
+
+# --- other suites, versions and sources ---
+
+
+def test_another_suite_or_version_is_named(honest: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = honest.entry.manifest.suite
+    newer = _resaid(honest, tmp_path / "1", suite=said.model_copy(update={"version": 2}))
+    assert "tiny-v2, which is no suite of this version" in rejected(newer)
+    other = _resaid(honest, tmp_path / "2", suite=said.model_copy(update={"fingerprint": "0" * 64}))
+    assert "another tiny-v1 than the released one" in rejected(other)
+    made_entries.tiny(suite(rounds=9), monkeypatch)
+    assert "another tiny-v1 than the released one" in rejected(honest)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"engine_revision": 1}, r"engine revision 1, and this version has \d+: results of the two are not comparable"),
+        ({"weights": "0" * 64}, "another version of the weights of"),
+        ({"sources": {}}, "another version of the source of its task"),
+        ({"judges": 1}, "its identity names judges"),
+        ({"cell": {}}, "its identity names cell"),
+    ],
+)
+def test_a_record_of_another_version_is_named(honest: Made, tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    def edit(record: Record, rows: list[Row]) -> tuple[Record, list[Row]]:
+        return record.model_copy(update={"identity": record.identity | change}), rows
+
+    assert re.search(said, told := rejected(forged(honest, tmp_path, edit, attacked))), told
+
+
+def test_a_record_of_another_cell_is_named(honest: Made, tmp_path: Path) -> None:
+    def longer(record: Record, rows: list[Row]) -> tuple[Record, list[Row]]:
+        return record.model_copy(update={"cell": record.cell | {"rounds": 400}}), rows
+
+    assert "its record's rounds is not the suite's: 400 in place of 4" in rejected(
+        forged(honest, tmp_path, longer, undefended)
+    )
+
+
+def test_cells_that_are_missing_or_too_many(honest: Made, tmp_path: Path) -> None:
+    cells = [cell for cell in honest.entry.cells if not undefended(cell)]
+    store = archive.unpack(honest.archive, honest.entry, tmp_path / "store")
+    lacking = resigned(honest, tmp_path, store, cells)
+    assert re.search(r"it lacks 1 cells, such as the attack cell, .* x none, seed 0", rejected(lacking))
+
+
+def test_seeds_are_the_suite_s(honest: Made, tmp_path: Path) -> None:
+    assert "run at the seeds (0, 1), and tiny-v1 has (0,)" in rejected(_resaid(honest, tmp_path, seeds=(0, 1)))
+
+
+def test_a_source_that_was_not_run_is_named(honest: Made, tmp_path: Path) -> None:
+    source = {path.relative_to(honest.folder).as_posix(): path.read_bytes() + b"\n" for path in honest.entry.source}
+    store = archive.unpack(honest.archive, honest.entry, tmp_path / "store")
+    other = resigned(honest, tmp_path, store, list(honest.entry.cells), source)
+    assert "the submitted source is another than its cells were run with" in rejected(other)
+
+
+def test_a_source_that_may_not_be_submitted_is_named(honest: Made, tmp_path: Path) -> None:
+    file = tmp_path / "greedy.py"
+    file.write_text("import torch\nfrom thiefbench.defenses.base import Defense\n")
+    assert "line 1 of greedy.py imports torch" in rejected(masked(honest, tmp_path / "1", file, "Greedy"))
+
+
+def _resaid(of: Made, folder: Path, **changes: Any) -> Made:
+    """A copy with other fields of its manifest."""
+    told = Manifest(**of.entry.manifest.model_copy(update=changes).model_dump())
+    source = {path.relative_to(of.folder).as_posix(): path.read_bytes() for path in of.entry.source}
+    return Made(write_entry(folder / told.slug, told, Scores(cells=of.entry.cells), source), of.archive)
+
+
+# --- archives ---
+
+
+def test_archives_that_lead_elsewhere_or_swell(honest: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytearray(honest.archive.read_bytes())
+    data[: len(b"../../x\0")] = b"../../x\0"
+    (tmp_path / "mine.tar").write_bytes(data)
+    led = _resaid(honest, tmp_path / "1", archive=archive.packed_file(tmp_path / "mine.tar"))
+    assert re.search(
+        r"holds something that is no header|'\.\./\.\./x", rejected(Made(led.entry, tmp_path / "mine.tar"))
+    )
+    assert "is not the entry's archive" in rejected(Made(honest.entry, tmp_path / "mine.tar"))
+    monkeypatch.setattr("thiefbench.leaderboard.foreign_tables.TABLE_BYTES", 1000)
+    assert re.search("and at most 1,000 are taken", rejected(honest))
+
+
+# --- defenses that cheat ---
+
+
+def test_one_that_finds_labels_where_they_are_finds_none_in_isolation(
+    honest: Made, store: Path, tmp_path: Path, jail: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cheat = made(tmp_path, f"{CHEATS}:Gropes", monkeypatch, store=store)
+    (own,) = filter(attacked, cheat.entry.cells)
+    assert (own.scores["stop_rate"][0], verified(cheat).verdict) == (1.0, "rescored"), "it did find them"
+    said = rejected(cheat, reruns=1)
+    assert "run again on such a machine with such versions, its completions are others, from round 1 on" in said
+
+
+@pytest.mark.parametrize("spec", ["KnowsSeeds", "KnowsPayloads(letters='q')"])
+def test_one_that_recognises_public_seeds_or_payloads_does_not_generalise(
+    honest: Made, store: Path, tmp_path: Path, jail: None, known_seeds: None, monkeypatch: pytest.MonkeyPatch, spec: str
+) -> None:
+    cheat = made(tmp_path, f"{CHEATS}:{spec}", monkeypatch, store=store)
+    found = verified(cheat, reruns=1, fresh=2)
+    assert (found.verdict, found.flags) == ("re-executed", ("does not generalise",)), "its scores are true"
+    said = r"does not generalise: at fresh seeds, against .*Mumbles, its harm prevented is -?0\.\d+, and 0\.\d+ to 1"
+    assert re.search(said, found.reasons[0]), found.reasons
+    fresh = [each for each in found.reruns if each.seed is None and each.measure == "harm_prevented"]
+    assert len(fresh) == 2
+    assert not any(each.agrees for each in fresh)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("Does(what='socket')", "PermissionError"),
+        ("Does(what='kill parent')", "PermissionError"),
+        ("Does(what='trace parent')", "PermissionError|FileNotFoundError"),
+        ("Does(what='never')", "took more than 4 seconds of its own for inspect"),
+        ("Does(what='swallow')", "MemoryError|ran out of memory"),
+        ("Does(what='exit')", "ended its own process in inspect"),
+        ("Answers(what='too few')", "gave 15 verdicts for 16 completions"),
+        ("Answers(what='weights')", "token weights for"),
+        ("SeesLabels", "wants to see labels"),
+        ("Spies", "its completions are others"),
+    ],
+)
+def test_a_hostile_defense_is_rejected_and_its_deed_named(
+    honest: Made, tmp_path: Path, jail: None, spec: str, said: str
+) -> None:
+    liar = masked(honest, tmp_path, HOSTILE, spec)
+    assert re.search(said, told := rejected(liar, reruns=1)), told
+
+
+@pytest.mark.parametrize(("name", "flag"), [("Positional", "depends on order"), ("Clock", "non-deterministic")])
+def test_what_a_reader_should_know_is_a_flag(
+    honest: Made, store: Path, tmp_path: Path, jail: None, monkeypatch: pytest.MonkeyPatch, name: str, flag: str
+) -> None:
+    found = verified(made(tmp_path, f"{CHEATS}:{name}", monkeypatch, store=store), samples=True, reruns=1)
+    assert (found.verdict, found.flags) == ("re-executed", (flag,)), found.reasons
+
+
+def test_rejecting_nearly_everything_is_a_flag(honest: Made, tmp_path: Path) -> None:
+    def all_of_it(told: dict[str, Any]) -> None:
+        for cell in told["cells"]:
+            if cell["defense"].startswith("defense/"):
+                cell["scores"]["false_rejection_rate"] = [0.9, 0.8, 1.0, 100]
+
+    assert verified(rewritten(honest, tmp_path, all_of_it), archive=None).flags == ("rejects nearly everything",)
+
+
+def test_a_stranger_s_file_is_never_loaded_here(honest: Made, tmp_path: Path, jail: None) -> None:
+    trap = tmp_path / "trap.py"
+    trap.write_text(f"from pathlib import Path\nPath({str(tmp_path / 'sprung')!r}).write_text('loaded')\n")
+    liar = masked(honest, tmp_path / "1", trap, "Trap")
+    rejected(liar, reruns=1, fresh=1)
+    assert not (tmp_path / "sprung").exists()
+    spec = f"{CHEATS}:Hears+similarity"
+    assert registry.source_hash("defense", spec, load=False) == registry.source_hash("defense", spec)
+
+
+# --- the command ---
+
+
+def test_the_command_writes_what_it_found(honest: Made, tmp_path: Path) -> None:
+    words = ["leaderboard", "verify", str(honest.folder), "--archive", str(honest.archive), "--reruns", "0"]
+    done = CliRunner().invoke(app, [*words, "--write", str(tmp_path)])
+    assert (done.exit_code, "mine: rescored" in done.output) == (0, True), done.output
+    found = read_verification(tmp_path, honest.entry)
+    assert found is not None
+    assert found.verdict == "rescored"
+    done = CliRunner().invoke(app, [*words[:3], "--write", str(tmp_path)])
+    assert (done.exit_code, "mine: self-reported" in done.output) == (0, True), done.output
+
+
+def test_the_command_rejects_with_exit_code_1(honest: Made, tmp_path: Path) -> None:
+    lie = forged(honest, tmp_path / "1", HONEST_EVAL, undefended)
+    done = CliRunner().invoke(
+        app, ["leaderboard", "verify", str(lie.folder), "--archive", str(lie.archive), "--write", str(tmp_path)]
+    )
+    assert (done.exit_code, "mine: rejected" in done.output) == (1, True), done.output
+    assert "FAILED  completions are true in themselves" in done.output
+    told = json.loads((tmp_path / "mine.json").read_text())
+    assert (told["verdict"], "does not follow" in told["reasons"][0]) == ("rejected", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere"], "there is no entry nowhere"),
+        (["ENTRY", "--archive", "nowhere.tar"], "there is no archive nowhere.tar"),
+        (["ENTRY", "--private", "nowhere.yaml"], "there is no file nowhere.yaml"),
+        (["ENTRY", "--private", "PRIVATE"], "seeds: Input should be a valid tuple; write seeds: [...] and attacks"),
+        (["ENTRY", "--archive", "ARCHIVE", "--device", "cuda:7"], "the device cuda:7 is not there"),
+    ],
+)
+def test_bad_usage_is_one_sentence(honest: Made, tmp_path: Path, words: list[str], said: str) -> None:
+    private = tmp_path / "private.yaml"
+    private.write_text(yaml.safe_dump({"seeds": 7}))
+    places = {"ENTRY": honest.folder, "ARCHIVE": honest.archive, "PRIVATE": private}
+    done = CliRunner().invoke(app, ["leaderboard", "verify", *(str(places.get(word, word)) for word in words)])
+    assert done.exception is not None
+    assert said in str(done.exception), "the command line prints it and ends with code 2"
