@@ -345,7 +345,7 @@ def _overridden(
 ) -> Suite:
     from dataclasses import replace
 
-    from thiefbench.suite.ranking import anchor_of
+    from thiefbench.suite.ranking import beside_anchors
 
     changed = suite
     if attack:
@@ -362,8 +362,7 @@ def _overridden(
         recorded = tuple(number for number in changed.recorded if number <= rounds)
         changed = changed.override(f"{rounds} rounds", rounds=rounds, recorded=recorded)
     if defense:  # which defenses meet the suite is what a user decides: no modification
-        anchors = [each for each in suite.defenses if anchor_of(each)]
-        changed = replace(changed, defenses=tuple(dict.fromkeys(("none", *anchors, *defense))))
+        changed = replace(changed, defenses=beside_anchors(suite.defenses, defense))
     return changed
 
 

@@ -353,15 +353,16 @@ def _filled_parts(data: dict[str, Any]) -> dict[tuple[Any, ...], dict[str, Any]]
     if not isinstance(parts, list) or not parts or not all(isinstance(part, dict) for part in parts):
         return {(): data}
     common = {name: value for name, value in data.items() if name in _STARTED_FROM}
-    return {("parts", number): _over(common, part) for number, part in enumerate(parts)}
+    return {("parts", number): merged(common, part) for number, part in enumerate(parts)}
 
 
-def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    merged = below | above
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields with some of them replaced, mappings field by field."""
+    made = {**below, **above}
     for name in below.keys() & above.keys():
-        if isinstance(below[name], dict) and isinstance(above[name], dict):
-            merged[name] = _over(below[name], above[name])
-    return merged
+        if isinstance(below[name], Mapping) and isinstance(above[name], Mapping):
+            made[name] = merged(below[name], above[name])
+    return made
 
 
 def _repeated_key(node: Any) -> Any | None:
