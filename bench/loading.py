@@ -7,7 +7,6 @@ import importlib.util
 import inspect
 import re
 import sys
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -78,16 +77,19 @@ def _can_be_found(top: str) -> bool:
         return top in sys.modules
 
 
-@cache
 def _module_of(path: Path) -> ModuleType:
     marked = hashlib.sha256(str(path).encode()).hexdigest()[:8]  # two files may share a name
-    located = importlib.util.spec_from_file_location(f"thiefbench_user_{marked}_{path.stem}", path)
+    name = f"thiefbench_user_{marked}_{path.stem}"
+    if name in sys.modules:
+        return sys.modules[name]
+    located = importlib.util.spec_from_file_location(name, path)
     assert located is not None
     assert located.loader is not None
     module = importlib.util.module_from_spec(located)
-    sys.modules[module.__name__] = module  # dataclasses and pickling look their module up there
+    sys.modules[name] = module  # dataclasses and pickling look their module up there
     try:
         located.loader.exec_module(module)
     except (Exception, SystemExit) as error:
+        del sys.modules[name]
         raise SpecStringError(f"{path}: {type(error).__name__} while loading it: {error}") from error
     return module

@@ -51,10 +51,13 @@ def _instance(defense: Defense) -> str:
     spec = str(registry.ParsedSpec(_target(made), arguments))
     again = registry.make("defense", spec)
     for name, value in arguments.items():
-        if _plain(getattr(again, name, None)) != value:
+        held = getattr(again, name, None)
+        # A constructor without the annotation `Defense` would be given the spec string itself.
+        lost = isinstance(getattr(defense, name), Defense) and not isinstance(held, Defense)
+        if lost or _plain(held) != value:
             raise MisuseError(
                 f"{made.__name__} does not keep its argument {name} as it was given (made again with {value!r}, it "
-                f"holds {getattr(again, name, None)!r}); write self.{name} = {name} in its constructor, {_INSTEAD}"
+                f"holds {held!r}); write self.{name} = {name} in its constructor, {_INSTEAD}"
             )
     return spec
 
