@@ -1,0 +1,1 @@
+"""What tests of one's own defenses, attacks and tasks need."""
