@@ -89,6 +89,9 @@ class TrainedResult:
                 f"the cell of {self.line.name} against {self.comparison.attack} at seed {first.seed} {first.problem}"
             )
 
+    def __repr__(self) -> str:
+        return f"<{self.defense} {self.about}>"
+
     @property
     def defense(self) -> str:
         """Its spec string."""
@@ -207,6 +210,9 @@ class ReplayedResult:
     again: str = ""
 
     doubt = ""
+
+    def __repr__(self) -> str:
+        return f"<{self.defense} {self.about}>"
 
     @property
     def attacks(self) -> tuple[str, ...]:

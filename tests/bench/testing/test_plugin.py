@@ -14,13 +14,11 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-import thiefbench.testing.collection  # before a session of a user: torch cannot be loaded twice
-import thiefbench.testing.fixture  # noqa: F401
 from tests.bench import tiny
 from thiefbench.suite.results import Store
-from thiefbench.testing import assert_robust  # noqa: F401
 
 pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.usefixtures("loaded")
 
 FILTERS = """
 import time
@@ -192,7 +190,7 @@ def test_the_printed_command_works_where_pytest_was_called(
         ("(rouds=3)", "", "the marker thiefbench has no argument rouds; did you mean rounds?"),
         ("('text')", "", "the marker thiefbench takes arguments by name, as in attack='text', not 'text' alone"),
         ("(attack='txt')", "", "there is no attack named 'txt'; did you mean text?"),
-        ("(attack='dos')", "run(Leaky)", "the attack dos needs"),
+        ("(attack='code_injection')", "run(Leaky)", "the attack code_injection does not fit the task sums; choose"),
         (None, "run(Leaky)", 'must be told against which attack; write @pytest.mark.thiefbench(attack="text") above'),
         ("", "run(3)", "3 is no defense; pass an instance or a subclass"),
         ("", "run('leeky')", "there is no defense named 'leeky'"),
@@ -330,7 +328,9 @@ def test_worker_processes_come_to_the_same(project: pytest.Pytester) -> None:
 def test_ctrl_c_leaves_a_store_to_go_on_from(project: pytest.Pytester) -> None:
     project.makepyfile(TESTS.replace("Leaky", "Slow"))
     words = ["-m", "pytest", "-k", "test_leaky_plainly", "--thiefbench-store=kept"]
-    process = project.popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = project.popen(
+        [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL
+    )
     until = time.monotonic() + 120
     while not Path("rounds").exists() and process.poll() is None and time.monotonic() < until:
         time.sleep(0.05)
