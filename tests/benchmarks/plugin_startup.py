@@ -53,8 +53,8 @@ def main() -> None:
         low, middle, high = quantiles([own - plain for own, plain in columns], n=4)
         with_it, without = (median(column) for column in zip(*columns, strict=True))
         print(
-            f"{what}: with {with_it:.0f} ms, without {without:.0f} ms; difference in {pairs} pairs: median {middle:.1f} ms, "
-            f"middle half {low:.1f} to {high:.1f} ms"
+            f"{what}: with {with_it:.0f} ms, without {without:.0f} ms; difference in {pairs} pairs: median "
+            f"{middle:.1f} ms, middle half {low:.1f} to {high:.1f} ms"
         )
 
 
