@@ -30,6 +30,12 @@ def test_the_metric_in_the_readme_is_the_example_file():
     assert f"```python\n{example}```" in README, "the README shows tests/examples/my_metric.py word for word"
 
 
+@pytest.mark.parametrize("kind", ["attack", "defense"])
+def test_the_contracts_in_the_readme_are_the_example_files(kind):
+    example = (ROOT / f"tests/examples/contract_of_my_{kind}.py").read_text()
+    assert f"```python\n{example}```" in README, f"the README shows contract_of_my_{kind}.py word for word"
+
+
 @pytest.mark.parametrize(
     ("kind", "head"),
     [("attack", "| attack | what honest models shall learn |"), ("defense", "| defense | what it rejects |")],
