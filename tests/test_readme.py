@@ -41,6 +41,12 @@ def test_pytest_options_of_the_readme_exist():
         assert f'"{option}"' in plugin, f"the README names {option}"
 
 
+@pytest.mark.parametrize("kind", ["attack", "defense"])
+def test_the_contracts_in_the_readme_are_the_example_files(kind):
+    example = (ROOT / f"tests/examples/contract_of_my_{kind}.py").read_text()
+    assert f"```python\n{example}```" in README, f"the README shows contract_of_my_{kind}.py word for word"
+
+
 @pytest.mark.parametrize(
     ("kind", "head"),
     [("attack", "| attack | what honest models shall learn |"), ("defense", "| defense | what it rejects |")],
