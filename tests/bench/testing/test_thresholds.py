@@ -21,7 +21,8 @@ FIVE = (0, 1, 2, 3, 4)
 
 
 def made(folder: Path, says: Says = usual, **changes: Any) -> list[Comparison]:
-    return handmade.comparisons(handmade.store(folder, handmade.suite(**changes), says))
+    suite = handmade.suite(**{"defenses": ("none", "logit")} | changes)
+    return handmade.comparisons(handmade.store(folder, suite, says))
 
 
 def changed(**of_logit: Any) -> Says:
