@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from thiefbench import __version__
+from thiefbench.mistakes import is_users
 
 if TYPE_CHECKING:
     from thiefbench.suite.scenario import Suite
@@ -311,7 +312,7 @@ def main() -> None:
             _fail(f"{error.filename or 'a file'} cannot be written: {error.strerror}")
         raise
     except Exception as error:
-        if not _is_users(error):
+        if not is_users(error):
             raise
         _fail(str(error))
 
@@ -325,15 +326,6 @@ def _stoppable() -> Iterator[None]:
         again = f"thiefbench {' '.join(_quoted(word) for word in sys.argv[1:])}"
         err.print(f"Stopped; everything finished is kept. To go on: {escape(again)}")
         raise typer.Exit(INTERRUPTED) from None
-
-
-def _is_users(error: Exception) -> bool:
-    """Whether the error's message is a sentence for the user. Looked up late: the classes' modules are heavy."""
-    wanted = {
-        "SpecStringError", "ModelError", "SpecError", "TaskError", "SuiteError", "ReportError", "MatrixError",
-        "SandboxUnavailable", "WorkerError", "EntryError",
-    }  # fmt: skip
-    return any(kind.__name__ in wanted and kind.__module__.startswith("thiefbench.") for kind in type(error).__mro__)
 
 
 def _fail(message: str) -> None:
@@ -353,7 +345,7 @@ def _overridden(
 ) -> Suite:
     from dataclasses import replace
 
-    from thiefbench.suite.ranking import anchor_of
+    from thiefbench.suite.ranking import beside_anchors
 
     changed = suite
     if attack:
@@ -370,8 +362,7 @@ def _overridden(
         recorded = tuple(number for number in changed.recorded if number <= rounds)
         changed = changed.override(f"{rounds} rounds", rounds=rounds, recorded=recorded)
     if defense:  # which defenses meet the suite is what a user decides: no modification
-        anchors = [each for each in suite.defenses if anchor_of(each)]
-        changed = replace(changed, defenses=tuple(dict.fromkeys(("none", *anchors, *defense))))
+        changed = replace(changed, defenses=beside_anchors(suite.defenses, defense))
     return changed
 
 

@@ -1,8 +1,9 @@
 """One registry for attacks, defenses, tasks and suites: entry points for names, files for one's own.
 
-A *spec string* is the same everywhere: ``name``, ``name(key=value, ...)`` or ``path/to/file.py:Class(key=value)``.
-Where a constructor's parameter is annotated `Attack` or `Defense`, its value is a spec string too:
-``varied(attack="text", ...)``. Defenses compose: ``a+b`` accepts what both accept. Listing names loads nothing.
+A *spec string* is the same everywhere: ``name``, ``name(key=value, ...)``, ``path/to/file.py:Class(key=value)`` or
+``package.module:Class(key=value)``. Where a constructor's parameter is annotated `Attack` or `Defense`, its value is a
+spec string too: ``varied(attack="text", ...)``. Defenses compose: ``a+b`` accepts what both accept. Listing names loads
+nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, get_args, get_type_hints
 
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
 from thiefbench.defenses.composed import Composed
-from thiefbench.sources import OF_USER, source_files, sources
+from thiefbench.loading import SpecStringError as SpecStringError
+from thiefbench.loading import class_at, names_module
+from thiefbench.sources import package_files, source_files, sources
 
 Kind = Literal["attack", "defense", "task", "suite"]
 # Classes whose parameters are spec strings themselves, with an example of one.
@@ -33,13 +35,9 @@ _NESTED: dict[type, tuple[Kind, str]] = {Attack: ("attack", "text"), Defense: ("
 _CLASS_IN_FILE = re.compile(r":\s*[^\W\d]\w*\s*")
 
 
-class SpecStringError(ValueError):
-    """A spec string names nothing or is malformed. One sentence for the user."""
-
-
 @dataclass(frozen=True)
 class ParsedSpec:
-    """A spec string taken apart: what it names (an entry point's name or ``file.py:Class``) and its arguments."""
+    """A spec string taken apart: what it names (an entry point's name, or a class behind a colon) and its arguments."""
 
     target: str
     arguments: dict[str, Any]
@@ -128,9 +126,9 @@ def find(kind: Kind, target: str) -> Any:
     """The class (or suite reference) that a parsed target names.
 
     Raises:
-        SpecStringError: there is no such name (the nearest are offered), file or class.
+        SpecStringError: there is no such name (the nearest are offered), file, module or class.
     """
-    return _from_file(kind, target) if ":" in target else entry(kind, target).load()
+    return class_at(kind, target) if ":" in target else entry(kind, target).load()
 
 
 def make(kind: Kind, spec: str) -> Any:
@@ -189,7 +187,8 @@ def canonical(kind: Kind, spec: str) -> str:
 def source_hash(kind: Kind, spec: str, load: bool = True) -> str:
     """SHA-256 over what defines the named class.
 
-    A user's file counts whole. A packaged class counts with the modules of its own package that it imports, and with
+    A user's file counts whole, and so does the folder of the package of a class named as ``package.module:Class``. A
+    plugin's class counts with the modules of its own package that it imports, and with
     the data files beside it, so that a change in an unrelated plugin leaves its results valid. What defines the attacks
     or defenses it is built around or composed of counts too.
 
@@ -204,11 +203,11 @@ def source_hash(kind: Kind, spec: str, load: bool = True) -> str:
         return digest.hexdigest()
     parsed = parse(kind, spec)
     file, colon, _ = parsed.target.rpartition(":")
-    if colon and not load:
+    if colon and not load and not names_module(parsed.target):
         _digest_files(digest, source_files(Path(file).expanduser().resolve()))
         return digest.hexdigest()
     defined = find(kind, parsed.target)
-    _digest_sources(digest, defined)
+    _digest_sources(digest, defined, whole=names_module(parsed.target))
     for name, within in sorted(_inner(kind, parsed, defined).items()):
         digest.update(f"\0{name}={source_hash(*within, load)}".encode())
     return digest.hexdigest()
@@ -298,8 +297,9 @@ def _inner(kind: Kind, parsed: ParsedSpec, made: Any) -> dict[str, tuple[Kind, s
     return inner
 
 
-def _digest_sources(digest: hashlib._Hash, defined: Any) -> None:
-    _digest_files(digest, sorted(sources(sys.modules[defined.__module__])))
+def _digest_sources(digest: hashlib._Hash, defined: Any, whole: bool = False) -> None:
+    module = sys.modules[defined.__module__]
+    _digest_files(digest, sorted(package_files(module) if whole else sources(module)))
 
 
 def _digest_files(digest: hashlib._Hash, files: Iterable[Path]) -> None:
@@ -310,51 +310,3 @@ def _digest_files(digest: hashlib._Hash, files: Iterable[Path]) -> None:
 @cache
 def _entries(kind: Kind) -> dict[str, EntryPoint]:
     return {declared.name: declared for declared in entry_points(group=f"thiefbench.{kind}s")}
-
-
-def _from_file(kind: Kind, target: str) -> Any:
-    file, _, name = target.rpartition(":")
-    path = Path(file).expanduser()
-    if not path.is_file():
-        raise SpecStringError(f"{kind} {target}: there is no file {file}")
-    module = _module_of(path.resolve())
-    if not inspect.isclass(getattr(module, name, None)):
-        classes = [
-            n for n, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module.__name__
-        ]
-        raise SpecStringError(f"{kind} {target}: {file} has no class {name}; it has {', '.join(classes) or 'none'}")
-    return getattr(module, name)
-
-
-@cache
-def _module_of(path: Path) -> ModuleType:
-    """A user's file as a module; where an ``__init__.py`` lies beside it, as one of that package."""
-    init = path.with_name("__init__.py")
-    if not init.is_file():
-        return _loaded(path, _alias(path, path.stem))
-    package = _alias(init, path.parent.name)
-    if package not in sys.modules:
-        _loaded(init, package)
-    if path == init:
-        return sys.modules[package]
-    name = f"{package}.{path.stem.replace('.', '_')}"  # the package may have imported it already
-    return sys.modules[name] if name in sys.modules else _loaded(path, name)
-
-
-def _alias(path: Path, name: str) -> str:
-    marked = hashlib.sha256(str(path).encode()).hexdigest()[:8]  # two files may share a name
-    return f"{OF_USER}{marked}_{name.replace('.', '_')}"
-
-
-def _loaded(path: Path, name: str) -> ModuleType:
-    folder = [str(path.parent)] if path.name == "__init__.py" else None
-    located = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folder)
-    assert located is not None
-    assert located.loader is not None
-    module = importlib.util.module_from_spec(located)
-    sys.modules[name] = module  # dataclasses and pickling look their module up there
-    try:
-        located.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise SpecStringError(f"{path}: {type(error).__name__} while loading it: {error}") from error
-    return module

@@ -58,6 +58,23 @@ def _is_shown(path: Path, beside: Path) -> bool:
     return "__pycache__" not in inside and not any(part.startswith(".") for part in inside)
 
 
+def package_files(module: ModuleType) -> set[Path]:
+    """All files of the folder of the module's package, and what `sources` finds elsewhere; without a package its file.
+
+    Left out is what Python compiles and what is hidden.
+    """
+    found = sources(module)
+    if not module.__package__:
+        return found
+    folder = Path(str(module.__file__)).parent
+    names = ((path, path.relative_to(folder).parts) for path in folder.rglob("*"))
+    return found | {
+        path
+        for path, parts in names
+        if path.is_file() and "__pycache__" not in parts and not any(part.startswith(".") for part in parts)
+    }
+
+
 def _located(name: str) -> ModuleSpec | None:
     try:
         return importlib.util.find_spec(name)

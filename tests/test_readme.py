@@ -30,6 +30,23 @@ def test_the_metric_in_the_readme_is_the_example_file():
     assert f"```python\n{example}```" in README, "the README shows tests/examples/my_metric.py word for word"
 
 
+def test_the_tests_of_a_filter_in_the_readme_are_the_example_project_s():
+    example = (ROOT / "tests/examples/filter_project/tests/test_filter.py").read_text()
+    assert f"```python\n{example}```" in README, "the README shows tests/test_filter.py of the project word for word"
+
+
+def test_pytest_options_of_the_readme_exist():
+    plugin = (ROOT / "bench/pytest_plugin.py").read_text()
+    for option in set(re.findall(r"--thiefbench-[\w-]+", README)):
+        assert f'"{option}"' in plugin, f"the README names {option}"
+
+
+@pytest.mark.parametrize("kind", ["attack", "defense"])
+def test_the_contracts_in_the_readme_are_the_example_files(kind):
+    example = (ROOT / f"tests/examples/contract_of_my_{kind}.py").read_text()
+    assert f"```python\n{example}```" in README, f"the README shows contract_of_my_{kind}.py word for word"
+
+
 @pytest.mark.parametrize(
     ("kind", "head"),
     [("attack", "| attack | what honest models shall learn |"), ("defense", "| defense | what it rejects |")],

@@ -108,6 +108,11 @@ def anchor_of(defense: str) -> str:
     return named.id if isinstance(named, ast.Name) and named.id in ANCHORS else ""
 
 
+def beside_anchors(defenses: Sequence[str], chosen: Sequence[str]) -> tuple[str, ...]:
+    """The defenses of a suite whose user chooses what it measures: `none`, its anchors, and what was chosen."""
+    return tuple(dict.fromkeys(("none", *(each for each in defenses if anchor_of(each)), *chosen)))
+
+
 @dataclass(frozen=True)
 class Measured:
     """An attack's success in one cell, more being what the attack wants, with its interval over completions."""

@@ -136,7 +136,7 @@ class Recording:
         Raises:
             ReplayError: the model or the round's weights cannot be loaded.
         """
-        policy = self._policy(number)
+        policy = self.policy(number)
 
         def reading_of(items: Sequence[Item]) -> Reading:
             return Reading(policy, [policy.prompt_ids(self.task.messages(item)) for item in items])
@@ -153,7 +153,12 @@ class Recording:
         given = [verdict.action for number in rounds for verdict in actions[number]]
         return rejection_rates(train.drop_columns("action").append_column("action", pa.array(given, pa.string())))
 
-    def _policy(self, number: int) -> Policy:
+    def policy(self, number: int) -> Policy:
+        """The model that sampled a round; the next call may change it.
+
+        Raises:
+            ReplayError: the model or the round's weights cannot be loaded.
+        """
         cell = self.record.cell
         if cell["device"] != "cpu" and not torch.cuda.is_available():
             raise ReplayError(f"the cell was run on {cell['device']}, which is not here")
@@ -177,12 +182,14 @@ class Replay:
         asks_policy: whether it does.
         milliseconds: per completion, of `inspect` alone: the median over the rounds of its wall time divided by the
             size of the pool. The policy reads a pool anew for each replay, so every defense pays for what it asks.
+        verdicts: of every inspected round, in the order of its pool.
     """
 
     scores: dict[str, Score]
     rounds: tuple[int, ...]
     asks_policy: bool
     milliseconds: float
+    verdicts: Mapping[int, Sequence[Verdict]]
 
 
 def replay(recording: Recording, make: Callable[[], Defense]) -> Replay:
@@ -246,7 +253,7 @@ def _replayed(recording: Recording, defense: Defense, rounds: Sequence[int], ask
             said = f"{defense.name} failed in round {number}: {type(problem).__name__}: {problem}"
             raise ReplayError(said) from problem
     paces = [1000 * seconds / size for seconds, size in timed.inspections if size]
-    return Replay(recording.scores(given), tuple(given), asks_policy, median(paces))
+    return Replay(recording.scores(given), tuple(given), asks_policy, median(paces), given)
 
 
 class _Timed(Defense):

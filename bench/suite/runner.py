@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from filelock import Timeout
 
@@ -120,7 +120,7 @@ def run_suite(
     """
     jobs = jobs_of(suite, cells, store, retry_failed)
     if remember:
-        _remember(suite, jobs, store)
+        store.write_run(run_of(suite, jobs))
     found = {spec: intact(job) for spec, job in jobs.items()}
     missing = {spec: job for spec, job in jobs.items() if found[spec] is None}
     begun = {spec: rounds for spec, job in missing.items() if (rounds := checkpointed(job.directory))}
@@ -202,22 +202,21 @@ def _run_here(
         finished(job, work_on(job, listener, stop, wait=True))
 
 
-def _remember(suite: Suite, jobs: Mapping[CellSpec, Job], store: Store) -> None:
-    store.write_run(
-        {
-            "title": suite.title,
-            "suite": asdict(suite),
-            "fingerprint": suite.fingerprint(),
-            "cells": [
-                {
-                    "cell_id": job.directory.path.name, "part": suite.part_of(spec), "role": spec.role,
-                    "attack": spec.attack,
-                    "defense": spec.defense, "seed": spec.seed, "label": spec.label,
-                }
-                for spec, job in jobs.items()
-            ],
-        }
-    )  # fmt: skip
+def run_of(suite: Suite, jobs: Mapping[CellSpec, Job]) -> dict[str, Any]:
+    """What a store remembers of a run, and a report reads: the suite and its cells."""
+    return {
+        "title": suite.title,
+        "suite": asdict(suite),
+        "fingerprint": suite.fingerprint(),
+        "cells": [
+            {
+                "cell_id": job.directory.path.name, "part": suite.part_of(spec), "role": spec.role,
+                "attack": spec.attack,
+                "defense": spec.defense, "seed": spec.seed, "label": spec.label,
+            }
+            for spec, job in jobs.items()
+        ],
+    }  # fmt: skip
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -315,20 +315,33 @@ def parse_suite(text: str, file: str) -> Suite:
             )
     if () not in parts:
         data["parts"] = list(parts.values())
+    return _validated(data, lambda where: f"{file}, line {_line_of(tree, where)}")
+
+
+def make_suite(fields: Mapping[str, Any], named: str) -> Suite:
+    """A suite from its fields as plain data; `named` says in errors whose they are. See `load_suite`.
+
+    Raises:
+        SuiteError: a field is missing, unknown or not what it should be.
+    """
+    return _validated(fields, lambda where: named)
+
+
+def _validated(fields: Mapping[str, Any], place: Callable[[tuple[Any, ...]], str]) -> Suite:
+    """A suite from plain data; `place` says in words where a field of a given path stands."""
     try:
-        return _ADAPTER.validate_python(data)
+        return _ADAPTER.validate_python(fields)
     except ValidationError as error:
         first = error.errors()[0]
         where = tuple(first["loc"])
-        line = _line_of(tree, where)
         named = ".".join(str(part) for part in where) or "suite"
         if first["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
             allowed = ", ".join(_fields_at(where[:-1]))
-            raise SuiteError(f"{file}, line {line}: {named} is not a field here; allowed: {allowed}") from error
+            raise SuiteError(f"{place(where)}: {named} is not a field here; allowed: {allowed}") from error
         if first["type"] in {"missing", "missing_argument"}:
-            raise SuiteError(f"{file}, line {line}: the field {named} is missing") from error
+            raise SuiteError(f"{place(where)}: the field {named} is missing") from error
         message = str(first["msg"]).removeprefix("Value error, ")
-        raise SuiteError(f"{file}, line {line}: {named}: {message}") from error
+        raise SuiteError(f"{place(where)}: {named}: {message}") from error
 
 
 def _filled_parts(data: dict[str, Any]) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -340,15 +353,16 @@ def _filled_parts(data: dict[str, Any]) -> dict[tuple[Any, ...], dict[str, Any]]
     if not isinstance(parts, list) or not parts or not all(isinstance(part, dict) for part in parts):
         return {(): data}
     common = {name: value for name, value in data.items() if name in _STARTED_FROM}
-    return {("parts", number): _over(common, part) for number, part in enumerate(parts)}
+    return {("parts", number): merged(common, part) for number, part in enumerate(parts)}
 
 
-def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    merged = below | above
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields with some of them replaced, mappings field by field."""
+    made = {**below, **above}
     for name in below.keys() & above.keys():
-        if isinstance(below[name], dict) and isinstance(above[name], dict):
-            merged[name] = _over(below[name], above[name])
-    return merged
+        if isinstance(below[name], Mapping) and isinstance(above[name], Mapping):
+            made[name] = merged(below[name], above[name])
+    return made
 
 
 def _repeated_key(node: Any) -> Any | None:

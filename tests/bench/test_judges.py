@@ -27,6 +27,7 @@ from thiefbench.judges import EndpointJudge, ModelJudge, Patience, check_judge, 
 from thiefbench.suite.execution import identity
 from thiefbench.suite.results import identify
 from thiefbench.tasks.base import Message, Sampling
+from thiefbench.testing.contracts.pools import Answers
 
 SAMPLING = Sampling(temperature=0.6, top_k=10, top_p=0.9, max_new_tokens=24)
 QUICK = Patience(timeout=5.0, first_wait=0.01, longest_wait=0.02, tries=3)
@@ -139,7 +140,7 @@ def swarm(attack: str, judge: Judge | None, defense: Defense) -> Swarm:
 
 
 def test_an_attacker_that_queries_the_defense_is_judged_too() -> None:
-    answers = tiny.Answers(lambda prompt, vote: "All hail to the thief" not in prompt)
+    answers = Answers(lambda prompt, vote: "All hail to the thief" not in prompt)
     rows = swarm(f"adaptive(attack={tiny.ATTACK!r})", answers, registry.make("defense", "judge")).round(1).rows
     assert any("All hail to the thief" in asked for asked in answers.asked), "its trials reach the judge"
     poison = [row for row in rows if row.payload]
@@ -323,7 +324,7 @@ def test_a_cell_with_a_judge_that_is_down_is_a_recorded_failure(
 
 @pytest.mark.usefixtures("client")
 def test_a_cell_with_a_judge_behind_a_server_runs(tmp_path: Path) -> None:
-    answers = tiny.Answers(lambda prompt, vote: "hail" not in prompt)
+    answers = Answers(lambda prompt, vote: "hail" not in prompt)
 
     def judge(number: int, body: dict[str, Any]) -> tuple[int, Any]:
         return 200, chat(answers.ask([body["messages"]], SAMPLING, 1, 0)[0][0])

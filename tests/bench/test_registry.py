@@ -293,6 +293,68 @@ def test_a_packaged_source_hash_ignores_what_python_compiles(plugin: Callable[[s
     assert registry.source_hash("defense", "parlour") == before, "what Python compiles does not count"
 
 
+IN_PACKAGE = "parlour.mine:Mine"
+
+
+def test_a_class_in_an_importable_module_has_a_spec_string(plugin: Callable[[str], Path]) -> None:
+    plugin(IMPORTS[0])
+    assert registry.make("defense", IN_PACKAGE).__class__.__module__ == "parlour.mine"
+    assert registry.canonical("defense", f"{IN_PACKAGE}()") == IN_PACKAGE
+    assert registry.parts("defense", f"{IN_PACKAGE}+similarity") == [IN_PACKAGE, "similarity"]
+
+
+@pytest.mark.parametrize("changed", ["mine.py", "unrelated.py", "deep/table.bin"])
+def test_the_source_hash_of_a_class_in_a_module_covers_its_whole_folder(
+    plugin: Callable[[str], Path], changed: str
+) -> None:
+    package = plugin(IMPORTS[0])
+    (package / "deep").mkdir()
+    (package / changed).touch()
+    before = registry.source_hash("defense", IN_PACKAGE)
+    (package / "__pycache__").mkdir(exist_ok=True)
+    (package / "__pycache__" / "mine.pyc").write_bytes(b"compiled")
+    (package / ".hidden").write_text("notes")
+    assert registry.source_hash("defense", IN_PACKAGE) == before, "what Python compiles and what is hidden do not count"
+    with (package / changed).open("a") as file:
+        file.write("\n")
+    assert registry.source_hash("defense", IN_PACKAGE) != before, f"{changed} may change what the class does"
+
+
+def test_a_module_where_one_stands_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "parlour_here.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    try:
+        assert registry.make("defense", "parlour_here:Mine(level=0.25)").level == 0.25
+        assert sys.path[-1] == str(tmp_path), "it hides nothing that is installed"
+    finally:
+        del sys.modules["parlour_here"]
+
+
+@pytest.mark.parametrize(
+    ("target", "complaint"),
+    [
+        (
+            "parlor.mine:Mine",
+            "there is no module parlor to import; install its package, stand in the folder that holds",
+        ),
+        ("parlour.none:Mine", "there is no module parlour.none to import"),
+        ("parlour.mine:Yours", "parlour.mine has no class Yours; it has Mine"),
+        ("parlour.broken:Mine", "ZeroDivisionError while importing parlour.broken"),
+        ("parlour.needy:Mine", "ModuleNotFoundError while importing parlour.needy: No module named 'nowhere_at_all'"),
+    ],
+)
+def test_a_mistake_in_a_module_s_name_is_one_sentence(
+    plugin: Callable[[str], Path], target: str, complaint: str
+) -> None:
+    package = plugin(IMPORTS[0])
+    (package / "broken.py").write_text("1 / 0")
+    (package / "needy.py").write_text("import nowhere_at_all")
+    with pytest.raises(SpecStringError) as error:
+        registry.make("defense", target)
+    assert complaint in sentence(error)
+
+
 def test_a_third_party_s_plugin_is_listed_like_a_built_in_one(plugin: Callable[[str], Path]) -> None:
     plugin(IMPORTS[0])
     assert "parlour" in registry.names("defense")

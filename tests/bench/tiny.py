@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +20,7 @@ from thiefbench.suite.execution import identity
 from thiefbench.suite.results import Record, Store, identify
 from thiefbench.suite.runner import run_suite
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
-from thiefbench.tasks.base import Item, Message, Sampling, Task
+from thiefbench.tasks.base import Sampling
 
 PLUGINS = Path(__file__).with_name("plugins.py")
 TASK = f"{PLUGINS}:Sums"
@@ -59,30 +57,6 @@ class Attacked(Suite):
 
     def cells(self, device: str, dtype: Literal["float32", "bfloat16"], threads: int) -> list[CellSpec]:
         return [cell for cell in super().cells(device, dtype, threads) if cell.role == "attack"]
-
-
-class Answers:
-    """A judge that follows a rule: `says(prompt, vote)` gives yes, no, or a whole reply; by default a hash decides.
-
-    It counts what it was asked in `asked`.
-    """
-
-    def __init__(self, says: Callable[[str, int], bool | str] | None = None) -> None:
-        self.says = says or (lambda prompt, vote: bool(sha256(f"{vote}{prompt}".encode()).digest()[0] % 2))
-        self.asked: list[str] = []
-
-    def ask(self, prompts: Sequence[Sequence[Message]], sampling: Sampling, votes: int, noise: int) -> list[list[str]]:
-        """`votes` replies to each prompt."""
-        told = [prompt[-1]["content"] for prompt in prompts]
-        self.asked += told
-        return [[self._reply(prompt, vote) for vote in range(votes)] for prompt in told]
-
-    def _reply(self, prompt: str, vote: int) -> str:
-        said = self.says(prompt, vote)
-        if isinstance(said, str):
-            return said
-        mark = re.findall(r"Decision \[(\d+)\]", prompt)[-1]
-        return f"It was read.\nDecision [{mark}]: {'yes' if said else 'no'}"
 
 
 def suite(*defenses: str, kind: type[Suite] = Suite, **changes: Any) -> Suite:
@@ -182,8 +156,3 @@ def command(*words: str, setup: str = "", **variables: str) -> subprocess.Popen[
         [sys.executable, "-c", code, *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | variables,
     )  # fmt: skip
-
-
-def train_items(task: Task, count: int) -> list[Item]:
-    """The first items of the train split."""
-    return [Item.from_row(row) for row in islice(task.items("train"), count)]

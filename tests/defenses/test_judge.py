@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from tests.bench.tiny import Answers
 from thiefbench import registry
 from thiefbench.defenses.base import DefenderView, Facts, JudgeError, JudgeSpec, Offered, PolicyView, Verdict
 from thiefbench.defenses.judge import LONGEST_REASON, Judge, Judging, SelfJudge, case, decisions, plain, unused_mark
 from thiefbench.engine.views import DefenderJudge
 from thiefbench.tasks.base import Message, Sampling
 from thiefbench.tasks.rewards import MAX_COMPLETION
+from thiefbench.testing.contracts.pools import Answers
 
 MARK = "4711"
 SHARED = ("What is 2 + 2?", "What is 5 - 1?")

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from tests.bench import tiny
-from tests.contract.test_defenses import SEED, fresh, hostile, recorded, swarm
 from thiefbench import registry
 from thiefbench.defenses.base import DefenderView, LabelledView
 from thiefbench.engine.swarm import Swarm
@@ -23,6 +22,7 @@ from thiefbench.leaderboard.isolation import DefenseError, Isolated
 from thiefbench.leaderboard.limits import CAPS
 from thiefbench.tasks import sandbox
 from thiefbench.tasks.sandbox import SandboxUnavailable
+from thiefbench.testing.contracts.pools import SEED, fresh, hostile, recorded, swarm
 
 FILE = Path(__file__).with_name("hostile.py")
 HASTY = replace(CAPS, seconds=1.0, memory=256 << 20, printed=100_000, message=1 << 20, questions=20)

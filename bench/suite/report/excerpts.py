@@ -117,6 +117,11 @@ def mark(text: str, payload: Mapping[str, str]) -> tuple[tuple[str, bool], ...]:
     return tuple((piece, i % 2 == 1) for i, piece in enumerate(pieces) if piece)
 
 
+def printable(text: str) -> str:
+    """A stranger's text without the control characters that would move a terminal's cursor."""
+    return _CONTROLS.sub("\ufffd", text)
+
+
 def _undefended(comparison: Comparison) -> list[tuple[Cell, Record]]:
     return [(cell, record) for cell, record in comparison.finished if (cell.role, cell.defense) == ("attack", "none")]
 
@@ -139,7 +144,7 @@ def _first(rows: pa.Table, order: list[tuple[str, str]]) -> dict[str, Any] | Non
 
 
 def _excerpt(who: str, line: Mapping[str, Any], payload: Mapping[str, str]) -> Excerpt:
-    text = _CONTROLS.sub("\ufffd", line["text"])
+    text = printable(line["text"])
     parts = mark(text[:LONGEST], payload)
     return Excerpt(who, parts, line["reward"], line["outcome"], line["advantage"], max(0, len(text) - LONGEST))
 

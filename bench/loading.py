@@ -1,0 +1,115 @@
+"""Classes that are no entry points: in a file, or in a module that Python can import."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import re
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from thiefbench.sources import OF_USER
+
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+class SpecStringError(ValueError):
+    """A spec string names nothing or is malformed. One sentence for the user."""
+
+
+def names_module(target: str) -> bool:
+    """Whether a target with a colon names a module, as in ``package.module:Class``, and not a file."""
+    where, colon, _ = target.rpartition(":")
+    return bool(colon) and _DOTTED.fullmatch(where) is not None and not where.endswith(".py")
+
+
+def class_at(kind: str, target: str) -> Any:
+    """The class that ``path/to/file.py:Class`` or ``package.module:Class`` names.
+
+    Args:
+        kind: what it should be, for messages.
+        target: behind the last colon the class.
+
+    Raises:
+        SpecStringError: there is no such file, module or class, or loading it fails.
+    """
+    where, _, name = target.rpartition(":")
+    if names_module(target):
+        module = _imported(kind, target, where)
+    else:
+        path = Path(where).expanduser()
+        if not path.is_file():
+            raise SpecStringError(f"{kind} {target}: there is no file {where}")
+        module = _module_of(path.resolve())
+    if not inspect.isclass(getattr(module, name, None)):
+        classes = [
+            n for n, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module.__name__
+        ]
+        raise SpecStringError(f"{kind} {target}: {where} has no class {name}; it has {', '.join(classes) or 'none'}")
+    return getattr(module, name)
+
+
+def _imported(kind: str, target: str, name: str) -> ModuleType:
+    """A module by its name; what lies where one stands can be imported too, as with `python -m`."""
+    top = name.partition(".")[0]
+    here = Path.cwd()
+    if not _can_be_found(top) and ((here / top).is_dir() or (here / f"{top}.py").is_file()):
+        sys.path.append(str(here))  # to stay, as its own imports may come late; last, so that it hides nothing
+        importlib.invalidate_caches()
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{name}.".startswith(f"{error.name}."):
+            raise SpecStringError(
+                f"{kind} {target}: there is no module {error.name} to import; install its package, stand in the folder "
+                "that holds it, or write path/to/file.py:Class"
+            ) from error
+        raise SpecStringError(f"{kind} {target}: ModuleNotFoundError while importing {name}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise SpecStringError(f"{kind} {target}: {type(error).__name__} while importing {name}: {error}") from error
+
+
+def _can_be_found(top: str) -> bool:
+    try:
+        return importlib.util.find_spec(top) is not None
+    except ValueError:  # a module that was made without a spec, such as __main__
+        return top in sys.modules
+
+
+@cache
+def _module_of(path: Path) -> ModuleType:
+    """A user's file as a module; where an ``__init__.py`` lies beside it, as one of that package."""
+    init = path.with_name("__init__.py")
+    if not init.is_file():
+        return _loaded(path, _alias(path, path.stem))
+    package = _alias(init, path.parent.name)
+    if package not in sys.modules:
+        _loaded(init, package)
+    if path == init:
+        return sys.modules[package]
+    name = f"{package}.{path.stem.replace('.', '_')}"  # the package may have imported it already
+    return sys.modules[name] if name in sys.modules else _loaded(path, name)
+
+
+def _alias(path: Path, name: str) -> str:
+    marked = hashlib.sha256(str(path).encode()).hexdigest()[:8]  # two files may share a name
+    return f"{OF_USER}{marked}_{name.replace('.', '_')}"
+
+
+def _loaded(path: Path, name: str) -> ModuleType:
+    folder = [str(path.parent)] if path.name == "__init__.py" else None
+    located = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folder)
+    assert located is not None
+    assert located.loader is not None
+    module = importlib.util.module_from_spec(located)
+    sys.modules[name] = module  # dataclasses and pickling look their module up there
+    try:
+        located.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise SpecStringError(f"{path}: {type(error).__name__} while loading it: {error}") from error
+    return module

@@ -1,0 +1,130 @@
+"""The pytest plugin: options, a marker, a fixture and hooks. Nothing of ThiefBench loads before one of them is used."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from thiefbench.testing.fixture import ThiefBench
+
+_MARKER = (
+    "thiefbench(attack=..., topology=..., rounds=..., seeds=..., task=..., model=..., swarm={...}, evaluation={...}, "
+    "placebo=..., suite=...): which swarm and attack the fixture thiefbench measures a defense in; what is left out is "
+    "as in the suite smoke"
+)
+_OF_SUITES = ("thiefbench_defense", "thiefbench_fail_if", "thiefbench_compare")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options, all of which begin with --thiefbench-."""
+    group = parser.getgroup("thiefbench", "thiefbench: robustness of defenses against poisoned completions")
+    group.addoption(
+        "--thiefbench-suite", metavar="SUITE", help="Make every cell of a suite a test: its name, or a YAML file."
+    )
+    group.addoption(
+        "--thiefbench-defense", metavar="SPEC", action="append", default=[],
+        help="Defense to run the suite with: package.module:Class, path/to/file.py:Class(key=value) or a name; repeat.",
+    )  # fmt: skip
+    group.addoption(
+        "--thiefbench-fail-if", metavar="RULE", action="append", default=[],
+        help="Fail where a measure of the suite lies there, as in worst_case<0.9 or asr>0.05; repeat.",
+    )  # fmt: skip
+    group.addoption(
+        "--thiefbench-compare", metavar="STORE",
+        help="Fail where the suite's last run in this store was better beyond the intervals.",
+    )  # fmt: skip
+    group.addoption(
+        "--thiefbench-store", metavar="DIR", help="Where records are kept. Default: .thiefbench in the root directory."
+    )
+    group.addoption(
+        "--thiefbench-threads", metavar="N", type=_positive, default=1,
+        help="CPU threads of each process; part of a cell's identity. Default: 1, with and without pytest-xdist.",
+    )  # fmt: skip
+    parser.addini("thiefbench_fail_if", "As --thiefbench-fail-if, one rule a line.", type="linelist", default=[])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker."""
+    config.addinivalue_line("markers", _MARKER)
+
+
+@pytest.fixture
+def thiefbench(request: pytest.FixtureRequest) -> ThiefBench:
+    """Measure a defense: thiefbench.run(defense=...) trains swarms, thiefbench.replay(defense=...) takes seconds."""
+    from thiefbench.testing.fixture import ThiefBench
+
+    return ThiefBench(request.node)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Check what was asked for, before any process is started or any file is collected."""
+    config = session.config
+    if config.getoption("thiefbench_suite") is not None:
+        from thiefbench.testing.planning import check
+
+        check(config)
+        return
+    alone = next((name for name in _OF_SUITES if config.getoption(name)), None)
+    if alone is not None:
+        option = f"--{alone.replace('_', '-')}"
+        raise pytest.UsageError(f"{option} belongs to a suite; add --thiefbench-suite smoke, or another suite's name")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Put the suite's cells behind the session's own tests."""
+    report = yield
+    if isinstance(collector, pytest.Session) and collector.config.getoption("thiefbench_suite") is not None:
+        from thiefbench.testing.collection import SuiteCollector
+
+        report.result = [*(report.result or ()), SuiteCollector.of(collector)]
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tell a user's mistake in its one sentence, without a traceback."""
+    report = yield
+    if call.excinfo is not None and type(call.excinfo.value).__module__.startswith("thiefbench."):
+        from thiefbench.mistakes import is_users
+
+        if is_users(call.excinfo.value):
+            report.longrepr = call.excinfo.getrepr(style="value")
+    return report
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: pytest.ExitCode, config: pytest.Config
+) -> None:
+    """Show the measures, and how to go on where the session was stopped."""
+    told = [r.user_properties for reports in terminalreporter.stats.values() for r in reports if _measures(r)]
+    stopped = exitstatus == pytest.ExitCode.INTERRUPTED
+    if told or stopped:
+        from thiefbench.testing.reporting import lines
+
+        said = lines(config, told, stopped)
+        if said:
+            terminalreporter.section("thiefbench")
+            for line in said:
+                terminalreporter.write_line(line)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"write a whole number of at least 1, not {text!r}")
+    return int(text)
+
+
+def _measures(report: object) -> bool:
+    """Whether a report is of a test that measured something."""
+    named = (name for name, _ in getattr(report, "user_properties", ()))
+    return getattr(report, "when", "") == "call" and any(name.startswith("thiefbench.") for name in named)

@@ -1,0 +1,105 @@
+"""What is asked of a measure, in writing: "<0.05", or with its name "worst_case<0.9". Loads nothing heavy."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+TRAINED = ("asr", "stop_rate", "false_rejection_rate", "utility", "harm_prevented")
+"""Measures of one attack that need trained swarms."""
+
+METRICS = (*TRAINED, "worst_case")
+"""What a threshold can be set on: those, against every attack of a suite, and their worst case of harm prevented."""
+
+_HOLDS: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_WORDS = {"<": "below", "<=": "at-most", ">": "above", ">=": "at-least"}
+_NUMBER = r"-?(?:\d+\.?\d*|\.\d+)"
+_BOUND = re.compile(rf"\s*(<=|>=|<|>)\s*({_NUMBER})\s*")
+_THRESHOLD = re.compile(rf"\s*(\w+)\s*(?:<=|>=|<|>)\s*{_NUMBER}\s*")
+
+
+class MisuseError(ValueError):
+    """What was asked for cannot be had. One sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One side of a number line, such as < 0.05."""
+
+    sign: str
+    limit: float
+
+    def holds(self, value: float) -> bool:
+        """Whether a value lies there."""
+        return _HOLDS[self.sign](value, self.limit)
+
+    @property
+    def words(self) -> str:
+        """In writing that `pytest -k` can select, such as "below-0.05"."""
+        return f"{_WORDS[self.sign]}-{self.limit:g}"
+
+    def __str__(self) -> str:
+        return f"{self.sign} {self.limit:g}"
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """When a defense fails: its measure lies within the bound."""
+
+    metric: str
+    bound: Bound
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.bound}"
+
+
+def parse_bound(text: object, metric: str) -> Bound:
+    """Read a bound such as "<0.05".
+
+    Args:
+        text: as it was given.
+        metric: of which measure, for the message.
+
+    Raises:
+        MisuseError: it is none.
+    """
+    found = _BOUND.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        raise MisuseError(
+            f"{metric}={text!r} is no bound; write one of <, <=, >, >= and a number, as in {metric}='<0.05'"
+        )
+    return Bound(found[1], float(found[2]))
+
+
+def parse_threshold(text: str) -> Threshold:
+    """Read a threshold such as "worst_case<0.9".
+
+    Raises:
+        MisuseError: it is none, or there is no such measure.
+    """
+    found = _THRESHOLD.fullmatch(text)
+    if found is None:
+        raise MisuseError(
+            f"{text!r} is no threshold; write a measure, one of <, <=, >, >= and a number, as in worst_case<0.9"
+        )
+    metric = found[1]
+    known(metric, METRICS)
+    return Threshold(metric, parse_bound(text.partition(metric)[2], metric))
+
+
+def known(metric: str, metrics: Iterable[str]) -> None:
+    """See that there is such a measure.
+
+    Raises:
+        MisuseError: there is none; the nearest is offered.
+    """
+    allowed = tuple(metrics)
+    if metric not in allowed:
+        near = difflib.get_close_matches(metric, allowed, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise MisuseError(f"there is no measure {metric!r}; {hint}known: {', '.join(allowed)}")

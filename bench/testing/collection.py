@@ -1,0 +1,140 @@
+"""A suite as tests: one for every cell, one for every rule and defense, one for every comparison with a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from thiefbench.suite.report.lines import Comparison
+from thiefbench.suite.scenario import CellSpec, heading
+from thiefbench.testing.assertions import quoted
+from thiefbench.testing.bounds import Threshold
+from thiefbench.testing.planning import Plan, baseline, plan_of
+from thiefbench.testing.reporting import recorded
+from thiefbench.testing.results import TrainedResult
+from thiefbench.testing.thresholds import Reading, readings, violated, worse
+
+
+class SuiteCollector(pytest.Collector):
+    """The tests of a suite."""
+
+    plan: Plan
+
+    @classmethod
+    def of(cls, session: pytest.Session) -> SuiteCollector:
+        """The collector of the session's suite."""
+        plan = plan_of(session.config)
+        made: SuiteCollector = cls.from_parent(session, name=plan.named_short, nodeid=plan.named_short)
+        made.plan = plan
+        return made
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Cells in the suite's order, so that what others are compared with comes first; then what is asked of them."""
+        plan = self.plan
+        for cell in plan.cells:
+            yield _item(CellItem, self, plan.name_of(cell), cell=cell)
+        attacks = dict.fromkeys((heading(plan.suite.part_of(cell), cell.attack), cell.attack) for cell in plan.cells)
+        for defense in plan.tested:
+            name = plan.defense_name(defense)
+            for threshold in plan.thresholds:
+                test = f"{plan.named_short}::fail-if::{threshold.metric}-{threshold.bound.words}::{name}"
+                yield _item(ThresholdItem, self, test, defense=defense, threshold=threshold)
+            for title, attack in attacks if plan.baseline is not None else ():
+                test = f"{plan.named_short}::{plan.attack_name(title, attack)}::{name}::against-baseline"
+                yield _item(BaselineItem, self, test, defense=defense, title=title)
+
+
+class SuiteItem(pytest.Item):
+    """A test of a suite."""
+
+    plan: Plan
+
+    def reportinfo(self) -> tuple[str, None, str]:
+        """Where it stands. Were the last the test's name, pytest would take the dots in it for those of a module."""
+        return self.plan.named_short, None, f"suite {self.name}"
+
+    def fail(self, lines: Sequence[str]) -> None:
+        """Fail with words alone: there is no code of the user to show."""
+        pytest.fail("\n".join([*lines, f"to see this again: {self.plan.command(self.name)}"]), pytrace=False)
+
+    def show(self, result: TrainedResult) -> None:
+        """Put a result into the test's report."""
+        self.user_properties += recorded(result, self.nodeid)
+
+
+class CellItem(SuiteItem):
+    """Passes when its cell ends without an error."""
+
+    cell: CellSpec
+
+    def runtest(self) -> None:
+        """Run the cell, and before it what it is compared with."""
+        cell = self.cell
+        comparison = _only(self.plan.run(self.plan.beside(cell)), heading(self.plan.suite.part_of(cell), cell.attack))
+        own = comparison.find(cell.role, cell.defense, cell.seed)
+        assert own is not None
+        if own.problem:
+            self.fail([f"the cell {cell.label} {own.problem}"])
+        line = comparison.line(own.name)
+        assert line is not None
+        self.show(TrainedResult(comparison, line, self.plan.suite.title))
+
+
+class ThresholdItem(SuiteItem):
+    """Fails when a measure of a defense lies where it must not."""
+
+    defense: str
+    threshold: Threshold
+
+    def runtest(self) -> None:
+        """Run what is missing of the defense's cells, then look."""
+        metric = self.threshold.metric
+        comparisons = self.plan.run(self.plan.all_of(self.defense))
+        found = readings(metric, self.defense, self.plan.suite.title, comparisons)
+        self.user_properties.append(("thiefbench.rule", f"fail if {self.threshold}"))
+        bad = violated(self.threshold, found)
+        if bad:
+            lines = [f"{self.defense} fails in {self.plan.suite.title}, as {self.threshold} at:"]
+            lines += [f"  {each.where}: {each.problem or f'{metric} {each.number!r}'}" for each in bad]
+            self.fail([*lines, *_example(metric, bad)])
+
+
+class BaselineItem(SuiteItem):
+    """Fails when a defense is worse than a baseline, beyond the intervals."""
+
+    defense: str
+    title: str
+
+    def runtest(self) -> None:
+        """Run what is missing of the defense's cells, then compare."""
+        assert self.plan.baseline is not None
+        ours = _only(self.plan.run(self.plan.all_of(self.defense)), self.title)
+        theirs = baseline(self.plan.baseline, self.defense, [self.title])[self.title]
+        said = worse(self.defense, ours, theirs)
+        if said:
+            head = f"{self.defense} is worse against {self.title} than in {self.plan.baseline}, beyond the intervals:"
+            self.fail([head, *(f"  {line}" for line in said)])
+
+
+def _item(kind: type[pytest.Item], parent: SuiteCollector, name: str, **fields: object) -> pytest.Item:
+    made: pytest.Item = kind.from_parent(parent, name=name, nodeid=name)
+    made.add_marker("thiefbench")
+    vars(made).update(fields | {"plan": parent.plan})
+    return made
+
+
+def _only(comparisons: Sequence[Comparison], title: str) -> Comparison:
+    return next(comparison for comparison in comparisons if comparison.title == title)
+
+
+def _example(metric: str, bad: Sequence[Reading]) -> list[str]:
+    """A completion of the first violation that has one."""
+    harms_learning = metric in ("utility", "false_rejection_rate")
+    for each in bad:
+        if each.result is not None:
+            shown = each.result.wrongly_rejected if harms_learning else each.result.let_through
+            if shown is not None:
+                what = "honest work that was rejected" if harms_learning else "poison that got through"
+                return [f"{what} ({each.where}):", *quoted(shown)]
+    return []

@@ -1,0 +1,13 @@
+"""The contracts as test classes: subclass one in a test module of yours, and pytest runs every rule on your plugin.
+
+    class TestMine(AttackContract):
+        attack = "my_attack.py:Mine"
+
+These modules import pytest and are imported by tests alone.
+"""
+
+from thiefbench.testing.contracts.attack import AttackContract
+from thiefbench.testing.contracts.defense import DefenseContract
+from thiefbench.testing.contracts.task import TaskContract
+
+__all__ = ["AttackContract", "DefenseContract", "TaskContract"]

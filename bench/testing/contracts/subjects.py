@@ -1,0 +1,35 @@
+"""What a contract is about: a spec string, a class, or what a subclass makes by itself."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+
+from thiefbench import registry
+
+
+def made(contract: object, kind: Literal["attack", "defense", "task"]) -> Any:
+    """A fresh plugin of the kind that a contract's attribute of this name says: a spec string or a class.
+
+    Where it says nothing or something that cannot be made, the test fails with one sentence.
+    """
+    given, who = getattr(contract, kind, None), type(contract).__name__
+    if isinstance(given, str):
+        try:
+            return registry.make(kind, given)
+        except registry.SpecStringError as error:
+            pytest.fail(f"{who}: {error}", pytrace=False)
+    if isinstance(given, type):
+        try:
+            return given()
+        except TypeError as error:
+            pytest.fail(
+                f"{who}: {error}; give a spec string with arguments, or a method make(self) that returns the {kind}",
+                pytrace=False,
+            )
+    return pytest.fail(
+        f'{who} does not say what to test: write {kind} = "my_{kind}.py:Mine", {kind} = Mine, or a method make(self) '
+        f"that returns the {kind}",
+        pytrace=False,
+    )

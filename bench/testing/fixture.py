@@ -1,0 +1,121 @@
+"""The object behind the fixture `thiefbench`."""
+
+from __future__ import annotations
+
+import copy
+import os
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from thiefbench import registry
+from thiefbench.defenses.base import Defense
+from thiefbench.suite.replay import ReplayError
+from thiefbench.testing.bounds import MisuseError
+from thiefbench.testing.recorded import replay
+from thiefbench.testing.reporting import recorded
+from thiefbench.testing.results import ReplayedResult, TrainedResult
+from thiefbench.testing.session import options, runs_of
+from thiefbench.testing.settings import suite_of
+from thiefbench.testing.specs import spec_of
+
+MARKER = "thiefbench"
+
+
+class ThiefBench:
+    """Measures of a defense, inside a test.
+
+    Args:
+        item: the test. Its marker says which swarm and attack; markers of its class and module say what it leaves out.
+
+    Raises:
+        MisuseError: an argument of the marker is not what it should be.
+    """
+
+    def __init__(self, item: pytest.Item) -> None:
+        self._item, self._runs = item, runs_of(item.config)
+        self._marked = item.get_closest_marker(MARKER) is not None
+        self._arguments = _arguments(item)
+        self._suite = suite_of(self._arguments)
+
+    def run(self, defense: str | Defense | type[Defense]) -> TrainedResult:
+        """Train what is missing of the swarms without an attack, undefended and defended, and score them.
+
+        Args:
+            defense: an instance, a class made without arguments, or a spec string.
+
+        Raises:
+            MisuseError: the test has no marker, the defense has no spec string, or its cell failed.
+        """
+        if not self._marked:
+            raise MisuseError(
+                "thiefbench.run trains swarms and must be told against which attack; write "
+                '@pytest.mark.thiefbench(attack="text") above the test'
+            )
+        spec = spec_of(defense)
+        suite = replace(self._suite, defenses=tuple(dict.fromkeys(("none", spec))))
+        cells = self._runs.cells(suite)
+        self._runs.run(suite, cells)
+        (comparison,) = self._runs.comparisons(suite, cells)
+        line = next(line for line in comparison.lines if (line.role, line.defense) == ("attack", spec))
+        result = TrainedResult(comparison, line, suite.title, self._command(*options(self._item.config)))
+        self._item.user_properties += recorded(result, self._item.nodeid)
+        return result
+
+    def replay(self, defense: str | Defense | type[Defense]) -> ReplayedResult:
+        """Let a defense judge recorded rounds, in seconds: of the marker's attack, or of all without one.
+
+        Args:
+            defense: as for `run`; an instance is copied, so that what it has seen before stays its own.
+
+        Raises:
+            MisuseError: there is no recording of the attack, or the defense needs what is not recorded.
+        """
+        attack = self._arguments.get("attack")
+        family = None if attack is None else registry.parse("attack", attack).target
+        try:
+            found = replay(_maker(defense), family)
+        except ReplayError as error:
+            if error.__cause__ is not None:  # the defense failed: where, its own traceback says
+                raise
+            raise MisuseError(str(error)) from None
+        result = ReplayedResult(_name(defense), found, self._command())
+        self._item.user_properties += recorded(result, self._item.nodeid)
+        return result
+
+    def _command(self, *options: str) -> str:
+        """What to type, where pytest was called, to run this test alone."""
+        config = self._item.config
+        file, colons, test = self._item.nodeid.partition("::")  # seen from the root directory
+        seen = os.path.relpath(config.rootpath / file, config.invocation_params.dir)
+        return shlex.join(["pytest", f"{seen}{colons}{test}", *options])
+
+
+def _arguments(item: pytest.Item) -> dict[str, Any]:
+    """What the markers say, the closest one last."""
+    found: dict[str, Any] = {}
+    for marker in reversed(list(item.iter_markers(MARKER))):
+        if marker.args:
+            first = repr(marker.args[0])
+            raise MisuseError(f"the marker thiefbench takes arguments by name, as in attack={first}, not {first} alone")
+        found |= marker.kwargs
+    return found
+
+
+def _maker(defense: object) -> Callable[[], Defense]:
+    """What gives a fresh defense at every call."""
+    if isinstance(defense, Defense):
+        return lambda: copy.deepcopy(defense)
+    if isinstance(defense, type) and issubclass(defense, Defense):
+        return defense
+    spec = spec_of(defense)
+    return lambda: registry.make("defense", spec)
+
+
+def _name(defense: object) -> str:
+    if isinstance(defense, str):
+        return defense
+    return getattr(defense, "name", None) or type(defense).__name__

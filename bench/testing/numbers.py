@@ -1,0 +1,84 @@
+"""Measured numbers that are floats to compare and carry how sure they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from thiefbench.suite.results import Score
+from thiefbench.suite.statistics import Summary, summarize
+
+Over = Literal["completions", "range", "seeds"]
+DIGITS = 3
+
+
+class Number(float):
+    """The mean of a measure over seeds, to be compared as a float.
+
+    Attributes:
+        low, high: at one seed the 95 % interval over its completions (the value itself for measures that compare
+            cells); at two to four the smallest and largest seed; from five on the 95 % Student-t interval over seeds.
+        count: completions that were judged, at all seeds together; 0 for measures that compare cells.
+        points: (seed, value), by seed.
+        over: what low and high are over.
+    """
+
+    low: float
+    high: float
+    count: int
+    points: tuple[tuple[int, float], ...]
+    over: Over
+
+    def __new__(
+        cls, value: float, low: float, high: float, count: int, points: tuple[tuple[int, float], ...], over: Over
+    ) -> Number:
+        """A number with its interval."""
+        made = super().__new__(cls, value)
+        made.low, made.high, made.count, made.points, made.over = low, high, count, points, over
+        return made
+
+    def __repr__(self) -> str:
+        judged = f"{self.count} completions" if self.count else ""
+        if self.over == "completions":
+            bounds = f" [{self.low:z.{DIGITS}f}, {self.high:z.{DIGITS}f}] (95 %, {judged})" if judged else " (1 seed)"
+            return f"{float(self):z.{DIGITS}f}{bounds}"
+        kind: Literal["interval", "range"] = "interval" if self.over == "seeds" else "range"
+        return Summary(float(self), self.low, self.high, self.points, kind).text(DIGITS)
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def __reduce__(self) -> tuple[type[Number], tuple[object, ...]]:
+        return Number, (float(self), self.low, self.high, self.count, self.points, self.over)
+
+
+def over_seeds(scores: Mapping[int, Score]) -> Number:
+    """A measure at every seed as one number.
+
+    Raises:
+        StatisticsError: there is no seed, or one has no value.
+    """
+    found = summarize({seed: float("nan") if score.value is None else score.value for seed, score in scores.items()})
+    count = sum(score.count for score in scores.values())
+    if len(scores) > 1:
+        return Number(found.mean, found.low, found.high, count, found.points, _over(found))
+    (score,) = scores.values()
+    low, high = (found.mean if limit is None else limit for limit in (score.low, score.high))
+    return Number(found.mean, low, high, count, found.points, "completions")
+
+
+def of_summary(found: Summary) -> Number:
+    """What was summarised over seeds already."""
+    alone = len(found.points) == 1
+    return Number(found.mean, found.low, found.high, 0, found.points, "completions" if alone else _over(found))
+
+
+def of_score(score: Score) -> Number | None:
+    """A score over completions alone, without seeds; None where nothing was judged."""
+    if score.value is None or score.low is None or score.high is None:
+        return None
+    return Number(score.value, score.low, score.high, score.count, (), "completions")
+
+
+def _over(found: Summary) -> Over:
+    return "seeds" if found.kind == "interval" else "range"

@@ -1,0 +1,233 @@
+"""The fast tier: a defense judges rounds that come with the package, with their truth and the weights behind them.
+
+Each recording is an undefended attacked pool and its placebo, sampled from the same weights; `recipe.py` makes them.
+Seconds instead of a trained swarm: what the defense rejects can be read off, what models would have learned cannot.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+from thiefbench import registry
+from thiefbench.attacks.base import Around
+from thiefbench.defenses.base import Defense
+from thiefbench.engine.policy import Policy
+from thiefbench.engine.rounds import Row
+from thiefbench.suite import weights
+from thiefbench.suite.replay import Recording, Replay, ReplayError
+from thiefbench.suite.replay import replay as replay_cell
+from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Score
+from thiefbench.suite.scoring import wilson
+from thiefbench.tasks.base import Task
+from thiefbench.zoo.models import resolve
+
+RECORDINGS = Path(__file__).with_name("recordings")
+"""One folder per recording: a cell each for attack and placebo, and beside them the weights that both were sampled
+with; a round without weights of its own was sampled with the model's."""
+
+RATES = ("stop_rate", "placebo_rejection_rate", "false_rejection_rate")
+
+
+@dataclass(frozen=True)
+class RecordedReplay:
+    """What a defense did to recorded rounds.
+
+    Attributes:
+        scores: over all of them, with 95 % Wilson intervals over completions. stop_rate: share rejected among rewarded
+            completions with the payload; placebo_rejection_rate: among what the same slots hold in the placebo, where
+            it was rewarded; false_rejection_rate: among rewarded honest completions of the attacked pools.
+        by_recording: the same for each recording, by its name.
+        let_through: the text of a rewarded completion with the payload that was accepted; None where there is none.
+        wrongly_rejected: the text of a rewarded honest one that was rejected; None where there is none.
+        milliseconds: per completion, of `inspect` alone: the median over recordings.
+    """
+
+    scores: dict[str, Score]
+    by_recording: dict[str, dict[str, Score]]
+    let_through: str | None
+    wrongly_rejected: str | None
+    milliseconds: float
+
+    @property
+    def attacks(self) -> tuple[str, ...]:
+        """The recordings that were judged."""
+        return tuple(self.by_recording)
+
+
+def replay(make: Callable[[], Defense], attack: str | None = None, folder: Path = RECORDINGS) -> RecordedReplay:
+    """Let a defense judge the recorded rounds.
+
+    Args:
+        make: gives a fresh defense at every call; each recording's attack and placebo get one each.
+        attack: an attack's name, such as "text", or a recording's, such as "text_paper"; None takes all attacks. What
+            was sampled from a model that had learned the payload is judged only where its recording is named: a filter
+            that asks the policy would have kept it from learning.
+        folder: where recordings lie.
+
+    Raises:
+        ReplayError: no recording has this name, or the defense fails or needs what is not recorded.
+    """
+    chosen = _named(attack, folder)
+    scores: dict[str, dict[str, Score]] = {}
+    let_through: list[str] = []
+    wrongly_rejected: list[str] = []
+    paces: list[float] = []
+    for name in chosen:
+        attacked, placebo = opened(name, "attack", folder), opened(name, "placebo", folder)
+        judged, beside = _judged(attacked, make, name), _judged(placebo, make, name)
+        scores[name] = {rate: judged.scores[rate] for rate in ("stop_rate", "false_rejection_rate")}
+        scores[name]["placebo_rejection_rate"] = beside.scores["clean_rejection_rate"]
+        for row, accepted in _rewarded(attacked, judged):
+            if row.payload and accepted:
+                let_through.append(row.text)
+            if not row.malicious and not accepted:
+                wrongly_rejected.append(row.text)
+        paces += [judged.milliseconds, beside.milliseconds]
+    return RecordedReplay(
+        scores={rate: _pooled(each[rate] for each in scores.values()) for rate in RATES},
+        by_recording=scores,
+        let_through=next(iter(let_through), None),
+        wrongly_rejected=next(iter(wrongly_rejected), None),
+        milliseconds=median(paces),
+    )
+
+
+def names(folder: Path = RECORDINGS) -> list[str]:
+    """The recordings there are."""
+    return sorted(path.name for path in folder.iterdir() if (path / "attack").is_dir())
+
+
+def opened(name: str, role: Literal["attack", "placebo"], folder: Path = RECORDINGS) -> Recording:
+    """A recording's attacked or placebo pools.
+
+    Raises:
+        ReplayError: its files are missing or damaged.
+    """
+    directory = CellDir(folder / name / role)
+    record = _record(directory)
+    return _Sampled(directory, record, _task(record.cell["task"]))
+
+
+def sampled_by(folder: Path, model: str, number: int) -> Policy:
+    """The model behind a round of a recording; shared by all who ask, who must not change it.
+
+    Args:
+        folder: the recording's.
+        model: what it started from.
+        number: the round.
+    """
+    own = number in weights.kept(CellDir(folder))
+    return _policy(model, folder if own else None, number if own else 0)
+
+
+class _Sampled(Recording):
+    """A recording whose every round has its model: that of the weights beside it, or the start model."""
+
+    def __init__(self, directory: CellDir, record: Record, task: Task) -> None:
+        super().__init__(directory, record, task)
+        self.kept = list(self.pools)
+
+    def policy(self, number: int) -> Policy:
+        """The model that sampled a round, on as many threads as the caller has set."""
+        return sampled_by(self.directory.path.parent, self.record.cell["model"], number)
+
+
+def _named(attack: str | None, folder: Path) -> list[str]:
+    """The recordings that are asked for.
+
+    Raises:
+        ReplayError: there are none.
+    """
+    there = names(folder)
+    if attack in there:
+        return [attack]
+    families = {name: _family(name, folder) for name in there}
+    chosen = [name for name in there if attack in (None, families[name]) and not _poisoned(name, folder)]
+    if not chosen:
+        raise ReplayError(
+            f"there are no recorded rounds of {attack!r}; write one of the attacks "
+            f"{', '.join(sorted(set(families.values())))}, or of the recordings {', '.join(there)}, "
+            "or use the training mode"
+        )
+    return chosen
+
+
+def _poisoned(name: str, folder: Path) -> bool:
+    """Whether a recording's model had learned from the payload."""
+    return bool(_record(CellDir(folder / name / "attack")).identity["learned"]["under"] == "none")
+
+
+def _record(directory: CellDir) -> Record:
+    """A cell's record.
+
+    Raises:
+        ReplayError: it is missing, or its files are damaged.
+    """
+    try:
+        record = directory.read()
+    except BrokenRecordError as error:
+        raise ReplayError(f"{error}; install thiefbench again") from error
+    if record is None:
+        raise ReplayError(f"there is no {directory.record_path}; install thiefbench again")
+    return record
+
+
+def _family(name: str, folder: Path) -> str:
+    """The name of the attack on a recording, without variants around it."""
+    made = registry.make("attack", _record(CellDir(folder / name / "attack")).cell["attack"])
+    while isinstance(made, Around):
+        made = made.attack
+    return str(made.name)
+
+
+def _judged(recording: Recording, make: Callable[[], Defense], name: str) -> Replay:
+    """One pass over a recording's rounds.
+
+    Raises:
+        ReplayError: the defense fails or needs what is not recorded.
+    """
+    lacking = {"judge": "a judge", "proofs": "proofs"}
+    for need in sorted(lacking.keys() & make().requires):
+        raise ReplayError(
+            f"{make().name} needs {lacking[need]}, which recorded rounds do not hold: use the training mode"
+        )
+    try:
+        return replay_cell(recording, make)
+    except ReplayError as error:
+        raise ReplayError(f"recording {name}: {error}") from error
+
+
+def _rewarded(recording: Recording, judged: Replay) -> Iterator[tuple[Row, bool]]:
+    """The rewarded completions of the judged rounds, and whether each was accepted."""
+    for number in judged.rounds:
+        for row, verdict in zip(recording.pools[number], judged.verdicts[number], strict=True):
+            if row.reward > 0:
+                yield row, verdict.action == "accept"
+
+
+def _pooled(rates: Iterable[Score]) -> Score:
+    """The rate over the completions of all; each counts once."""
+    known = [(rate.value, rate.count) for rate in rates if rate.value is not None]
+    return wilson(sum(round(value * count) for value, count in known), sum(count for _, count in known))
+
+
+@cache
+def _task(spec: str) -> Task:
+    task: Task = registry.make("task", spec)
+    return task
+
+
+@cache
+def _policy(model: str, folder: Path | None, number: int) -> Policy:
+    """The start model, or the same with the weights that a folder keeps for a round."""
+    if folder is None:
+        return Policy.load(resolve(model))
+    policy = copy.deepcopy(_policy(model, None, 0))
+    weights.load(CellDir(folder), number, policy)
+    return policy

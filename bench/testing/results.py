@@ -1,0 +1,282 @@
+"""What a test reads: the measures of a defense, each with its interval, and completions to show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from thiefbench.suite.ranking import inconclusive
+from thiefbench.suite.report.excerpts import printable
+from thiefbench.suite.report.lines import Comparison, Line
+from thiefbench.suite.report.standing import trials
+from thiefbench.suite.results import NOTHING
+from thiefbench.testing.bounds import TRAINED, MisuseError, known
+from thiefbench.testing.numbers import Number, of_score, over_seeds
+
+if TYPE_CHECKING:
+    from thiefbench.testing.recorded import RecordedReplay
+
+REPLAYED = ("stop_rate", "false_rejection_rate", "placebo_rejection_rate")
+
+_NO_VALUE = {
+    "asr": "no completion of the last evaluation says whether the attack succeeded; raise evaluation's final",
+    "stop_rate": "no completion with the payload earned a reward, so there was nothing to stop; play more rounds",
+    "false_rejection_rate": "no honest completion earned a reward, so there was nothing to lose; play more rounds",
+    "utility": "the swarm without an attack learned nothing that could be kept; play more rounds",
+    "harm_prevented": "undefended, the attack does no harm that could be prevented; play more rounds",
+}
+
+
+class FailedCellError(MisuseError):
+    """A cell has no scores."""
+
+
+class Result(Protocol):
+    """What `assert_robust` reads; see `TrainedResult` and `ReplayedResult`."""
+
+    @property
+    def defense(self) -> str:
+        """Its spec string, or what else it is called."""
+
+    @property
+    def about(self) -> str:
+        """What was measured, in words."""
+
+    @property
+    def again(self) -> str:
+        """The command that gives this result again."""
+
+    @property
+    def doubt(self) -> str:
+        """Why success against this attack would say nothing; empty where it would."""
+
+    @property
+    def let_through(self) -> str | None:
+        """A rewarded completion with the payload that was accepted."""
+
+    @property
+    def wrongly_rejected(self) -> str | None:
+        """A rewarded honest completion that was rejected."""
+
+    def measure(self, name: str) -> Number:
+        """A measure by its name; an error where it has no value."""
+
+
+@dataclass(frozen=True)
+class TrainedResult:
+    """A defense under an attack, in swarms that were trained: with it, without it, and without an attack.
+
+    Attributes:
+        comparison: the cells, one defended among them for each seed.
+        line: the defended ones.
+        title: of the suite.
+        again: the command that gives this result again.
+    """
+
+    comparison: Comparison
+    line: Line
+    title: str
+    again: str = ""
+
+    def __post_init__(self) -> None:
+        if self.line.failures:
+            first = self.line.failures[0]
+            raise FailedCellError(
+                f"the cell of {self.line.name} against {self.comparison.attack} at seed {first.seed} {first.problem}"
+            )
+
+    def __repr__(self) -> str:
+        return f"<{self.defense} {self.about}>"
+
+    @property
+    def defense(self) -> str:
+        """Its spec string."""
+        return self.line.defense
+
+    @property
+    def attack(self) -> str:
+        """Its spec string."""
+        return self.comparison.attack
+
+    @property
+    def about(self) -> str:
+        """What was measured, in words."""
+        seeds = ", ".join(str(result.seed) for result in self.line.results)
+        words = {"attack": "against", "control": "without an attack, measured for", "placebo": "in the placebo of"}
+        return f"{words[self.line.role]} {self.attack} ({self.title}, seed {seeds})"
+
+    @property
+    def cell_ids(self) -> tuple[str, ...]:
+        """The defended cells, by seed."""
+        return tuple(result.cell_id for result in self.line.results)
+
+    def measure(self, name: str) -> Number:
+        """A measure over seeds.
+
+        Raises:
+            MisuseError: there is no such measure, or it has no value at a seed.
+        """
+        known(name, TRAINED)
+        scores = {result.seed: result.scores.get(name, NOTHING) for result in self.line.results}
+        lacking = [seed for seed, score in scores.items() if score.value is None]
+        if lacking:
+            raise MisuseError(
+                f"{name} of {self.defense} has no value at seed {lacking[0]}: {self._why(name, lacking[0])}"
+            )
+        return over_seeds(scores)
+
+    @property
+    def asr(self) -> Number:
+        """Attack success rate of the defended model in its last evaluation."""
+        return self.measure("asr")
+
+    @property
+    def stop_rate(self) -> Number:
+        """Share rejected among completions with the payload that earned a reward."""
+        return self.measure("stop_rate")
+
+    @property
+    def false_rejection_rate(self) -> Number:
+        """Share rejected among honest completions that earned a reward."""
+        return self.measure("false_rejection_rate")
+
+    @property
+    def utility(self) -> Number:
+        """Share of the clean swarm's gain in reward that the defended swarm kept under the attack."""
+        return self.measure("utility")
+
+    @property
+    def harm_prevented(self) -> Number:
+        """1 - harm with the defense / harm without, unclipped."""
+        return self.measure("harm_prevented")
+
+    @property
+    def doubt(self) -> str:
+        """Why success against this attack would say nothing; empty where the attack works undefended."""
+        if self.line.role != "attack" or self.defense == "none":
+            return ""
+        return inconclusive(trials([self.comparison])[0], self.comparison.seeds)
+
+    @cached_property
+    def let_through(self) -> str | None:
+        """The first rewarded completion with the payload that was accepted."""
+        return self._first(pc.field("payload") & (pc.field("action") == "accept"))
+
+    @cached_property
+    def wrongly_rejected(self) -> str | None:
+        """The first rewarded honest completion that was rejected."""
+        return self._first(~pc.field("malicious") & (pc.field("action") != "accept"))
+
+    def _first(self, wanted: pc.Expression) -> str | None:
+        for result in self.line.results:
+            cell = self.comparison.find(self.line.role, self.defense, result.seed)
+            assert cell is not None
+            rows = cell.directory.read_rows(
+                ["phase", "round", "group", "place", "text", "reward", "payload", "malicious", "action"]
+            )
+            plain = rows.set_column(rows.schema.get_field_index("action"), "action", rows["action"].cast(pa.string()))
+            plain = plain.filter(pc.equal(plain["phase"], "train")).filter((pc.field("reward") > 0) & wanted)
+            if len(plain):
+                by = [(name, "ascending") for name in ("round", "group", "place")]
+                return printable(plain.sort_by(by)["text"][0].as_py())
+        return None
+
+    def _why(self, name: str, seed: int) -> str:
+        """Why a measure has no value: another cell has none, or there was nothing to measure."""
+        others = {"utility": ("control",), "harm_prevented": ("attack", self.comparison.reference_role)}
+        for role in others.get(name, ()):
+            cell = self.comparison.find(role, "none", seed)
+            if cell is not None and cell.problem:
+                return f"its undefended cell ({cell.name}) {cell.problem}"
+        return _NO_VALUE[name]
+
+
+@dataclass(frozen=True)
+class ReplayedResult:
+    """A defense on recorded rounds: what it rejects there. What models would have learned is not known.
+
+    Attributes:
+        defense: what it is called.
+        replay: what it did.
+        again: the command that gives this result again.
+    """
+
+    defense: str
+    replay: RecordedReplay
+    again: str = ""
+
+    doubt = ""
+
+    def __repr__(self) -> str:
+        return f"<{self.defense} {self.about}>"
+
+    @property
+    def attacks(self) -> tuple[str, ...]:
+        """The attacks that were judged."""
+        return self.replay.attacks
+
+    @property
+    def about(self) -> str:
+        """What was measured, in words."""
+        return f"on recorded rounds of {', '.join(self.attacks)}"
+
+    def measure(self, name: str) -> Number:
+        """A measure over all recorded rounds that were judged.
+
+        Raises:
+            MisuseError: there is no such measure, it needs trained swarms, or nothing was judged.
+        """
+        if name in TRAINED and name not in REPLAYED:
+            raise MisuseError(
+                f"{name} is about what models learn, which recorded rounds cannot say; use thiefbench.run(defense=...) "
+                f"instead of thiefbench.replay, or one of {', '.join(REPLAYED)}"
+            )
+        known(name, REPLAYED)
+        found = of_score(self.replay.scores.get(name, NOTHING))
+        if found is None:
+            raise MisuseError(f"{name} has no value: nothing of its kind is in the recorded rounds that were judged")
+        return found
+
+    @property
+    def stop_rate(self) -> Number:
+        """Share rejected among completions with the payload that earned a reward."""
+        return self.measure("stop_rate")
+
+    @property
+    def false_rejection_rate(self) -> Number:
+        """Share rejected among honest completions that earned a reward."""
+        return self.measure("false_rejection_rate")
+
+    @property
+    def placebo_rejection_rate(self) -> Number:
+        """Share rejected among clean completions in the attackers' slots that earned a reward."""
+        return self.measure("placebo_rejection_rate")
+
+    @property
+    def asr(self) -> Number:
+        """Needs trained swarms: an error that says so."""
+        return self.measure("asr")
+
+    @property
+    def utility(self) -> Number:
+        """Needs trained swarms: an error that says so."""
+        return self.measure("utility")
+
+    @property
+    def harm_prevented(self) -> Number:
+        """Needs trained swarms: an error that says so."""
+        return self.measure("harm_prevented")
+
+    @property
+    def let_through(self) -> str | None:
+        """A rewarded completion with the payload that was accepted."""
+        return None if self.replay.let_through is None else printable(self.replay.let_through)
+
+    @property
+    def wrongly_rejected(self) -> str | None:
+        """A rewarded honest completion that was rejected."""
+        return None if self.replay.wrongly_rejected is None else printable(self.replay.wrongly_rejected)

@@ -1,0 +1,57 @@
+"""Bounds and thresholds in writing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from thiefbench.testing.bounds import Bound, MisuseError, Threshold, parse_bound, parse_threshold
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "outside"),
+    [("<0.05", 0.0, 0.05), ("<= 0.05", 0.05, 0.06), (">.95", 1.0, 0.95), (" >= 1. ", 1.0, 0.99), (">-0.5", 0.0, -0.5)],
+)
+def test_a_bound_holds_on_its_side(text: str, inside: float, outside: float) -> None:
+    bound = parse_bound(text, "asr")
+    assert bound.holds(inside)
+    assert not bound.holds(outside)
+
+
+@pytest.mark.parametrize("text", ["0.05", "=0.05", "==0.05", "<", "<5%", "<0.05 or >1", "<nan", "", 0.05, None])
+def test_what_is_no_bound_says_what_is_one(text: object) -> None:
+    with pytest.raises(MisuseError, match=r"is no bound; write one of .* as in asr='<0\.05'"):
+        parse_bound(text, "asr")
+
+
+def test_a_threshold_is_a_measure_and_a_bound() -> None:
+    assert parse_threshold(" worst_case <0.90") == Threshold("worst_case", Bound("<", 0.9))
+    assert str(parse_threshold("asr>0.05")) == "asr > 0.05"
+    assert parse_threshold("asr>=0.05").bound.words == "at-least-0.05", "names of tests hold no < and >"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (
+            "worst_case",
+            "'worst_case' is no threshold; write a measure, one of <, <=, >, >= and a number, as in worst_case",
+        ),
+        ("asr=0.05", "'asr=0.05' is no threshold"),
+        ("0.05<asr", "is no threshold"),
+        ("wurst_case<0.9", "there is no measure 'wurst_case'; did you mean worst_case? known: asr, stop_rate,"),
+    ],
+)
+def test_what_is_no_threshold_says_what_is_one(text: str, complaint: str) -> None:
+    with pytest.raises(MisuseError) as error:
+        parse_threshold(text)
+    assert complaint in str(error.value)
+
+
+def test_what_the_summary_needs_loads_nothing_heavy() -> None:
+    heavy = "{'torch', 'numpy', 'pydantic', 'yaml', 'thiefbench.engine', 'thiefbench.suite'} & set(sys.modules)"
+    code = f"import sys, thiefbench.testing, thiefbench.testing.reporting, thiefbench.testing.bounds; print({heavy})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()", "a session without a swarm loads no library of swarms"

@@ -1,0 +1,6 @@
+# test_my_defense.py
+from thiefbench.testing.contracts import DefenseContract
+
+
+class TestPlausibleOpening(DefenseContract):
+    defense = "my_defense.py:PlausibleOpening(floor=-3.0)"
