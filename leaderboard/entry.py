@@ -387,7 +387,7 @@ def _present(folder: Path) -> dict[str, Path]:
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise EntryError(f"{path} is no plain file")
-        if path.is_file() and "__pycache__" not in path.parts:
+        if path.is_file():  # what Python compiled counts too: it could run in place of the source that was read
             found[path.relative_to(folder).as_posix()] = path
         if len(found) > _FILES + 2:
             raise EntryError(f"{folder} holds more than {_FILES} files")

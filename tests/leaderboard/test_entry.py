@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -202,13 +203,15 @@ def test_damage_has_its_sentence(entry: Entry, name: str, change: Callable[[dict
 
 def test_files_are_those_that_are_listed(entry: Entry) -> None:
     folder = entry.folder
-    (folder / "defense/__pycache__").mkdir()
-    (folder / "defense/__pycache__/mine.pyc").touch()
-    assert read_entry(folder).cells, "what Python leaves behind is no part of it"
     (folder / "defense/notes.txt").touch()
     with pytest.raises(EntryError, match=r"holds defense/notes\.txt, which entry\.json does not list"):
         read_entry(folder)
     (folder / "defense/notes.txt").unlink()
+    (folder / "defense/__pycache__").mkdir()
+    (folder / "defense/__pycache__/mine.cpython-311.pyc").touch()
+    with pytest.raises(EntryError, match=r"mine\.cpython-311\.pyc, which entry\.json does not list"):
+        read_entry(folder)
+    shutil.rmtree(folder / "defense/__pycache__")
     (folder / "defense/mine.py").write_text("x = 1\n")
     with pytest.raises(EntryError, match=r"mine\.py is not what entry\.json says: its SHA-256 is another"):
         read_entry(folder)
