@@ -12,17 +12,18 @@ where self-reported rows count as well.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
+from typing import TypeVar
 
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.site.judging import Judged, beaten_by_naive, naive_forms, read, titles
 from thiefbench.leaderboard.verification import FLAGS, Flag, Verdict
 from thiefbench.suite.ranking import Place, Row, placed
 from thiefbench.suite.report.lines import Comparison
-from thiefbench.suite.report.overview import SuiteRow, SuiteTable, suite_row, tied
+from thiefbench.suite.report.overview import SuiteRow, SuiteTable, tied
 from thiefbench.suite.report.tables import short_names
 from thiefbench.suite.scenario import Suite
 
@@ -31,6 +32,13 @@ CHECKED: tuple[Verdict, ...] = ("re-executed", "rescored")
 
 NAIVE = "naive beats adaptive"
 NO_REASON = "its verification gives no reason"
+
+Broken = tuple[str, str]
+"""A folder's name, and in one sentence why it is not shown."""
+
+_SENTENCE = 500
+_Of = TypeVar("_Of")
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True)
@@ -95,7 +103,7 @@ class Board:
     """
 
     suites: tuple[SuiteBoard, ...]
-    broken: tuple[tuple[str, str], ...]
+    broken: tuple[Broken, ...]
 
 
 def board(entries: Path, verified: Path) -> Board:
@@ -104,17 +112,34 @@ def board(entries: Path, verified: Path) -> Board:
     Raises:
         EntryError: there is no such folder.
     """
+    found, broken = read_all(entries, verified)
+    return board_of(list(found.values()), broken)
+
+
+def read_all(entries: Path, verified: Path) -> tuple[dict[str, Judged], list[Broken]]:
+    """Every entry of a folder that can be read, by its name, and those that cannot. Raises: see `board`."""
     if not entries.is_dir():
         raise EntryError(f"there is no folder {entries}; name the folder of entries with --entries DIR")
-    found: list[Judged] = []
-    broken: list[tuple[str, str]] = []
-    for folder in sorted(path for path in entries.iterdir() if path.is_dir() and not path.name.startswith((".", "_"))):
+    folders = sorted(path for path in entries.iterdir() if path.is_dir() and not path.name.startswith((".", "_")))
+    return each_alone({folder.name: folder for folder in folders}, lambda folder: read(folder, verified))
+
+
+def each_alone(given: Mapping[str, _Of], do: Callable[[_Of], _Made]) -> tuple[dict[str, _Made], list[Broken]]:
+    """What is made of each, by name, and for each that fails its name and one sentence: the others do not suffer."""
+    made: dict[str, _Made] = {}
+    broken: list[Broken] = []
+    for name, one in given.items():
         try:
-            found.append(read(folder, verified))
+            made[name] = do(one)
         except EntryError as error:
-            broken.append((folder.name, str(error)))
-        except Exception as error:  # a stranger's numbers may break any rule, and the others' rows must stand
-            broken.append((folder.name, f"{folder} cannot be judged: {type(error).__name__}: {error}"[:500]))
+            broken.append((name, str(error)))
+        except Exception as error:  # a stranger's numbers and texts may break anything that reads them
+            broken.append((name, f"{name} cannot be shown: {type(error).__name__}: {error}"[:_SENTENCE]))
+    return made, broken
+
+
+def board_of(found: Sequence[Judged], broken: Sequence[Broken]) -> Board:
+    """The board of entries that were read."""
     suites = {judged.suite.title: judged.suite for judged in found}
     made = [
         suite_board(suite, [each for each in found if each.suite.title == title])
@@ -127,23 +152,33 @@ def suite_board(suite: Suite, found: Sequence[Judged]) -> SuiteBoard:
     """The table of one suite; see the module."""
     trusted = sorted((each for each in found if each.trust != "rejected"), key=_most_trust_first)
     own = {each.label: each for each in reversed(trusted)}  # an anchor may be submitted twice
-    apart = [(each, f"{each.label} is shown as {own[each.label].entry.manifest.slug} has it") for each in trusted
-             if own[each.label] is not each]  # fmt: skip
-    beside = {row.defense: (each, row, place) for each in reversed(trusted) for row, place in each.anchors}
-    shared = [beside[label] for label in beside if label not in own]
-    rejected = [(each, "; ".join(each.verification.reasons) or NO_REASON) for each in found
-                if each.verification and each.trust == "rejected"]  # fmt: skip
+    apart = [
+        (each, "; ".join(each.verification.reasons) or NO_REASON)
+        for each in found
+        if each.verification and each.trust == "rejected"
+    ]
+    apart += [
+        (each, f"{each.label} is shown as {own[each.label].entry.manifest.slug} has it")
+        for each in trusted
+        if own[each.label] is not each
+    ]
+    # An entry holds an oracle's cells under attack alone: that there are no others is no news.
+    beside = {
+        row.defense: (each, row, replace(numbers, no_utility=""))
+        for each in reversed(trusted)
+        for row, numbers in each.anchors
+    }
+    anchors = {label: known for label, known in beside.items() if label not in own}
     made = []
-    for place, shares, provisional in _places(suite, list(own.values()), [(row, place) for _, row, place in shared]):
-        judged, row = (
-            (own[place.defense], own[place.defense].row) if place.defense in own else beside[place.defense][:2]
-        )
-        numbers = suite_row(place, shares, row, judged.comparisons, suite.utility)
-        if place.defense in own:
+    for place, shares, provisional in _places(suite, own.values(), anchors.values()):
+        judged = own.get(place.defense)
+        if judged is not None:
+            numbers = replace(judged.numbers, place=place, tied=shares)
             made.append(BoardRow(numbers, judged, True, provisional, flags(judged, numbers)))
-        else:  # an entry holds an oracle's cells under attack alone: that others have no score is no news
-            made.append(BoardRow(replace(numbers, no_utility=""), judged, False, False, ()))
-    return SuiteBoard(suite, tuple(made), _table(suite, made), (*rejected, *apart))
+        else:
+            measured_by, _, numbers = anchors[place.defense]
+            made.append(BoardRow(numbers, measured_by, False, False, ()))
+    return SuiteBoard(suite, tuple(made), _table(suite, found, made), tuple(apart))
 
 
 def flags(judged: Judged, numbers: SuiteRow) -> tuple[RedFlag, ...]:
@@ -153,7 +188,7 @@ def flags(judged: Judged, numbers: SuiteRow) -> tuple[RedFlag, ...]:
     names = dict(zip(titles(judged.suite), short_names([c.attack for c in judged.comparisons]), strict=True))
     pairs = beaten_by_naive(numbers.fields, naive_forms(judged.suite))
     if said := ", ".join(f"of {names[naive]} than of {names[adaptive]}" for adaptive, naive in pairs):
-        made.append(RedFlag(NAIVE, f"it prevents less harm {said}, so whoever adapts to it need only leave that"))
+        made.append(RedFlag(NAIVE, f"it prevents less harm {said}: an attacker does better not to adapt"))
     return tuple(made)
 
 
@@ -163,24 +198,27 @@ def _most_trust_first(judged: Judged) -> tuple[int, date, str]:
 
 
 def _places(
-    suite: Suite, found: Sequence[Judged], anchors: Sequence[tuple[Row, Place]]
+    suite: Suite, found: Collection[Judged], anchors: Iterable[tuple[Judged, Row, SuiteRow]]
 ) -> list[tuple[Place, bool, bool]]:
     """Every row's place, whether it shares its number, and whether the number counts self-reported rows."""
-    attacks = titles(suite)
-    checked = placed([(each.row, each.place) for each in found if each.trust in CHECKED], attacks, suite.seeds)
-    everyone = placed([*((each.row, each.place) for each in found), *anchors], attacks, suite.seeds)
+
+    def among(those: Iterable[tuple[Row, SuiteRow]]) -> list[Place]:
+        return placed([(row, numbers.place) for row, numbers in those], titles(suite), suite.seeds)
+
+    checked = among((each.row, each.numbers) for each in found if each.trust in CHECKED)
+    everyone = among([*((each.row, each.numbers) for each in found), *((row, numbers) for _, row, numbers in anchors)])
     known = {place.defense: place for place in checked}
     made = []
     for place in everyone:
         own = known.get(place.defense)
-        shown, among = (own, checked) if own else (place, everyone)
-        made.append((shown, tied(shown, among), own is None and place.standing == "ranked"))
+        shown, others = (own, checked) if own else (place, everyone)
+        made.append((shown, tied(shown, others), own is None and place.standing == "ranked"))
     return made
 
 
-def _table(suite: Suite, rows: Sequence[BoardRow]) -> SuiteTable:
+def _table(suite: Suite, found: Sequence[Judged], rows: Sequence[BoardRow]) -> SuiteTable:
     """A report's table of the rows; its comparisons hold the lines of all, each measured beside its own cells."""
-    first = {c.title: c for row in rows for c in row.judged.comparisons}
+    first = {c.title: c for each in found for c in each.comparisons}
     merged = []
     for title in titles(suite):
         lines = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 from markupsafe import Markup
 
 from thiefbench import registry
-from thiefbench.leaderboard.site.board import RedFlag
 from thiefbench.leaderboard.site.judging import Judged
 from thiefbench.leaderboard.verification import Rerun
 from thiefbench.suite.report import plots
@@ -34,14 +32,8 @@ _SHORTER = 300
 """So many characters of a stranger's version or machine are shown."""
 
 
-def shown_entry(judged: Judged, claim: str, flags: Sequence[RedFlag]) -> dict[str, Any]:
-    """The values of the page's template.
-
-    Args:
-        judged: the entry.
-        claim: where it stands, in a sentence.
-        flags: what a reader should know.
-    """
+def shown_entry(judged: Judged) -> dict[str, Any]:
+    """The values of the page's template, but those that depend on other entries."""
     manifest, verification = judged.entry.manifest, judged.verification
     titles, names = zip(*((c.title, c.attack) for c in judged.comparisons), strict=True)
     headings = dict(zip(titles, short_names(names), strict=True))
@@ -53,8 +45,6 @@ def shown_entry(judged: Judged, claim: str, flags: Sequence[RedFlag]) -> dict[st
         "paper": manifest.paper,
         "suite": judged.suite.title,
         "trust": judged.trust,
-        "claim": claim,
-        "flags": flags,
         "reasons": verification.reasons if verification else (),
         "facts": _facts(judged),
         "verification": verification,
@@ -86,7 +76,7 @@ def shown_entry(judged: Judged, claim: str, flags: Sequence[RedFlag]) -> dict[st
         "files": [
             {
                 "name": path.relative_to(judged.entry.folder).as_posix(),
-                "lines": path.read_bytes().decode("utf-8", "replace").splitlines(),
+                "lines": path.read_bytes().decode("utf-8", "replace").replace("\r\n", "\n").rstrip("\n").split("\n"),
             }
             for path in judged.entry.source
         ],
@@ -126,7 +116,9 @@ def _map(judged: Judged, headings: dict[str, str], measure: str, title: str, uni
 def _field(result: Result, measure: str, unit: Unit) -> dict[str, str] | None:
     value = result.scores.get(measure, NOTHING).value
     shown = None if value is None else show([bare(value)], unit)
-    return shown and {"text": shown.value, "style": shade(min(max(value or 0.0, 0.0), 1.0))}
+    if value is None or shown is None:
+        return None
+    return {"text": shown.value, "style": shade(min(max(value, 0.0), 1.0))}
 
 
 def _curves(judged: Judged, comparison: Comparison, name: str, number: int) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def _row(row: BoardRow) -> dict[str, Any]:
         "place": place.number,
         "tied": numbers.tied,
         "reason": place.reason,
-        "worst_case": _summary(place.worst and place.worst.summary),
+        "worst_case": _summary(place.worst.summary if place.worst else None),
         "worst_attack": place.worst and place.worst.attack,
         "utility": _summary(numbers.utility),
         "false_rejection": numbers.false_rejection and numbers.false_rejection.value,

@@ -8,7 +8,7 @@ this changes nothing; where somebody's shared cells are wrong or forged, nobody'
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,11 +17,11 @@ from thiefbench.attacks.adaptive import Adaptive
 from thiefbench.leaderboard import rows as entries
 from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
 from thiefbench.leaderboard.verification import Verdict, Verification, read_verification
-from thiefbench.suite.ranking import ANCHORS, Place, Row, anchor_of, judged
+from thiefbench.suite.ranking import ANCHORS, Row, anchor_of, judged
 from thiefbench.suite.report import standing
 from thiefbench.suite.report.comparison import arranged
 from thiefbench.suite.report.lines import Comparison
-from thiefbench.suite.report.overview import Field
+from thiefbench.suite.report.overview import Field, SuiteRow, suite_row
 from thiefbench.suite.scenario import Suite, heading
 from thiefbench.suite.statistics import paired
 
@@ -39,7 +39,9 @@ class Judged:
         suite: on which it was run.
         label: what its row is called: the folder's name, or an anchor's spec string.
         comparisons: its cells, with the label for the defense's spec string, which may be a path.
-        row, place: how it counts in a ranking; the place has no number yet.
+        row: how it counts in a ranking.
+        numbers: how it is shown; its place has no number yet.
+        anchors: the same two of each anchor among its shared cells.
     """
 
     entry: Entry
@@ -48,19 +50,13 @@ class Judged:
     label: str
     comparisons: tuple[Comparison, ...]
     row: Row
-    place: Place
+    numbers: SuiteRow
+    anchors: tuple[tuple[Row, SuiteRow], ...]
 
     @property
     def trust(self) -> Verdict:
         """What its row has earned."""
         return self.verification.verdict if self.verification else "self-reported"
-
-    @property
-    def anchors(self) -> list[tuple[Row, Place]]:
-        """The anchors among its shared cells."""
-        found = standing.rows(self.comparisons)
-        shared = [row for row in found if row.anchor and row.defense != self.label]
-        return [(row, _judge(row, found, self.comparisons, self.suite)) for row in shared]
 
 
 def read(folder: Path, verified: Path) -> Judged:
@@ -82,11 +78,11 @@ def read(folder: Path, verified: Path) -> Judged:
         for cell in entries.cells(entry)
     ]
     comparisons = _in_order(suite, arranged(named, remarks=False))
-    found = standing.rows(comparisons)
-    row = next(row for row in found if row.defense == label)
-    _check_plausible(entry, row)
-    place = _judge(row, found, comparisons, suite)
-    return Judged(entry, verification, suite, label, tuple(comparisons), row, place)
+    found = {row.defense: row for row in standing.rows(comparisons)}
+    _check_plausible(entry, found[label])
+    numbers = {row.defense: _numbers(row, found.values(), comparisons, suite) for row in found.values()}
+    anchors = [(row, numbers[row.defense]) for row in found.values() if row.anchor and row.defense != label]
+    return Judged(entry, verification, suite, label, tuple(comparisons), found[label], numbers[label], tuple(anchors))
 
 
 def titles(suite: Suite) -> list[str]:
@@ -154,9 +150,10 @@ def _in_order(suite: Suite, comparisons: Sequence[Comparison]) -> list[Compariso
     return sorted(comparisons, key=lambda each: place[each.title])
 
 
-def _judge(row: Row, found: Sequence[Row], comparisons: Sequence[Comparison], suite: Suite) -> Place:
+def _numbers(row: Row, found: Iterable[Row], comparisons: Sequence[Comparison], suite: Suite) -> SuiteRow:
     oracles = [each for each in found if each.anchor == "oracle"]
-    return judged(row, oracles, standing.trials(comparisons), suite.seeds)
+    place = judged(row, oracles, standing.trials(comparisons), suite.seeds)
+    return suite_row(place, False, row, comparisons, suite.utility)
 
 
 def _naive(attack: str) -> str:

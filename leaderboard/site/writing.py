@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from thiefbench import __version__
-from thiefbench.leaderboard.site.board import Board, BoardRow, SuiteBoard, board
+from thiefbench.leaderboard.site.board import Board, BoardRow, SuiteBoard, board_of, each_alone, read_all
 from thiefbench.leaderboard.site.entry_page import shown_entry
 from thiefbench.leaderboard.site.files import board_csv, board_data, board_json
 from thiefbench.leaderboard.site.index_page import FLAGS, page_of, rank_of, shown_suite
@@ -32,9 +34,15 @@ def write_site(folder: Path, entries: Path, verified: Path) -> Board:
     Raises:
         EntryError: there is no folder of entries.
     """
-    made = board(entries, verified)
+    found, unread = read_all(entries, verified)
+    shown, unshown = each_alone(found, shown_entry)
+    made = board_of([found[name] for name in shown], sorted([*unread, *unshown]))
     data = board_data(made)
-    pages = {page_of(each.entry.manifest.slug): _entry(suite, each) for suite in made.suites for each in _shown(suite)}
+    pages = {
+        page_of(slug := each.entry.manifest.slug): _entry(suite, each, shown[slug])
+        for suite in made.suites
+        for each in _shown(suite)
+    }
     pages["index.html"] = render(
         "index.html.jinja", ("theme.js", "table.js") if made.suites else ("theme.js",),
         suites=[shown_suite(suite, number) for number, suite in enumerate(made.suites, 1)],
@@ -54,13 +62,13 @@ def _shown(suite: SuiteBoard) -> list[Judged]:
     return [*(row.judged for row in suite.rows if row.own), *(judged for judged, _ in suite.apart)]
 
 
-def _entry(suite: SuiteBoard, judged: Judged) -> bytes:
+def _entry(suite: SuiteBoard, judged: Judged, shown: Mapping[str, Any]) -> bytes:
     row = next((row for row in suite.rows if row.own and row.judged is judged), None)
     apart = next((reason for each, reason in suite.apart if each is judged), "")
-    known = row.flags if row else ()
     claim = _claim(row, suite) if row else f"It has no row on the board: {apart}."
+    flags = row.flags if row else ()
     return render(
-        "entry.html.jinja", ("theme.js",), **shown_entry(judged, claim, known), scale=legend(), version=__version__
+        "entry.html.jinja", ("theme.js",), **shown, claim=claim, flags=flags, scale=legend(), version=__version__
     )
 
 

@@ -1,0 +1,236 @@
+"""The built site in a browser, from the file system: by mouse and keyboard, without scripts, dark and light, small."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.leaderboard.made_entries import entry, prevents, verified
+from thiefbench.leaderboard.site.writing import write_site
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+TRIAL = "trial-v1"
+ROWS = f'table[data-suite="{TRIAL}"] tbody'
+
+Opener = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a site with all that a row can be."""
+    root = tmp_path_factory.mktemp("board")
+    entries, seen = root / "entries", root / "verified"
+    verified(seen, entry(entries, "best", prevents(0.9), name="Zeta"), "re-executed")
+    verified(seen, entry(entries, "tenth", prevents(0.1), name="beta"), "rescored", flags=("depends on order",))
+    verified(seen, entry(entries, "below", prevents(-0.5), name="Alpha"), "rescored")
+    entry(entries, "claims", prevents(0.95), name="<script>document.title='owned'</script>" + "W" * 150)
+    verified(seen, entry(entries, "strict", prevents(1.0, utility=0.4), name="Strict"), "re-executed")
+    verified(seen, entry(entries, "forged", name="Forged"), "rejected", reasons=("it was forged",))
+    verified(seen, entry(entries, "wide", prevents(0.7), "standard-v1", name="Wide"), "rescored")
+    write_site(root / "site", entries, seen)
+    return (root / "site/index.html").as_uri()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A browser; without one the tests are skipped."""
+    with playwright.sync_playwright() as driver:
+        found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+        if found is None and not Path(driver.chromium.executable_path).exists():
+            pytest.skip("there is no chromium here")
+        browser = driver.chromium.launch(executable_path=found)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(chromium: Any, site: str) -> Iterator[Opener]:
+    """Opens a page of the site; in the end it has said nothing on the console and asked for nothing but files."""
+    contexts, complaints = [], []
+
+    def asked(request: Any) -> None:
+        if not request.url.startswith("file:"):
+            complaints.append(request.url)
+
+    def open_page(fragment: str = "", **settings: Any) -> Any:
+        contexts.append(chromium.new_context(**{"viewport": {"width": 1280, "height": 900}} | settings))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", asked)
+        page.goto(site + fragment)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not complaints, "no message on the console, and no request that leaves the file system"
+
+
+def names(page: Any) -> list[str]:
+    """The rows that are shown, in their order, by the start of their names."""
+    shown = page.locator(f"{ROWS}:visible th").all_inner_texts()
+    return [re.split(r"[\s(<]", text.strip("<"))[0].lower() for text in shown]
+
+
+def head(page: Any, name: str) -> Any:
+    return page.locator(f'table[data-suite="{TRIAL}"] th[data-key="{name}"]')
+
+
+RANKED = ["script>document.title='owned'", "zeta", "beta", "alpha", "oracle", "none", "strict"]
+
+
+def test_sorting_by_mouse(opened: Opener) -> None:
+    page = opened()
+    assert names(page) == RANKED, "at first by rank, then anchors, then what is not ranked"
+    head(page, "worst").get_by_role("button").click()
+    assert head(page, "worst").get_attribute("aria-sort") == "descending", "of what is better when larger, best first"
+    by_worst = ["oracle", "script>document.title='owned'", "zeta", "beta", "none", "alpha", "strict"]
+    assert names(page) == by_worst, "as numbers, and what is not ranked last"
+    head(page, "worst").get_by_role("button").click()
+    assert names(page) == [*by_worst[-2::-1], "strict"], "the other way round, and still last"
+    assert page.locator("#status").inner_text().endswith("sorted: trial-v1 by Worst case, ascending.")
+    head(page, "defense").get_by_role("button").click()
+    assert names(page)[1:6] == ["alpha", "beta", "none", "oracle", "zeta"], "text without regard to case"
+    assert head(page, "worst").get_attribute("aria-sort") is None, "one column at a time"
+    head(page, "utility").get_by_role("button").click()
+    assert names(page)[-2:] == ["oracle", "strict"], "a row without the number behind those that have it"
+
+
+def test_sorting_and_filtering_by_keyboard(opened: Opener) -> None:
+    page = opened()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent").startswith("Skip to"), "the first stop skips the head"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    head(page, "trust").get_by_role("button").focus()
+    page.keyboard.press("Enter")
+    assert head(page, "trust").get_attribute("aria-sort") == "ascending"
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid", "who walks by keyboard sees where they are"
+    page.get_by_label("Search").focus()
+    page.keyboard.type("zeta")
+    assert names(page) == ["zeta"]
+
+
+def test_filters_and_their_address(opened: Opener) -> None:
+    page = opened()
+    total = int(page.locator("#status").inner_text().split()[2])
+    page.get_by_label("Trust").select_option("re-executed rescored")
+    assert "script>document.title='owned'" not in names(page), "self-reported rows are hidden"
+    page.get_by_label("Standing").select_option("unranked")
+    assert names(page) == ["strict"]
+    assert page.locator("#status").inner_text().startswith(f"1 of {total} rows shown")
+    page.get_by_label("Standing").select_option("")
+    page.get_by_label("Search").fill("depends ORDER")
+    assert names(page) == ["beta"], "words are looked for in all of a row, flags as well"
+    head(page, "worst").get_by_role("button").click()
+    again = opened(page.url[page.url.index("#") :])
+    assert names(again) == ["beta"], "the address holds the view"
+    assert head(again, "worst").get_attribute("aria-sort") == "descending"
+    again.get_by_role("button", name="Reset").click()
+    assert names(again) == RANKED and "#" not in again.url
+
+
+def test_an_address_that_makes_no_sense(opened: Opener) -> None:
+    page = opened("#trust=nobody&sort.trial-v1=__proto__&q=%3Cimg%20src=x%3E")
+    assert names(page) == [], "what it looks for is text"
+    assert page.get_by_label("Trust").input_value() == ""
+    assert names(opened("#trial-v1")) == RANKED, "a link to a suite is no view"
+
+
+def test_an_entrys_page(opened: Opener) -> None:
+    page = opened()
+    page.get_by_role("link", name="<script>").click()
+    assert page.title().startswith("ThiefBench: <script>"), "its name is text, and ran nothing"
+    assert page.get_by_role("heading", level=2).first.inner_text().startswith("<script>document.title")
+    assert page.locator("figure svg").count() == 2, "curves of the outcome and of the clean reward"
+    page.get_by_text("Every score").click()
+    assert page.get_by_role("region", name="Scores of every").is_visible()
+    page.get_by_role("link", name="All entries").click()
+    page.get_by_role("link", name="Forged").click()
+    assert "it was forged" in page.get_by_role("note").inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_dark_and_light(opened: Opener, scheme: str) -> None:
+    page = opened(color_scheme=scheme)
+    paper = "getComputedStyle(document.body).backgroundColor"
+    colours = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}
+    assert page.evaluate(paper) == colours.pop(scheme), "as the system says"
+    page.locator("#theme").click()
+    (other,) = colours.values()
+    assert page.evaluate(paper) == other, "and the other by the button"
+    page.get_by_role("link", name="Zeta").click()
+    assert page.evaluate(paper) == other, "which the next page remembers"
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_contrast(opened: Opener, scheme: str) -> None:
+    """Text against what lies behind it, at least 4.5:1 (WCAG 2.2, AA)."""
+    for path in ("", "entries/best.html"):
+        page = opened(color_scheme=scheme)
+        if path:
+            page.get_by_role("link", name="Zeta").click()
+        assert page.evaluate(CONTRAST) == []
+
+
+@pytest.mark.parametrize("link", ["", "<script>", "Wide"])
+def test_on_a_phone_no_page_scrolls_sideways(opened: Opener, link: str) -> None:
+    page = opened(viewport={"width": 360, "height": 740})
+    if link:
+        page.get_by_role("link", name=link).click()
+    assert page.evaluate("document.documentElement.scrollWidth") == 360, "what is wide scrolls in its own box"
+
+
+def test_without_scripts_everything_is_there(opened: Opener) -> None:
+    page = opened(java_script_enabled=False)
+    assert names(page) == RANKED, "in the order of the ranking"
+    assert page.locator("#filters").is_hidden() and page.locator("#theme").is_hidden(), "and no control that is dead"
+    page.get_by_role("link", name="Zeta").click()
+    assert page.get_by_role("heading", name="How it was verified").is_visible()
+
+
+def test_what_a_screen_reader_meets(opened: Opener) -> None:
+    page = opened()
+    assert page.get_by_role("columnheader").filter(has=page.get_by_role("button")).count() > 8, "real buttons in heads"
+    assert page.get_by_role("status").count() == 1, "one place that says how many rows are shown"
+    assert page.get_by_role("table", name="Defenses on trial-v1 by the worst case").count() == 1
+    assert page.get_by_role("main").count() == page.get_by_role("search").count() == 1
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map((each) => each.id)")
+    assert len(ids) == len(set(ids)), "no id stands twice"
+
+
+CONTRAST = """() => {
+  const parse = (said) => {
+    const found = said.match(/[\\d.]+/g).map(Number);
+    return { rgb: found.slice(0, 3), alpha: found.length > 3 ? found[3] : 1 };
+  };
+  const light = (rgb) => rgb.map((c) => c / 255)
+    .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (element) => {
+    for (let e = element; e; e = e.parentElement) {
+      const { rgb, alpha } = parse(getComputedStyle(e).backgroundColor);
+      if (alpha === 1) return rgb;
+    }
+    return [255, 255, 255];
+  };
+  const poor = [];
+  for (const element of document.querySelectorAll("body *:not(script, style, svg *, option)")) {
+    const text = [...element.childNodes].filter((node) => node.nodeType === 3 && node.data.trim());
+    if (!text.length || !element.checkVisibility()) continue;
+    const both = [light(parse(getComputedStyle(element).color).rgb), light(behind(element))];
+    const [one, two] = both.sort((a, b) => b - a);
+    const ratio = (one + 0.05) / (two + 0.05);
+    if (ratio < 4.5) poor.push(`${element.tagName}.${element.className} ${ratio.toFixed(2)}: ${text[0].data.trim()}`);
+  }
+  return poor;
+}"""

@@ -1,0 +1,408 @@
+"""The board: who stands where, what is believed, and what a hostile entry can do to the others' rows and to a page."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import html
+import io
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.bench.handmade import Numbers
+from tests.leaderboard.made_entries import entry, prevents, shared, verified
+from thiefbench.cli import app
+from thiefbench.leaderboard.entry import EntryError
+from thiefbench.leaderboard.site import rendering, writing
+from thiefbench.leaderboard.site.board import NAIVE, Board, BoardRow, board
+from thiefbench.leaderboard.site.index_page import rank_of
+from thiefbench.leaderboard.site.judging import naive_forms, titles
+from thiefbench.leaderboard.site.writing import write_site
+from thiefbench.leaderboard.verification import Rerun
+from thiefbench.suite.scenario import CellSpec, load_suite
+
+STANDARD = "standard-v1"
+NAME = '<script>alert(1)</script><img src=x onerror=alert(2)>"\u202egnp.exe'
+RUNNER = CliRunner()
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> tuple[Path, Path]:
+    """Folders of entries and of verifications."""
+    folders = tmp_path / "entries", tmp_path / "verified"
+    for folder in folders:
+        folder.mkdir()
+    return folders
+
+
+def row(of: Board, label: str) -> BoardRow:
+    (found,) = [each for suite in of.suites for each in suite.rows if each.row.defense == label]
+    return found
+
+
+def ranks(of: Board) -> dict[str, str]:
+    (suite,) = of.suites
+    return {each.row.defense: rank_of(each) for each in suite.rows}
+
+
+class TestPlaces:
+    def test_checked_rows_are_ranked_and_self_reported_ones_stand_in_brackets(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        verified(seen, entry(entries, "good", prevents(0.9), STANDARD), "re-executed")
+        verified(seen, entry(entries, "same", prevents(0.9), STANDARD), "rescored")
+        verified(seen, entry(entries, "fair", prevents(0.5), STANDARD), "rescored")
+        entry(entries, "claims", prevents(0.99), STANDARD)
+        found = ranks(board(entries, seen))
+        assert list(found)[:4] == ["claims", "good", "same", "fair"], "rows go by their worst case, best first"
+        assert found["claims"] == "(1)", "a row that nobody checked stands in brackets"
+        assert (found["good"], found["same"], found["fair"]) == ("1=", "1=", "3"), (
+            "it takes no place from those that were checked, and equal ones share theirs"
+        )
+
+    def test_anchors_stand_once_and_unfit_rows_below_them(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        verified(seen, entry(entries, "good", prevents(0.9), STANDARD), "re-executed")
+        verified(seen, entry(entries, "strict", prevents(0.99, utility=0.4), STANDARD), "re-executed")
+        found = ranks(board(entries, seen))
+        assert list(found) == ["good", "oracle", "oracle(reject='drop')", "none", "strict"], "the ranking's order"
+        assert found["strict"] == "unranked"
+        strict = row(board(entries, seen), "strict")
+        assert strict.row.reason == "its utility without an attack is 0.400, below 0.9", "and the reason is told"
+
+    def test_anchors_are_those_of_the_most_trusted_entry(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        entry(entries, "a-claim", prevents(0.9), others=lambda c: Numbers(asr=0.7) if c.role == "attack" else Numbers())
+        verified(seen, entry(entries, "checked", prevents(0.8)), "rescored")
+        oracle = row(board(entries, seen), "oracle(reject='drop')")
+        assert (oracle.judged.label, oracle.own) == ("checked", False), "not of the one that comes first"
+
+    def test_a_submitted_anchor_takes_the_anchors_row(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        verified(seen, entry(entries, "black", prevents(0.0), defense="blacklist"), "re-executed")
+        verified(seen, entry(entries, "black-again", prevents(0.0), defense="blacklist"), "rescored")
+        found = board(entries, seen)
+        anchor = row(found, "blacklist")
+        assert (anchor.row.place.standing, anchor.judged.entry.manifest.slug) == ("anchor", "black")
+        assert [judged.entry.manifest.slug for judged, _ in found.suites[0].apart] == ["black-again"], "once is enough"
+
+    def test_one_seed_tells_nothing_apart(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        for slug, share in (("good", 0.9), ("poor", 0.1)):
+            verified(seen, entry(entries, slug, prevents(share)), "re-executed")
+        found = board(entries, seen)
+        assert [rank_of(row(found, slug)) for slug in ("good", "poor")] == ["1=", "1="]
+        assert "cannot be told from good" in row(found, "poor").row.place.reason, "a tie says with whom"
+
+
+class TestOwnCells:
+    def test_shared_cells_of_one_entry_change_no_other_row(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        verified(seen, entry(entries, "good", prevents(0.9)), "re-executed")
+        before = row(board(entries, seen), "good").row
+
+        def idle(cell: CellSpec) -> Numbers:
+            return Numbers()
+
+        def gifted(cell: CellSpec) -> Numbers:
+            return Numbers(asr=shared(cell).asr, reward=5.0 if cell.defense.startswith("oracle") else 0.75)
+
+        verified(seen, entry(entries, "idle", prevents(0.9), others=idle), "re-executed")
+        verified(seen, entry(entries, "gifted", prevents(0.8), others=gifted), "re-executed")
+        found = board(entries, seen)
+        assert row(found, "idle").row.place.standing == "inconclusive", "its own attack does nothing undefended"
+        assert "of the oracle's" in row(found, "gifted").row.place.reason, "its own oracle asks too much of it"
+        assert row(found, "good").row == before, "whoever has sound cells stands as before"
+
+    def test_flags_of_the_verification_and_of_the_cells(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        says = prevents({"adaptive": 0.95, "": 0.5})
+        verified(seen, entry(entries, "evasive", says, STANDARD), flags=("does not generalise",))
+        flags = row(board(entries, seen), "evasive").flags
+        assert [flag.name for flag in flags] == ["does not generalise", NAIVE]
+        assert "of text than of adaptive text, of varied equations than of varied adaptive equations" in flags[1].said
+
+    def test_an_adaptive_attack_that_does_more_is_no_flag(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        entry(entries, "plain", prevents({"adaptive": 0.5, "": 0.95}), STANDARD)
+        entry(entries, "even", prevents(0.9), STANDARD)
+        assert row(board(entries, seen), "plain").flags == row(board(entries, seen), "even").flags == ()
+
+    def test_adaptive_attacks_are_paired_within_their_part(self) -> None:
+        suite = load_suite(STANDARD)
+        pairs = naive_forms(suite)
+        assert pairs == {
+            "shared groups: adaptive": "shared groups: text",
+            "owned groups: varied(attack=\"adaptive(attack='equations')\", gibberish=0.5)": (
+                "owned groups: varied(attack='equations', gibberish=0.5)"
+            ),
+        }
+        assert {*pairs, *pairs.values()} <= set(titles(suite))
+
+
+class TestTrust:
+    def test_a_changed_entry_is_self_reported_again(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        verified(seen, entry(entries, "mine", prevents(0.5)), "re-executed")
+        assert row(board(entries, seen), "mine").judged.trust == "re-executed"
+        entry(entries, "mine", prevents(0.9))
+        assert row(board(entries, seen), "mine").judged.trust == "self-reported", "it was another that was verified"
+
+    def test_a_rejected_entry_has_no_row(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        verified(seen, entry(entries, "good", prevents(0.9)), "rescored")
+        verified(seen, entry(entries, "forged", prevents(1.0)), "rejected", reasons=("cell 1 gives 0.1.",))
+        found = board(entries, seen)
+        assert [judged.label for judged, _ in found.suites[0].apart] == ["forged"]
+        assert ranks(found)["good"] == "1" and "forged" not in ranks(found)
+
+    def test_a_suite_whose_entries_are_all_rejected(self, made: tuple[Path, Path], tmp_path: Path) -> None:
+        entries, seen = made
+        verified(seen, entry(entries, "forged"), "rejected")
+        write_site(tmp_path / "site", entries, seen)
+        text = (tmp_path / "site/index.html").read_text()
+        assert "No defense whose numbers were checked is ranked." in text and "gives no reason" in text
+
+    def test_nothing_of_a_submission_is_loaded(
+        self, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entries, seen = made
+        trap = entry(entries, "trap").folder
+        (trap / "defense/mine.py").write_text(f"open({str(tmp_path / 'loaded')!r}, 'w')\n")
+        text = (trap / "entry.json").read_text()
+        old = re.search(r'"defense/mine.py": ?"([0-9a-f]{64})"', text)
+        assert old is not None
+        (trap / "entry.json").write_text(text.replace(old[1], digest(trap / "defense/mine.py")))
+        monkeypatch.chdir(trap)  # where its spec string is a path that exists
+        found = write_site(tmp_path / "site", entries, seen)
+        assert not found.broken and "trap" in ranks(found), "it is shown"
+        assert not (tmp_path / "loaded").exists(), "and its source was not run"
+
+
+class TestBroken:
+    @pytest.mark.parametrize(
+        ("damage", "told"),
+        [
+            (lambda e: (e / "scores.json").write_text("{"), "is not what entry.json says"),
+            (lambda e: (e / "entry.json").write_text("{"), "entry.json"),
+            (lambda e: (e / "entry.json").unlink(), "has no entry.json"),
+            (lambda e: (e / "more.txt").write_text(""), "does not list"),
+            (lambda e: (e / "link").symlink_to(e / "entry.json"), "no plain file"),
+        ],
+    )
+    def test_a_damaged_entry_stands_apart_with_its_reason(self, made: tuple[Path, Path], damage, told: str) -> None:
+        entries, seen = made
+        verified(seen, entry(entries, "good"), "rescored")
+        damage(entry(entries, "bad").folder)
+        found = board(entries, seen)
+        assert [folder for folder, _ in found.broken] == ["bad"] and told in found.broken[0][1]
+        assert ranks(found)["good"] == "1", "the others stand"
+
+    @pytest.mark.parametrize(
+        ("changes", "told"),
+        [
+            ({"suite": STANDARD, "seeds": (0, 1)}, "other seeds"),
+            ({"suite": "smoke"}, "nothing on it is ranked"),
+            ({"slug": "oracle"}, "an anchor's name"),
+            ({"says": prevents(error="CUDA is gone")}, ""),
+            ({"others": lambda c: Numbers(asr=1e-300) if c.role == "attack" else Numbers()}, "nothing measured can"),
+        ],
+    )  # fmt: skip
+    def test_what_cannot_be_ranked_says_why(self, made: tuple[Path, Path], changes, told: str) -> None:
+        entries, seen = made
+        made_entry = entry(entries, **{"slug": "odd", **changes})
+        verified(seen, made_entry, "rescored")
+        found = board(entries, seen)
+        if told:
+            assert [folder for folder, _ in found.broken] == [made_entry.manifest.slug] and told in found.broken[0][1]
+        else:
+            assert row(found, "odd").row.place.standing == "unranked", "a failed cell is no score"
+            assert "CUDA is gone" in row(found, "odd").row.problems[0]
+
+    def test_a_broken_verification_breaks_its_entry_alone(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        entry(entries, "good")
+        entry(entries, "odd")
+        (seen / "odd.json").write_text("{")
+        found = board(entries, seen)
+        assert [folder for folder, _ in found.broken] == ["odd"] and "good" in ranks(found)
+
+    def test_numbers_that_no_table_can_hold_break_their_entry_alone(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        entry(entries, "good")
+        entry(entries, "odd", prevents(seconds=(("sample", 1e9),)), others=still)
+        found = board(entries, seen)
+        assert [folder for folder, _ in found.broken] == ["odd"] and "good" in ranks(found)
+
+    def test_a_page_that_cannot_be_made_breaks_its_entry_alone(
+        self, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entries, seen = made
+        entry(entries, "good")
+        entry(entries, "odd")
+        drawn = writing.shown_entry
+        monkeypatch.setattr(writing, "shown_entry", lambda judged: drawn(judged) if judged.label == "good" else 1 / 0)
+        found = write_site(tmp_path / "site", entries, seen)
+        assert found.broken == (("odd", "odd cannot be shown: ZeroDivisionError: division by zero"),)
+        assert "odd" not in ranks(found) and not (tmp_path / "site/entries/odd.html").exists()
+
+    def test_no_folder_of_entries(self, tmp_path: Path) -> None:
+        with pytest.raises(EntryError, match="--entries DIR"):
+            board(tmp_path / "none", tmp_path)
+
+
+class Read(HTMLParser):
+    """The tags of a page, and the text in its tables."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A site with a hostile entry among good ones."""
+    root = tmp_path_factory.mktemp("board")
+    reruns = (
+        Rerun(part="", role="attack", attack="text", seed=0, measure="harm_prevented", submitted=(0.9, 0.9),
+              found=0.9, equal=True, agrees=True),
+        Rerun(part="", role="control", attack="text", seed=None, measure="utility", submitted=(0.8, 1.0),
+              found=0.7, equal=None, agrees=False),
+    )  # fmt: skip
+    good = entry(root / "entries", "good", paper="https://example.org/paper?a=1&b=2")
+    verified(root / "verified", good, reruns=reruns, reasons=("a <blink>reason</blink>",), flags=("non-deterministic",))
+    entry(
+        root / "entries", "hostile", name=NAME, authors=("</td></table><script>alert(3)</script>", "W" * 200),
+        defense=f"defense/mine.py:Mine(x='</code><script>alert(4)</script>{'A' * 500}')",
+        versions={"</dl><script>": "alert(5)"}, machine={"<blink>": "</pre><script>alert(6)</script>\u202e"},
+    )  # fmt: skip
+    write_site(root / "site", root / "entries", root / "verified")
+    return root / "site"
+
+
+class TestPages:
+    @pytest.mark.parametrize("name", ["index.html", "entries/hostile.html", "entries/good.html"])
+    def test_nothing_of_an_entry_is_markup(self, site: Path, name: str) -> None:
+        text = (site / name).read_text()
+        page = Read(text)
+        assert "alert(" not in "".join(re.findall(r"<script>.*?</script>", text, re.DOTALL)), "scripts are our own"
+        assert not page.all("img") and not page.all("iframe") and not page.all("blink"), "a stranger's tags are text"
+        assert not [key for _, attributes in page.tags for key in attributes if key.startswith("on")]
+        links = [attributes["href"] or "" for attributes in page.all("a")]
+        assert all(re.match(r"https://|#|(\.\./)?[a-z]+(/[a-z0-9-]+)?\.(html|json|csv)$", link) for link in links), (
+            links
+        )
+
+    @pytest.mark.parametrize("name", ["index.html", "entries/hostile.html"])
+    def test_a_page_asks_for_nothing_and_runs_only_its_own_scripts(self, site: Path, name: str) -> None:
+        text = (site / name).read_text()
+        page = Read(text)
+        (policy,) = [m["content"] or "" for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; ")
+        scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+        hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts]
+        assert f"script-src {' '.join(hashes)};" in html.unescape(policy), "the policy allows these and no other"
+        fetched = [a for tag, a in page.tags if "src" in a or (tag == "link")]
+        assert not fetched and "url(" not in re.sub(r"url\(#", "", text), "nothing is loaded, from anywhere"
+
+    def test_characters_that_turn_text_are_shown(self, site: Path) -> None:
+        for name in ("index.html", "entries/hostile.html"):
+            text = (site / name).read_text()
+            assert "\u202e" not in text and "&lt;U+202E&gt;gnp.exe" in text, "a reader sees what is there"
+        assert rendering.visible("a\nb\tc\x1b[1m\u2066") == "a\nb\tc<U+001B>[1m<U+2066>"
+
+    def test_an_entrys_page_says_how_it_was_verified_and_how_to_run_it(self, site: Path) -> None:
+        text = html.unescape((site / "entries/good.html").read_text())
+        for said in (
+            "fresh, secret", "the very same", "0.800 to 1.000", "a <blink>reason</blink>", "non-deterministic",
+            "(cd leaderboard/entries/good && thiefbench run trial --defense defense/mine.py:Mine --device cpu",
+            "thiefbench leaderboard verify leaderboard/entries/good --archive good.tar", "class Mine(Defense):",
+            "https://example.org/paper?a=1&b=2", "numpy==2.4.0",
+        ):  # fmt: skip
+            assert said in text, f"the page says {said!r}"
+        hostile = html.unescape((site / "entries/hostile.html").read_text())
+        assert "Nobody verified it" in hostile
+        assert "--defense 'defense/mine.py:Mine(x='\"'\"'</code>" in hostile, "what is pasted into a shell is quoted"
+
+    def test_the_table_is_there_without_scripts(self, site: Path) -> None:
+        page = Read((site / "index.html").read_text())
+        bodies = [a for a in page.all("tbody") if "data-trust" in a]
+        assert len(bodies) == 4 and not any("hidden" in a for a in bodies), "two entries and two anchors"
+        assert not page.all("th")[0].get("aria-sort") and all("hidden" in a for a in page.all("form"))
+        assert len(page.all("caption")) == len(page.all("table")), "every table has a caption"
+
+    def test_no_template_marks_anything_safe(self) -> None:
+        folder = Path(str(rendering.__file__)).parent
+        for path in folder.glob("*.jinja"):
+            assert not re.search(r"\|\s*safe|autoescape", path.read_text().partition("#}")[2]), path.name
+
+    def test_equal_entries_give_equal_bytes(self, site: Path, tmp_path: Path) -> None:
+        (tmp_path / "entries").mkdir()
+        (tmp_path / "entries/gone.html").write_text("of an entry that was taken back")
+        write_site(tmp_path, site.parent / "entries", site.parent / "verified")
+        both = [{p.relative_to(f).as_posix(): p.read_bytes() for p in f.rglob("*.*")} for f in (site, tmp_path)]
+        assert both[0] == both[1], "no time, no order of a file system, no stale page"
+
+    def test_the_data_files_say_the_same(self, site: Path) -> None:
+        data = json.loads((site / "board.json").read_text())
+        rows = data["suites"][0]["rows"]
+        lines = list(csv.DictReader(io.StringIO((site / "board.csv").read_text())))
+        assert [line["name"] for line in lines] == [each["name"] for each in rows]
+        for line, each in zip(lines, rows, strict=True):
+            assert line["worst_case"] == repr(each["worst_case"]["mean"])
+            title, field = next(iter(each["attacks"].items()))
+            assert line[f"{title}: harm_prevented"] == repr(field["harm_prevented"]["mean"])
+        good = next(each for each in rows if each["slug"] == "good")
+        assert (good["standing"], good["place"], good["trust"]) == ("ranked", 1, "re-executed")
+        assert next(each for each in rows if each["slug"] == "hostile")["standing"] == "provisional"
+        assert next(each for each in rows if each["name"] == "none")["measured_by"] == "good"
+
+    def test_a_spreadsheet_gets_no_formula(self, made: tuple[Path, Path], tmp_path: Path) -> None:
+        entry(made[0], "sum", name='=HYPERLINK("https://example.org")', authors=("+1",))
+        write_site(tmp_path / "site", *made)
+        line = next(csv.DictReader(io.StringIO((tmp_path / "site/board.csv").read_text())))
+        assert (line["name"], line["authors"]) == ('\'=HYPERLINK("https://example.org")', "'+1")
+
+    def test_a_paper_is_an_https_address(self, made: tuple[Path, Path]) -> None:
+        for address in ("javascript:alert(1)", "http://example.org", 'https://e.org/" onclick="x'):
+            with pytest.raises(ValueError, match="paper"):
+                entry(made[0], "mine", paper=address)
+
+
+class TestCommand:
+    def test_done_broken_and_misused(self, made: tuple[Path, Path], tmp_path: Path) -> None:
+        entries, seen = made
+        words = ["leaderboard", "build", str(tmp_path / "site"), "--entries", str(entries), "--verified", str(seen)]
+        assert RUNNER.invoke(app, words).exit_code == 0, "an empty board is a board"
+        assert "No entry yet" in (tmp_path / "site/index.html").read_text()
+        entry(entries, "mine")
+        done = RUNNER.invoke(app, words)
+        assert (done.exit_code, "trial-v1: 1 entries with a row" in done.output) == (0, True)
+        (entries / "odd").mkdir()
+        done = RUNNER.invoke(app, words)
+        assert done.exit_code == 1, "what is not shown is a failure"
+        assert (tmp_path / "site/entries/mine.html").is_file() and "odd" in (tmp_path / "site/index.html").read_text()
+        missing = RUNNER.invoke(app, [*words[:3], "--entries", str(tmp_path / "none")])
+        assert isinstance(missing.exception, EntryError), "which the command line tells in one sentence"
+
+
+def still(cell: CellSpec) -> Numbers:
+    """Shared cells that took next to no time."""
+    return replace(shared(cell), seconds=(("sample", 1e-320),))
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
