@@ -279,7 +279,9 @@ def test_completions_edited_consistently_are_found_by_running_the_cell_again(
 
     lie = forged(honest, tmp_path, swap, undefended)
     assert verified(lie).verdict == "rescored", "it is true in itself"
-    said = rejected(lie, reruns=100)
+    found = verified(lie, reruns=100)
+    (said,) = found.reasons
+    assert (found.verdict, [each.agrees for each in found.reruns].count(False)) == ("rejected", 1)
     assert re.search(r"x none, seed 0: run again on such a machine .* from the evaluation after round 4 on", said), said
 
 
