@@ -34,7 +34,15 @@ Watch = Callable[[str], Progress]
 
 
 class DisagreesError(Exception):
-    """A cell that was run again is not what was submitted. One sentence."""
+    """A cell that was run again is not what was submitted. One sentence.
+
+    Attributes:
+        made: what came out, where it has a result.
+    """
+
+    def __init__(self, said: str, made: Rerun | None = None) -> None:
+        super().__init__(said)
+        self.made = made
 
 
 @dataclass
@@ -81,7 +89,8 @@ def rerun(told: Told, laboratory: Laboratory, deterministic: bool) -> Rerun:
     Args:
         told: the cell.
         laboratory: where.
-        deterministic: whether equal views get equal verdicts from the defense; otherwise bits promise nothing.
+        deterministic: whether equal views get equal verdicts from the defense; otherwise its cells' bits promise
+            nothing.
 
     Raises:
         DisagreesError: it comes out otherwise than submitted.
@@ -102,7 +111,7 @@ def rerun(told: Told, laboratory: Laboratory, deterministic: bool) -> Rerun:
     measure = after.measure if after else "headline_asr"
     if before is None or after is None or before.measure != after.measure:
         inside = before is after
-    bits = same_surroundings(told.record) and not moved and deterministic
+    bits = same_surroundings(told.record) and not moved and (deterministic or not told.own)
     made = Rerun(
         part=told.part, role=spec.role, attack=spec.attack, seed=spec.seed, measure=measure,
         submitted=(before.value, before.value) if bits and before else (low, high),
@@ -110,12 +119,12 @@ def rerun(told: Told, laboratory: Laboratory, deterministic: bool) -> Rerun:
     )  # fmt: skip
     if not made.agrees and bits:
         raise DisagreesError(
-            f"{name}: run again on such a machine with such versions, its completions are others, {difference}"
+            f"{name}: run again on such a machine with such versions, its completions are others, {difference}", made
         )
     if not made.agrees:
         found = "nothing" if made.found is None else f"{made.found:.3f}"
         raise DisagreesError(
-            f"{name}: run again, its {measure} is {found}, and {_between(low, high)} was to be expected"
+            f"{name}: run again, its {measure} is {found}, and {_between(low, high)} was to be expected", made
         )
     return made
 

@@ -241,7 +241,11 @@ class _Verifier:
 
     def _run_again(self, told: Told, laboratory: Laboratory) -> None:
         with self._question(f"run again: {told.spec.label}") as said:
-            made = rerun(told, laboratory, "non-deterministic" not in self.flags)
+            try:
+                made = rerun(told, laboratory, "non-deterministic" not in self.flags)
+            except DisagreesError as error:
+                self.reruns += [] if error.made is None else [error.made]
+                raise
             self.reruns.append(made)
             said.append(
                 "bit-equal" if made.equal else f"{made.measure} {made.found}, as the submitted seeds lead one to expect"
