@@ -48,7 +48,6 @@ def cell() -> tuple[CellSpec, list[Row]]:
 def checked(change: Callable[[Row], Row]) -> int:
     """How many rewards of a changed cell are worked out anew."""
     spec, rows = cell()
-
     table = rows_table([change(row) for row in rows])
     policy = Policy.load(tiny.model())
     task, attack = registry.make("task", spec.task), registry.make("attack", spec.attack)

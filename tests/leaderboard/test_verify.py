@@ -32,12 +32,13 @@ from tests.leaderboard.tiny_entries import (
 from thiefbench import registry
 from thiefbench.cli import app
 from thiefbench.engine.rounds import Row
-from thiefbench.leaderboard import archive, held_out
+from thiefbench.leaderboard import archive, held_out, reexecution
 from thiefbench.leaderboard.check import Finding
 from thiefbench.leaderboard.entry import CellScores, Manifest, Scores, write_entry
 from thiefbench.leaderboard.held_out import HeldOut
 from thiefbench.leaderboard.isolation import Isolated
 from thiefbench.leaderboard.limits import CAPS
+from thiefbench.leaderboard.rerunning import same_surroundings
 from thiefbench.leaderboard.verification import Verification, read_verification
 from thiefbench.leaderboard.verify import Asked, verify
 from thiefbench.suite.results import Record
@@ -129,15 +130,33 @@ def test_cells_run_again_on_this_machine_are_bit_equal(honest: Made, jail: None)
     assert {each.measure for each in found.reruns} == {"harm_prevented", "headline_asr"}
 
 
-def test_elsewhere_scores_lie_where_the_submitted_seeds_lead_one_to_expect(honest: Made, jail: None) -> None:
-    found = verified(honest, reruns=1, threads=2)
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if entries were made on another machine, whose bits are others."""
+    monkeypatch.setattr(reexecution, "same_surroundings", lambda record: False)
+    monkeypatch.setattr(reexecution, "first_difference", lambda one, other: "from round 1 on")
+
+
+def test_elsewhere_scores_lie_where_the_submitted_seeds_lead_one_to_expect(
+    honest: Made, tmp_path: Path, jail: None, elsewhere: None
+) -> None:
+    found = verified(honest, reruns=1)
     (again,) = found.reruns
-    assert (found.verdict, again.agrees) == ("re-executed", True)
+    assert (found.verdict, again.equal, again.agrees) == ("re-executed", False, True)
     low, high = again.submitted
     assert low is not None
     assert high is not None
-    assert low <= (again.found or 0) <= high, "an interval, as bits are not promised with other threads"
-    assert again.equal or "1 of 1 cells that were run again are not bit-equal but as expected" in found.reasons[0]
+    assert low < (again.found or 0) < high, "an interval around what was submitted"
+    assert "1 of 1 cells that were run again are not bit-equal but as expected" in found.reasons[0]
+    said = rejected(masked(honest, tmp_path, HOSTILE, "Spies"), reruns=1)
+    assert re.search(r"run again, its harm_prevented is -?0\.\d+, and 0\.\d+ to 1\.\d+ was to be expected", said), said
+
+
+def test_bits_are_promised_where_everything_that_is_recorded_is_the_same(honest: Made) -> None:
+    told = archive.unpack(honest.archive, honest.entry, honest.folder.parent / "unpacked").records()[0]
+    assert same_surroundings(told)
+    for name in ("torch", "processor", "capability", "platform", "threads"):
+        assert not same_surroundings(told.model_copy(update={"provenance": told.provenance | {name: "another"}})), name
 
 
 def test_fresh_seeds_and_held_out_attacks_are_run_and_never_told(
