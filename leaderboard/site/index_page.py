@@ -18,7 +18,7 @@ NAMED = 3
 _FIXED = (
     ("rank", "Rank", "number", "up"), ("defense", "Defense", "text", "up"), ("trust", "Trust", "number", "up"),
     ("worst", "Worst case", "number", "down"), ("utility", "Utility", "number", "down"),
-    ("rejection", "False rejection", "number", "up"), ("time", "Time of a round", "number", "up"),
+    ("rejection", "False rejection", "number", "up"), ("time", "Round time", "number", "up"),
 )  # fmt: skip
 """Key, name, kind and the direction of the first click."""
 

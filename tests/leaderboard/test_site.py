@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.bench.handmade import Numbers
+from tests.leaderboard import tiny_entries
 from tests.leaderboard.made_entries import entry, prevents, shared, verified
 from thiefbench.cli import app
 from thiefbench.leaderboard.entry import EntryError
@@ -30,6 +31,7 @@ from thiefbench.suite.scenario import CellSpec, load_suite
 
 STANDARD = "standard-v1"
 NAME = '<script>alert(1)</script><img src=x onerror=alert(2)>"\u202egnp.exe'
+SUBMISSIONS = Path(__file__).with_name("submissions.py")
 RUNNER = CliRunner()
 
 
@@ -380,6 +382,18 @@ class TestPages:
         for address in ("javascript:alert(1)", "http://example.org", 'https://e.org/" onclick="x'):
             with pytest.raises(ValueError, match="paper"):
                 entry(made[0], "mine", paper=address)
+
+
+def test_what_submit_writes_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tiny_entries.made(tmp_path, f"{SUBMISSIONS}:Half", monkeypatch)
+    verified(tmp_path / "verified", found.entry, "rescored")
+    shown = write_site(tmp_path / "site", tmp_path / "entries", tmp_path / "verified")
+    assert not shown.broken
+    (suite,) = shown.suites
+    (own,) = [each for each in suite.rows if each.own]
+    assert own.judged.trust == "rescored" and own.row.cost is not None, "its row has its trust and its timings"
+    text = html.unescape((tmp_path / f"site/entries/{found.entry.manifest.slug}.html").read_text())
+    assert "class Half(Fine):" in text and "torch==" in text and found.entry.manifest.archive.sha256 in text
 
 
 class TestCommand:
