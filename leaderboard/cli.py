@@ -1,4 +1,4 @@
-"""`thiefbench leaderboard`: get a defense ready to be compared."""
+"""`thiefbench leaderboard`: check a defense, submit it, verify an entry, build the board."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from thiefbench.leaderboard.check import Finding, Subject
+    from thiefbench.leaderboard.samples import Sample
     from thiefbench.suite.execution import Progress
 
 app = typer.Typer(no_args_is_help=True, help="Compare defenses on equal terms.")
@@ -33,7 +34,6 @@ def check(
 
     from thiefbench.cli import DONE, FAILED, err, out
     from thiefbench.leaderboard.check import Subject
-    from thiefbench.leaderboard.samples import samples
     from thiefbench.leaderboard.surroundings import files
     from thiefbench.tasks.sandbox import SandboxUnavailable, backend
 
@@ -45,7 +45,7 @@ def check(
             raise SandboxUnavailable(f"{error} --unsafe runs the defense without a sandbox, if you trust it.") from None
     else:
         err.print("[yellow]unsafe:[/yellow] the defense runs in this process, without a sandbox")
-    failed = _ask(Subject(defense, samples(), unsafe))
+    failed = _ask(Subject(defense, _samples(), unsafe))
     if failed:
         out.print(f"{escape(defense)} is not ready: {failed} of these rules {'is' if failed == 1 else 'are'} broken")
     else:
@@ -77,7 +77,6 @@ def submit(
     from thiefbench.leaderboard import submit as submitting
     from thiefbench.leaderboard.check import Subject
     from thiefbench.leaderboard.entry import Numerics
-    from thiefbench.leaderboard.samples import samples
     from thiefbench.progress import watch
 
     if standing:
@@ -93,7 +92,7 @@ def submit(
     with _stoppable():
         if made.checkable:
             err.print("first what `thiefbench leaderboard check` asks, about a minute ...")
-            if _ask(Subject(made.checkable, samples())):
+            if _ask(Subject(made.checkable, _samples())):
                 out.print(f"{escape(defense)} is not ready: make it keep the rules marked FAILED")
                 raise typer.Exit(FAILED)
         err.print(submitting.caps())
@@ -139,7 +138,6 @@ def verify(
     from thiefbench.cli import DONE, FAILED, _device, _stoppable, err, out
     from thiefbench.leaderboard.entry import EntryError, read_manifest
     from thiefbench.leaderboard.held_out import HeldOut, read_held_out
-    from thiefbench.leaderboard.samples import samples
     from thiefbench.leaderboard.verification import write_verification
     from thiefbench.leaderboard.verify import Asked
     from thiefbench.leaderboard.verify import verify as ask
@@ -155,7 +153,7 @@ def verify(
         if asked.runs and archive is not None:
             _device(device or read_manifest(entry).numerics.device)
         with _stoppable():
-            found = ask(entry, asked, _print, _watched, samples)
+            found = ask(entry, asked, _print, _watched, _samples)
     except EntryError as error:
         out.print(f"[bold red]rejected[/bold red]: {escape(str(error))}")
         raise typer.Exit(FAILED) from None
@@ -187,6 +185,20 @@ def build(
         err.print(f"[bold red]not shown:[/bold red] {escape(reason)}")
     out.print(f"site: {escape(str(site / 'index.html'))}")
     raise typer.Exit(FAILED if made.broken else DONE)
+
+
+def _samples() -> list[Sample]:
+    """The pools that a defense is asked about, played and judged on one thread.
+
+    Models this small gain little from a second one, and where other work shares the cores its waiting costs a lot:
+    seven times the processor time was seen.
+    """
+    import torch
+
+    from thiefbench.leaderboard.samples import samples
+
+    torch.set_num_threads(1)
+    return samples()
 
 
 def _ask(subject: Subject) -> int:
