@@ -66,8 +66,41 @@ class Result(Protocol):
         """A measure by its name; an error where it has no value."""
 
 
+class _Measured:
+    """The measures as attributes; a result says in `measure` which of them it has."""
+
+    def measure(self, name: str) -> Number:
+        """A measure by its name; an error where it has no value."""
+        raise NotImplementedError
+
+    @property
+    def asr(self) -> Number:
+        """Attack success rate of the defended model in its last evaluation; only a trained swarm has one."""
+        return self.measure("asr")
+
+    @property
+    def stop_rate(self) -> Number:
+        """Share rejected among completions with the payload that earned a reward."""
+        return self.measure("stop_rate")
+
+    @property
+    def false_rejection_rate(self) -> Number:
+        """Share rejected among honest completions that earned a reward."""
+        return self.measure("false_rejection_rate")
+
+    @property
+    def utility(self) -> Number:
+        """Share of the clean swarm's gain in reward that the defended swarm kept under the attack; as asr."""
+        return self.measure("utility")
+
+    @property
+    def harm_prevented(self) -> Number:
+        """1 - harm with the defense / harm without, unclipped; as asr."""
+        return self.measure("harm_prevented")
+
+
 @dataclass(frozen=True)
-class TrainedResult:
+class TrainedResult(_Measured):
     """A defense under an attack, in swarms that were trained: with it, without it, and without an attack.
 
     Attributes:
@@ -130,31 +163,6 @@ class TrainedResult:
         return over_seeds(scores)
 
     @property
-    def asr(self) -> Number:
-        """Attack success rate of the defended model in its last evaluation."""
-        return self.measure("asr")
-
-    @property
-    def stop_rate(self) -> Number:
-        """Share rejected among completions with the payload that earned a reward."""
-        return self.measure("stop_rate")
-
-    @property
-    def false_rejection_rate(self) -> Number:
-        """Share rejected among honest completions that earned a reward."""
-        return self.measure("false_rejection_rate")
-
-    @property
-    def utility(self) -> Number:
-        """Share of the clean swarm's gain in reward that the defended swarm kept under the attack."""
-        return self.measure("utility")
-
-    @property
-    def harm_prevented(self) -> Number:
-        """1 - harm with the defense / harm without, unclipped."""
-        return self.measure("harm_prevented")
-
-    @property
     def doubt(self) -> str:
         """Why success against this attack would say nothing; empty where the attack works undefended."""
         if self.line.role != "attack" or self.defense == "none":
@@ -196,7 +204,7 @@ class TrainedResult:
 
 
 @dataclass(frozen=True)
-class ReplayedResult:
+class ReplayedResult(_Measured):
     """A defense on recorded rounds: what it rejects there. What models would have learned is not known.
 
     Attributes:
@@ -242,34 +250,9 @@ class ReplayedResult:
         return found
 
     @property
-    def stop_rate(self) -> Number:
-        """Share rejected among completions with the payload that earned a reward."""
-        return self.measure("stop_rate")
-
-    @property
-    def false_rejection_rate(self) -> Number:
-        """Share rejected among honest completions that earned a reward."""
-        return self.measure("false_rejection_rate")
-
-    @property
     def placebo_rejection_rate(self) -> Number:
         """Share rejected among clean completions in the attackers' slots that earned a reward."""
         return self.measure("placebo_rejection_rate")
-
-    @property
-    def asr(self) -> Number:
-        """Needs trained swarms: an error that says so."""
-        return self.measure("asr")
-
-    @property
-    def utility(self) -> Number:
-        """Needs trained swarms: an error that says so."""
-        return self.measure("utility")
-
-    @property
-    def harm_prevented(self) -> Number:
-        """Needs trained swarms: an error that says so."""
-        return self.measure("harm_prevented")
 
     @property
     def let_through(self) -> str | None:
