@@ -222,7 +222,7 @@ class Suite:
 
     def fingerprint(self) -> str:
         """SHA-256 of the suite's content that can change a result."""
-        content = {name: value for name, value in asdict(self).items() if name != "recorded"}
+        content = {name: value for name, value in asdict(self).items() if name not in ("recorded", "about")}
         if self.parts:  # what they started from changes nothing
             content = {name: value for name, value in content.items() if name not in _STARTED_FROM}
         else:

@@ -399,3 +399,15 @@ def test_cells_are_values() -> None:
     one, other = (CellSpec("t", "m", "a", "d", "attack", 0) for _ in range(2))
     assert one == other
     assert hash(one) == hash(other)
+
+
+@pytest.mark.parametrize(
+    ("name", "fingerprint"),
+    [
+        ("standard-v1", "26e4a55889b01f4b5fa6b7d8ca6f93b246753899f722286b93ba301eefb45eb2"),
+        ("trial", "cf62d453e70c0edcc2c174396b7632632e7dd88beccc2cfe9a3ec3cb6bc5d936"),
+    ],
+)
+def test_a_released_suite_never_changes(name: str, fingerprint: str) -> None:
+    found = load_suite(name).fingerprint()
+    assert found == fingerprint, f"{name} is released and frozen: give a changed suite the next version and a new file"
