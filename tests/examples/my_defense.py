@@ -14,4 +14,4 @@ class PlausibleOpening(Defense):
     def inspect(self, view):
         told = view.policy.token_logprobs(view.completions)
         openings = [logprobs[:8].mean() if len(logprobs) else 0.0 for logprobs in told]
-        return [ACCEPT if mean > self.floor else Verdict("zero", score=float(mean)) for mean in openings]
+        return [ACCEPT if mean > self.floor else Verdict("drop", score=float(mean)) for mean in openings]
