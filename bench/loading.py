@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from thiefbench.sources import OF_USER
+from thiefbench.sources import OF_USER, is_of_package
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -83,9 +83,9 @@ def _can_be_found(top: str) -> bool:
 @cache
 def _module_of(path: Path) -> ModuleType:
     """A user's file as a module; where an ``__init__.py`` lies beside it, as one of that package."""
-    init = path.with_name("__init__.py")
-    if not init.is_file():
+    if not is_of_package(path):
         return _loaded(path, _alias(path, path.stem))
+    init = path.with_name("__init__.py")
     package = _alias(init, path.parent.name)
     if package not in sys.modules:
         _loaded(init, package)

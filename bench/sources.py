@@ -17,9 +17,14 @@ OF_USER = "thiefbench_user_"
 _DATA = {".txt", ".json", ".yaml"}
 
 
+def is_of_package(file: Path) -> bool:
+    """Whether a user's file is a module of the folder it lies in, which then counts whole."""
+    return file.with_name("__init__.py").is_file()
+
+
 def source_files(file: Path) -> list[Path]:
     """A user's file, or all Python and data files of the package whose module it is, sorted."""
-    if not file.with_name("__init__.py").is_file():
+    if not is_of_package(file):
         return [file]
     return sorted(
         p for p in file.parent.rglob("*") if p.suffix in {".py", *_DATA} and p.is_file() and _is_shown(p, file)
@@ -66,13 +71,8 @@ def package_files(module: ModuleType) -> set[Path]:
     found = sources(module)
     if not module.__package__:
         return found
-    folder = Path(str(module.__file__)).parent
-    names = ((path, path.relative_to(folder).parts) for path in folder.rglob("*"))
-    return found | {
-        path
-        for path, parts in names
-        if path.is_file() and "__pycache__" not in parts and not any(part.startswith(".") for part in parts)
-    }
+    file = Path(str(module.__file__))
+    return found | {path for path in file.parent.rglob("*") if path.is_file() and _is_shown(path, file)}
 
 
 def _located(name: str) -> ModuleSpec | None:

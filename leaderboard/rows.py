@@ -30,7 +30,7 @@ def suite_of(entry: Entry) -> Suite:
     """
     named = entry.manifest.suite
     title = f"{named.name}-v{named.version}"
-    found = _released().get((named.name, named.version))
+    found = next((s for s in released().values() if (s.name, s.version) == (named.name, named.version)), None)
     if found is None:
         raise EntryError(f"{entry.folder} was run on {title}, which is no suite of this version of thiefbench")
     if found.fingerprint() != named.fingerprint:
@@ -103,6 +103,6 @@ def _cell(entry: Entry, suite: Suite, cell: CellScores, defenses: Collection[str
 
 
 @cache
-def _released() -> dict[tuple[str, int], Suite]:
-    suites = [load_suite(name) for name in registry.names("suite")]
-    return {(suite.name, suite.version): suite for suite in suites}
+def released() -> dict[str, Suite]:
+    """All declared suites, by the names that they are run by."""
+    return {name: load_suite(name) for name in registry.names("suite")}

@@ -13,7 +13,7 @@ from thiefbench.engine.noise import key
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Reading
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.engine.swarm import Swarm
+from thiefbench.engine.swarm import Swarm, items_of
 from thiefbench.engine.views import DefenderJudge, DefenderPolicy, Judge
 from thiefbench.judges import judge_of
 from thiefbench.tasks.base import Item, Sampling, Task
@@ -113,7 +113,7 @@ def sample_of(recipe: Recipe, spec: SwarmSpec, policy: Policy, task: Task) -> Sa
     swarm = Swarm(spec, "attack", policy, task, registry.make("attack", recipe.attack), recorder, seed=0)
     for number in range(1, ROUNDS + 1):
         swarm.round(number)
-    items = {item.id: item for item in map(Item.from_row, task.items("train"))}
+    items = {item.id: item for item in items_of(task, "train")}
     used = dict.fromkeys(o.item_id for pool in recorder.rounds for o in pool)
     return Sample(
         name=f"{recipe.task} with {recipe.attack}",

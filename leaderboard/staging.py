@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from thiefbench.leaderboard.entry import PATH, SOURCE, Entry, EntryError
-from thiefbench.leaderboard.surroundings import files, is_of_package, relocated, weights
-from thiefbench.sources import source_files
+from thiefbench.leaderboard.surroundings import files, relocated, weights
+from thiefbench.sources import is_of_package, source_files
 from thiefbench.suite.results import file_sha256, write_atomically
 
 

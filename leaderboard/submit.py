@@ -33,7 +33,7 @@ from thiefbench.leaderboard.entry import (
 from thiefbench.leaderboard.limits import CAPS, POOL
 from thiefbench.leaderboard.lock import machine, versions
 from thiefbench.leaderboard.staging import Staged, stage
-from thiefbench.leaderboard.surroundings import relocated
+from thiefbench.leaderboard.surroundings import foreign, relocated
 from thiefbench.suite.ranking import anchor_of
 from thiefbench.suite.report.overview import SuiteRow, suite_table
 from thiefbench.suite.report.standing import lacking
@@ -162,14 +162,12 @@ def prepare(
         raise EntryError(
             f"{anchor} is a row of the benchmark itself, which every table shows; submit a defense of your own"
         )
-    for part in registry.parts("defense", spec):
-        target = registry.parse("defense", part).target
-        declared = None if ":" in target else registry.entry("defense", target)
-        if declared is not None and declared.dist is not None and declared.dist.name != "thiefbench":
-            raise EntryError(
-                f"{target} is installed by {declared.dist.name}, which others do not have; submit its file, as in "
-                "path/to/file.py:Class"
-            )
+    for declared in foreign(spec):
+        assert declared.dist is not None
+        raise EntryError(
+            f"{declared.name} is installed by {declared.dist.name}, which others do not have; submit its file, as in "
+            "path/to/file.py:Class"
+        )
     folder = out / credits.slug
     _check_free(folder, credits)
     kept = Store(store.expanduser().resolve())

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from thiefbench.leaderboard.limits import DEPENDENCIES, FILE_BYTES, WEIGHTS_BYTES, WEIGHTS_NAME
-from thiefbench.leaderboard.surroundings import is_of_package, weights
-from thiefbench.sources import source_files
+from thiefbench.leaderboard.surroundings import weights
+from thiefbench.sources import is_of_package, source_files
 from thiefbench.suite.results import file_sha256
 
 _FLOORS = ("thiefbench.defenses", "thiefbench.tasks")

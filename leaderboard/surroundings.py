@@ -7,11 +7,12 @@ import json
 import re
 from collections.abc import Callable
 from functools import cache
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution
 from pathlib import Path
 
 from thiefbench import registry
 from thiefbench.leaderboard.limits import DEPENDENCIES
+from thiefbench.sources import is_of_package
 
 _PACKAGES = ("thiefbench", "thiefbench.tasks", "thiefbench.attacks", "thiefbench.defenses", "thiefbench.leaderboard")
 _SHOWN = ("thiefbench.tasks", "thiefbench.defenses")
@@ -94,9 +95,15 @@ def relocated(spec: str, place: Callable[[str], str]) -> str:
     return "+".join(made)
 
 
-def is_of_package(file: Path) -> bool:
-    """Whether a submitted file is a module of the folder it lies in, which is then submitted whole."""
-    return file.with_name("__init__.py").is_file()
+def foreign(spec: str) -> list[EntryPoint]:
+    """The names in a spec string that another installed distribution declares.
+
+    Raises:
+        SpecStringError: the spec string is malformed, or there is no such name.
+    """
+    targets = [registry.parse("defense", part).target for part in registry.parts("defense", spec)]
+    declared = [registry.entry("defense", target) for target in targets if ":" not in target]
+    return [each for each in declared if each.dist is not None and each.dist.name != "thiefbench"]
 
 
 def weights(file: Path) -> list[Path]:
@@ -132,13 +139,7 @@ def _tops(dist: Distribution) -> tuple[Path, ...]:
 
 def _plugins(spec: str) -> list[Path]:
     """Where the distributions lie whose declared names a spec string uses."""
-    found: list[Path] = []
-    for part in registry.parts("defense", spec):
-        target = registry.parse("defense", part).target
-        declared = None if ":" in target else registry.entry("defense", target)
-        if declared is not None and declared.dist is not None and declared.dist.name != "thiefbench":
-            found += _tops(declared.dist)
-    return found
+    return [path for declared in foreign(spec) if declared.dist is not None for path in _tops(declared.dist)]
 
 
 def _folder(package: str) -> Path:

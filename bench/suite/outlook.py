@@ -28,7 +28,7 @@ from thiefbench.suite.planning import (
 )
 from thiefbench.suite.results import BrokenRecordError, Record, Store
 from thiefbench.suite.runner import intact, jobs_of, without_weights
-from thiefbench.suite.scenario import CellSpec, Suite, heading
+from thiefbench.suite.scenario import CellSpec, Suite
 
 # Enough to fill the sampler's batch, and drawn in a few seconds.
 MEASURED_EVALUATION = 64
@@ -97,7 +97,7 @@ def print_outlook(out: Console, outlook: Outlook) -> None:
     kinds: dict[tuple[str, str, str], list[CellSpec]] = {}
     for spec in outlook.cells:
         swarm = {"attack": "attacked", "control": "no attack", "placebo": "placebo"}[spec.role]
-        attack = heading(outlook.suite.part_of(spec), spec.attack)
+        attack = outlook.suite.title_of(spec)
         kinds.setdefault((attack, swarm, spec.defense), []).append(spec)
     for kind, cells in kinds.items():
         waiting = [stages[spec] for spec in cells if spec in stages]

@@ -238,6 +238,10 @@ class Suite:
         """The name of the part that a cell belongs to; empty in a suite of one part."""
         return next((part.name for part in self.parts if part.holds(cell)), "")
 
+    def title_of(self, cell: CellSpec) -> str:
+        """What heads a cell's comparison."""
+        return heading(self.part_of(cell), cell.attack)
+
     def override(self, label: str, **changes: Any) -> Suite:
         """The suite with some fields changed, in every part that has them, and the change named in its title.
 

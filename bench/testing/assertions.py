@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from thiefbench.testing.bounds import Bound, MisuseError, parse_bound
+from thiefbench.testing.bounds import OF_LEARNING, Bound, MisuseError, parse_bound
 from thiefbench.testing.results import Result
 
 SHOWN = 700
 """Characters of a completion that a failure shows."""
 
-_OF_LEARNING = ("asr", "harm_prevented")
 _OF_POISON = ("asr", "stop_rate", "harm_prevented")
 
 
@@ -32,7 +31,7 @@ def assert_robust(result: Result, **bounds: str) -> None:
         raise MisuseError("assert_robust needs a bound at least, as in assert_robust(result, asr='<0.05')")
     wanted = {name: parse_bound(text, name) for name, text in bounds.items()}
     missed = [name for name, bound in wanted.items() if not bound.holds(result.measure(name))]
-    doubt = result.doubt if any(name in _OF_LEARNING for name in wanted) else ""
+    doubt = result.doubt if any(name in OF_LEARNING for name in wanted) else ""
     if missed or doubt:
         raise AssertionError(told(result, wanted, missed, doubt))
 

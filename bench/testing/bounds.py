@@ -11,6 +11,9 @@ from dataclasses import dataclass
 TRAINED = ("asr", "stop_rate", "false_rejection_rate", "utility", "harm_prevented")
 """Measures of one attack that need trained swarms."""
 
+OF_LEARNING = ("asr", "harm_prevented")
+"""Those of them that say nothing where the attack does not work undefended."""
+
 METRICS = (*TRAINED, "worst_case")
 """What a threshold can be set on: those, against every attack of a suite, and their worst case of harm prevented."""
 

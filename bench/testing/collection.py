@@ -34,15 +34,15 @@ class SuiteCollector(pytest.Collector):
         plan = self.plan
         for cell in plan.cells:
             yield _item(CellItem, self, plan.name_of(cell), cell=cell)
-        attacks = dict.fromkeys((heading(plan.suite.part_of(cell), cell.attack), cell.attack) for cell in plan.cells)
+        attacks = dict.fromkeys((plan.suite.part_of(cell), cell.attack) for cell in plan.cells)
         for defense in plan.tested:
             name = plan.defense_name(defense)
             for threshold in plan.thresholds:
                 test = f"{plan.named_short}::fail-if::{threshold.metric}-{threshold.bound.words}::{name}"
                 yield _item(ThresholdItem, self, test, defense=defense, threshold=threshold)
-            for title, attack in attacks if plan.baseline is not None else ():
-                test = f"{plan.named_short}::{plan.attack_name(title, attack)}::{name}::against-baseline"
-                yield _item(BaselineItem, self, test, defense=defense, title=title)
+            for part, attack in attacks if plan.baseline is not None else ():
+                test = f"{plan.named_short}::{plan.attack_name(part, attack)}::{name}::against-baseline"
+                yield _item(BaselineItem, self, test, defense=defense, title=heading(part, attack))
 
 
 class SuiteItem(pytest.Item):
@@ -71,7 +71,7 @@ class CellItem(SuiteItem):
     def runtest(self) -> None:
         """Run the cell, and before it what it is compared with."""
         cell = self.cell
-        comparison = _only(self.plan.run(self.plan.beside(cell)), heading(self.plan.suite.part_of(cell), cell.attack))
+        comparison = _only(self.plan.run(self.plan.beside(cell)), self.plan.suite.title_of(cell))
         own = comparison.find(cell.role, cell.defense, cell.seed)
         assert own is not None
         if own.problem:

@@ -17,7 +17,7 @@ from thiefbench.suite.ranking import anchor_of, beside_anchors
 from thiefbench.suite.report.comparison import last_run, trained
 from thiefbench.suite.report.lines import Comparison
 from thiefbench.suite.results import Store
-from thiefbench.suite.scenario import CellSpec, Suite, heading, load_suite
+from thiefbench.suite.scenario import CellSpec, Suite, load_suite
 from thiefbench.testing.bounds import MisuseError, Threshold, parse_threshold
 from thiefbench.testing.runs import Runs
 from thiefbench.testing.session import from_here, options, runs_of
@@ -65,14 +65,13 @@ class Plan:
         """A defense in the names of tests."""
         return self._shorts[f"d {spec}"]
 
-    def attack_name(self, comparison: str, spec: str) -> str:
+    def attack_name(self, part: str, spec: str) -> str:
         """An attack in the names of tests, behind its part's name."""
-        part = comparison.removesuffix(heading("", spec)).removesuffix(": ")
         return f"{_UNSELECTABLE.sub('_', part)}::{self._shorts[spec]}" if part else self._shorts[spec]
 
     def name_of(self, cell: CellSpec) -> str:
         """A cell as a test's name, which `pytest -k` can select alone."""
-        attack = self.attack_name(heading(self.suite.part_of(cell), cell.attack), cell.attack)
+        attack = self.attack_name(self.suite.part_of(cell), cell.attack)
         who = {"attack": [], "placebo": ["placebo"], "control": ["no-attack"]}[cell.role]
         if cell.role == "attack" or cell.defense != "none":
             who = [*who, self.defense_name(cell.defense)]
@@ -123,7 +122,7 @@ def check(config: pytest.Config) -> None:
         plan = plan_of(config)
         if plan.baseline is not None:
             for defense in plan.tested:
-                baseline(plan.baseline, defense, [heading(plan.suite.part_of(c), c.attack) for c in plan.cells])
+                baseline(plan.baseline, defense, [plan.suite.title_of(cell) for cell in plan.cells])
     except Exception as error:
         if not is_users(error):
             raise

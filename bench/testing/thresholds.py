@@ -11,12 +11,11 @@ from thiefbench.suite.report.lines import Comparison, Line
 from thiefbench.suite.report.standing import rows, seeds_of, trials
 from thiefbench.suite.results import NOTHING, Score
 from thiefbench.suite.statistics import FEW_SEEDS, paired
-from thiefbench.testing.bounds import MisuseError, Threshold
+from thiefbench.testing.bounds import OF_LEARNING, MisuseError, Threshold
 from thiefbench.testing.numbers import Number, of_summary
 from thiefbench.testing.results import TrainedResult
 
 _WITHOUT_ATTACK = ("utility", "false_rejection_rate")
-_OF_LEARNING = ("asr", "harm_prevented")
 
 MORE_IS_BETTER = {
     "asr": False, "stop_rate": True, "false_rejection_rate": False, "clean_reward": True, "utility": True,
@@ -71,7 +70,7 @@ def _reading(metric: str, where: str, comparison: Comparison, line: str, title: 
         number = result.measure(metric)
     except MisuseError as error:
         return Reading(where, None, str(error))
-    if metric in _OF_LEARNING and result.doubt:
+    if metric in OF_LEARNING and result.doubt:
         return Reading(where, None, f"inconclusive: {result.doubt}", result)
     return Reading(where, number, "", result)
 

@@ -192,9 +192,13 @@ def flags(judged: Judged, numbers: SuiteRow) -> tuple[RedFlag, ...]:
     return tuple(made)
 
 
+def trust_order(verdict: Verdict) -> int:
+    """Where trust sorts: the most first, and last whatever nobody checked."""
+    return CHECKED.index(verdict) if verdict in CHECKED else len(CHECKED)
+
+
 def _most_trust_first(judged: Judged) -> tuple[int, date, str]:
-    trust = CHECKED.index(judged.trust) if judged.trust in CHECKED else len(CHECKED)
-    return trust, judged.entry.manifest.submitted, judged.entry.manifest.slug
+    return trust_order(judged.trust), judged.entry.manifest.submitted, judged.entry.manifest.slug
 
 
 def _places(

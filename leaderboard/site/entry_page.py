@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 from markupsafe import Markup
 
-from thiefbench import registry
+from thiefbench.leaderboard.rows import released
 from thiefbench.leaderboard.site.judging import Judged
 from thiefbench.leaderboard.verification import Rerun
 from thiefbench.suite.report import plots
@@ -19,7 +18,7 @@ from thiefbench.suite.report.shades import shade
 from thiefbench.suite.report.standing import line_of
 from thiefbench.suite.report.tables import Unit, columns_of, minus, short_names, show
 from thiefbench.suite.results import NOTHING
-from thiefbench.suite.scenario import Suite, heading, load_suite
+from thiefbench.suite.scenario import Suite, heading
 
 _MAPS: tuple[tuple[str, str, Unit, str], ...] = (
     ("harm_prevented", "Harm prevented", "ratio", "Darker is better; the colour is cut off at 0 and 1."),
@@ -167,10 +166,9 @@ def _commands(judged: Judged) -> str:
     return f"(cd {folder} && {shlex.join(run)})\n{shlex.join(verify)}"
 
 
-@cache
 def _declared(suite: Suite) -> str:
     """The name that a released suite is run by."""
-    return next((name for name in registry.names("suite") if load_suite(name) == suite), suite.title)
+    return next((name for name, known in released().items() if known == suite), suite.title)
 
 
 def _making(judged: Judged) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from thiefbench.leaderboard.site.board import CHECKED, MEANS, NAIVE, BoardRow, SuiteBoard
+from thiefbench.leaderboard.site.board import MEANS, NAIVE, BoardRow, SuiteBoard, trust_order
 from thiefbench.suite.report.drawing import embed
 from thiefbench.suite.report.suite_files import shown_table, write_rank
 from thiefbench.suite.report.tradeoff import draw_tradeoff
@@ -94,10 +94,9 @@ def _sorts(row: BoardRow) -> list[str]:
     """What every column sorts by; empty without a value."""
     numbers = row.row
     cost = numbers.cost.ratio if numbers.cost else None
-    trust = CHECKED.index(row.judged.trust) if row.judged.trust in CHECKED else len(CHECKED)
     name = row.judged.entry.manifest.name if row.own else numbers.defense
     found = [
-        numbers.place.number, name.casefold(), trust,
+        numbers.place.number, name.casefold(), trust_order(row.judged.trust),
         numbers.place.worst and numbers.place.worst.summary.mean, numbers.utility and numbers.utility.mean,
         numbers.false_rejection and numbers.false_rejection.value, cost and cost.mean,
         *(field.prevented and field.prevented.mean for field in numbers.fields.values()),

@@ -58,7 +58,7 @@ def suite() -> Suite:
 def _released(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tiny suite counts as one of the package's own."""
     monkeypatch.setattr(submit, "load_suite", lambda name: suite() if name == "tiny" else load_suite(name))
-    monkeypatch.setattr(rows, "_released", lambda: {("tiny", 1): suite()})
+    monkeypatch.setattr(rows, "released", lambda: {"tiny": suite()})
 
 
 @pytest.fixture(autouse=True)
@@ -300,6 +300,8 @@ def test_bad_spec_strings_are_told(tmp_path: Path, spec: str, said: str) -> None
 
 def test_what_only_one_machine_has_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Declared:
+        name = "logit"
+
         class dist:  # noqa: N801
             name = "thiefbench-extras"
 
