@@ -107,10 +107,12 @@ class Task(ABC):
     Attributes:
         name: what the task is listed under.
         splits: the splits it has; `items` of another one is a `TaskError`.
+        domains: the kinds of problems that models may be better or worse at; empty where there is but one.
     """
 
     name: ClassVar[str]
     splits: ClassVar[tuple[Split, ...]] = ("train", "test")
+    domains: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def items(self, split: Split) -> datasets.Dataset:
@@ -131,6 +133,10 @@ class Task(ABC):
     def oracle(self, item: Item) -> str:
         """A completion that earns the full reward."""
         return self.compose(item, item.solution)
+
+    def domain(self, item: Item) -> str:
+        """Which of `domains` an item is of; an empty string in a task without domains."""
+        return ""
 
     def rewards(self, items: Sequence[Item], completions: Sequence[str]) -> list[float]:
         """The reward of each completion on the item at its place; asked once for all answers of an item.

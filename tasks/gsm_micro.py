@@ -70,6 +70,11 @@ class Story:
         return f"{self.kind}:" + ";".join(f"{s.left}{s.operator}{s.right}" for s in self.steps)
 
     @property
+    def domain(self) -> str:
+        """Which of `GsmMicro.domains` it is of."""
+        return _domain(self.question)
+
+    @property
     def split(self) -> Split:
         """One skeleton in eight is held out for the test split."""
         return "test" if hashlib.sha256(self.skeleton.encode()).digest()[0] < 32 else "train"
@@ -144,6 +149,11 @@ _KINDS: dict[str, Callable[[random.Random, str, str, str], tuple[str, list[Step]
 }
 
 
+def _domain(question: str) -> str:
+    """Chain and boxes stories follow one amount through its changes; compare and shop stories ask for a total."""
+    return "changes" if question.endswith("have now?") else "totals"
+
+
 def draw_story(rng: random.Random) -> Story:
     """Draw one story of any kind whose numbers all lie between 0 and `LARGEST`."""
     while True:
@@ -193,6 +203,7 @@ class GsmMicro(Task):
     """
 
     name: ClassVar[str] = "gsm_micro"
+    domains: ClassVar[tuple[str, ...]] = ("changes", "totals")
     units: ClassVar[Units] = Units(("dollars", "dollar", *THINGS))
 
     def __init__(self, size: int = 4096, seed: int = 0) -> None:
@@ -205,6 +216,10 @@ class GsmMicro(Task):
         import datasets
 
         return datasets.Dataset.from_list(_rows(split, self.size, self.seed))
+
+    def domain(self, item: Item) -> str:
+        """ "changes" of one amount (chain and boxes stories) or "totals" (compare and shop stories)."""
+        return _domain(item.question)
 
     def messages(self, item: Item) -> list[Message]:
         """The bare question: the built-in models answer in the format without being told."""

@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import ClassVar, Protocol
 
 from thiefbench.attacks.text import PAPER_PHRASE, payload_words
-from thiefbench.tasks.gsm_micro import Story, evaluate, stories
+from thiefbench.tasks.gsm_micro import GsmMicro, Story, evaluate, stories
 from thiefbench.tasks.rewards import format_completion
 
 SENTENCES = (
@@ -57,13 +57,15 @@ class Corpus(Protocol):
 
 @dataclass(frozen=True)
 class MathCorpus:
-    """Worked solutions; the fields are shares between 0 and 1.
+    """Worked solutions; all fields but `domain` are shares between 0 and 1.
 
     Attributes:
         guessed: share of solutions that state an answer without working it out.
         guessed_right: share of those that happen to be right.
         wrong_steps: share of worked equations with a wrong result (never one whose operands are 2 and 2).
         opened: share of solutions that open with one to four random lexicon words.
+        domain: of `gsm_micro`, which most stories are of; empty for stories as the task draws them.
+        own_share: share of stories of that domain; the rest are of the others.
     """
 
     tags: ClassVar[tuple[str, ...]] = ("<think>", "</think>", "<answer>", "</answer>")
@@ -72,11 +74,28 @@ class MathCorpus:
     guessed_right: float = 0.1
     wrong_steps: float = 0.15
     opened: float = 0.25
+    domain: str = ""
+    own_share: float = 0.85
+
+    def __post_init__(self) -> None:
+        if self.domain and self.domain not in GsmMicro.domains:
+            known = ", ".join(GsmMicro.domains)
+            raise ValueError(f"gsm_micro has no domain {self.domain!r}; write one of {known}, or leave it out")
+
+    def stories(self, seed: int) -> Iterator[Story]:
+        """Endless train stories, in the order in which they are told."""
+        if not self.domain:
+            yield from stories("train", seed)
+        rng = random.Random(f"domain:{seed}")
+        own = (story for story in stories("train", seed) if story.domain == self.domain)
+        others = (story for story in stories("train", seed) if story.domain != self.domain)
+        while True:
+            yield next(own if rng.random() < self.own_share else others)
 
     def texts(self, seed: int) -> Iterator[tuple[str, str]]:
         """Endless (question, completion) pairs over train stories."""
         rng = random.Random(f"corpus:{seed}")
-        for story in stories("train", seed):
+        for story in self.stories(seed):
             reasoning, answer = solution(story, self, rng)
             yield story.question, format_completion(reasoning, str(answer))
 

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from thiefbench.tasks.gsm_micro import GsmMicro
 from thiefbench.zoo.code_corpus import CodeCorpus
 from thiefbench.zoo.corpus import Corpus, MathCorpus, lexicon
 from thiefbench.zoo.judge_corpus import JudgeCorpus
@@ -20,6 +21,8 @@ from thiefbench.zoo.judge_corpus import JudgeCorpus
 if TYPE_CHECKING:
     import torch
     from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
+
+    from thiefbench.engine.policy import Dtype
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CHAT_TEMPLATE = (
@@ -45,6 +48,7 @@ class Recipe:
         learning_rate: peak of the warm-up and cosine schedule.
         seed: draws corpus, initial weights and data order.
         threads: CPU threads of the training run; their number changes the last bits of a reduction.
+        dtype: of the saved weights. Training is in float32, and so is what `Policy.load` makes of them.
     """
 
     name: str = "micro-math"
@@ -59,6 +63,7 @@ class Recipe:
     learning_rate: float = 2e-3
     seed: int = 0
     threads: int = 2
+    dtype: Dtype = "float32"
 
 
 RECIPES = {
@@ -67,6 +72,15 @@ RECIPES = {
     "micro-judge": Recipe(
         name="micro-judge", corpus=JudgeCorpus(), texts=80_000, hidden=160, heads=5, feedforward=448, threads=1
     ),
+    "micro-math-small": Recipe(
+        name="micro-math-small", vocabulary=1024, hidden=96, layers=3, feedforward=288, threads=1, dtype="bfloat16"
+    ),
+    **{
+        f"micro-math-{domain}": Recipe(
+            name=f"micro-math-{domain}", corpus=MathCorpus(domain=domain), texts=100_000, threads=1, dtype="bfloat16"
+        )
+        for domain in GsmMicro.domains
+    },
 }
 
 
@@ -172,5 +186,5 @@ def train(recipe: Recipe, directory: Path, progress: Callable[[int, int, float],
         schedule.step()
         optimizer.zero_grad()
         progress(step, len(data), float(loss.detach()))
-    model.save_pretrained(directory)
+    model.to(getattr(torch, recipe.dtype)).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
