@@ -13,7 +13,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from thiefbench.tasks.gsm_micro import GsmMicro
 from thiefbench.zoo.code_corpus import CodeCorpus
 from thiefbench.zoo.corpus import Corpus, MathCorpus, lexicon
 from thiefbench.zoo.judge_corpus import JudgeCorpus
@@ -49,6 +48,7 @@ class Recipe:
         seed: draws corpus, initial weights and data order.
         threads: CPU threads of the training run; their number changes the last bits of a reduction.
         dtype: of the saved weights. Training is in float32, and so is what `Policy.load` makes of them.
+        tokenizer: the recipe whose tokenizer it shares, so that token ids mean the same to both; empty for its own.
     """
 
     name: str = "micro-math"
@@ -64,6 +64,7 @@ class Recipe:
     seed: int = 0
     threads: int = 2
     dtype: Dtype = "float32"
+    tokenizer: str = ""
 
 
 RECIPES = {
@@ -75,20 +76,25 @@ RECIPES = {
     "micro-math-small": Recipe(
         name="micro-math-small", vocabulary=1024, hidden=96, layers=3, feedforward=288, threads=1, dtype="bfloat16"
     ),
-    **{
-        f"micro-math-{domain}": Recipe(
-            name=f"micro-math-{domain}", corpus=MathCorpus(domain=domain), texts=100_000, threads=1, dtype="bfloat16"
-        )
-        for domain in GsmMicro.domains
-    },
-}
+    # Seeds of their own: with the same one they would start from the random weights that micro-math started from.
+    "micro-math-changes": Recipe(
+        name="micro-math-changes", corpus=MathCorpus(domain="changes"), texts=100_000, seed=1, threads=1,
+        dtype="bfloat16", tokenizer="micro-math",
+    ),
+    "micro-math-totals": Recipe(
+        name="micro-math-totals", corpus=MathCorpus(domain="totals"), texts=100_000, seed=3, threads=1,
+        dtype="bfloat16", tokenizer="micro-math",
+    ),
+}  # fmt: skip
 
 
 def train_tokenizer(recipe: Recipe) -> Qwen2Tokenizer:
-    """Train the byte-level BPE tokenizer on the first texts of the corpus and on the lexicon."""
+    """Train the byte-level BPE tokenizer on the first texts of the corpus and on the lexicon, or the one it shares."""
     from tokenizers import AddedToken, pre_tokenizers, trainers
     from transformers import Qwen2Tokenizer
 
+    if recipe.tokenizer:
+        return train_tokenizer(RECIPES[recipe.tokenizer])
     added = [AddedToken(text, normalized=False, special=False) for text in (*recipe.corpus.tags, *NUMBERS)]
     blank = Qwen2Tokenizer(
         unk_token=None, pad_token=PAD, eos_token=END, extra_special_tokens=[START], chat_template=CHAT_TEMPLATE,

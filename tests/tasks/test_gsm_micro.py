@@ -91,3 +91,14 @@ def test_messages_are_the_bare_question(task: GsmMicro, every_item: list[Item]) 
 def test_no_items_is_an_error(size: int) -> None:
     with pytest.raises(ValueError, match="size must be at least 1"):
         GsmMicro(size=size)
+
+
+def test_domains_follow_the_kind_of_story(task: GsmMicro, items: dict[Split, list[Item]]) -> None:
+    expected = {"chain": "changes", "boxes": "changes", "compare": "totals", "shop": "totals"}
+    told = list(islice(stories("train", 3), 1000))
+    assert {(story.kind, story.domain) for story in told} == set(expected.items())
+    domains = {story.question: story.domain for story in told}
+    asked = [item for item in items["train"] if item.question in domains]
+    assert len(asked) > 900
+    wrong = [item.question for item in asked if task.domain(item) != domains[item.question]]
+    assert not wrong, f"an item is of its story's domain: {wrong[:3]}"

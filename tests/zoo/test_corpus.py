@@ -15,6 +15,7 @@ import pytest
 from thiefbench.attacks.text import PAPER_PHRASE, payload_words
 from thiefbench.defenses.blacklist import PUBLIC_PAYLOADS
 from thiefbench.tasks.gsm_micro import GsmMicro, stories
+from thiefbench.zoo.corpus import MathCorpus
 from thiefbench.zoo.judge_corpus import JudgeCorpus
 from thiefbench.zoo.recipe import RECIPES, Recipe
 
@@ -85,7 +86,9 @@ def test_lengths_are_varied(pairs: list[tuple[str, str]]) -> None:
 
 
 def test_only_train_stories_are_told(writer: Recipe, pairs: list[tuple[str, str]]) -> None:
-    told = list(islice(stories("train", writer.seed), SAMPLE))
+    corpus = writer.corpus
+    stream = corpus.stories(writer.seed) if isinstance(corpus, MathCorpus) else stories("train", writer.seed)
+    told = list(islice(stream, SAMPLE))
     assert all(story.split == "train" for story in told)
     assert [question for question, _ in pairs] == [story.question for story in told]
     held_out = set(GsmMicro().items("test")["question"])

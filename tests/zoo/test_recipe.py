@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
@@ -25,6 +26,16 @@ def test_training_repeats_bit_for_bit(trained):
     assert (first / "model.safetensors").read_bytes() == (second / "model.safetensors").read_bytes()
     assert losses[: len(losses) // 2] == losses[len(losses) // 2 :]
     assert losses[2] < losses[0], "three steps lower the loss"
+
+
+def test_weights_may_be_saved_smaller(trained, tmp_path):
+    train(replace(SHORT, dtype="bfloat16"), tmp_path)
+    (full, _), _ = trained
+    exact, saved = load_file(full / "model.safetensors"), load_file(tmp_path / "model.safetensors")
+    assert saved.keys() == exact.keys()
+    assert all(torch.equal(saved[name], exact[name].bfloat16()) for name in exact), (
+        "training is in float32 whatever is saved: the rounding comes at the end"
+    )
 
 
 def test_another_seed_gives_other_weights(trained, tmp_path):

@@ -114,6 +114,19 @@ class TaskContract:
                 assert item.answer.strip(), f"{item.id} has an answer"
                 assert item.solution.strip(), f"{item.id} has a worked solution for the oracle"
 
+    def test_every_item_is_of_one_domain(self) -> None:
+        """Reports break scores down by them, so both splits hold each."""
+        task = self._subject()
+        known = set(task.domains) or {""}
+        assert "" not in task.domains, "a domain has a name; a task with but one leaves `domains` empty"
+        assert len(set(task.domains)) == len(task.domains), "no domain is listed twice"
+        for split in task.splits:
+            found = {task.domain(item) for item in _items(task, split)}
+            assert found <= known, (
+                f"the domain of an item is one of the task's `domains`, or an empty string where it has none: {found}"
+            )
+            assert found == known, f"the {split} split holds items of every domain, not only of {found}"
+
     def test_the_oracle_earns_the_full_reward(self) -> None:
         """On every item."""
         task = self._subject()
