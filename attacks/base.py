@@ -11,7 +11,7 @@ import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal, Protocol, Self
 
 from thiefbench.tasks.base import Ask, Completion, Item, Task, Topology
@@ -31,7 +31,38 @@ class Seeded:
     seed: int
 
 
-Submission = str | tuple[int, ...] | Seeded
+@dataclass(frozen=True)
+class Claimed:
+    """A submission with what its sender says of it, where such claims travel; elsewhere they are left out.
+
+    Attributes:
+        made: text, or token ids with the closing EOS.
+        logprob: the natural-log probability that every token is said to have had; None reports the true ones.
+        version: the number of updates behind the weights that it is said to be sampled from; None says the current.
+    """
+
+    made: str | tuple[int, ...]
+    logprob: float | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A completion that arrived in an earlier round: everybody holds it.
+
+    Attributes:
+        round: when.
+        ids, text: in the tokens of the attacker's model, without the closing EOS.
+        reward: the task's.
+    """
+
+    round: int
+    ids: tuple[int, ...]
+    text: str
+    reward: float
+
+
+Submission = str | tuple[int, ...] | Seeded | Claimed
 Poison = Submission | None
 
 
@@ -50,6 +81,7 @@ class ThreatModel:
         policy: it may sample, measure and fine-tune its own copy of the current policy.
         queries: how many submissions per slot it may put to the defense in a round; 0 grants no access.
         beacon: it knows the seed of every slot's honest draw, and where it picks its items, it knows it before.
+        history: it keeps what arrived in earlier rounds.
     """
 
     context: Literal["in-context", "out-of-context"]
@@ -58,6 +90,7 @@ class ThreatModel:
     policy: bool = False
     queries: int = 0
     beacon: bool = False
+    history: bool = False
 
     @property
     def defense(self) -> bool:
@@ -174,7 +207,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class ChoiceView:
-    """What a malicious node that is granted the beacon knows when it picks its items.
+    """What a malicious node that is granted the beacon or the history knows when it picks its items.
 
     Attributes:
         count: how many items it answers, each at a position from 0.
@@ -183,6 +216,7 @@ class ChoiceView:
         rng: keyed by (seed, round, node).
         policy: the current policy, or None where the threat model does not grant it.
         seed: (item, position, index) -> the seed of the honest draw that this slot would have.
+        seen: what arrived in earlier rounds, by item id, oldest first; empty where the history is not granted.
     """
 
     count: int
@@ -191,6 +225,7 @@ class ChoiceView:
     rng: random.Random
     policy: Sampler | None
     seed: Callable[[Item, int, int], int]
+    seen: Mapping[str, Sequence[Seen]] = field(default_factory=dict)
 
 
 class DefenseOracle(Protocol):
@@ -217,6 +252,7 @@ class AttackerView:
         rng: keyed by (seed, round).
         policy: the current policy, or None where the threat model does not grant it.
         defense: the honest nodes' defense to query, or None where the threat model does not grant it.
+        seen: what arrived in earlier rounds, by item id, oldest first; empty where the history is not granted.
     """
 
     round: int
@@ -225,6 +261,7 @@ class AttackerView:
     rng: random.Random
     policy: Sampler | None = None
     defense: DefenseOracle | None = None
+    seen: Mapping[str, Sequence[Seen]] = field(default_factory=dict)
 
 
 class Attack(ABC):
@@ -235,6 +272,8 @@ class Attack(ABC):
     variants: AttackSpec = AttackSpec()
     reference: Literal["placebo", "control"] = "placebo"
     """What `harm` is measured against."""
+    copies: int = 1
+    """How many times as much as it owes a malicious node offers, where nodes draw from what is offered."""
 
     def draw(self, rng: random.Random) -> Self:
         """The member of the attack's payload family that `rng` selects; parameters given by the user stay."""
@@ -265,9 +304,16 @@ class Attack(ABC):
         """The `count` items a malicious node answers where the vertical topology lets it choose."""
         return rng.sample(items, count)
 
-    def choose_items_after_beacon(self, items: Sequence[Item], view: ChoiceView) -> Sequence[Item]:
-        """The same, asked of an attack that is granted the beacon, in the order of its positions."""
+    def choose_items_from(self, items: Sequence[Item], view: ChoiceView) -> Sequence[Item]:
+        """The same, asked of an attack that is granted the beacon or the history, in the order of its positions."""
         return self.choose_items(items, view.count, view.rng)
+
+    def hand_over(self, view: AttackerView) -> Sampler | None:
+        """The model that a malicious node hands to a node which recovers from it: one that `view.policy` has taught.
+
+        The slots of `view` are items to teach with. None, the default, hands over the honest weights.
+        """
+        return None
 
     def probes(self, task: Task) -> Sequence[Item] | None:
         """Items evaluated instead of the held-out ones, where success can show only on some; None for held-out."""
@@ -322,6 +368,11 @@ class Around(Attack):
         return self.attack.threat
 
     @property
+    def copies(self) -> int:  # type: ignore[override]  # as threat
+        """The inner attack's."""
+        return self.attack.copies
+
+    @property
     def reference(self) -> Literal["placebo", "control"]:  # type: ignore[override]  # as threat
         """The inner attack's."""
         return self.attack.reference
@@ -352,9 +403,13 @@ class Around(Attack):
         """As the inner attack."""
         return self.attack.choose_items(items, count, rng)
 
-    def choose_items_after_beacon(self, items: Sequence[Item], view: ChoiceView) -> Sequence[Item]:
+    def choose_items_from(self, items: Sequence[Item], view: ChoiceView) -> Sequence[Item]:
         """As the inner attack."""
-        return self.attack.choose_items_after_beacon(items, view)
+        return self.attack.choose_items_from(items, view)
+
+    def hand_over(self, view: AttackerView) -> Sampler | None:
+        """As the inner attack."""
+        return self.attack.hand_over(view)
 
     def probes(self, task: Task) -> Sequence[Item] | None:
         """As the inner attack."""

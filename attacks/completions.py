@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
-from thiefbench.attacks.base import Sampler, Seeded, Slot, Submission
+from thiefbench.attacks.base import Claimed, Sampler, Seeded, Slot, Submission
 from thiefbench.tasks.base import Completion, Item, Task
 
 
@@ -68,6 +68,8 @@ def wire(policy: Sampler, made: Completion | None) -> tuple[int, ...] | None:
 
 def tokens(policy: Sampler, made: Submission) -> tuple[int, ...]:
     """A submission as token ids."""
+    if isinstance(made, Claimed):
+        made = made.made
     if isinstance(made, str):
         return policy.encode(made)
     return made.ids if isinstance(made, Seeded) else made

@@ -45,7 +45,7 @@ class ItemGrind(Around):
         """As the inner attack, which knows no seeds."""
         return self.attack.choose_items(items, count, rng)
 
-    def choose_items_after_beacon(self, items: Sequence[Item], view: ChoiceView) -> Sequence[Item]:
+    def choose_items_from(self, items: Sequence[Item], view: ChoiceView) -> Sequence[Item]:
         """For every position the candidate whose group pushes the outcome most."""
         assert view.policy is not None, "the threat model grants a policy"
         tried = self.attack.choose_items(items, min(len(items), view.count * self.candidates), view.rng)

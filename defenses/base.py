@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the registry reads this module to list names, and needs no 
     from numpy.typing import NDArray
 
 Action = Literal["accept", "zero", "drop"]
-Requirement = Literal["homogeneous", "beacon", "proofs", "judge"]
+Requirement = Literal["homogeneous", "beacon", "proofs", "judge", "logprobs", "versions"]
 
 
 class JudgeError(RuntimeError):
@@ -60,10 +60,13 @@ class Offered:
         text: decoded from `ids`, special tokens visible.
         ended: whether EOS closed it.
         reward: the task's reward, in [0, 1].
-        logprobs: the log-probs its sender reports, a claim; None where none travel.
+        logprobs: the log-probs its sender reports, a claim, or where the swarm recomputes them, what was found; one per
+            token, EOS included when it ended; None where there are none.
         seed: what keys the noise it should be drawn with: from the round's beacon, worked out by the receiver, or,
             where the swarm's seeds are announced, what its sender claims; None where it claims nothing that is a seed.
         proof: what the sender made of it by `Defense.prove`, a claim; None where no defense asks for it.
+        version: updates behind the weights that its sender says it sampled from, a claim; in round n the current ones
+            are n - 1. None where nothing is ever stale.
     """
 
     item_id: str
@@ -77,6 +80,7 @@ class Offered:
     logprobs: tuple[float, ...] | None = None
     seed: int | None = None
     proof: bytes | None = None
+    version: int | None = None
 
     @property
     def length(self) -> int:
@@ -208,7 +212,8 @@ class Defense(ABC):
         name: what lists and reports call it.
         requires: what it needs, checked before a run starts: "homogeneous" (all honest nodes hold equal weights),
             "beacon" (a slot's noise is keyed by a public beacon, see `SwarmSpec.seeds`), "proofs" (see `prove`),
-            "judge" (a model to ask, which `judge` names).
+            "judge" (a model to ask, which `judge` names), "logprobs" (log-probs come with completions, see
+            `SwarmSpec.logprobs`), "versions" (completions say which weights they are from, see `SwarmSpec.delay`).
         judge: whom it asks; part of a cell's identity.
         sees_labels: True only for rows of the benchmark itself, which cannot be submitted.
     """

@@ -39,6 +39,11 @@ class AttackerPolicy:
         self._calls = 0
 
     @property
+    def policy(self) -> Policy:
+        """The model; the engine's business only."""
+        return self._policy
+
+    @property
     def eos(self) -> int:
         """The token that ends a completion."""
         return self._policy.eos

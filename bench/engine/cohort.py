@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from thiefbench.defenses.base import Defense
-from thiefbench.engine.grpo import LEARNERS, Batch, group_advantages
+from thiefbench.defenses.base import Defense, Past
+from thiefbench.engine.grpo import LEARNERS, Batch, group_advantages, group_expectation
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Answer, Reading
 from thiefbench.engine.spec import SwarmSpec
@@ -25,6 +25,8 @@ class Lesson:
         reward: after the verdict.
         kept: False where the row leaves its group.
         token_weights: factors on its tokens' losses, or None.
+        group: the group that its advantage is relative to; None counts G rows a group, in order.
+        old_logprobs: what the generator's weights gave its tokens; None takes the current ones (ratio 1).
     """
 
     prompt: int
@@ -32,6 +34,8 @@ class Lesson:
     reward: float
     kept: bool = True
     token_weights: tuple[float, ...] | None = None
+    group: int | None = None
+    old_logprobs: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -48,16 +52,32 @@ class Step:
 
 
 class Cohort:
-    """A policy with its optimizer and its defense.
+    """A policy with its optimizer, its defense and what that remembers.
 
     Args:
         policy: the model, owned and changed by the cohort.
         spec: the swarm it lives in.
         defense: what inspects its pools.
+        nodes: the honest nodes it stands for; the others of its class that are malicious hold its weights too.
+        kind: the class of its nodes.
+        number: which of the swarm's cohorts it is.
     """
 
-    def __init__(self, policy: Policy, spec: SwarmSpec, defense: Defense) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        spec: SwarmSpec,
+        defense: Defense,
+        nodes: Iterable[int] = (),
+        kind: int = 0,
+        number: int = 0,
+    ) -> None:
         self.policy, self.spec, self.defense = policy, spec, defense
+        self.nodes, self.kind, self.number = set(nodes), kind, number
+        self.history: list[Past] = []
+        self.grad_norm = 0.0
+        self.past: dict[int, dict[str, torch.Tensor]] = {}
+        self._behind: Policy | None = None
         learner = spec.learner
         self.weights = policy.weights()
         # Steps of a small learning rate vanish in bfloat16, so such weights are copies of float32 masters.
@@ -86,16 +106,40 @@ class Cohort:
         for weight in self.weights.values():
             weight.grad = None
         self.accumulate(prompts, lessons, advantages, reading)
-        norm = self._step()
-        return Step(advantages, norm)
+        self.grad_norm = self._step()
+        return Step(advantages, self.grad_norm)
 
     def advantages(self, lessons: Sequence[Lesson]) -> list[float]:
         """Group advantages of all rows, in order."""
-        shape = (-1, self.spec.group)
-        rewards = torch.tensor([lesson.reward for lesson in lessons]).view(shape)
-        kept = torch.tensor([lesson.kept for lesson in lessons]).view(shape)
-        flat: list[float] = group_advantages(rewards, kept, self.spec.learner.scale_rewards).flatten().tolist()
-        return flat
+        seats, shape = self._seats(lessons)
+        rewards, kept = torch.zeros(shape), torch.zeros(shape, dtype=torch.bool)
+        for seat, lesson in zip(seats, lessons, strict=True):
+            rewards[seat], kept[seat] = lesson.reward, lesson.kept
+        made = group_advantages(rewards, kept, self.spec.learner.scale_rewards)
+        return [float(made[seat]) for seat in seats]
+
+    def _seats(self, lessons: Sequence[Lesson]) -> tuple[list[tuple[int, int]], tuple[int, int]]:
+        """Row and column of every lesson in a table of groups, and the table's shape."""
+        size = self.spec.group
+        groups = [i // size if lesson.group is None else lesson.group for i, lesson in enumerate(lessons)]
+        rows = {group: row for row, group in enumerate(dict.fromkeys(groups))}
+        taken = [0] * len(rows)
+        seats = []
+        for group in groups:
+            seats.append((rows[group], taken[rows[group]]))
+            taken[rows[group]] += 1
+        return seats, (len(rows), max(taken, default=1))
+
+    def _expected(self, lessons: Sequence[Lesson]) -> list[float]:
+        """GEPO's denominator of every lesson's group; see `group_expectation`."""
+        seats, shape = self._seats(lessons)
+        means, kept = torch.zeros(shape), torch.zeros(shape, dtype=torch.bool)
+        for seat, lesson in zip(seats, lessons, strict=True):
+            if lesson.old_logprobs:
+                means[seat] = sum(lesson.old_logprobs) / len(lesson.old_logprobs)
+                kept[seat] = lesson.kept
+        made = group_expectation(means, kept)
+        return [float(made[seat]) for seat in seats]
 
     def accumulate(
         self,
@@ -116,6 +160,9 @@ class Cohort:
                 taught.setdefault((lessons[i].prompt, lessons[i].targets), []).append(i)
         reference = self._reference_logprobs(prompts, taught)
         pool_rows = sum(lesson.kept for lesson in lessons)
+        pool_tokens = sum(len(lesson.targets) for lesson in lessons if lesson.kept)
+        stale = any(lesson.old_logprobs is not None for lesson in lessons)
+        expected = self._expected(lessons) if stale else []
         learner = LEARNERS[self.spec.learner.loss]
         total = 0.0
         for chunk in reading.lessons(taught):
@@ -124,6 +171,7 @@ class Cohort:
             length = max(len(lessons[row].targets) for row, _ in rows)
             mask = torch.zeros(len(rows), length)
             weights = torch.ones(len(rows), length)
+            old = flat.new_zeros(len(rows), length) if stale else None
             start_logprobs = flat.new_zeros(len(rows), length) if self.start else None
             for line, (row, _) in enumerate(rows):
                 mask[line, : len(lessons[row].targets)] = 1
@@ -134,18 +182,26 @@ class Cohort:
                     weights[line, : len(given)] = torch.tensor(given)
             token = torch.tensor([start for _, start in rows])[:, None] + torch.arange(length)
             mask, token = mask.to(flat), (token * mask.long()).to(flat.device)  # padding reads token 0, times a 0
+            logprobs = flat[token] * mask
+            if old is not None:
+                for line, (row, _) in enumerate(rows):
+                    told = lessons[row].old_logprobs
+                    own = logprobs[line].detach() if told is None else flat.new_tensor(told)
+                    old[line, : len(own)] = own
             batch = Batch(
-                logprobs=flat[token] * mask,
-                old_logprobs=None,
+                logprobs=logprobs,
+                old_logprobs=old,
                 mask=mask,
                 token_weights=weights.to(flat),
                 advantages=flat.new_tensor([advantages[row] for row, _ in rows]),
                 pool_rows=pool_rows,
+                pool_tokens=pool_tokens,
+                expected=flat.new_tensor([expected[row] for row, _ in rows]) if stale else None,
                 max_length=self.spec.sampling.max_new_tokens,
                 reference_logprobs=start_logprobs,
                 kl=self.spec.learner.kl,
             )
-            loss = learner(batch, self.spec.learner.epsilon)
+            loss = learner(batch, self.spec.learner)
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
         reading.backward()
@@ -162,6 +218,28 @@ class Cohort:
                 parts = torch.split(chunk.logprobs(self.spec.sampling.temperature), chunk.counts)
                 made |= dict(zip(chunk.answers, parts, strict=True))
         return made
+
+    @torch.no_grad()
+    def keep(self, version: int, oldest: int) -> None:
+        """Keep the current weights as a version's, for samplers that lie behind, and drop all before `oldest`."""
+        self.past[version] = {name: weight.detach().to("cpu", copy=True) for name, weight in self.weights.items()}
+        self.past = {number: kept for number, kept in self.past.items() if number >= oldest}
+
+    @torch.no_grad()
+    def as_of(self, version: int) -> Policy:
+        """The model with the weights of a kept version; the same object every time, which the next call changes."""
+        if self._behind is None:
+            self._behind = copy.deepcopy(self.policy)
+        for name, weight in self._behind.weights().items():
+            weight.copy_(self.past[version][name])
+        return self._behind
+
+    @torch.no_grad()
+    def take(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Go on from other weights of the same shapes, with an optimizer that has seen nothing."""
+        for name, master in self.masters.items():
+            master.copy_(weights[name])
+        self._copy_masters()
 
     def state(self) -> dict[str, torch.Tensor]:
         """Weights and optimizer moments as a flat dictionary of tensors, for a checkpoint."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
-from thiefbench.engine.noise import generator
+from thiefbench.engine.keys import generator
 from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.tasks.base import Task
 
@@ -15,7 +15,13 @@ def check_requirements(spec: SwarmSpec, defense: Defense) -> None:
     Raises:
         SpecError: it does not.
     """
-    given = {"homogeneous", "proofs", "judge", *({"beacon"} if spec.seeds == "beacon" else ())}
+    given = {
+        "judge",
+        *({"homogeneous", "proofs"} if spec.homogeneous else ()),
+        *({"beacon"} if spec.seeds == "beacon" else ()),
+        *({"logprobs"} if spec.logprobs != "none" else ()),
+        *({"versions"} if spec.delay else ()),
+    }
     lacking = set(defense.requires) - given
     if "beacon" in lacking:
         raise SpecError(
@@ -37,7 +43,27 @@ def drawn(attack: Attack, seed: int, spec: SwarmSpec, task: Task) -> Attack:
     if spec.topology not in attack.threat.topologies:
         fitting = " or ".join(sorted(attack.threat.topologies))
         raise SpecError(f"the attack {attack.name} needs the {fitting} topology, and this swarm is {spec.topology}")
+    if attack.copies > 1 and spec.sharing is None:
+        raise SpecError(
+            f"the attack {attack.name} offers more than it owes, which counts only where nodes draw from what is "
+            "offered; give the swarm sharing"
+        )
     return drawn_for(task, attack, seed)
+
+
+def domains_of(spec: SwarmSpec, task: Task) -> list[str]:
+    """The domain that every node's items come from; empty for all.
+
+    Raises:
+        SpecError: the task has no such domain.
+    """
+    if not spec.population:
+        return [""] * spec.nodes
+    for each in spec.population:
+        if each.domain and each.domain not in task.domains:
+            known = f"it has {', '.join(task.domains)}" if task.domains else "it has none"
+            raise SpecError(f"the task {task.name} has no domain {each.domain!r}; {known}")
+    return [spec.population[kind].domain for kind in spec.classes]
 
 
 def drawn_for(task: Task, attack: Attack, seed: int) -> Attack:

@@ -7,10 +7,12 @@ at the cached states of a prompt are summed over its rows and sent through the p
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -174,6 +176,13 @@ class Policy:
             first = min(found["missing_keys"])
             raise ModelError(f"the model {source} lacks {len(found['missing_keys'])} tensors, {first} among them")
         return cls(model.to(device).eval(), tokenizer)
+
+    @cached_property
+    def lexicon(self) -> str:
+        """What two tokenizers have in common exactly when they turn every text into the same tokens."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        whole = backend.to_str() if backend is not None else repr(sorted(self.tokenizer.get_vocab().items()))
+        return hashlib.sha256(whole.encode()).hexdigest()
 
     @property
     def device(self) -> torch.device:

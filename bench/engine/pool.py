@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from thiefbench.defenses.base import Action, DefenderView, Defense, Facts, LabelledView, Offered, Past, Verdict
-from thiefbench.engine.noise import generator, key
+from thiefbench.engine.cohort import Lesson
+from thiefbench.engine.keys import generator, key
 from thiefbench.engine.reading import Answer, Reading
 from thiefbench.engine.views import DefenderJudge, DefenderPolicy, Judge
 from thiefbench.tasks.base import Item, Sampling
@@ -34,11 +35,28 @@ class Pool:
     reading: Reading
     prompts: dict[str, int]
 
-    def with_gradient(self, size: int) -> list[Answer]:
-        """Answers of the groups of `size` with two different rewards: learned from unless the defense prevents it."""
-        rewards = [offered.reward for offered in self.offered]
-        mixed = [len(set(rewards[start : start + size])) > 1 for start in range(0, len(rewards), size)]
-        return [answer for i, answer in enumerate(self.answers) if mixed[i // size]]
+    def with_gradient(self) -> list[Answer]:
+        """Answers of the groups with two different rewards: learned from unless the defense prevents it."""
+        rewards: dict[int, set[float]] = {}
+        for offered in self.offered:
+            rewards.setdefault(offered.group, set()).add(offered.reward)
+        placed = zip(self.answers, self.offered, strict=True)
+        return [answer for answer, offered in placed if len(rewards[offered.group]) > 1]
+
+    def lessons(self, verdicts: Sequence[Verdict]) -> list[Lesson]:
+        """The rows as they enter the update; one verdict per row, in order."""
+        return [
+            Lesson(
+                prompt=answer[0],
+                targets=answer[1],
+                reward=offered.reward if verdict.action == "accept" else 0.0,
+                kept=verdict.action != "drop",
+                token_weights=verdict.token_weights,
+                group=offered.group,
+                old_logprobs=offered.logprobs,
+            )
+            for answer, offered, verdict in zip(self.answers, self.offered, verdicts, strict=True)
+        ]
 
     def inspected(
         self,

@@ -15,7 +15,7 @@ from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Reading
 from thiefbench.engine.rounds import Row
 from thiefbench.engine.spec import Role, SwarmSpec
-from thiefbench.engine.swarm import Swarm, items_of
+from thiefbench.engine.swarm import Readings, Swarm, items_of
 from thiefbench.engine.topology import Duty
 from thiefbench.engine.transport import Offer
 from thiefbench.tasks.base import Completion, Item, Task
@@ -37,8 +37,10 @@ class Retold(Swarm):
 
     def __init__(self, spec: SwarmSpec, role: Role, policy: Policy, task: Task, attack: Attack, seed: int) -> None:
         self._verdicts = _Recorded()
+        if spec.mixed:
+            raise RetellingError("its swarm is heterogeneous, delayed or unsteady, and only plain ones are told again")
         super().__init__(spec, role, policy, task, attack, self._verdicts, seed)
-        self.cohort = _Unmoved(policy, spec, self._verdicts)
+        self.population.cohorts = [_Unmoved(policy, spec, self._verdicts, range(self.honest))]
         self._rows: dict[tuple[int, int], Row] = {}
         self._evaluations: dict[str, Sequence[Row]] = {}
         self._given: dict[tuple[str, str], float] | None = None
@@ -77,7 +79,9 @@ class Retold(Swarm):
         known = {item.id: item for item in items_of(self.task, "train")}
         return [known[self._rows[duty.group, 0].item_id] for duty in owed if duty.place == 0]
 
-    def _honest_offers(self, number: int, items: Sequence[Item], owed: Sequence[Duty], reading: Reading) -> list[Offer]:
+    def _honest_offers(
+        self, number: int, items: Sequence[Item], owed: Sequence[Duty], readings: Readings
+    ) -> list[Offer]:
         made = []
         for duty in owed:
             told = self._rows[duty.group, duty.place]
@@ -94,15 +98,15 @@ class Retold(Swarm):
         owed: Sequence[Duty],
         everyone: Sequence[Duty],
         honest: Sequence[Offer],
-        reading: Reading,
+        readings: Readings,
     ) -> tuple[list[Offer], set[tuple[int, int]]]:
         if not self._guided:
-            return super()._malicious_offers(number, items, owed, everyone, honest, reading)
+            return super()._malicious_offers(number, items, owed, everyone, honest, readings)
         places = {(duty.group, duty.place) for duty in owed}
         payload = {place for place in places if self._rows[place].payload and self.role == "attack"}
-        return self._honest_offers(number, items, owed, reading), payload
+        return self._honest_offers(number, items, owed, readings), payload
 
-    def _answers(self, phase: str, items: Sequence[Item], first: int) -> list[Completion]:
+    def _answers(self, phase: str, items: Sequence[Item], first: int, answering: Sequence[Cohort]) -> list[Completion]:
         told = self._evaluations[phase][first : first + len(items)]
         if len(told) < len(items):
             raise RetellingError(f"of an evaluation's {first + len(items)} completions it has {first + len(told)}")

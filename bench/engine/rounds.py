@@ -30,6 +30,9 @@ class Row:
         action, score, reason, token_weights: the verdict; "accept" in evaluations.
         advantage: what multiplied its log-prob gradient.
         outcome: the attack's outcome on it; None where it says nothing.
+        cohort: in "train" rows, whose pool and verdict it is, in evaluations, whose model answered.
+        label: the class of that cohort's nodes; empty in a swarm of equal nodes that are always there.
+        version: updates behind the weights that its sender says it sampled from; None where nothing is ever stale.
     """
 
     phase: str
@@ -52,6 +55,9 @@ class Row:
     token_weights: tuple[float, ...] | None
     advantage: float
     outcome: float | None
+    cohort: int = 0
+    label: str = ""
+    version: int | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,10 @@ def slot_seed(seed: int, number: int, duty: Duty, item_id: str) -> int:
 
 def as_offered(row: Row, seed: int | None = None) -> Offered:
     """A recorded completion as defenses saw it, with its slot's seed where there was a beacon."""
-    return Offered(row.item_id, row.group, row.place, row.sender, row.ids, row.text, row.ended, row.reward, seed=seed)
+    return Offered(
+        row.item_id, row.group, row.place, row.sender, row.ids, row.text, row.ended, row.reward,
+        seed=seed, version=row.version,
+    )  # fmt: skip
 
 
 def remembered(rows: Sequence[Row], seed: int) -> Past:

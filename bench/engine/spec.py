@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import Literal, get_args
 
+from thiefbench.engine.regimes import LATER, ChurnSpec, DelaySpec, NodeClass, SharingSpec, classes_of
+from thiefbench.engine.regimes import STRICT as STRICT
+from thiefbench.engine.regimes import SpecError as SpecError
 from thiefbench.tasks.base import Sampling, Topology
 
 Role = Literal["attack", "placebo", "control"]
-LossType = Literal["grpo", "dr_grpo"]
+LossType = Literal["grpo", "dr_grpo", "dapo", "gspo", "ftis", "gepo"]
 Seeds = Literal["beacon", "announced"]
-
-STRICT: Final = {"extra": "forbid"}  # where a suite file is checked by pydantic, a misspelt field is an error
-
-
-class SpecError(ValueError):
-    """A swarm cannot be built as asked. One sentence for the user."""
+Logprobs = Literal["none", "reported", "recomputed"]
 
 
 @dataclass(frozen=True)
@@ -23,13 +21,17 @@ class LearnerSpec:
     """How the policy learns from a pool.
 
     Attributes:
-        loss: "grpo" (the paper's form) or "dr_grpo".
+        loss: "grpo" (the paper's form), "dr_grpo", "dapo", "gspo", "ftis" or "gepo"; `thiefbench.engine.grpo` has the
+            formulas.
         learning_rate: Adam's, constant.
         beta1, beta2: Adam's decay rates.
         max_grad_norm: the gradient is clipped to this norm.
         epsilon: clipping range of the ratio; without effect on-policy, where the ratio is 1.
         scale_rewards: divide advantages by the group's standard deviation.
         kl: weight of the KL divergence from the start model, per token and added to the loss; the paper drops it (0).
+        epsilon_high: the ratio's upper bound is 1 + this (DAPO's clip-higher, 0.28 there); None takes `epsilon`.
+        ratio_cap: F-TIS's C, the most that a token's truncated importance weight can be.
+        kl_gate: F-TIS's g, in nats per completion: rows with a negative advantage teach nothing from there on.
     """
 
     __pydantic_config__ = STRICT
@@ -42,14 +44,35 @@ class LearnerSpec:
     epsilon: float = 0.2
     scale_rewards: bool = True
     kl: float = 0.0
+    epsilon_high: float | None = field(default=None, metadata=LATER)
+    ratio_cap: float = field(default=2.0, metadata=LATER)
+    kl_gate: float = field(default=50.0, metadata=LATER)
 
     def __post_init__(self) -> None:
-        if self.kl < 0:
-            raise SpecError(f"kl must be at least 0, got {self.kl}")
+        if self.loss not in get_args(LossType):
+            raise SpecError(f"loss must be one of {', '.join(get_args(LossType))}, got {self.loss!r}")
+        for name in ("kl", "kl_gate"):
+            if not getattr(self, name) >= 0:
+                raise SpecError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if not self.ratio_cap > 0:
+            raise SpecError(f"ratio_cap must be above 0, got {self.ratio_cap}")
+        if self.epsilon_high is not None and not self.epsilon_high > 0:
+            raise SpecError(f"epsilon_high must be above 0, or left out to take epsilon, got {self.epsilon_high}")
         if self.learning_rate <= 0 or self.max_grad_norm <= 0 or self.epsilon <= 0:
             raise SpecError("learning_rate, max_grad_norm and epsilon must be above 0")
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
             raise SpecError(f"beta1 and beta2 must lie in [0, 1), got {self.beta1} and {self.beta2}")
+
+    @property
+    def clip_range(self) -> tuple[float, float]:
+        """The least and the largest ratio that still teaches, wherever a ratio is clipped."""
+        high = self.epsilon if self.epsilon_high is None else self.epsilon_high
+        return 1 - self.epsilon, 1 + high
+
+    @property
+    def needs_logprobs(self) -> bool:
+        """Whether the loss is made for log-probs of the generator, which then travel with completions."""
+        return self.loss in ("ftis", "gepo")
 
 
 @dataclass(frozen=True)
@@ -66,9 +89,16 @@ class SwarmSpec:
         learner: how they learn.
         seeds: where the noise of a slot comes from: "beacon" (public and fixed after the weights, so that everyone can
             tell a slot's seed) or "announced" (every node says which seed it used).
+        population: the classes of nodes that start from different models; empty for one class, the cell's model.
+        logprobs: whose log-probs a learner divides by: "none" (ratio 1), those that senders "reported", or
+            "recomputed" ones, for which every receiver runs the generator's own model: its weights must be public.
+        delay: how far samplers lie behind the learner.
+        churn: who crashes and comes back.
+        sharing: where nodes learn from some of the groups only, each node its own choice.
 
     Raises:
-        SpecError: f is not below m, or B (vertical) or G (horizontal) is not divisible by m.
+        SpecError: f is not below m, B (vertical) or G (horizontal) is not divisible by m, or the parts do not go
+            together.
     """
 
     __pydantic_config__ = STRICT
@@ -81,6 +111,26 @@ class SwarmSpec:
     sampling: Sampling = field(default_factory=Sampling)
     learner: LearnerSpec = field(default_factory=LearnerSpec)
     seeds: Seeds = "beacon"
+    population: tuple[NodeClass, ...] = field(default=(), metadata=LATER)
+    logprobs: Logprobs = field(default="none", metadata=LATER)
+    delay: DelaySpec | None = field(default=None, metadata=LATER)
+    churn: ChurnSpec | None = field(default=None, metadata=LATER)
+    sharing: SharingSpec | None = field(default=None, metadata=LATER)
+
+    @property
+    def classes(self) -> list[int]:
+        """The class of every node."""
+        return classes_of(self.population, self.nodes)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether anything is otherwise than in the paper's swarm of equal nodes that are always there."""
+        return bool(self.population or self.delay or self.churn or self.sharing or self.logprobs != "none")
+
+    @property
+    def homogeneous(self) -> bool:
+        """Whether all honest nodes sample from, and learn with, the same weights."""
+        return not (len(self.population) > 1 or self.sharing or (self.delay and self.delay.longest))
 
     def __post_init__(self) -> None:
         if self.seeds not in get_args(Seeds):
@@ -102,4 +152,15 @@ class SwarmSpec:
             raise SpecError(
                 f"{self.topology}: {name} = {shared} is not divisible by nodes (m) = {self.nodes}; "
                 f"try {' or '.join(fitting)}"
+            )
+        if self.logprobs not in get_args(Logprobs):
+            raise SpecError(f"logprobs must be one of {', '.join(get_args(Logprobs))}, got {self.logprobs!r}")
+        if len(set(self.classes)) > 1 and self.topology == "horizontal" and any(c.domain for c in self.population):
+            raise SpecError("in the horizontal topology all nodes answer the same items; domains need the vertical one")
+        if self.sharing and self.topology != "vertical":
+            raise SpecError("sharing takes whole groups of others, which the vertical topology has")
+        if self.learner.needs_logprobs and self.logprobs == "none":
+            raise SpecError(
+                f"the learner {self.learner.loss} divides by the generators' log-probs; set logprobs: reported or "
+                "recomputed"
             )

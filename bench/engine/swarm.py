@@ -11,52 +11,61 @@ from functools import cache
 
 import torch
 
-from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Decoy, Seeded, Slot, Submission
+from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Claimed, Decoy, Seeded, Seen, Slot, Submission
 from thiefbench.defenses.base import Defense, Offered, Past, Verdict
 from thiefbench.engine.attacker import AttackerPolicy, DefenseQueries, Place
-from thiefbench.engine.cohort import Cohort, Lesson
+from thiefbench.engine.cohort import Cohort
 from thiefbench.engine.decoding import sample
-from thiefbench.engine.fitting import check_requirements, drawn
-from thiefbench.engine.noise import generator, key, slot_key
+from thiefbench.engine.fitting import check_requirements, domains_of, drawn
+from thiefbench.engine.keys import generator, key, slot_key
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.pool import Pool
+from thiefbench.engine.population import Population
 from thiefbench.engine.reading import Answer, Reading
 from thiefbench.engine.rounds import Clock, RoundRecord, Row, beacon, remembered, slot_seed
 from thiefbench.engine.spec import Role, SpecError, SwarmSpec
 from thiefbench.engine.topology import Duty, assign_items, duties
-from thiefbench.engine.transport import Offer, Received, malformed, receive
+from thiefbench.engine.transport import Offer, Received, carried_over, malformed, receive
 from thiefbench.engine.views import Judge
 from thiefbench.tasks.base import Completion, Item, Split, Task
 
 # An evaluation goes on until so many outcomes say something, but not past this multiple of what was asked for.
 LEAST_JUDGED, MOST_DRAWN = 256, 8
 
+# Items that an attack gets to teach a model with which it hands to a recovering node.
+LESSONS_HANDED_OVER = 64
+UNREADABLE = "its log-probs are missing or cannot be read"
+
+Readings = Mapping[Cohort, Reading]
+"""Every cohort's reading of a round, with its current weights."""
+
 
 class Swarm:
     """m nodes, f of them malicious, learning together from one pool a round.
 
-    All honest nodes hold equal weights and are one cohort.
+    Honest nodes that hold equal weights are one cohort (see `Population`).
 
     Args:
         spec: who answers what, how they sample and learn.
         role: "attack"; "placebo" (malicious slots and choices as in the attack, clean completions); "control" (every
             node honest, the attack only defines the outcome that is measured).
-        policy: the start weights; the swarm owns and changes them.
+        policy: the start weights, or those of every class of a population; the swarm owns and changes them.
         task: what is asked.
         attack: the poisoner; its payload is drawn by `seed`.
-        defense: the cohort's filter.
+        defense: the honest nodes' filter.
         seed: keys items, noise, payload, pseudonyms and shuffles.
         judge: whom the defense may ask.
 
     Raises:
-        SpecError: the attack does not fit the topology or the task, or the defense needs what the swarm does not give.
+        SpecError: the attack does not fit the topology or the task, the defense needs what the swarm does not give, or
+            the population is not one.
     """
 
     def __init__(
         self,
         spec: SwarmSpec,
         role: Role,
-        policy: Policy,
+        policy: Policy | Sequence[Policy],
         task: Task,
         attack: Attack,
         defense: Defense,
@@ -70,68 +79,75 @@ class Swarm:
         self.task = task.with_libraries(self.attack.libraries())
         self.spec, self.role, self.seed, self.judge = spec, role, seed, judge
         check_requirements(spec, defense)
-        self.cohort = Cohort(policy, spec, defense)
         self.honest = spec.nodes if role == "control" else spec.nodes - spec.malicious
-        self.history: list[Past] = []
+        policies = [policy] if isinstance(policy, Policy) else policy
+        self.population = Population(spec, policies, defense, self.honest, seed)
+        self._domains = domains_of(spec, self.task)
         self._probes = list(self.attack.probes(self.task) or ())
-        self._prompts: dict[str, list[int]] = {}
+        self._prompts: dict[tuple[int, str], list[int]] = {}
         self._known: dict[tuple[str, str], float] = {}  # the last rewards by item and text: attacks ask for them again
 
     @property
+    def cohort(self) -> Cohort:
+        """The first cohort: in a homogeneous swarm, all honest nodes."""
+        return self.population.cohorts[0]
+
+    @property
     def policy(self) -> Policy:
-        """The cohort's current model."""
+        """The first cohort's current model."""
         return self.cohort.policy
+
+    @property
+    def history(self) -> list[Past]:
+        """What the first cohort remembers of finished rounds."""
+        return self.cohort.history
 
     def round(self, number: int) -> RoundRecord:
         """Play round `number`, counted from 1."""
         clock = Clock()
-        owed = duties(self.spec, generator(self.seed, "duties", number))
-        items = self._items_of_round(number, owed)
         with clock.phase("sample"):
-            distinct = {item.id: item for item in items}
-            reading = Reading(self.policy, [self._prompt(item) for item in distinct.values()])
-            honest = self._honest_offers(number, items, [duty for duty in owed if duty.node < self.honest], reading)
+            self.population.begin(number, lambda node: self._handed_over(number, node))
+            everyone = duties(self.spec, generator(self.seed, "duties", number), self._copies())
+            items = self._items_of_round(number, everyone)
+            owed = self.population.present(number, everyone)
+            readings = {cohort: self._reading(cohort, items) for cohort in self.population.cohorts}
+            honest = self._honest_offers(number, items, [duty for duty in owed if duty.node < self.honest], readings)
         with clock.phase("attack"):
             mine = sorted((d for d in owed if d.node >= self.honest), key=lambda d: (d.group, d.node, d.index))
-            malicious, payload = self._malicious_offers(number, items, mine, owed, honest, reading)
+            malicious, payload = self._malicious_offers(number, items, mine, owed, honest, readings)
         with clock.phase("gather"):
-            received = self._gathered(items, owed, (*honest, *malicious))
+            received = self._gathered(number, items, owed, (*honest, *malicious))
         with clock.phase("reward"):
-            rewards = self._rewards(items, received)
-        with clock.phase("inspect"):
-            pool = self._pool(number, items, owed, received, rewards, reading)
-            reading.expect(pool.with_gradient(self.spec.group))
-            verdicts, past = self._inspected(pool, self.cohort.defense, payload)
-            self.history.append(past)
-        with clock.phase("update"):
-            step = self.cohort.update(
-                pool.reading.prompts,
-                [
-                    Lesson(
-                        prompt=answer[0],
-                        targets=answer[1],
-                        reward=offered.reward if verdict.action == "accept" else 0.0,
-                        kept=verdict.action != "drop",
-                        token_weights=verdict.token_weights,
+            rewards = self._rewards(items, owed, received)
+        rows, norms = [], []
+        for cohort in self.population.learning():
+            held = self.population.held_by(cohort, number, owed)
+            own = [owed[i] for i in held]
+            with clock.phase("inspect"):
+                got = self._read_by(cohort, own, [received[i] for i in held])
+                pool = self._pool(number, items, own, got, [rewards[i] for i in held], readings[cohort])
+                pool.reading.expect(pool.with_gradient())
+                verdicts, past = self._inspected(pool, cohort.defense, payload, cohort.history)
+                cohort.history.append(past)
+            with clock.phase("update"):
+                step = cohort.update(pool.reading.prompts, pool.lessons(verdicts), pool.reading)
+            norms.append(step.grad_norm)
+            for duty, each, offered, verdict, advantage in zip(
+                own, got, pool.offered, verdicts, step.advantages, strict=True
+            ):
+                rows.append(
+                    Row(
+                        phase="train", round=number, node=duty.node, sender=offered.sender, item_id=offered.item_id,
+                        group=duty.group, place=duty.place, ids=offered.ids, text=offered.text, ended=offered.ended,
+                        malicious=duty.node >= self.honest, payload=(duty.group, duty.place) in payload,
+                        reward=offered.reward, refused=each.refused, action=verdict.action, score=verdict.score,
+                        reason=verdict.reason, token_weights=verdict.token_weights, advantage=advantage,
+                        outcome=self.attack.outcome(items[duty.group], each.completion, self),
+                        cohort=cohort.number, label=self.population.label(cohort), version=offered.version,
                     )
-                    for answer, offered, verdict in zip(pool.answers, pool.offered, verdicts, strict=True)
-                ],
-                pool.reading,
-            )
-        rows = []
-        for i, (duty, offered, verdict) in enumerate(zip(owed, pool.offered, verdicts, strict=True)):
-            rows.append(
-                Row(
-                    phase="train", round=number, node=duty.node, sender=offered.sender, item_id=offered.item_id,
-                    group=duty.group, place=duty.place, ids=offered.ids, text=offered.text, ended=offered.ended,
-                    malicious=duty.node >= self.honest, payload=(duty.group, duty.place) in payload,
-                    reward=offered.reward, refused=received[i].refused, action=verdict.action,
-                    score=verdict.score, reason=verdict.reason, token_weights=verdict.token_weights,
-                    advantage=step.advantages[i],
-                    outcome=self.attack.outcome(items[duty.group], received[i].completion, self),
-                )
-            )  # fmt: skip
-        return RoundRecord(rows, clock.seconds, step.grad_norm)
+                )  # fmt: skip
+        self.population.done(number)
+        return RoundRecord(rows, clock.seconds, sum(norms) / len(norms))
 
     def evaluate(self, number: int, completions: int) -> RoundRecord:
         """Sample held-out items with the honest policy and measure reward and outcome.
@@ -165,50 +181,73 @@ class Swarm:
         """`count` completions from number `first` on of an evaluation that goes round a pool of items."""
         order = generator(self.seed, "evaluation").sample(range(len(pool)), len(pool))
         items = [pool[order[i % len(pool)]] for i in range(first, first + count)]
-        done = self._answers(phase, items, first)
+        answering = self.population.turns(first, count)
+        done = self._answers(phase, items, first, answering)
         rewards = self._rewards_of(items, done)
         return [
             Row(
                 phase=phase, round=number, node=-1, sender="", item_id=item.id, group=-1, place=i, ids=made.ids,
-                text=made.text, ended=made.ended, malicious=False, payload=False, reward=reward,
+                text=made.text, ended=made.ended, malicious=False, payload=False,
+                reward=reward if cohort.policy.special.isdisjoint(made.ids) else 0.0,
                 refused="", action="accept", score=None, reason="", token_weights=None, advantage=0.0,
                 outcome=self.attack.outcome(item, made, self) if judged else None,
+                cohort=cohort.number, label=self.population.label(cohort),
             )
-            for i, (item, made, reward) in enumerate(zip(items, done, rewards, strict=True), first)
+            for i, (item, made, reward, cohort) in enumerate(zip(items, done, rewards, answering, strict=True), first)
         ]  # fmt: skip
 
-    def _answers(self, phase: str, items: Sequence[Item], first: int) -> list[Completion]:
-        """The policy's answers to the items of an evaluation, numbered from `first`."""
-        distinct = {item.id: item for item in items}
-        place = _places(items)
-        return sample(
-            self.policy,
-            [self._prompt(item) for item in distinct.values()],
-            [place[item.id] for item in items],
-            [key(self.seed, "eval", 0, -1, 0, item.id, i) for i, item in enumerate(items, first)],
-            self.spec.sampling,
-        )
+    def _answers(self, phase: str, items: Sequence[Item], first: int, answering: Sequence[Cohort]) -> list[Completion]:
+        """The answers to the items of an evaluation, numbered from `first`, each by the model of its cohort."""
+        made: dict[int, Completion] = {}
+        for cohort in dict.fromkeys(answering):
+            own = [i for i, whose in enumerate(answering) if whose is cohort]
+            asked = [items[i] for i in own]
+            place = _places(asked)
+            done = sample(
+                cohort.policy,
+                self._reading(cohort, asked).prompts,
+                [place[item.id] for item in asked],
+                [key(self.seed, "eval", 0, -1, 0, items[i].id, first + i) for i in own],
+                self.spec.sampling,
+            )
+            made |= dict(zip(own, done, strict=True))
+        return [made[i] for i in range(len(items))]
 
     def remember(self, rows: Iterable[Row]) -> None:
         """Rebuild the history that defenses see from the rows of finished rounds, as after a restart."""
-        rounds: dict[int, list[Row]] = {}
+        rounds: dict[tuple[int, int], list[Row]] = {}
         for row in rows:
             if row.phase == "train":
-                rounds.setdefault(row.round, []).append(row)
-        self.history = [remembered(part, self.seed) for _, part in sorted(rounds.items())]
+                rounds.setdefault((row.round, row.cohort), []).append(row)
+        for cohort in self.population.cohorts:
+            cohort.history = [
+                remembered(part, self.seed) for (_, whose), part in sorted(rounds.items()) if whose == cohort.number
+            ]
 
     def reward(self, item: Item, text: str) -> float:
         """The task's reward of one text (what an attack may ask while it judges its outcome)."""
         known = self._known.get((item.id, text))
         return self.task.reward(item, [text])[0] if known is None else known
 
+    def _reading(self, cohort: Cohort, items: Sequence[Item]) -> Reading:
+        """A reading of the distinct items' prompts with a cohort's current weights."""
+        return Reading(cohort.policy, [self._prompt(item, cohort) for item in {i.id: i for i in items}.values()])
+
+    def _copies(self) -> dict[int, int]:
+        """How many times as much as it owes a malicious node offers, where nodes draw from what is offered."""
+        if self.spec.sharing is None or self.role == "control":
+            return {}
+        return dict.fromkeys(range(self.honest, self.spec.nodes), self.attack.copies)
+
     def _items_of_round(self, number: int, owed: Sequence[Duty]) -> list[Item]:
+        """The item of every group."""
         items = items_of(self.task, "train")
 
         def draw(whose: int | str, count: int) -> list[Item]:
-            if count > len(items):
-                raise SpecError(f"a node needs {count} distinct items a round, and the task has {len(items)}")
-            return generator(self.seed, "items", number, whose).sample(items, count)
+            asked = self._asked_by(whose)
+            if count > len(asked):
+                raise SpecError(f"a node needs {count} distinct items a round, and the task has {len(asked)}")
+            return generator(self.seed, "items", number, whose).sample(asked, count)
 
         def choose(node: int, count: int) -> Sequence[Item] | None:
             if node < self.honest:
@@ -217,38 +256,49 @@ class Swarm:
             threat = self.attack.threat
             granted = [_as_granted(item, threat.oracle) for item in items]
             rng = generator(self.seed, "choice", number, node)
-            if threat.beacon:
-                noise = (self.seed, number, "choice", node)
-                chosen = self.attack.choose_items_after_beacon(
-                    granted,
-                    ChoiceView(
-                        count=count,
-                        group=self.spec.group,
-                        task=self.task,
-                        rng=rng,
-                        policy=AttackerPolicy(self.policy, self.task, self.spec.sampling, noise)
-                        if threat.policy
-                        else None,
-                        seed=lambda item, position, index: slot_key(
-                            beacon(self.seed, number), node, position, item.id, index
-                        ),
-                    ),
-                )
-            else:
-                chosen = self.attack.choose_items(granted, count, rng)
-            return [known[item.id] for item in chosen]
+            if not (threat.beacon or threat.history):
+                return [known[item.id] for item in self.attack.choose_items(granted, count, rng)]
+            noise = (self.seed, number, "choice", node)
+            cohort = self.population.of(node)
+            view = ChoiceView(
+                count=count,
+                group=self.spec.group,
+                task=self.task,
+                rng=rng,
+                policy=AttackerPolicy(cohort.policy, self.task, self.spec.sampling, noise) if threat.policy else None,
+                seed=lambda item, position, index: slot_key(beacon(self.seed, number), node, position, item.id, index),
+                seen=self._seen_by(cohort) if threat.history else {},
+            )
+            return [known[item.id] for item in self.attack.choose_items_from(granted, view)]
 
         return assign_items(self.spec, owed, draw, choose)
 
-    def _honest_offers(self, number: int, items: Sequence[Item], owed: Sequence[Duty], reading: Reading) -> list[Offer]:
-        keys = [self._seed_of(number, items, duty) for duty in owed]
+    def _asked_by(self, whose: int | str) -> Sequence[Item]:
+        """The items that a node, or all together, draw from: those of the domain of its class."""
+        domain = self._domains[whose] if isinstance(whose, int) else ""
+        items = items_of(self.task, "train")
+        return [item for item in items if self.task.domain(item) == domain] if domain else items
+
+    def _honest_offers(
+        self, number: int, items: Sequence[Item], owed: Sequence[Duty], readings: Readings
+    ) -> list[Offer]:
+        """What nodes send that sample as told, each from the weights that it has."""
+        made: dict[Duty, Offer] = {}
+        told = self.spec.logprobs == "reported"
         place = _places(items)
-        rows = [place[items[d.group].id] for d in owed]
-        done = sample(self.policy, reading.prompts, rows, keys, self.spec.sampling, prefix=reading.prefix())
-        return [
-            Offer(duty.node, duty.group, duty.place, self._on_the_wire(made), seed)
-            for duty, made, seed in zip(owed, done, keys, strict=True)
-        ]
+        for (cohort, version), part in self.population.by_weights(number, owed).items():
+            keys = [self._seed_of(number, items, duty) for duty in part]
+            rows = [place[items[duty.group].id] for duty in part]
+            reading, current = readings[cohort], version == number - 1
+            done = sample(
+                cohort.policy if current else cohort.as_of(version), reading.prompts, rows, keys, self.spec.sampling,
+                logprobs=told, prefix=reading.prefix() if current else None,
+            )  # fmt: skip
+            for duty, each, seed in zip(part, done, keys, strict=True):
+                ids = _on_the_wire(each, cohort.policy)
+                offer = Offer(duty.node, duty.group, duty.place, ids, seed, None, each.logprobs)
+                made[duty] = replace(offer, version=version) if self.spec.delay else offer
+        return [made[duty] for duty in owed]
 
     def _malicious_offers(
         self,
@@ -257,13 +307,14 @@ class Swarm:
         owed: Sequence[Duty],
         everyone: Sequence[Duty],
         honest: Sequence[Offer],
-        reading: Reading,
+        readings: Readings,
     ) -> tuple[list[Offer], set[tuple[int, int]]]:
         """What the colluding nodes send, and which (group, place) of it carries the payload."""
         if not owed:
             return [], set()
         threat = self.attack.threat
         noise = (self.seed, number)
+        cohort = self.population.of(owed[0].node)
         view = AttackerView(
             round=number,
             slots=tuple(
@@ -278,8 +329,9 @@ class Swarm:
             ),
             task=self.task,
             rng=generator(*noise, "attack"),
-            policy=AttackerPolicy(self.policy, self.task, self.spec.sampling, noise) if threat.policy else None,
-            defense=self._queries(number, items, owed, everyone, honest, reading) if threat.queries else None,
+            policy=AttackerPolicy(cohort.policy, self.task, self.spec.sampling, noise) if threat.policy else None,
+            defense=self._queries(number, items, owed, everyone, honest, readings) if threat.queries else None,
+            seen=self._seen_by(cohort) if threat.history else {},
         )
         made = self.attack.poison(view) if self.role == "attack" else self.attack.placebo(view)
         if len(made) != len(owed):
@@ -291,7 +343,32 @@ class Swarm:
                 if self.role == "attack" and not isinstance(poison, Decoy):
                     payload.add((duty.group, duty.place))
         left = [duty for duty, poison in zip(owed, made, strict=True) if poison is None]
-        return [*sent, *self._honest_offers(number, items, left, reading)], payload
+        return [*sent, *self._honest_offers(number, items, left, readings)], payload
+
+    def _seen_by(self, cohort: Cohort) -> dict[str, list[Seen]]:
+        """What arrived in earlier rounds, by item id, in the tokens of a cohort."""
+        made: dict[str, list[Seen]] = {}
+        for past in cohort.history:
+            for each in past.completions:
+                made.setdefault(each.item_id, []).append(Seen(past.round, each.ids, each.text, each.reward))
+        return made
+
+    def _handed_over(self, number: int, node: int) -> Policy | None:
+        """The model that a malicious node hands to one that recovers from it; None for its class's honest one."""
+        if self.role != "attack":
+            return None
+        threat, noise = self.attack.threat, (self.seed, number, "handed over", node)
+        items = generator(*noise).sample(items_of(self.task, "train"), LESSONS_HANDED_OVER)
+        cohort = self.population.of(node)
+        view = AttackerView(
+            round=number,
+            slots=tuple(Slot(_as_granted(item, threat.oracle), node, i, 0) for i, item in enumerate(items)),
+            task=self.task,
+            rng=generator(*noise, "attack"),
+            policy=AttackerPolicy(cohort.policy, self.task, self.spec.sampling, noise) if threat.policy else None,
+        )
+        made = self.attack.hand_over(view)
+        return made.policy if isinstance(made, AttackerPolicy) else None
 
     def _queries(
         self,
@@ -300,36 +377,88 @@ class Swarm:
         owed: Sequence[Duty],
         everyone: Sequence[Duty],
         honest: Sequence[Offer],
-        reading: Reading,
+        readings: Readings,
     ) -> DefenseQueries:
-        """The honest nodes' defense, for an attacker to try submissions on in the round's own pool."""
-        others = {(o.group, o.place): o for o in (*honest, *self._honest_offers(number, items, owed, reading))}
+        """The defense of the honest nodes of the attacker's class, to try submissions on in the round's own pool."""
+        cohort = self.population.of(owed[0].node)
+        others = {(o.group, o.place): o for o in (*honest, *self._honest_offers(number, items, owed, readings))}
         slots = {(duty.node, duty.group, duty.index): duty for duty in owed}
-        asked_of = Reading(self.policy, reading.prompts)  # the pool hardly changes: what was read stays read
+        asked_of = self._reading(cohort, items)  # the pool hardly changes: what was read stays read
 
         def trial(defense: Defense, asked: Mapping[Place, Submission]) -> dict[Place, Verdict]:
             offers = [self._offer(number, items, slots[at], made) for at, made in asked.items()]
             tried = {(offer.group, offer.place): offer for offer in offers}
-            received = self._gathered(items, everyone, (others | tried).values())
-            pool = self._pool(number, items, everyone, received, self._rewards(items, received), asked_of)
-            verdicts, _ = self._inspected(pool, defense, set(tried))
+            received = self._gathered(number, items, everyone, (others | tried).values())
+            rewards = self._rewards(items, everyone, received)
+            pool = self._pool(number, items, everyone, self._read_by(cohort, everyone, received), rewards, asked_of)
+            verdicts, _ = self._inspected(pool, defense, set(tried), cohort.history)
             given = {(duty.group, duty.place): verdict for duty, verdict in zip(everyone, verdicts, strict=True)}
             return {at: given[slots[at].group, slots[at].place] for at in asked}
 
-        return DefenseQueries(self.cohort.defense, trial, self.attack.threat.queries)
+        return DefenseQueries(cohort.defense, trial, self.attack.threat.queries)
 
-    def _gathered(self, items: Sequence[Item], owed: Sequence[Duty], offers: Iterable[Offer]) -> list[Received]:
-        """What arrives of the offers, in the order of the duties."""
+    def _gathered(
+        self, number: int, items: Sequence[Item], owed: Sequence[Duty], offers: Iterable[Offer]
+    ) -> list[Received]:
+        """What arrives of the offers, in the order of the duties and in the senders' tokens."""
         by_place = {(offer.group, offer.place): offer for offer in offers}
         sent = [by_place[duty.group, duty.place] for duty in owed]
         if "proofs" in self.cohort.defense.requires:
             sent = self._proven(items, sent)
-        return receive(self.policy, sent, self.spec.sampling.max_new_tokens)
+        if self.spec.logprobs != "none":
+            sent = self._with_logprobs(number, items, sent)
+        made: dict[int, Received] = {}
+        for kind in dict.fromkeys(self.population.classes):
+            own = [i for i, offer in enumerate(sent) if self.population.classes[offer.node] == kind]
+            policy = self.population.first(kind).policy
+            got = receive(policy, [sent[i] for i in own], self.spec.sampling.max_new_tokens)
+            made |= dict(zip(own, got, strict=True))
+        received = [made[i] for i in range(len(sent))]
+        if self.spec.logprobs == "none":
+            return received
+        return [got if got.refused or got.completion.logprobs else replace(got, refused=UNREADABLE) for got in received]
+
+    def _read_by(self, cohort: Cohort, owed: Sequence[Duty], received: Sequence[Received]) -> list[Received]:
+        """What a cohort makes of what arrived: texts of another tokenizer in its own tokens."""
+        made: dict[int, Received] = {}
+        for kind in dict.fromkeys(self.population.classes):
+            own = [i for i, duty in enumerate(owed) if self.population.classes[duty.node] == kind]
+            sender, limit = self.population.first(kind).policy, self.spec.sampling.max_new_tokens
+            made |= dict(zip(own, carried_over([received[i] for i in own], sender, cohort.policy, limit), strict=True))
+        return [made[i] for i in range(len(received))]
+
+    def _with_logprobs(self, number: int, items: Sequence[Item], sent: Sequence[Offer]) -> list[Offer]:
+        """The offers with log-probs: recomputed by the receivers, or, where a malicious node reports none, true ones.
+
+        Whoever recomputes runs the sender's model with the weights of the version that it claims.
+        """
+        all_of_them = self.spec.logprobs == "recomputed"
+        made = list(sent)
+        asked: dict[tuple[Cohort, int], list[int]] = {}
+        for place, offer in enumerate(sent):
+            cohort = self.population.of(offer.node)
+            if (all_of_them or offer.logprobs is None) and not malformed(
+                cohort.policy, offer.ids, self.spec.sampling.max_new_tokens
+            ):
+                version = self.population.version(cohort, offer.version, number)
+                asked.setdefault((cohort, version), []).append(place)
+        for (cohort, version), places in asked.items():
+            prompts = [self._prompt(item, cohort) for item in items]
+            model = cohort.policy if version == number - 1 else cohort.as_of(version)
+            answers = {place: (sent[place].group, sent[place].ids) for place in places}
+            known: dict[Answer, torch.Tensor] = {}
+            with torch.no_grad():
+                for chunk in Reading(model, prompts).chunks(answers.values()):
+                    parts = torch.split(chunk.logprobs(self.spec.sampling.temperature), chunk.counts)
+                    known |= dict(zip(chunk.answers, parts, strict=True))
+            for place in places:
+                made[place] = replace(sent[place], logprobs=tuple(known[answers[place]].tolist()))
+        return made
 
     def _proven(self, items: Sequence[Item], sent: Sequence[Offer]) -> list[Offer]:
         """The offers with valid proofs, malicious ones too: each node runs the policy over what it sends, by itself."""
         limit = self.spec.sampling.max_new_tokens
-        prompts = [self._prompt(item) for item in items]
+        prompts = [self._prompt(item, self.cohort) for item in items]
         answers = [(offer.group, offer.ids) for offer in sent]
         sound = [place for place, offer in enumerate(sent) if not malformed(self.policy, offer.ids, limit)]
         made = list(sent)
@@ -353,7 +482,7 @@ class Swarm:
         rewards: Sequence[float],
         reading: Reading,
     ) -> Pool:
-        """The round's completions as an honest node holds them."""
+        """Completions of a round as an honest node holds them: those of the given duties."""
         prompts = _places(items)
         offered, answers = [], []
         for duty, got, reward in zip(owed, received, rewards, strict=True):
@@ -362,15 +491,18 @@ class Swarm:
             seed = got.seed if self.spec.seeds == "announced" else self._seed_of(number, items, duty)
             offered.append(
                 Offered(
-                    item.id, duty.group, duty.place, sender, done.ids, done.text, done.ended, reward,
-                    seed=seed, proof=got.proof,
+                    item.id, duty.group, duty.place, sender, done.ids, done.text, done.ended,
+                    0.0 if got.refused else reward, seed=seed, proof=got.proof,
+                    logprobs=done.logprobs if self.spec.logprobs != "none" else None, version=got.version,
                 )
             )  # fmt: skip
-            answers.append((prompts[item.id], self._on_the_wire(done)))
+            answers.append((prompts[item.id], _on_the_wire(done, reading.policy)))
         return Pool(number, items, offered, answers, reading, prompts)
 
-    def _inspected(self, pool: Pool, defense: Defense, payload: set[tuple[int, int]]) -> tuple[list[Verdict], Past]:
-        return pool.inspected(defense, payload, self.spec.sampling, self.history, self.seed, self.judge)
+    def _inspected(
+        self, pool: Pool, defense: Defense, payload: set[tuple[int, int]], history: Sequence[Past]
+    ) -> tuple[list[Verdict], Past]:
+        return pool.inspected(defense, payload, self.spec.sampling, history, self.seed, self.judge)
 
     def _sender(self, number: int, duty: Duty) -> str:
         """The pseudonym a completion arrives under; a malicious node may have several."""
@@ -379,47 +511,57 @@ class Swarm:
         name = key(self.seed, "sender", duty.node, face) if face else key(self.seed, "sender", duty.node)
         return f"{name & 0xFFFFFFFF:08x}"
 
-    def _rewards(self, items: Sequence[Item], received: Sequence[Received]) -> list[float]:
-        answered = [items[i // self.spec.group] for i in range(len(received))]
-        given = self._rewards_of(answered, [got.completion for got in received])
-        return [0.0 if got.refused else reward for got, reward in zip(received, given, strict=True)]
+    def _rewards(self, items: Sequence[Item], owed: Sequence[Duty], received: Sequence[Received]) -> list[float]:
+        """The task's rewards of what arrived; 0 for what was refused."""
+        sound = [i for i, got in enumerate(received) if not got.refused]
+        asked = [items[owed[i].group] for i in sound]
+        given = dict(zip(sound, self._rewards_of(asked, [received[i].completion for i in sound]), strict=True))
+        return [given.get(i, 0.0) for i in range(len(received))]
 
     def _rewards_of(self, items: Sequence[Item], done: Sequence[Completion]) -> list[float]:
-        """The task's rewards; 0 where a control token stands in a completion."""
-        clean = [i for i, made in enumerate(done) if self.policy.special.isdisjoint(made.ids)]
-        given = self.task.rewards([items[i] for i in clean], [done[i].text for i in clean])
-        rewards = dict(zip(clean, given, strict=True))
-        self._known = {(items[i].id, done[i].text): reward for i, reward in rewards.items()}
-        return [rewards.get(i, 0.0) for i in range(len(done))]
+        """The task's rewards of completions."""
+        rewards = self.task.rewards(items, [made.text for made in done])
+        self._known = {(item.id, made.text): r for item, made, r in zip(items, done, rewards, strict=True)}
+        return rewards
 
     def _offer(self, number: int, items: Sequence[Item], duty: Duty, made: Submission) -> Offer:
         """A submission on the wire; text is encoded, cut to the limit and ended with EOS."""
-        seed = self._seed_of(number, items, duty)
+        seed, policy = self._seed_of(number, items, duty), self.population.of(duty.node).policy
+        claims = made if isinstance(made, Claimed) else Claimed("")
+        if isinstance(made, Claimed):
+            made = made.made
         if isinstance(made, Seeded):
             ids, seed = tuple(made.ids), made.seed
         elif isinstance(made, str):
-            ids = (*self.policy.encode(made), self.policy.eos)[: self.spec.sampling.max_new_tokens]
+            ids = (*policy.encode(made), policy.eos)[: self.spec.sampling.max_new_tokens]
         else:
             ids = tuple(made)
-        return Offer(duty.node, duty.group, duty.place, ids, seed)
-
-    def _on_the_wire(self, done: Completion) -> tuple[int, ...]:
-        return (*done.ids, self.policy.eos) if done.ended else done.ids
+        logprobs = (claims.logprob,) * len(ids) if claims.logprob is not None else None
+        version = number - 1 if claims.version is None else claims.version
+        return Offer(
+            duty.node, duty.group, duty.place, ids, seed,
+            logprobs=logprobs if self.spec.logprobs != "none" else None, version=version if self.spec.delay else None,
+        )  # fmt: skip
 
     def _seed_of(self, number: int, items: Sequence[Item], duty: Duty) -> int:
         """The seed of a slot's one honest draw."""
         return slot_seed(self.seed, number, duty, items[duty.group].id)
 
-    def _prompt(self, item: Item) -> list[int]:
-        if item.id not in self._prompts:
-            self._prompts[item.id] = self.policy.prompt_ids(self.task.messages(item))
-        return self._prompts[item.id]
+    def _prompt(self, item: Item, cohort: Cohort) -> list[int]:
+        at = (cohort.kind, item.id)
+        if at not in self._prompts:
+            self._prompts[at] = cohort.policy.prompt_ids(self.task.messages(item))
+        return self._prompts[at]
 
 
 @cache
 def items_of(task: Task, split: Split) -> list[Item]:
     """All items of a split, in the task's order."""
     return [Item.from_row(row) for row in task.items(split)]
+
+
+def _on_the_wire(done: Completion, policy: Policy) -> tuple[int, ...]:
+    return (*done.ids, policy.eos) if done.ended else done.ids
 
 
 def _places(items: Sequence[Item]) -> dict[str, int]:

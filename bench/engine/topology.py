@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from thiefbench.engine.spec import SpecError, SwarmSpec
@@ -29,10 +30,15 @@ class Duty:
     index: int
 
 
-def duties(spec: SwarmSpec, rng: random.Random) -> list[Duty]:
+def duties(spec: SwarmSpec, rng: random.Random, copies: Mapping[int, int] | None = None) -> list[Duty]:
     """Every completion owed in a round, ordered by group and place.
 
     Who gets which place (horizontal) or group (vertical) is drawn by `rng`, so that neither tells the sender.
+
+    Args:
+        spec: the swarm.
+        rng: keyed by the round.
+        copies: vertical only: nodes that offer this many times as many groups as they owe.
     """
     made = []
     if spec.topology == "horizontal":
@@ -42,8 +48,11 @@ def duties(spec: SwarmSpec, rng: random.Random) -> list[Duty]:
             made += [Duty(seat // share, group, place, group, seat % share) for place, seat in enumerate(seats)]
     else:
         share = spec.prompts // spec.nodes
-        for group, lot in enumerate(rng.sample(range(spec.prompts), spec.prompts)):
-            made += [Duty(lot // share, group, place, lot % share, place) for place in range(spec.group)]
+        own = [(node, at) for node in range(spec.nodes) for at in range(share)]
+        own += [(node, at) for node, times in (copies or {}).items() for at in range(share, share * times)]
+        for group, lot in enumerate(rng.sample(range(len(own)), len(own))):
+            node, position = own[lot]
+            made += [Duty(node, group, place, position, place) for place in range(spec.group)]
     return made
 
 
@@ -69,11 +78,11 @@ def assign_items(
     """
     if spec.topology == "horizontal":
         return list(draw("all", spec.prompts))
-    share = spec.prompts // spec.nodes
-    own: list[Sequence[Item]] = []
-    for node in range(spec.nodes):
-        picked = choose(node, share)
-        own.append(draw(node, share) if picked is None else picked)
-        if len(own[node]) != share:
-            raise SpecError(f"a malicious node chose {len(own[node])} items, and it answers {share} a round")
+    owes = Counter(duty.node for duty in owed if duty.place == 0)
+    own: dict[int, Sequence[Item]] = {}
+    for node, count in sorted(owes.items()):
+        picked = choose(node, count)
+        own[node] = draw(node, count) if picked is None else picked
+        if len(own[node]) != count:
+            raise SpecError(f"a malicious node chose {len(own[node])} items, and it answers {count} a round")
     return [own[duty.node][duty.position] for duty in owed if duty.place == 0]

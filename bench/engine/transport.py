@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from thiefbench.engine.policy import Policy
+from thiefbench.engine.spans import token_spans
 from thiefbench.tasks.base import Completion
 
 # The longest proof that is let in: so many bytes, and so many more per token.
 PROOF_BYTES, PROOF_BYTES_PER_TOKEN = 1024, 64
+# The least log-prob that a sender may report of a token; a softmax in float32 gives nothing near it.
+LEAST_LOGPROB = -1e4
+# Rounding lets a certain token's log-prob come out a little above 0.
+MOST_LOGPROB = 1e-3
+# In another vocabulary a completion may need more tokens; beyond this multiple of the limit nobody reads it.
+LONGEST_REENCODED = 2
 
 
 @dataclass(frozen=True)
 class Offer:
-    """One completion on the wire of a homogeneous swarm: token ids, the closing EOS included, and claims about them.
+    """One completion on the wire: the sender's token ids, the closing EOS included, and claims about them.
+
+    Whoever has the sender's tokenizer, which is public, derives the text; a receiver with another one encodes that
+    again (`carried_over`). So all receivers hold one text, which separate ids and text would not warrant.
 
     Attributes:
         seed: what the sender says its noise was keyed by, a signed 64-bit integer.
         proof: what the sender made of its computation (`Defense.prove`).
+        logprobs: what the sender says its weights gave each token, natural logarithms.
+        version: updates behind the weights that it says it sampled from; None where nothing is ever stale.
     """
 
     node: int
@@ -27,6 +42,8 @@ class Offer:
     ids: tuple[int, ...]
     seed: int | None = None
     proof: bytes | None = None
+    logprobs: tuple[float, ...] | None = None
+    version: int | None = None
 
 
 @dataclass(frozen=True)
@@ -36,13 +53,15 @@ class Received:
     Attributes:
         completion: text and EOS derived from the ids by the receiver; empty where the offer was refused.
         refused: why it earns no reward whatever the task says, or an empty string.
-        seed, proof: the claims; None where the sender made none, or one that cannot be read.
+        seed, proof, version: the claims; None where the sender made none, or one that cannot be read. Log-probs are
+            the completion's, likewise.
     """
 
     completion: Completion
     refused: str
     seed: int | None = None
     proof: bytes | None = None
+    version: int | None = None
 
 
 def receive(policy: Policy, offers: Sequence[Offer], max_new_tokens: int) -> list[Received]:
@@ -62,8 +81,71 @@ def receive(policy: Policy, offers: Sequence[Offer], max_new_tokens: int) -> lis
         seed = offer.seed if type(offer.seed) is int and -(2**63) <= offer.seed < 2**63 else None
         small = isinstance(offer.proof, bytes) and len(offer.proof) <= PROOF_BYTES + PROOF_BYTES_PER_TOKEN * len(body)
         proof = offer.proof if small else None
-        received.append(Received(Completion(tuple(body), text, end), reason or forged, seed, proof))
+        claimed = None if reason else _logprobs(offer)
+        version = offer.version if type(offer.version) is int and 0 <= offer.version < 2**31 else None
+        made = Completion(tuple(body), text, end, claimed)
+        received.append(Received(made, reason or forged, seed, proof, version))
     return received
+
+
+def carried_over(received: Sequence[Received], sender: Policy, receiver: Policy, max_new_tokens: int) -> list[Received]:
+    """What a receiver with another tokenizer makes of completions: their texts in its own tokens.
+
+    Log-probs are carried over by characters: a token's is spread evenly over the characters it stands for, and each
+    new token collects those of its own, so that a completion's sum stays.
+
+    Args:
+        received: in the sender's tokens.
+        sender, receiver: whose tokenizers are used.
+        max_new_tokens: the sampler's limit; a text of more than `LONGEST_REENCODED` times as many new tokens is
+            refused and arrives without ids.
+    """
+    if sender.lexicon == receiver.lexicon:
+        return list(received)
+    made = []
+    for got in received:
+        done = got.completion
+        ids = tuple(receiver.encode(done.text))
+        refused = got.refused
+        if len(ids) + done.ended > LONGEST_REENCODED * max_new_tokens:
+            refused = refused or f"{len(ids)} tokens in the receiver's vocabulary, where {max_new_tokens} is the limit"
+            ids = ()
+        elif not receiver.special.isdisjoint(ids):
+            refused = refused or "a control token inside the completion"
+        logprobs = None
+        if done.logprobs is not None and ids:
+            logprobs = _respread(done.logprobs, _spans(sender, done.ids, done.text), _spans(receiver, ids, done.text))
+            logprobs += done.logprobs[len(done.ids) :]
+        text = Completion(ids, done.text, done.ended and bool(ids), logprobs)
+        made.append(replace(got, completion=text, refused=refused))
+    return made
+
+
+def _spans(policy: Policy, ids: tuple[int, ...], text: str) -> list[tuple[int, int]]:
+    return [(int(a), int(b)) for a, b in token_spans(ids, text, policy.pieces(ids), policy.decode)]
+
+
+def _respread(
+    logprobs: Sequence[float], old: Sequence[tuple[int, int]], new: Sequence[tuple[int, int]]
+) -> tuple[float, ...]:
+    """Log-probs of tokens that stand at `old`, carried over to tokens that stand at `new` in the same text."""
+    size = max([end for _, end in (*old, *new)], default=0) + 1
+    mass, readers = np.zeros(size), np.zeros(size)
+    for value, (start, end) in zip(logprobs, old, strict=False):
+        mass[start : max(end, start + 1)] += value / max(end - start, 1)
+    for start, end in new:
+        readers[start : max(end, start + 1)] += 1
+    shared = mass / np.maximum(readers, 1)
+    return tuple(float(shared[start : max(end, start + 1)].sum()) for start, end in new)
+
+
+def _logprobs(offer: Offer) -> tuple[float, ...] | None:
+    """The log-probs that a sender reports, one for each of its tokens; None where they cannot be those of tokens."""
+    given = offer.logprobs
+    if not isinstance(given, tuple) or len(given) != len(offer.ids):
+        return None
+    sound = all(type(v) is float and math.isfinite(v) and LEAST_LOGPROB <= v <= MOST_LOGPROB for v in given)
+    return given if sound else None
 
 
 def malformed(policy: Policy, ids: object, max_new_tokens: int) -> str:

@@ -80,7 +80,7 @@ def identity(spec: CellSpec, maker: Maker = Registered()) -> dict[str, Any]:  # 
     made = {
         "cell": spec.as_dict(),
         "task_data": registry.make("task", spec.task).fingerprint(),
-        "weights": weights_fingerprint(spec.model),
+        "weights": _weights_of(spec),
         "sources": sources | {"defense": maker.source_hash(spec.defense)},
         "engine_revision": ENGINE_REVISION,
         "schema_version": SCHEMA_VERSION,
@@ -88,6 +88,13 @@ def identity(spec: CellSpec, maker: Maker = Registered()) -> dict[str, Any]:  # 
     if (judge := maker.make(spec.defense).judge) is not None:
         made["judge"] = judge_identity(judge)
     return made
+
+
+def _weights_of(spec: CellSpec) -> str | dict[str, str]:
+    """The fingerprint of the start weights; of a population's, by model."""
+    if not spec.swarm.population:
+        return weights_fingerprint(spec.model)
+    return {model: weights_fingerprint(model) for model in spec.models}
 
 
 def run_cell(
@@ -244,7 +251,7 @@ def build_swarm(
     return Swarm(
         spec=spec.swarm,
         role=spec.role,
-        policy=Policy.load(resolve(spec.model), spec.device, spec.dtype),
+        policy=[Policy.load(resolve(model), spec.device, spec.dtype) for model in spec.models],
         task=registry.make("task", spec.task),
         attack=registry.make("attack", spec.attack),
         defense=defense,
@@ -303,10 +310,10 @@ class _Run:
         part = f"rows-{self.done:06d}.parquet"
         write_table(self._work / part, pa.concat_tables(self.pending))
         tensors = f"weights-{self.done:06d}.safetensors"
-        write_atomically(self._work / tensors, save(self.swarm.cohort.state()))
+        write_atomically(self._work / tensors, save(self.swarm.population.tensors()))
         state = {
             "done": self.done, "parts": [*self.parts, part], "weights": tensors, "seconds": self.seconds,
-            "grad_norms": self.grad_norms, "defense": self.swarm.cohort.defense.state(),
+            "grad_norms": self.grad_norms, "cohorts": self.swarm.population.state(),
             "sha256": {name: file_sha256(self._work / name) for name in (*self.parts, part, tensors)},
         }  # fmt: skip
         write_sealed(self._work / "state.json", state)
@@ -334,8 +341,7 @@ class _Run:
             tensors = load_file(self._work / state["weights"])
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise BrokenRecordError(f"the checkpoint in {self._work} is damaged") from error
-        self.swarm.cohort.restore(tensors)
-        self.swarm.cohort.defense.restore(state["defense"])
+        self.swarm.population.restore(tensors, state["cohorts"])
         self.parts, self.seconds, self.grad_norms = state["parts"], state["seconds"], state["grad_norms"]
         self.done = self.saved_round = state["done"]
         self.swarm.remember(table_rows(self.table()))

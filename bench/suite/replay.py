@@ -143,7 +143,7 @@ class Recording:
 
         pool = self.pool(number, reading_of)
         pool.reading.prefix()  # sampling leaves it behind
-        pool.reading.expect(pool.with_gradient(self.record.cell["swarm"]["group"]))
+        pool.reading.expect(pool.with_gradient())
         return pool
 
     def scores(self, actions: Mapping[int, Sequence[Verdict]]) -> dict[str, Score]:

@@ -38,6 +38,10 @@ ROWS = pa.schema(
         ("token_weights", pa.list_(pa.float64())), ("advantage", pa.float64()), ("outcome", pa.float64()),
     ]
 )  # fmt: skip
+ROWS_OF_MIXED = pa.schema(
+    [*ROWS, ("cohort", pa.int32()), ("label", pa.dictionary(pa.int32(), pa.string())), ("version", pa.int32())]
+)
+"""Of swarms that are not made of equal nodes which are always there."""
 
 
 class Score(BaseModel):
@@ -109,8 +113,9 @@ def identify(identity: dict[str, Any]) -> str:
 
 def rows_table(rows: Sequence[Row]) -> pa.Table:
     """Rows as a table with the stored schema."""
-    columns = {name: [getattr(row, name) for row in rows] for name in ROWS.names}
-    return pa.table(columns, schema=ROWS)
+    schema = ROWS_OF_MIXED if any(row.label for row in rows) else ROWS
+    columns = {name: [getattr(row, name) for row in rows] for name in schema.names}
+    return pa.table(columns, schema=schema)
 
 
 def table_rows(table: pa.Table) -> Iterator[Row]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -19,7 +19,8 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from thiefbench import registry
-from thiefbench.engine.spec import STRICT, Role, SpecError, SwarmSpec
+from thiefbench.engine.regimes import STRICT, SpecError, plain
+from thiefbench.engine.spec import Role, SwarmSpec
 
 
 class SuiteError(ValueError):
@@ -86,12 +87,20 @@ class CellSpec:
     def start(self) -> dict[str, Any]:
         """What of a cell the evaluation before its first round depends on."""
         given = ("task", "model", "attack", "seed", "device", "dtype", "threads")
-        drawn = {"sampling": asdict(self.swarm.sampling), "completions": self.evaluation.completions}
+        drawn = {"sampling": plain(self.swarm.sampling), "completions": self.evaluation.completions}
+        if self.swarm.mixed:  # whose model answers depends on who is there and honest
+            drawn |= {"swarm": plain(self.swarm), "role": self.role}
         return {name: getattr(self, name) for name in given} | drawn
+
+    @property
+    def models(self) -> list[str]:
+        """The models that its nodes start from, class by class."""
+        return [each.model for each in self.swarm.population] or [self.model]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for hashing and records."""
-        return asdict(self)
+        made: dict[str, Any] = plain(self)
+        return made
 
 
 def heading(part: str, attack: str) -> str:
@@ -222,7 +231,7 @@ class Suite:
 
     def fingerprint(self) -> str:
         """SHA-256 of the suite's content that can change a result."""
-        content = {name: value for name, value in asdict(self).items() if name not in ("recorded", "about")}
+        content = {name: value for name, value in plain(self).items() if name not in ("recorded", "about")}
         if self.parts:  # what they started from changes nothing
             content = {name: value for name, value in content.items() if name not in _STARTED_FROM}
         else:

@@ -35,7 +35,7 @@ def choice(count: int = 3) -> ChoiceView:
 
 def test_each_position_gets_its_candidate_that_pushes_most() -> None:
     attack = ItemGrind(Dos(), candidates=5)
-    chosen = list(attack.choose_items_after_beacon(POOL, choice()))
+    chosen = list(attack.choose_items_from(POOL, choice()))
     tried = Dos().choose_items(POOL, 15, random.Random(0))
     best = [max(tried[at::3], key=lambda item: int(item.id.split()[1])) for at in range(3)]
     assert chosen == best, "the longest right draws, of the candidates of each position"
@@ -43,7 +43,7 @@ def test_each_position_gets_its_candidate_that_pushes_most() -> None:
 
 
 def test_all_items_are_tried_where_there_are_few() -> None:
-    chosen = ItemGrind(Dos(), candidates=99).choose_items_after_beacon(POOL, choice(1))
+    chosen = ItemGrind(Dos(), candidates=99).choose_items_from(POOL, choice(1))
     assert chosen == [POOL[-1]]
 
 
@@ -69,8 +69,8 @@ def test_it_is_granted_the_beacon_and_passes_it_through_varied() -> None:
     attack = Varied(ItemGrind(Dos(), candidates=2), share=0.5)
     assert attack.threat.beacon
     assert attack.threat.topologies == {"vertical"}
-    assert list(attack.choose_items_after_beacon(POOL, choice())) == list(
-        ItemGrind(Dos(), candidates=2).choose_items_after_beacon(POOL, choice())
+    assert list(attack.choose_items_from(POOL, choice())) == list(
+        ItemGrind(Dos(), candidates=2).choose_items_from(POOL, choice())
     )
     assert not Varied(Dos()).threat.beacon, "no other attack is"
     assert ItemGrind(Text("hail to all", "start")).reference == "control"

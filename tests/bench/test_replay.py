@@ -19,7 +19,6 @@ from thiefbench.defenses.composed import Composed
 from thiefbench.defenses.judge import Judge
 from thiefbench.defenses.logit import Logit
 from thiefbench.engine.policy import Policy
-from thiefbench.engine.reading import Reading
 from thiefbench.engine.rounds import Row
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.swarm import Swarm
@@ -134,7 +133,7 @@ def live(rows: Sequence[Row], task: GsmMicro, defense: Defense) -> list[Verdict]
         received = [Received(Completion(r.ids, r.text, r.ended), r.refused) for r in pool]
         payload = {(r.group, r.place) for r in pool if r.payload}
         owed = [Duty(r.node, r.group, r.place, 0, 0) for r in pool]
-        reading = Reading(policy, [swarm._prompt(item) for item in {item.id: item for item in items}.values()])
+        reading = swarm._reading(swarm.cohort, items)
         gathered = swarm._pool(number, items, owed, received, [r.reward for r in pool], reading)
         given, past = gathered.inspected(defense, payload, SPEC.sampling, swarm.history, SEED)
         swarm.history.append(past)

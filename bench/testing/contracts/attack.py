@@ -182,7 +182,7 @@ class AttackContract:
         assert len(chosen) == 5, "choose_items gives as many items as the node owes"
         assert all(item in pool for item in chosen), "choose_items chooses from the items it is given"
         assert chosen == list(member.choose_items(pool, 5, random.Random(1))), "equal generators choose equal items"
-        told = [list(member.choose_items_after_beacon(pool, choice(member))) for _ in range(2)]
+        told = [list(member.choose_items_from(pool, choice(member))) for _ in range(2)]
         assert told[0] == told[1], "equal views choose equal items"
         assert len(told[0]) == 3, "as many where it knows the beacon"
         assert all(item in pool for item in told[0]), "and from the same"

@@ -1,0 +1,35 @@
+"""`late_poison`: honest until a round, then not, so that the sender has a good record when it matters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from thiefbench.attacks.base import Around, Attack, AttackerView, Poison
+
+
+class LatePoison(Around):
+    """Answer honestly first: defenses that keep a record of senders (`reputation`) have learned to trust by then.
+
+    Args:
+        attack: what comes afterwards.
+        start: the first poisoned round.
+    """
+
+    name = "late_poison"
+
+    def __init__(self, attack: Attack | str = "text", start: int = 30) -> None:
+        super().__init__(attack)
+        if start < 2:
+            raise ValueError(f"late_poison: start must be at least 2, as there is no round before 1, got {start}")
+        self.start = start
+
+    def poison(self, view: AttackerView) -> Sequence[Poison]:
+        """Honest samples before `start`, then the inner attack's submissions."""
+        return self._from_start(view, self.attack.poison)
+
+    def placebo(self, view: AttackerView) -> Sequence[Poison]:
+        """Honest samples before `start`, then the inner attack's placebo."""
+        return self._from_start(view, self.attack.placebo)
+
+    def _from_start(self, view: AttackerView, submit: Callable[[AttackerView], Sequence[Poison]]) -> Sequence[Poison]:
+        return submit(view) if view.round >= self.start else [None] * len(view.slots)

@@ -1,0 +1,52 @@
+"""`poisoned_peer`: hand poisoned weights to a node that comes back from a crash and asks its peers for theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from thiefbench.attacks.base import Around, Attack, AttackerView, Poison, Sampler, ThreatModel
+
+
+class PoisonedPeer(Around):
+    """Teach a copy of the current model the payload, and let whoever recovers from the attacker go on from that.
+
+    In the pool it does what the other attack does. Only in a swarm with crashes (`SwarmSpec.churn`) is there anybody
+    to hand weights to.
+
+    Args:
+        attack: what is taught, and what goes into the pool.
+        steps: of Adam on poisoned solutions, 16 a step.
+        learning_rate: Adam's.
+        quiet: answer honestly in the pool, so that recovery is the only way in.
+    """
+
+    name = "poisoned_peer"
+
+    def __init__(
+        self, attack: Attack | str = "text", steps: int = 60, learning_rate: float = 1e-3, quiet: bool = False
+    ) -> None:
+        super().__init__(attack)
+        if steps < 1 or learning_rate <= 0:
+            raise ValueError("poisoned_peer: steps must be at least 1 and learning_rate above 0")
+        self.steps, self.learning_rate, self.quiet = steps, learning_rate, quiet
+
+    @property
+    def threat(self) -> ThreatModel:  # type: ignore[override]  # see Around
+        """The inner attack's, with the policy."""
+        return replace(self.attack.threat, policy=True)
+
+    def poison(self, view: AttackerView) -> Sequence[Poison]:
+        """As the inner attack, or honest samples."""
+        return [None] * len(view.slots) if self.quiet else self.attack.poison(view)
+
+    def placebo(self, view: AttackerView) -> Sequence[Poison]:
+        """As the inner attack, or honest samples."""
+        return [None] * len(view.slots) if self.quiet else self.attack.placebo(view)
+
+    def hand_over(self, view: AttackerView) -> Sampler | None:
+        """The current model, fine-tuned on the inner attack's poison for the slots' items."""
+        assert view.policy is not None, "the threat model grants a policy"
+        made = zip(view.slots, self.attack.poison(view), strict=True)
+        lessons = [(slot.item, poison) for slot, poison in made if isinstance(poison, str)]
+        return view.policy.taught(lessons, self.steps, self.learning_rate) if lessons else None

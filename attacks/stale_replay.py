@@ -1,0 +1,72 @@
+"""`stale_replay`: right answers of earlier rounds come back with a payload, among work that is late anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from thiefbench.attacks.base import Around, Attack, AttackerView, ChoiceView, Claimed, Poison, Seen, Slot, ThreatModel
+from thiefbench.attacks.completions import body
+from thiefbench.tasks.base import Item
+
+
+class StaleReplay(Around):
+    """Pick items that others have answered rightly before, and submit their own words again, poisoned.
+
+    The text around the payload is the swarm's own, and it says truthfully how old its weights are. So whoever allows
+    for delay cannot tell it by its wording, nor by its version.
+
+    Args:
+        attack: what poisons the old answers.
+
+    Each item's slots get its old right answers, the newest first, again from the start where they are fewer. Items
+    without one, as in the first round, are left to honest samples.
+    """
+
+    name = "stale_replay"
+
+    def __init__(self, attack: Attack | str = "text") -> None:
+        super().__init__(attack)
+
+    @property
+    def threat(self) -> ThreatModel:  # type: ignore[override]  # see Around
+        """The inner attack's, with the history and no need of an oracle; only where nodes pick their items."""
+        return replace(self.attack.threat, oracle=False, history=True, topologies=frozenset({"vertical"}))
+
+    def choose_items_from(self, items: Sequence[Item], view: ChoiceView) -> Sequence[Item]:
+        """Items with an old right answer first, in an order drawn by `view.rng`."""
+        ready = [item for item in items if _right(view.seen, item)]
+        chosen = view.rng.sample(ready, min(view.count, len(ready)))
+        taken = {item.id for item in chosen}
+        rest = [item for item in items if item.id not in taken]
+        return [*chosen, *view.rng.sample(rest, view.count - len(chosen))]
+
+    def poison(self, view: AttackerView) -> Sequence[Poison]:
+        """Old right answers with the payload, each with the version of its weights, or None."""
+        return self._again(view, self.attack.poison)
+
+    def placebo(self, view: AttackerView) -> Sequence[Poison]:
+        """The same old answers without the payload."""
+        return self._again(view, self.attack.placebo)
+
+    def _again(self, view: AttackerView, submit: Callable[[AttackerView], Sequence[Poison]]) -> Sequence[Poison]:
+        made: list[Poison] = [None] * len(view.slots)
+        told: dict[int, tuple[Slot, Seen]] = {}
+        used: dict[str, int] = {}
+        for place, slot in enumerate(view.slots):
+            if old := _right(view.seen, slot.item):
+                number = used.get(slot.item.id, 0)
+                used[slot.item.id] = number + 1
+                seen = old[-1 - number % len(old)]
+                solution = (body(seen.text) or "").strip()
+                told[place] = (replace(slot, item=replace(slot.item, solution=solution)), seen)
+        again = submit(replace(view, slots=tuple(slot for slot, _ in told.values())))
+        for (place, (_, seen)), poison in zip(told.items(), again, strict=True):
+            claims = isinstance(poison, (str, tuple))
+            made[place] = Claimed(poison, version=seen.round - 1) if claims else poison  # type: ignore[arg-type]
+        return made
+
+
+def _right(seen: Mapping[str, Sequence[Seen]], item: Item) -> list[Seen]:
+    """Old full-reward completions of an item that can be told again, oldest first."""
+    return [each for each in seen.get(item.id, ()) if each.reward == 1 and body(each.text)]

@@ -1,0 +1,214 @@
+"""Who is in a swarm in a round, and with which weights: cohorts, delay, crashes and recovery."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from thiefbench.defenses.base import Defense
+from thiefbench.engine.cohort import Cohort
+from thiefbench.engine.keys import generator
+from thiefbench.engine.policy import Policy
+from thiefbench.engine.spec import SpecError, SwarmSpec
+from thiefbench.engine.topology import Duty
+
+HandOver = Callable[[int], Policy | None]
+"""The model that a malicious node hands to one that recovers from it; None for honest weights."""
+
+
+class Population:
+    """The cohorts of a swarm.
+
+    Honest nodes that hold equal weights are one cohort: those of a class, or where nodes learn from groups of their own
+    choice, every node for itself. Malicious nodes hold the weights of the first cohort of their class.
+
+    Args:
+        spec: the swarm.
+        policies: the start weights of every class, in order; owned and changed from now on.
+        defense: the filter; every cohort but the first gets a copy.
+        honest: how many nodes are honest; they are the first by number.
+        seed: keys delays, crashes and recoveries.
+
+    Raises:
+        SpecError: there is another number of policies than of classes, or a class without an honest node.
+    """
+
+    def __init__(self, spec: SwarmSpec, policies: Sequence[Policy], defense: Defense, honest: int, seed: int) -> None:
+        wanted = max(1, len(spec.population))
+        if len(policies) != wanted:
+            raise SpecError(f"a population of {wanted} classes needs {wanted} models, got {len(policies)}")
+        self.spec, self.honest, self.seed = spec, honest, seed
+        self.classes = spec.classes
+        self._fresh = copy.deepcopy(defense) if wanted > 1 or spec.sharing or spec.churn else defense
+        self.cohorts: list[Cohort] = []
+        for kind, policy in enumerate(policies):
+            nodes = [node for node in range(honest) if self.classes[node] == kind]
+            if not nodes:
+                label = spec.population[kind].label if spec.population else "the model"
+                raise SpecError(f"no honest node is left for {label}; add nodes, or make fewer of them malicious")
+            for part in [[node] for node in nodes] if spec.sharing else [nodes]:
+                own = policy if part[0] == nodes[0] else copy.deepcopy(policy)
+                self._add(own, kind, part, copy.deepcopy(self._fresh) if self.cohorts else defense)
+        self.done(0)
+
+    def of(self, node: int) -> Cohort:
+        """The cohort whose weights a node holds."""
+        for cohort in self.cohorts:
+            if node in cohort.nodes:
+                return cohort
+        return self.first(self.classes[node])
+
+    def first(self, kind: int) -> Cohort:
+        """The first cohort of a class."""
+        return next(cohort for cohort in self.cohorts if cohort.kind == kind)
+
+    def learning(self) -> list[Cohort]:
+        """The cohorts that stand for somebody."""
+        return [cohort for cohort in self.cohorts if cohort.nodes]
+
+    def away(self, number: int) -> set[int]:
+        """The honest nodes that are away in a round."""
+        churn = self.spec.churn
+        return churn.away(self.seed, list(range(self.honest)), number) if churn else set()
+
+    def present(self, number: int, owed: Sequence[Duty]) -> list[Duty]:
+        """The duties of the nodes that are there in a round."""
+        away = self.away(number)
+        return [duty for duty in owed if duty.node not in away]
+
+    def held_by(self, cohort: Cohort, number: int, owed: Sequence[Duty]) -> list[int]:
+        """Which of a round's completions, by place, a cohort learns from: all, or where groups are shared, some."""
+        if self.spec.sharing is None:
+            return list(range(len(owed)))
+        (node,) = cohort.nodes
+        groups = {duty.group: duty.node for duty in owed}
+        taken = self.spec.sharing.taken(self.seed, number, node, groups)
+        return [i for i, duty in enumerate(owed) if duty.group in taken]
+
+    def label(self, cohort: Cohort) -> str:
+        """What reports call a cohort's nodes; empty in a swarm where all is as in the paper."""
+        if self.spec.population:
+            return self.spec.population[cohort.kind].label
+        return "all nodes" if self.spec.mixed else ""
+
+    def turns(self, first: int, count: int) -> list[Cohort]:
+        """Whose model answers completions `first` to `first + count - 1` of an evaluation: the honest nodes in turn."""
+        nodes = sorted((node, cohort.number) for cohort in self.cohorts for node in cohort.nodes)
+        return [self.cohorts[nodes[i % len(nodes)][1]] for i in range(first, first + count)]
+
+    def by_weights(self, number: int, owed: Iterable[Duty]) -> dict[tuple[Cohort, int], list[Duty]]:
+        """Duties of a round by the cohort and the version of its weights that they are sampled from."""
+        made: dict[tuple[Cohort, int], list[Duty]] = {}
+        known: dict[int, tuple[Cohort, int]] = {}
+        for duty in owed:
+            if duty.node not in known:
+                known[duty.node] = self._weights_of(duty.node, number)
+            made.setdefault(known[duty.node], []).append(duty)
+        return made
+
+    def version(self, cohort: Cohort, claimed: int | None, number: int) -> int:
+        """The version that a sender claims, or the current one where none of that number is known."""
+        return claimed if claimed is not None and claimed in cohort.past else number - 1
+
+    def begin(self, number: int, hand_over: HandOver) -> None:
+        """Let nodes crash and come back at the beginning of a round."""
+        churn = self.spec.churn
+        if churn is None:
+            return
+        away = self.away(number)
+        for cohort in self.cohorts:
+            cohort.nodes -= away
+        for node in churn.back(self.seed, list(range(self.honest)), number):
+            if node not in away:
+                self._recover(node, number, hand_over)
+
+    def done(self, number: int) -> None:
+        """Keep what samplers that lie behind will need after a round's update."""
+        if self.spec.delay and self.spec.delay.longest:
+            for cohort in self.cohorts:
+                cohort.keep(number, number - self.spec.delay.longest)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Weights and optimizer moments of all cohorts, for a checkpoint."""
+        made: dict[str, torch.Tensor] = {}
+        for cohort in self.cohorts:
+            made |= {f"{cohort.number}/{name}": tensor for name, tensor in cohort.state().items()}
+            for version, weights in cohort.past.items():
+                made |= {f"{cohort.number}/past/{version}/{name}": tensor for name, tensor in weights.items()}
+        return made
+
+    def state(self) -> list[dict[str, Any]]:
+        """What else a checkpoint holds of every cohort, as JSON."""
+        return [
+            {
+                "kind": cohort.kind,
+                "nodes": sorted(cohort.nodes),
+                "grad_norm": cohort.grad_norm,
+                "defense": cohort.defense.state(),
+            }
+            for cohort in self.cohorts
+        ]
+
+    def restore(self, tensors: Mapping[str, torch.Tensor], states: Sequence[Mapping[str, Any]]) -> None:
+        """Take back what `tensors` and `state` gave."""
+        for number, state in enumerate(states):
+            if number == len(self.cohorts):
+                policy = copy.deepcopy(self.first(state["kind"]).policy)
+                self._add(policy, state["kind"], (), copy.deepcopy(self._fresh))
+            cohort = self.cohorts[number]
+            cohort.nodes, cohort.grad_norm = set(state["nodes"]), state["grad_norm"]
+            cohort.defense.restore(state["defense"])
+            own = {name.partition("/")[2]: tensor for name, tensor in tensors.items() if name.startswith(f"{number}/")}
+            cohort.restore({name: tensor for name, tensor in own.items() if not name.startswith("past/")})
+            cohort.past = {}
+            for name, tensor in own.items():
+                if name.startswith("past/"):
+                    _, version, weight = name.split("/", 2)
+                    cohort.past.setdefault(int(version), {})[weight] = tensor
+
+    def _weights_of(self, node: int, number: int) -> tuple[Cohort, int]:
+        cohort, newest = self.of(node), number - 1
+        if self.spec.delay is None or node >= self.honest:
+            return cohort, newest
+        version = newest - self.spec.delay.lag(self.seed, number, node)
+        return cohort, max(version, min(cohort.past, default=newest))
+
+    def _recover(self, node: int, number: int, hand_over: HandOver) -> None:
+        """Give a returning node the weights of a peer or of its neighbours."""
+        assert self.spec.churn is not None
+        kind = self.classes[node]
+        away = self.away(number)
+        peers = [n for n, own in enumerate(self.classes) if own == kind and n != node and n not in away]
+        if self.spec.churn.recovery == "peer" and peers:
+            peers = [generator(self.seed, "recover", number, node).choice(peers)]
+        given: dict[Cohort | int, float] = {}  # whose weights, and how much they count
+        foreign: dict[int, Policy] = {}
+        for peer in peers:
+            cohort = self.of(peer)
+            policy = hand_over(peer) if peer >= self.honest else None
+            if policy is not None:
+                foreign[peer] = policy
+            whose: Cohort | int = cohort if policy is None else peer
+            given[whose] = given.get(whose, 0.0) + max(cohort.grad_norm, 1e-12)
+        if not foreign and len(given) <= 1:
+            next(iter(given), self.first(kind)).nodes.add(node)  # type: ignore[union-attr]
+            return
+        total = sum(given.values())
+        mixed: dict[str, torch.Tensor] = {}
+        for whose, share in given.items():
+            policy = foreign[whose] if isinstance(whose, int) else whose.policy
+            for name, weight in policy.weights().items():
+                part = weight.detach().double() * (share / total)
+                mixed[name] = mixed[name] + part if name in mixed else part
+        made = self._add(copy.deepcopy(self.first(kind).policy), kind, (node,), copy.deepcopy(self._fresh))
+        made.take(mixed)
+        if self.spec.delay and self.spec.delay.longest:
+            made.keep(number - 1, number - 1)
+
+    def _add(self, policy: Policy, kind: int, nodes: Iterable[int], defense: Defense) -> Cohort:
+        made = Cohort(policy, self.spec, defense, nodes, kind, len(self.cohorts))
+        self.cohorts.append(made)
+        return made

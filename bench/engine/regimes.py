@@ -1,0 +1,235 @@
+"""What makes a swarm heterogeneous, delayed or unsteady: frozen values, part of a cell's identity.
+
+Each is off by default, and a swarm without them is the paper's: one model, everybody present, nothing stale.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, is_dataclass
+from statistics import NormalDist
+from typing import Any, Final, Literal
+
+from thiefbench.engine.keys import generator
+
+STRICT: Final = {"extra": "forbid"}  # where a suite file is checked by pydantic, a misspelt field is an error
+LATER: Final = {"later": True}
+"""Marks a field that came after suites were released: while it has its default, identities do not name it."""
+
+WITHIN: Final = 0.995
+"""The share of lognormal delays that lie between `least` and `rounds` (arXiv:2508.17850)."""
+
+
+class SpecError(ValueError):
+    """A swarm cannot be built as asked. One sentence for the user."""
+
+
+def plain(value: Any) -> Any:
+    """A spec as plain data for identities and fingerprints, as `dataclasses.asdict` but for fields marked `LATER`."""
+    if is_dataclass(value):
+        shown = [each for each in fields(value) if not each.metadata.get("later") or _differs(value, each)]
+        return {each.name: plain(getattr(value, each.name)) for each in shown}
+    if isinstance(value, (tuple, list)):
+        return type(value)(plain(each) for each in value)
+    return value
+
+
+def _differs(value: Any, field: Any) -> bool:
+    return bool(getattr(value, field.name) != field.default)
+
+
+@dataclass(frozen=True)
+class NodeClass:
+    """Nodes that start from one model.
+
+    Attributes:
+        model: a built-in model, a local directory or a hub name.
+        share: of all nodes; the shares of a population add up to 1.
+        domain: which of the task's items these nodes ask, in the vertical topology; empty for all.
+    """
+
+    __pydantic_config__ = STRICT
+
+    model: str
+    share: float
+    domain: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise SpecError("a node class needs a model")
+        if not 0 < self.share <= 1:
+            raise SpecError(f"a node class's share must lie in (0, 1], got {self.share}")
+
+    @property
+    def label(self) -> str:
+        """What reports call it."""
+        name = self.model.rstrip("/").rpartition("/")[2]
+        return f"{name} on {self.domain}" if self.domain else name
+
+
+def classes_of(population: tuple[NodeClass, ...], nodes: int) -> list[int]:
+    """The class of every node: as many of each as its share says, dealt out in turn.
+
+    Raises:
+        SpecError: the shares do not add up to 1, or leave a class without a node.
+    """
+    if not population:
+        return [0] * nodes
+    if not math.isclose(sum(each.share for each in population), 1.0, abs_tol=1e-6):
+        raise SpecError(f"the shares of a population add up to 1, got {sum(each.share for each in population):g}")
+    counts = [math.floor(each.share * nodes + 1e-9) for each in population]
+    rest = sorted(range(len(counts)), key=lambda k: (counts[k] - population[k].share * nodes, k))
+    for k in rest[: nodes - sum(counts)]:
+        counts[k] += 1
+    if 0 in counts:
+        empty = population[counts.index(0)]
+        raise SpecError(f"{nodes} nodes are too few for a share of {empty.share:g} of {empty.label}; add nodes")
+    # Node i's class is the one whose due lies furthest behind: A, B, A, B for equal shares.
+    given = [0] * len(counts)
+    made = []
+    for number in range(1, nodes + 1):
+        k = max(range(len(counts)), key=lambda k: (counts[k] * number / nodes - given[k], -k))
+        given[k] += 1
+        made.append(k)
+    return made
+
+
+@dataclass(frozen=True)
+class DelaySpec:
+    """How far samplers lie behind the learner, in rounds of a deterministic clock.
+
+    A node's completions for round n are drawn from the weights before round n - delay; 0 is the synchronous swarm.
+
+    Attributes:
+        kind: "constant" (every node lies `rounds` behind) or "lognormal" (drawn for every node and round, 99.5 %
+            between `least` and `rounds`, as in arXiv:2508.17850, whose 60 and 1,920 seconds are 1 and 32 rounds of a
+            minute each; what falls beyond `rounds` is cut there).
+        rounds: see `kind`.
+        least: see `kind`.
+        limit: the staleness limit: a node whose weights would be older waits for newer ones; None for no limit.
+    """
+
+    __pydantic_config__ = STRICT
+
+    kind: Literal["constant", "lognormal"] = "constant"
+    rounds: int = 0
+    least: int = 1
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rounds < 0:
+            raise SpecError(f"delay.rounds must be at least 0, got {self.rounds}")
+        if self.kind == "lognormal" and not 1 <= self.least <= self.rounds:
+            raise SpecError(
+                f"a lognormal delay lies between least and rounds, 1 <= least <= rounds; got {self.least} and "
+                f"{self.rounds}"
+            )
+        if self.limit is not None and self.limit < 0:
+            raise SpecError(f"delay.limit must be at least 0, got {self.limit}")
+
+    @property
+    def longest(self) -> int:
+        """The longest delay that may occur."""
+        return self.rounds if self.limit is None else min(self.rounds, self.limit)
+
+    def lag(self, seed: int, number: int, node: int) -> int:
+        """By how many rounds a node's weights lie behind in a round; before round 1 there is nothing older."""
+        lag = self.rounds
+        if self.kind == "lognormal":
+            low, high = math.log(self.least), math.log(self.rounds)
+            spread = (high - low) / (2 * NormalDist().inv_cdf((1 + WITHIN) / 2))
+            drawn = generator(seed, "delay", number, node).gauss((low + high) / 2, spread)
+            lag = round(math.exp(drawn))
+        return min(lag, self.longest, number - 1)
+
+
+@dataclass(frozen=True)
+class ChurnSpec:
+    """Honest nodes that crash and come back.
+
+    Attributes:
+        crashes: rounds in which one honest node, drawn by the seed, crashes before it has sampled.
+        down: rounds it is away.
+        recovery: whose weights a returning node takes: of one "peer", drawn by the seed, or the average of all its
+            "neighbours", weighted by the norms of their last gradients (CheckFree's idea for a pipeline's stages,
+            arXiv:2506.15461, carried to the nodes of a swarm). Malicious nodes are among both.
+    """
+
+    __pydantic_config__ = STRICT
+
+    crashes: tuple[int, ...] = ()
+    down: int = 5
+    recovery: Literal["peer", "neighbours"] = "peer"
+
+    def __post_init__(self) -> None:
+        if any(number < 1 for number in self.crashes):
+            raise SpecError(f"churn.crashes are rounds, counted from 1, got {min(self.crashes)}")
+        if self.down < 1:
+            raise SpecError(f"churn.down must be at least 1 round, got {self.down}")
+
+    def away(self, seed: int, honest: list[int], number: int) -> set[int]:
+        """The honest nodes that are away in a round; one always stays."""
+        return {node for node, since in self._crashed(seed, honest, number) if since + self.down > number}
+
+    def back(self, seed: int, honest: list[int], number: int) -> list[int]:
+        """The honest nodes that return in a round."""
+        return [node for node, since in self._crashed(seed, honest, number) if since + self.down == number]
+
+    def _crashed(self, seed: int, honest: list[int], number: int) -> list[tuple[int, int]]:
+        """(node, round) of every crash up to a round."""
+        made: list[tuple[int, int]] = []
+        for crash in sorted(self.crashes):
+            if crash > number:
+                break
+            away = {node for node, since in made if since + self.down > crash}
+            here = [node for node in honest if node not in away]
+            if len(here) > 1:
+                made.append((generator(seed, "crash", crash).choice(here), crash))
+        return made
+
+
+@dataclass(frozen=True)
+class SharingSpec:
+    """Which rollouts a node learns from: its own and some of the others' (the sampling rule of arXiv:2509.08721).
+
+    Groups stay with their senders (vertical topology). A node takes the others' groups uniformly from all that were
+    offered, so who offers more has more weight.
+
+    Attributes:
+        local: I, own groups a round.
+        external: J, groups of others a round; 0 is training alone.
+        per_sender: most groups a round that a node takes of one sender; None for no cap.
+    """
+
+    __pydantic_config__ = STRICT
+
+    local: int = 4
+    external: int = 4
+    per_sender: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.local < 0 or self.external < 0 or self.local + self.external < 1:
+            raise SpecError("sharing.local and sharing.external must be at least 0, and one of them above 0")
+        if self.per_sender is not None and self.per_sender < 1:
+            raise SpecError(f"sharing.per_sender must be at least 1, got {self.per_sender}")
+
+    def taken(self, seed: int, number: int, node: int, groups: dict[int, int]) -> set[int]:
+        """The groups a node learns from in a round; fewer where fewer are there.
+
+        Args:
+            seed, number, node: key the draw.
+            groups: by group, the node that offered it.
+        """
+        rng = generator(seed, "sharing", number, node)
+        own = [group for group, owner in sorted(groups.items()) if owner == node]
+        others = [group for group, owner in sorted(groups.items()) if owner != node]
+        taken = set(rng.sample(own, min(self.local, len(own))))
+        counts: dict[int, int] = {}
+        room = self.external
+        for group in rng.sample(others, len(others)):
+            owner = groups[group]
+            if room and (self.per_sender is None or counts.get(owner, 0) < self.per_sender):
+                counts[owner] = counts.get(owner, 0) + 1
+                taken.add(group)
+                room -= 1
+        return taken

@@ -1,0 +1,45 @@
+"""`sender_cap`: no sender gets more than its share of a round, however much it offers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+from thiefbench.defenses.base import DefenderView, Defense, Verdict
+from thiefbench.defenses.rejection import Objection, judged
+
+
+class SenderCap(Defense):
+    """Keep of every sender's groups only as many as its fair share, drawn by the round's generator.
+
+    A fair share is the number of groups over the number of senders, times `share`. Groups that several senders share,
+    as in the horizontal topology, count for each of them. Whoever appears under several names has several shares.
+
+    Args:
+        share: how many fair shares one sender may have.
+    """
+
+    name: ClassVar[str] = "sender_cap"
+
+    def __init__(self, share: float = 1.0) -> None:
+        if share <= 0:
+            raise ValueError(f"sender_cap: share must be above 0, got {share}")
+        self.share = share
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        """Drop the completions of every sender's groups beyond the cap; the score is the sender's number of groups."""
+        groups: dict[str, set[int]] = {}
+        for offered in view.completions:
+            groups.setdefault(offered.sender, set()).add(offered.group)
+        count = len({offered.group for offered in view.completions})
+        cap = max(1, math.ceil(self.share * count / max(1, len(groups))))
+        kept: dict[str, set[int]] = {}
+        for sender, own in sorted(groups.items()):
+            kept[sender] = set(view.rng.sample(sorted(own), min(cap, len(own))))
+        found = {
+            place: Objection(float(len(groups[offered.sender])), f"beyond {cap} groups of one sender")
+            for place, offered in enumerate(view.completions)
+            if offered.group not in kept[offered.sender]
+        }
+        return judged(view, found, "drop")

@@ -1,0 +1,39 @@
+"""`staleness`: completions from weights that are too old are not learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from thiefbench.defenses.base import DefenderView, Defense, Requirement, Verdict
+from thiefbench.defenses.rejection import Objection, Reject, checked, judged
+
+
+class Staleness(Defense):
+    """Reject what says of itself that it was sampled too many updates ago.
+
+    The version is the sender's own claim: a liar is caught only by who recomputes, or where the claim is impossible.
+
+    Args:
+        limit: updates that a completion's weights may lie behind the current ones.
+        reject: "drop" or "zero".
+    """
+
+    name: ClassVar[str] = "staleness"
+    requires: ClassVar[frozenset[Requirement]] = frozenset({"versions"})
+
+    def __init__(self, limit: int = 8, reject: Reject = "drop") -> None:
+        if limit < 0:
+            raise ValueError(f"staleness: limit is a number of updates, at least 0, got {limit}")
+        self.limit = limit
+        self.reject: Reject = checked(self.name, reject)
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        """Reject what is older than the limit, or from weights that do not exist yet; the score is its age."""
+        found = {}
+        for place, offered in enumerate(view.completions):
+            age = view.round - 1 - (-1 if offered.version is None else offered.version)
+            if offered.version is None or not 0 <= age <= self.limit:
+                told = "says no version" if offered.version is None else f"{age} updates old"
+                found[place] = Objection(float(age), told)
+        return judged(view, found, self.reject)
