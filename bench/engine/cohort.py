@@ -145,7 +145,7 @@ class Cohort:
                 reference_logprobs=start_logprobs,
                 kl=self.spec.learner.kl,
             )
-            loss = learner(batch, self.spec.learner.epsilon)
+            loss = learner(batch, self.spec.learner)
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
         reading.backward()

@@ -4,16 +4,24 @@ GRPO is Shao et al., arXiv:2402.03300; the form without clipping, old policy and
 (arXiv:2511.09780): loss = -mean over completions of mean over tokens of ratio * A, ratio = pi / stop_grad(pi). With a
 KL term every token's loss gains kl * (q / p - log(q / p) - 1), p of the policy and q of the start model: the estimator
 of GRPO's equation 4.
+
+All learners are one clipped objective per token (`token_losses`) with another ratio, weight or divisor. In their
+docstrings pi is the learner's model and q the one that generated a completion, by the log-probs that came with it.
+Where those are a sender's, they are claims: whoever understates them raises every ratio up to where it is cut.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from thiefbench.engine.spec import LearnerSpec
+
 STD_EPSILON = 1e-4  # as TRL's GRPOTrainer adds it
+# A log-prob is a claim where it travels, and e^89 overflows a float32: no ratio counts for more than e^20.
+MAX_LOG_RATIO = 20.0
 
 
 def group_advantages(rewards: torch.Tensor, kept: torch.Tensor, scale_rewards: bool = True) -> torch.Tensor:
@@ -44,13 +52,16 @@ class Batch:
     Attributes:
         logprobs: current log-probs of the tokens, with gradient, shape (rows, length).
         old_logprobs: those of the policy that generated them; None on-policy.
-        mask: 1.0 on real tokens, same shape.
-        token_weights: factors on each token's loss, same shape.
+        mask: 1.0 on real tokens, same shape; elsewhere the other fields hold any finite number.
+        token_weights: factors on each token's objective, same shape.
         advantages: shape (rows,).
         pool_rows: rows in the whole pool, which the loss is a mean over.
         max_length: the sampler's length limit.
         reference_logprobs: those of the start model, shape as `logprobs`; None without a KL term.
         kl: the KL term's weight.
+        pool_tokens: tokens of all kept rows of the whole pool, which dapo divides by.
+        expected: gepo's denominator, of each row's group (`group_expectation`), shape (rows,); None
+            on-policy.
     """
 
     logprobs: torch.Tensor
@@ -62,17 +73,37 @@ class Batch:
     max_length: int
     reference_logprobs: torch.Tensor | None = None
     kl: float = 0.0
+    pool_tokens: int = 0
+    expected: torch.Tensor | None = None
 
 
-Learner = Callable[[Batch, float], torch.Tensor]
+Learner = Callable[[Batch, LearnerSpec], torch.Tensor]
 
 
-def token_losses(batch: Batch, epsilon: float) -> torch.Tensor:
-    """-min(ratio * A, clip(ratio, 1 - eps, 1 + eps) * A) plus the KL term per token, shape (rows, length)."""
-    old = batch.logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
-    ratio = (batch.logprobs - old).exp()
+def log_ratios(batch: Batch) -> torch.Tensor:
+    """log(pi / q) of every token, without gradient; 0 on padding, and on-policy everywhere. Shape (rows, length)."""
+    if batch.old_logprobs is None:
+        return torch.zeros_like(batch.mask)
+    return (batch.logprobs.detach() - batch.old_logprobs) * batch.mask
+
+
+def token_losses(batch: Batch, spec: LearnerSpec, log_ratio: torch.Tensor) -> torch.Tensor:
+    """-min(ratio * A, clip(ratio, 1 - eps, 1 + eps_high) * A) * token weight, plus the KL term, per token.
+
+    Args:
+        batch: what is learned from.
+        spec: clipping range.
+        log_ratio: without gradient, shape (rows, length), or (rows, 1) where a row's tokens share one ratio. Beyond
+            `MAX_LOG_RATIO` it counts as that.
+
+    Returns:
+        shape (rows, length), 0 on padding. Whatever its value, the gradient of a token's ratio is ratio * d log pi of
+        that token.
+    """
+    own = batch.logprobs - batch.logprobs.detach()  # 0, with the token's gradient
+    ratio = (log_ratio.clamp(max=MAX_LOG_RATIO) + own).exp()
     advantages = batch.advantages[:, None]
-    objective = torch.min(ratio * advantages, ratio.clamp(1 - epsilon, 1 + epsilon) * advantages)
+    objective = torch.min(ratio * advantages, ratio.clamp(*spec.clip_range) * advantages)
     losses = -objective * batch.token_weights
     if batch.reference_logprobs is not None:
         apart = batch.reference_logprobs - batch.logprobs
@@ -80,18 +111,125 @@ def token_losses(batch: Batch, epsilon: float) -> torch.Tensor:
     return losses * batch.mask
 
 
-def grpo(batch: Batch, epsilon: float) -> torch.Tensor:
+def row_means(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Mean over each row's real tokens, 0 where it has none; shape (rows,)."""
+    return (values * mask).sum(1) / mask.sum(1).clamp(min=1)
+
+
+def grpo(batch: Batch, spec: LearnerSpec) -> torch.Tensor:
     """Mean over completions of the mean over their tokens."""
-    lengths = batch.mask.sum(1).clamp(min=1)
-    return (token_losses(batch, epsilon).sum(1) / lengths).sum() / batch.pool_rows
+    return row_means(token_losses(batch, spec, log_ratios(batch)), batch.mask).sum() / batch.pool_rows
 
 
-def dr_grpo(batch: Batch, epsilon: float) -> torch.Tensor:
+def dr_grpo(batch: Batch, spec: LearnerSpec) -> torch.Tensor:
     """Sum over tokens divided by a constant, the length limit (Liu et al., arXiv:2503.20783)."""
-    return token_losses(batch, epsilon).sum() / (batch.pool_rows * batch.max_length)
+    return token_losses(batch, spec, log_ratios(batch)).sum() / (batch.pool_rows * batch.max_length)
 
 
-LEARNERS: dict[str, Learner] = {"grpo": grpo, "dr_grpo": dr_grpo}
+def dapo(batch: Batch, spec: LearnerSpec) -> torch.Tensor:
+    """Mean over tokens, each counting the same however long its completion (Yu et al., arXiv:2503.14476).
+
+    The paper divides by the tokens of a group and takes the mean over groups; divided here, as in TRL's GRPOTrainer, is
+    by the tokens of all kept rows of the pool. Clip-higher is `LearnerSpec.epsilon_high`. The paper's dynamic sampling
+    and length penalty choose and reward completions and are no part of a loss.
+
+    Raises:
+        ValueError: the batch does not say how many tokens the pool has.
+    """
+    if batch.pool_tokens < 1:
+        raise ValueError("dapo divides by the tokens of the whole pool; give Batch.pool_tokens")
+    return token_losses(batch, spec, log_ratios(batch)).sum() / batch.pool_tokens
+
+
+def gspo(batch: Batch, spec: LearnerSpec) -> torch.Tensor:
+    """Group Sequence Policy Optimization (Zheng et al., arXiv:2507.18071): the ratio is that of whole completions.
+
+    -mean_i min(s_i A_i, clip(s_i, 1 - eps, 1 + eps_high) A_i), s_i = (pi(y_i) / q(y_i))^(1 / |y_i|): the exponential of
+    the mean over tokens of log(pi / q). It is computed in the paper's token form, a mean over tokens of
+    s_it = sg(s_i) pi_t / sg(pi_t) (sg = stop gradient), which has the same value and gradient and lets a token weight
+    scale its own token's part; s_i itself stays that of all tokens. Ratios of completions lie close to 1, so the paper
+    clips at eps = 3e-4 and eps_high = 4e-4, not at `LearnerSpec`'s 0.2.
+    """
+    sequence = row_means(log_ratios(batch), batch.mask)[:, None]
+    return row_means(token_losses(batch, spec, sequence), batch.mask).sum() / batch.pool_rows
+
+
+def ftis(batch: Batch, spec: LearnerSpec) -> torch.Tensor:
+    """Filtered Truncated Importance Sampling (Blagoev et al., arXiv:2605.22537), for swarms of different models.
+
+    -mean_i mean_t min(sg(pi) / q, C) min(R A_i, clip(R, 1 - eps, 1 + eps_high) A_i), R = pi / sg(pi), with A_i set to 0
+    where A_i <= 0 and KL_i >= g (such a row stays in its group's mean and standard deviation). This is `grpo` in its
+    on-policy form with filtered advantages and truncated weights, which multiply the token weights.
+
+    Read in a summary of the paper, and not in the paper: the objective, C = 2, g = 50, and that KL is one number per
+    completion. Chosen here: the truncated weight carries no gradient, as is customary; and how KL_i is estimated, which
+    the summary does not say: the sum over tokens of pi / q - 1 - log(pi / q), in nats. It is never negative, its mean
+    over completions drawn from q is KL(q || pi) of whole completions, and a token that the learner would not say adds
+    about log(q / pi). The paper writes KL(pi || q), whose estimate from the same tokens, the sum of
+    (pi / q) log(pi / q) - pi / q + 1, gives such a token 1 nat at most: with g = 50 no completion of up to 50 tokens
+    would ever be filtered for what the learner would not say.
+    """
+    apart = log_ratios(batch).clamp(max=MAX_LOG_RATIO)
+    weights = apart.exp().clamp(max=spec.ratio_cap)
+    divergence = (apart.expm1() - apart).sum(1)
+    passed = (batch.advantages > 0) | (divergence < spec.kl_gate)
+    filtered = replace(
+        batch,
+        old_logprobs=None,
+        advantages=torch.where(passed, batch.advantages, 0.0),
+        token_weights=batch.token_weights * weights,
+    )
+    return grpo(filtered, spec)
+
+
+def gepo(batch: Batch, spec: LearnerSpec) -> torch.Tensor:
+    """Group Expectation Policy Optimization (Zhang et al., arXiv:2508.17850), for late completions.
+
+    -mean_i min(w_i A_i, clip(w_i, 1 - eps, 1 + eps_high) A_i), w_i = p_i / E_q[q], p_i the exponential of the mean over
+    tokens of log pi, E_q[q] as in `group_expectation`. Read in the code published with the paper (HeteroRL_GEPO): means
+    of log-probs, a denominator without gradient, the clipping of w_i itself, the mean over completions.
+
+    Chosen here: only kept rows are expected; the gradient runs over tokens as in `gspo`, so that a token weight scales
+    its own token's part; on-policy (no `expected`) w_i is 1, as where all completions of a group are equally probable,
+    while the published code weighs by p_i / E_p[p] even there.
+
+    Raises:
+        ValueError: the batch has the generators' log-probs and no `expected`.
+    """
+    if batch.expected is not None:
+        log_weights = row_means(batch.logprobs.detach(), batch.mask) - batch.expected.log()
+    elif batch.old_logprobs is None:
+        log_weights = torch.zeros_like(batch.advantages)
+    else:
+        raise ValueError("gepo compares with what a group's generators expect; give Batch.expected")
+    return row_means(token_losses(batch, spec, log_weights[:, None]), batch.mask).sum() / batch.pool_rows
+
+
+LEARNERS: dict[str, Learner] = {
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "dapo": dapo,
+    "gspo": gspo,
+    "ftis": ftis,
+    "gepo": gepo,
+}
+
+
+def group_expectation(mean_logprobs: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    """GEPO's E_q[q] = sum_i q_i^2 / sum_i q_i over a group's kept rows, q_i = exp(the generator's mean token log-prob).
+
+    Args:
+        mean_logprobs: shape (groups, G).
+        kept: bool, same shape; rows outside count in no sum.
+
+    Returns:
+        shape (groups, G), each row's group's; 1 in groups without a kept row. Below e^-103 it is 0.
+    """
+    told = mean_logprobs.double().masked_fill(~kept, -torch.inf)
+    # Sums of exponentials relative to the largest one: probabilities as small as e^-10000 do not cancel to 0 / 0.
+    expected = (torch.logsumexp(2 * told, 1) - torch.logsumexp(told, 1)).exp()
+    expected = torch.where(kept.any(1), expected, 1.0)
+    return expected[:, None].expand(mean_logprobs.shape).float()
 
 
 def scaled_poison_effect(poisoned: int, group: int, sample_std: bool = False) -> float:

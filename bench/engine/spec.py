@@ -8,10 +8,13 @@ from typing import Final, Literal, get_args
 from thiefbench.tasks.base import Sampling, Topology
 
 Role = Literal["attack", "placebo", "control"]
-LossType = Literal["grpo", "dr_grpo"]
+LossType = Literal["grpo", "dr_grpo", "dapo", "gspo", "ftis", "gepo"]
 Seeds = Literal["beacon", "announced"]
 
 STRICT: Final = {"extra": "forbid"}  # where a suite file is checked by pydantic, a misspelt field is an error
+# Metadata of a field that came after suites were released: while it has its default it is left out of identities, so
+# that cells from before it keep theirs.
+LATER: Final = {"later": True}
 
 
 class SpecError(ValueError):
@@ -23,13 +26,17 @@ class LearnerSpec:
     """How the policy learns from a pool.
 
     Attributes:
-        loss: "grpo" (the paper's form) or "dr_grpo".
+        loss: "grpo" (the paper's form), "dr_grpo", "dapo", "gspo", "ftis" or "gepo"; `thiefbench.engine.grpo` has the
+            formulas.
         learning_rate: Adam's, constant.
         beta1, beta2: Adam's decay rates.
         max_grad_norm: the gradient is clipped to this norm.
         epsilon: clipping range of the ratio; without effect on-policy, where the ratio is 1.
         scale_rewards: divide advantages by the group's standard deviation.
         kl: weight of the KL divergence from the start model, per token and added to the loss; the paper drops it (0).
+        epsilon_high: the ratio's upper bound is 1 + this (DAPO's clip-higher, 0.28 there); None takes `epsilon`.
+        ratio_cap: F-TIS's C, the most that a token's truncated importance weight can be.
+        kl_gate: F-TIS's g, in nats per completion: rows with a negative advantage teach nothing from there on.
     """
 
     __pydantic_config__ = STRICT
@@ -42,14 +49,35 @@ class LearnerSpec:
     epsilon: float = 0.2
     scale_rewards: bool = True
     kl: float = 0.0
+    epsilon_high: float | None = field(default=None, metadata=LATER)
+    ratio_cap: float = field(default=2.0, metadata=LATER)
+    kl_gate: float = field(default=50.0, metadata=LATER)
 
     def __post_init__(self) -> None:
-        if self.kl < 0:
-            raise SpecError(f"kl must be at least 0, got {self.kl}")
+        if self.loss not in get_args(LossType):
+            raise SpecError(f"loss must be one of {', '.join(get_args(LossType))}, got {self.loss!r}")
+        for name in ("kl", "kl_gate"):
+            if not getattr(self, name) >= 0:
+                raise SpecError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if not self.ratio_cap > 0:
+            raise SpecError(f"ratio_cap must be above 0, got {self.ratio_cap}")
+        if self.epsilon_high is not None and not self.epsilon_high > 0:
+            raise SpecError(f"epsilon_high must be above 0, or left out to take epsilon, got {self.epsilon_high}")
         if self.learning_rate <= 0 or self.max_grad_norm <= 0 or self.epsilon <= 0:
             raise SpecError("learning_rate, max_grad_norm and epsilon must be above 0")
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
             raise SpecError(f"beta1 and beta2 must lie in [0, 1), got {self.beta1} and {self.beta2}")
+
+    @property
+    def clip_range(self) -> tuple[float, float]:
+        """The least and the largest ratio that still teaches, wherever a ratio is clipped."""
+        high = self.epsilon if self.epsilon_high is None else self.epsilon_high
+        return 1 - self.epsilon, 1 + high
+
+    @property
+    def needs_logprobs(self) -> bool:
+        """Whether the loss is made for log-probs of the generator, which then travel with completions."""
+        return self.loss in ("ftis", "gepo")
 
 
 @dataclass(frozen=True)
