@@ -1,6 +1,10 @@
+"""Advantages, and what holds for every learner."""
+
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -9,14 +13,21 @@ from thiefbench.engine.grpo import (
     LEARNERS,
     STD_EPSILON,
     Batch,
+    dapo,
     dr_grpo,
+    gepo,
     group_advantages,
+    group_expectation,
     grpo,
+    log_ratios,
     scaled_poison_effect,
     token_losses,
 )
+from thiefbench.engine.spec import LearnerSpec, LossType
 
+SPEC = LearnerSpec()
 everything = pytest.mark.parametrize("loss", sorted(LEARNERS))
+clipping = pytest.mark.parametrize("loss", sorted(LEARNERS.keys() - {"ftis"}))  # ftis clips a ratio that is 1
 
 
 def advantages(rewards: list[float], kept: list[bool] | None = None, scale_rewards: bool = True) -> list[float]:
@@ -37,8 +48,32 @@ def batch(rows: int = 3, length: int = 6, **fields: object) -> Batch:
         "advantages": torch.tensor([1.0, -0.5, 2.0])[:rows],
         "pool_rows": 5,
         "max_length": 10,
+        "pool_tokens": 21,
     }
     return Batch(**(given | fields))  # type: ignore[arg-type]
+
+
+def off_policy(**fields: object) -> Batch:
+    """Some tokens and some rows are clipped, and some are not."""
+    old = torch.full((3, 6), -0.6) + torch.tensor([0.3, 0.0, -0.3])[:, None]
+    return batch(**({"old_logprobs": old, "expected": torch.tensor([0.6, 0.8, 0.5])} | fields))
+
+
+def part_of(whole: Batch, rows: list[int]) -> Batch:
+    """The batch of some of the rows."""
+    given = {name: value for name, value in vars(whole).items() if isinstance(value, torch.Tensor)}
+    return replace(whole, **{name: value[rows] for name, value in given.items()})  # type: ignore[arg-type]
+
+
+def gradient(given: Batch, loss: LossType, spec: LearnerSpec = SPEC) -> torch.Tensor:
+    given.logprobs.grad = None
+    LEARNERS[loss](given, spec).backward()  # type: ignore[no-untyped-call]
+    assert given.logprobs.grad is not None
+    return given.logprobs.grad.clone()
+
+
+def test_every_loss_has_its_learner() -> None:
+    assert set(LEARNERS) == set(get_args(LossType))
 
 
 @pytest.mark.parametrize("size", [2, 4, 12])
@@ -104,55 +139,119 @@ def test_losses_by_hand() -> None:
     given = batch(old_logprobs=torch.full((3, 6), -0.5))
     ratio = (given.logprobs.detach() + 0.5).exp()
     token = [
-        [-min(float(r) * a, min(max(float(r), 0.8), 1.2) * a) for r in row]
+        [-min(float(r) * a, min(max(float(r), 0.8), 1.3) * a) for r in row]
         for row, a in zip(ratio, given.advantages.tolist(), strict=True)
     ]
     sums = [sum(token[0][:6]), sum(token[1][:2]), sum(token[2][:4])]
     expected = (sums[0] / 6 + sums[1] / 2 + sums[2] / 4) / 5
-    assert grpo(given, 0.2).item() == pytest.approx(expected), "mean over the pool of the mean over each row's tokens"
-    assert dr_grpo(given, 0.2).item() == pytest.approx(sum(sums) / (5 * 10)), "sum over tokens / (rows * length limit)"
+    spec = LearnerSpec(epsilon_high=0.3)
+    assert grpo(given, spec).item() == pytest.approx(expected), "mean over the pool of the mean over each row's tokens"
+    assert dr_grpo(given, spec).item() == pytest.approx(sum(sums) / (5 * 10)), "sum over tokens / (rows * length limit)"
+    assert dapo(given, spec).item() == pytest.approx(sum(sums) / 21), "sum over tokens / the pool's tokens"
 
 
 @everything
-def test_on_policy_gradient_is_the_policy_gradient(loss: str) -> None:
+def test_on_policy_gradient_is_the_policy_gradient(loss: LossType) -> None:
     given = batch()
-    LEARNERS[loss](given, 0.2).backward()  # type: ignore[no-untyped-call]
-    divisor = given.mask.sum(1, keepdim=True) * 5 if loss == "grpo" else 5 * 10
-    torch.testing.assert_close(given.logprobs.grad, -given.advantages[:, None] * given.mask / divisor)
+    divisor = {"dr_grpo": torch.tensor(5 * 10), "dapo": torch.tensor(21)}.get(loss, given.mask.sum(1, keepdim=True) * 5)
+    torch.testing.assert_close(
+        gradient(given, loss), -given.advantages[:, None] * given.mask / divisor, msg="the ratio is 1 without old ones"
+    )
 
 
-@everything
-def test_clipping_is_one_sided(loss: str) -> None:
+@clipping
+@pytest.mark.parametrize(("high", "shift"), [(None, 0.5), (0.6, 0.5), (0.6, 0.4)])
+def test_clipping_is_one_sided(loss: LossType, high: float | None, shift: float) -> None:
     """Beyond the range a token stops teaching only in the direction that its advantage pushes."""
-    for shift, advantage, teaches in ((0.5, 1.0, False), (0.5, -1.0, True), (-0.5, 1.0, True), (-0.5, -1.0, False)):
-        logprobs = torch.full((1, 1), -1.0, requires_grad=True)
+    beyond = math.exp(shift) > 1 + (high or 0.2)
+    for apart, advantage, teaches in (
+        (shift, 1.0, not beyond),
+        (shift, -1.0, True),
+        (-shift, 1.0, True),
+        (-shift, -1.0, False),
+    ):
         given = batch(
-            rows=1, length=1, logprobs=logprobs, old_logprobs=torch.full((1, 1), -1.0 - shift), mask=torch.ones(1, 1),
+            rows=1, length=1, logprobs=torch.full((1, 1), -1.0, requires_grad=True), mask=torch.ones(1, 1),
+            old_logprobs=torch.full((1, 1), -1.0 - apart), expected=torch.tensor([math.exp(-1.0 - apart)]),
             token_weights=torch.ones(1, 1), advantages=torch.tensor([advantage]),
         )  # fmt: skip
-        LEARNERS[loss](given, 0.2).backward()  # type: ignore[no-untyped-call]
-        assert logprobs.grad is not None
-        assert bool(logprobs.grad != 0) == teaches, f"ratio exp({shift}), advantage {advantage}"
+        made = gradient(given, loss, LearnerSpec(epsilon_high=high))
+        assert bool(made != 0) == teaches, f"ratio exp({apart}), advantage {advantage}, epsilon_high {high}"
 
 
 @everything
-def test_token_weights_multiply_the_loss_and_not_the_divisor(loss: str) -> None:
+def test_token_weights_multiply_the_loss_and_not_the_divisor(loss: LossType) -> None:
     weights = torch.rand(3, 6, generator=torch.Generator().manual_seed(5))
-    old = torch.full((3, 6), -0.6)
-    plain, weighted = batch(old_logprobs=old), batch(old_logprobs=old, token_weights=weights)
-    torch.testing.assert_close(token_losses(weighted, 0.2), token_losses(plain, 0.2) * weights)
-    LEARNERS[loss](plain, 0.2).backward()  # type: ignore[no-untyped-call]
-    LEARNERS[loss](weighted, 0.2).backward()  # type: ignore[no-untyped-call]
-    assert plain.logprobs.grad is not None
-    torch.testing.assert_close(weighted.logprobs.grad, plain.logprobs.grad * weights), "the divisor stays the length"
+    plain, weighted = off_policy(), off_policy(token_weights=weights)
+    ratios = log_ratios(plain)
+    torch.testing.assert_close(token_losses(weighted, SPEC, ratios), token_losses(plain, SPEC, ratios) * weights)
+    whole = gradient(plain, loss)
+    assert whole.abs().sum() > 0
+    torch.testing.assert_close(gradient(weighted, loss), whole * weights, msg="the divisor stays the length")
 
 
 @everything
-def test_padding_does_not_count(loss: str) -> None:
-    short = batch()
-    wide = batch(
-        logprobs=torch.cat([short.logprobs.detach(), torch.full((3, 4), -99.0)], 1),
-        mask=torch.cat([short.mask, torch.zeros(3, 4)], 1),
-        token_weights=torch.full((3, 10), 1.0),
-    )
-    assert LEARNERS[loss](wide, 0.2).item() == pytest.approx(LEARNERS[loss](short, 0.2).item())
+def test_weights_of_zero_teach_nothing(loss: LossType) -> None:
+    given = off_policy(token_weights=torch.zeros(3, 6))
+    assert LEARNERS[loss](given, SPEC).item() == 0
+    assert not gradient(given, loss).any(), "a token of weight 0 has no gradient"
+
+
+@everything
+@pytest.mark.parametrize("junk", [-99.0, -1e4, 1e4])
+def test_padding_does_not_count(loss: LossType, junk: float) -> None:
+    for short in (batch(), off_policy()):
+        old = short.old_logprobs
+        wide = replace(
+            short,
+            logprobs=torch.cat([short.logprobs.detach(), torch.full((3, 4), junk)], 1).requires_grad_(),
+            old_logprobs=None if old is None else torch.cat([old, torch.zeros(3, 4)], 1),
+            mask=torch.cat([short.mask, torch.zeros(3, 4)], 1),
+            token_weights=torch.full((3, 10), 1.0),
+        )
+        assert LEARNERS[loss](wide, SPEC).item() == pytest.approx(LEARNERS[loss](short, SPEC).item())
+        made = gradient(wide, loss)
+        torch.testing.assert_close(made[:, :6], gradient(short, loss))
+        assert not made[wide.mask == 0].any(), "padding gets no gradient"
+
+
+@everything
+def test_a_row_of_padding_adds_nothing(loss: LossType) -> None:
+    given = off_policy()
+    bare = replace(given, mask=given.mask * torch.tensor([1.0, 0.0, 1.0])[:, None])
+    rest = part_of(bare, [0, 2])
+    assert LEARNERS[loss](bare, SPEC).item() == pytest.approx(LEARNERS[loss](rest, SPEC).item())
+    assert not gradient(bare, loss)[1].any()
+
+
+@everything
+@pytest.mark.parametrize("told", [-1e4, 0.0])
+@pytest.mark.parametrize("own", [-1e4, 0.0])
+def test_extreme_logprobs_stay_finite(loss: LossType, own: float, told: float) -> None:
+    logprobs = torch.full((3, 6), own, requires_grad=True)
+    old = torch.full((3, 6), told)
+    expected = group_expectation(old[:, 0][None], torch.ones(1, 3, dtype=torch.bool))[0]
+    given = batch(logprobs=logprobs, old_logprobs=old, expected=expected)
+    assert LEARNERS[loss](given, SPEC).isfinite()
+    assert gradient(given, loss).isfinite().all(), "a claimed log-prob must not bring NaN into the weights"
+
+
+@everything
+@pytest.mark.parametrize("kl", [0.0, 0.1])
+def test_chunks_add_up_to_the_whole(loss: LossType, kl: float) -> None:
+    whole = off_policy(reference_logprobs=torch.full((3, 6), -0.9) if kl else None, kl=kl)
+    parts = [part_of(whole, rows) for rows in ([1], [2, 0])]
+    total = sum(LEARNERS[loss](part, SPEC).item() for part in parts)
+    assert total == pytest.approx(LEARNERS[loss](whole, SPEC).item()), "a pool is worked through in chunks"
+    expected = gradient(whole, loss)
+    whole.logprobs.grad = None
+    for part in parts:
+        LEARNERS[loss](part, SPEC).backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(whole.logprobs.grad, expected)
+
+
+def test_what_a_learner_lacks_is_said() -> None:
+    with pytest.raises(ValueError, match=r"give Batch\.pool_tokens"):
+        dapo(batch(pool_tokens=0), SPEC)
+    with pytest.raises(ValueError, match=r"give Batch\.expected"):
+        gepo(off_policy(expected=None), SPEC)

@@ -13,7 +13,7 @@ import torch
 
 from thiefbench.defenses.anchors import AcceptAll
 from thiefbench.engine.cohort import Cohort, Lesson
-from thiefbench.engine.grpo import LEARNERS, Batch
+from thiefbench.engine.grpo import LEARNERS, Batch, row_means
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Answer, Reading
 from thiefbench.engine.spec import LearnerSpec, LossType, SwarmSpec
@@ -28,7 +28,9 @@ Gradients = dict[str, torch.Tensor]
 Run = Callable[..., "Reference"]
 
 combinations = pytest.mark.parametrize("scale_rewards", ["group", "none"])
-losses = pytest.mark.parametrize("loss", ["grpo", "dr_grpo"])
+shared = pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "dapo", "gspo"])
+# How TRL calls a loss that is not a `loss_type` of its own.
+TRL_NAMES: dict[LossType, dict[str, str]] = {"gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"}}
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,9 @@ def reference(
         config = trl.GRPOConfig(
             output_dir=str(tmp_path_factory.mktemp("trl")), use_cpu=True, report_to=[], save_strategy="no", max_steps=1,
             bf16=False, gradient_checkpointing=False, disable_tqdm=True, learning_rate=0.0, max_grad_norm=0.0,
-            per_device_train_batch_size=rows, num_generations=spec.group, loss_type=loss, scale_rewards=scale_rewards,
+            per_device_train_batch_size=rows, num_generations=spec.group, scale_rewards=scale_rewards,
             max_completion_length=spec.sampling.max_new_tokens, beta=0.0, epsilon=EPSILON, temperature=temperature,
+            **TRL_NAMES.get(loss, {"loss_type": loss}),
         )  # fmt: skip
         trainer = Trainer(
             model=policy.model,
@@ -106,7 +109,7 @@ def test_trl_still_scales_rewards_by_default_as_we_do(tmp_path: Path) -> None:
     assert LearnerSpec().scale_rewards
 
 
-@losses
+@pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "gspo"])
 @pytest.mark.parametrize(("scale_rewards", "temperature"), [("group", 1.0), ("none", 1.0), ("group", 0.7)])
 def test_a_step_equals_trl(
     loss: LossType,
@@ -128,8 +131,8 @@ def test_a_step_equals_trl(
     print(f"{loss}, scale_rewards={scale_rewards}, temperature={temperature}: {difference:.1e}")
     assert difference <= TOLERANCE, f"the {loss} gradient must be TRL's to {TOLERANCE}, and is {difference:.1e} off"
     assert value == pytest.approx(theirs.loss, rel=1e-5, abs=1e-6), f"the {loss} loss must be TRL's"
-    if loss == "grpo":
-        assert value == pytest.approx(0, abs=1e-6), "on-policy the grpo loss is 0: ratios are 1, advantages sum to 0"
+    if loss != "dr_grpo":
+        assert value == pytest.approx(0, abs=1e-6), "on-policy these losses are 0: ratios are 1, advantages sum to 0"
 
 
 @combinations
@@ -149,11 +152,12 @@ def test_advantages_equal_trl(
         assert advantage == pytest.approx(theirs[lesson.targets], abs=1e-6), "(r - mean) / (sample std + 1e-4)"
 
 
-@losses
+@shared
 @combinations
-@pytest.mark.parametrize("kl", [0.0, 0.1])
+@pytest.mark.parametrize(("kl", "high"), [(0.0, None), (0.1, None), (0.0, 0.28)])
 def test_clipped_loss_and_gradient_equal_trl(
     kl: float,
+    high: float | None,
     loss: LossType,
     scale_rewards: ScaleRewards,
     reference: Run,
@@ -163,11 +167,12 @@ def test_clipped_loss_and_gradient_equal_trl(
     spec: SwarmSpec,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Old log-probs half a nat away: TRL's `_compute_loss` on its own batch against the learner on `Policy.score`."""
+    """Old log-probs half a nat away: TRL's `_compute_loss` on its own batch against the learner on our log-probs."""
     theirs = reference(loss, scale_rewards)
     trainer, inputs = theirs.trainer, dict(theirs.inputs)
     shape = inputs["completion_ids"].shape
-    shift = 0.5 * torch.randn(shape, generator=torch.Generator().manual_seed(4))
+    generator = torch.Generator().manual_seed(4)
+    shift = 0.5 * torch.randn(shape, generator=generator) + 0.3 * torch.randn(shape[0], 1, generator=generator)
     with torch.no_grad():
         current, *_ = trainer._get_per_token_logps_and_entropies(
             trainer.model,
@@ -178,6 +183,7 @@ def test_clipped_loss_and_gradient_equal_trl(
     inputs["old_per_token_logps"] = current + shift
     inputs["ref_per_token_logps"] = current - 2 * shift.roll(1, 0)
     monkeypatch.setattr(trainer, "beta", kl)
+    monkeypatch.setattr(trainer, "epsilon_high", high or EPSILON)
     monkeypatch.setattr(trainer.args, "use_bias_correction_kl", False, raising=False)  # newer than GRPO's equation 4
     trainer.model.train()
     trainer.model.zero_grad()
@@ -193,17 +199,20 @@ def test_clipped_loss_and_gradient_equal_trl(
     batch = batch_of(reading, answers, inputs, spec)
     if kl:
         batch = replace(batch, reference_logprobs=inputs["ref_per_token_logps"], kl=kl)
-    ratio = (batch.logprobs - inputs["old_per_token_logps"]).detach().exp()
-    advantages = batch.advantages[:, None]
-    clipped = batch.mask.bool() & (
-        ((ratio > 1 + EPSILON) & (advantages > 0)) | ((ratio < 1 - EPSILON) & (advantages < 0))
-    )
-    assert 0.1 < clipped.sum() / batch.mask.sum() < 0.9, "the comparison means something only while some tokens clip"
-    our_loss = LEARNERS[loss](batch, EPSILON)
+    log_ratio = (batch.logprobs - inputs["old_per_token_logps"]).detach()
+    ratio = (row_means(log_ratio, batch.mask)[:, None].expand(shape) if loss == "gspo" else log_ratio).exp()
+    advantages, real = batch.advantages[:, None], batch.mask.bool()
+    above = real & (ratio > 1 + (high or EPSILON)) & (advantages > 0)
+    below = real & (ratio < 1 - EPSILON) & (advantages < 0)
+    for clipped in (above, below):
+        share = float(clipped.sum() / real.sum())
+        assert 0.02 < share < 0.5, f"the comparison means something only while some tokens clip, not {share:.0%}"
+    our_loss = LEARNERS[loss](batch, LearnerSpec(loss=loss, epsilon=EPSILON, epsilon_high=high))
     our_loss.backward()  # type: ignore[no-untyped-call]
     reading.backward()
     difference = relative_difference(gradients(policy), their_gradients)
-    print(f"clipped {loss}, {scale_rewards}, kl={kl}: {difference:.1e}, {int(clipped.sum())} tokens clipped")
+    counts = f"{int(above.sum())} tokens clipped above, {int(below.sum())} below"
+    print(f"clipped {loss}, {scale_rewards}, kl={kl}, high={high}: {difference:.1e}, {counts}")
     assert our_loss.item() == pytest.approx(their_loss.item(), rel=1e-5), "the clipped loss must be TRL's"
     assert difference <= TOLERANCE, f"the clipped gradient must be TRL's to {TOLERANCE}, and is {difference:.1e} off"
 
@@ -223,6 +232,7 @@ def batch_of(reading: Reading, answers: Sequence[Answer], inputs: dict[str, torc
         advantages=inputs["advantages"],
         pool_rows=len(answers),
         max_length=spec.sampling.max_new_tokens,
+        pool_tokens=int(mask.sum()),
     )
 
 
