@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import torch
 
-from thiefbench.attacks.base import QueryBudgetError, Slot, Submission
-from thiefbench.defenses.base import Defense, Offered, Verdict
+from thiefbench.attacks.base import QueryBudgetError, Seen, Slot, Submission
+from thiefbench.defenses.base import Defense, Offered, Past, Verdict
 from thiefbench.engine.decoding import sample
 from thiefbench.engine.noise import key
 from thiefbench.engine.policy import Policy
@@ -190,3 +190,12 @@ class DefenseQueries:
         asked = {places[slot]: made for slot, made in submissions.items()}
         verdicts = self._trial(copy.deepcopy(self._defense), asked)
         return {slot: verdicts[place].action == "accept" for slot, place in places.items()}
+
+
+def seen_in(history: Sequence[Past]) -> dict[str, list[Seen]]:
+    """What arrived in finished rounds, by item id, oldest first."""
+    made: dict[str, list[Seen]] = {}
+    for past in history:
+        for each in past.completions:
+            made.setdefault(each.item_id, []).append(Seen(past.round, each.ids, each.text, each.reward))
+    return made

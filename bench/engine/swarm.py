@@ -9,23 +9,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-import torch
-
-from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Claimed, Decoy, Seeded, Seen, Slot, Submission
+from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Claimed, Decoy, Seeded, Slot, Submission
 from thiefbench.defenses.base import Defense, Offered, Past, Verdict
-from thiefbench.engine.attacker import AttackerPolicy, DefenseQueries, Place
+from thiefbench.engine.attacker import AttackerPolicy, DefenseQueries, Place, seen_in
 from thiefbench.engine.cohort import Cohort
 from thiefbench.engine.decoding import sample
 from thiefbench.engine.fitting import check_requirements, domains_of, drawn
+from thiefbench.engine.gathering import arrived, on_the_wire, proven, read_by, with_logprobs
 from thiefbench.engine.keys import generator, key, slot_key
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.pool import Pool
 from thiefbench.engine.population import Population
-from thiefbench.engine.reading import Answer, Reading
+from thiefbench.engine.reading import Reading
 from thiefbench.engine.rounds import Clock, RoundRecord, Row, beacon, remembered, slot_seed
 from thiefbench.engine.spec import Role, SpecError, SwarmSpec
 from thiefbench.engine.topology import Duty, assign_items, duties
-from thiefbench.engine.transport import Offer, Received, carried_over, malformed, receive
+from thiefbench.engine.transport import Offer, Received
 from thiefbench.engine.views import Judge
 from thiefbench.tasks.base import Completion, Item, Split, Task
 
@@ -34,7 +33,6 @@ LEAST_JUDGED, MOST_DRAWN = 256, 8
 
 # Items that an attack gets to teach a model with which it hands to a recovering node.
 LESSONS_HANDED_OVER = 64
-UNREADABLE = "its log-probs are missing or cannot be read"
 
 Readings = Mapping[Cohort, Reading]
 """Every cohort's reading of a round, with its current weights."""
@@ -124,7 +122,7 @@ class Swarm:
             held = self.population.held_by(cohort, number, owed)
             own = [owed[i] for i in held]
             with clock.phase("inspect"):
-                got = self._read_by(cohort, own, [received[i] for i in held])
+                got = read_by(cohort, self.population, own, [received[i] for i in held])
                 pool = self._pool(number, items, own, got, [rewards[i] for i in held], readings[cohort])
                 pool.reading.expect(pool.with_gradient())
                 verdicts, past = self._inspected(pool, cohort.defense, payload, cohort.history)
@@ -267,7 +265,7 @@ class Swarm:
                 rng=rng,
                 policy=AttackerPolicy(cohort.policy, self.task, self.spec.sampling, noise) if threat.policy else None,
                 seed=lambda item, position, index: slot_key(beacon(self.seed, number), node, position, item.id, index),
-                seen=self._seen_by(cohort) if threat.history else {},
+                seen=seen_in(cohort.history) if threat.history else {},
             )
             return [known[item.id] for item in self.attack.choose_items_from(granted, view)]
 
@@ -295,7 +293,7 @@ class Swarm:
                 logprobs=told, prefix=reading.prefix() if current else None,
             )  # fmt: skip
             for duty, each, seed in zip(part, done, keys, strict=True):
-                ids = _on_the_wire(each, cohort.policy)
+                ids = on_the_wire(each, cohort.policy)
                 offer = Offer(duty.node, duty.group, duty.place, ids, seed, None, each.logprobs)
                 made[duty] = replace(offer, version=version) if self.spec.delay else offer
         return [made[duty] for duty in owed]
@@ -331,7 +329,7 @@ class Swarm:
             rng=generator(*noise, "attack"),
             policy=AttackerPolicy(cohort.policy, self.task, self.spec.sampling, noise) if threat.policy else None,
             defense=self._queries(number, items, owed, everyone, honest, readings) if threat.queries else None,
-            seen=self._seen_by(cohort) if threat.history else {},
+            seen=seen_in(cohort.history) if threat.history else {},
         )
         made = self.attack.poison(view) if self.role == "attack" else self.attack.placebo(view)
         if len(made) != len(owed):
@@ -344,14 +342,6 @@ class Swarm:
                     payload.add((duty.group, duty.place))
         left = [duty for duty, poison in zip(owed, made, strict=True) if poison is None]
         return [*sent, *self._honest_offers(number, items, left, readings)], payload
-
-    def _seen_by(self, cohort: Cohort) -> dict[str, list[Seen]]:
-        """What arrived in earlier rounds, by item id, in the tokens of a cohort."""
-        made: dict[str, list[Seen]] = {}
-        for past in cohort.history:
-            for each in past.completions:
-                made.setdefault(each.item_id, []).append(Seen(past.round, each.ids, each.text, each.reward))
-        return made
 
     def _handed_over(self, number: int, node: int) -> Policy | None:
         """The model that a malicious node hands to one that recovers from it; None for its class's honest one."""
@@ -390,7 +380,9 @@ class Swarm:
             tried = {(offer.group, offer.place): offer for offer in offers}
             received = self._gathered(number, items, everyone, (others | tried).values())
             rewards = self._rewards(items, everyone, received)
-            pool = self._pool(number, items, everyone, self._read_by(cohort, everyone, received), rewards, asked_of)
+            pool = self._pool(
+                number, items, everyone, read_by(cohort, self.population, everyone, received), rewards, asked_of
+            )
             verdicts, _ = self._inspected(pool, defense, set(tried), cohort.history)
             given = {(duty.group, duty.place): verdict for duty, verdict in zip(everyone, verdicts, strict=True)}
             return {at: given[slots[at].group, slots[at].place] for at in asked}
@@ -404,74 +396,10 @@ class Swarm:
         by_place = {(offer.group, offer.place): offer for offer in offers}
         sent = [by_place[duty.group, duty.place] for duty in owed]
         if "proofs" in self.cohort.defense.requires:
-            sent = self._proven(items, sent)
+            sent = proven(self.cohort, [self._prompt(item, self.cohort) for item in items], sent)
         if self.spec.logprobs != "none":
-            sent = self._with_logprobs(number, items, sent)
-        made: dict[int, Received] = {}
-        for kind in dict.fromkeys(self.population.classes):
-            own = [i for i, offer in enumerate(sent) if self.population.classes[offer.node] == kind]
-            policy = self.population.first(kind).policy
-            got = receive(policy, [sent[i] for i in own], self.spec.sampling.max_new_tokens)
-            made |= dict(zip(own, got, strict=True))
-        received = [made[i] for i in range(len(sent))]
-        if self.spec.logprobs == "none":
-            return received
-        return [got if got.refused or got.completion.logprobs else replace(got, refused=UNREADABLE) for got in received]
-
-    def _read_by(self, cohort: Cohort, owed: Sequence[Duty], received: Sequence[Received]) -> list[Received]:
-        """What a cohort makes of what arrived: texts of another tokenizer in its own tokens."""
-        made: dict[int, Received] = {}
-        for kind in dict.fromkeys(self.population.classes):
-            own = [i for i, duty in enumerate(owed) if self.population.classes[duty.node] == kind]
-            sender, limit = self.population.first(kind).policy, self.spec.sampling.max_new_tokens
-            made |= dict(zip(own, carried_over([received[i] for i in own], sender, cohort.policy, limit), strict=True))
-        return [made[i] for i in range(len(received))]
-
-    def _with_logprobs(self, number: int, items: Sequence[Item], sent: Sequence[Offer]) -> list[Offer]:
-        """The offers with log-probs: recomputed by the receivers, or, where a malicious node reports none, true ones.
-
-        Whoever recomputes runs the sender's model with the weights of the version that it claims.
-        """
-        all_of_them = self.spec.logprobs == "recomputed"
-        made = list(sent)
-        asked: dict[tuple[Cohort, int], list[int]] = {}
-        for place, offer in enumerate(sent):
-            cohort = self.population.of(offer.node)
-            if (all_of_them or offer.logprobs is None) and not malformed(
-                cohort.policy, offer.ids, self.spec.sampling.max_new_tokens
-            ):
-                version = self.population.version(cohort, offer.version, number)
-                asked.setdefault((cohort, version), []).append(place)
-        for (cohort, version), places in asked.items():
-            prompts = [self._prompt(item, cohort) for item in items]
-            model = cohort.policy if version == number - 1 else cohort.as_of(version)
-            answers = {place: (sent[place].group, sent[place].ids) for place in places}
-            known: dict[Answer, torch.Tensor] = {}
-            with torch.no_grad():
-                for chunk in Reading(model, prompts).chunks(answers.values()):
-                    parts = torch.split(chunk.logprobs(self.spec.sampling.temperature), chunk.counts)
-                    known |= dict(zip(chunk.answers, parts, strict=True))
-            for place in places:
-                made[place] = replace(sent[place], logprobs=tuple(known[answers[place]].tolist()))
-        return made
-
-    def _proven(self, items: Sequence[Item], sent: Sequence[Offer]) -> list[Offer]:
-        """The offers with valid proofs, malicious ones too: each node runs the policy over what it sends, by itself."""
-        limit = self.spec.sampling.max_new_tokens
-        prompts = [self._prompt(item, self.cohort) for item in items]
-        answers = [(offer.group, offer.ids) for offer in sent]
-        sound = [place for place, offer in enumerate(sent) if not malformed(self.policy, offer.ids, limit)]
-        made = list(sent)
-        for node in {offer.node for offer in sent}:
-            own = [place for place in sound if sent[place].node == node]
-            states: dict[Answer, torch.Tensor] = {}
-            for chunk in Reading(self.policy, prompts).chunks([answers[place] for place in own]):
-                parts = torch.split(chunk.hidden.float().cpu(), chunk.counts)
-                states |= dict(zip(chunk.answers, parts, strict=True))
-            for place in own:
-                proof = self.cohort.defense.prove(states[answers[place]].numpy())
-                made[place] = replace(sent[place], proof=proof)
-        return made
+            sent = with_logprobs(self.population, number, items, sent, self._prompt)
+        return arrived(self.population, sent)
 
     def _pool(
         self,
@@ -496,7 +424,7 @@ class Swarm:
                     logprobs=done.logprobs if self.spec.logprobs != "none" else None, version=got.version,
                 )
             )  # fmt: skip
-            answers.append((prompts[item.id], _on_the_wire(done, reading.policy)))
+            answers.append((prompts[item.id], on_the_wire(done, reading.policy)))
         return Pool(number, items, offered, answers, reading, prompts)
 
     def _inspected(
@@ -558,10 +486,6 @@ class Swarm:
 def items_of(task: Task, split: Split) -> list[Item]:
     """All items of a split, in the task's order."""
     return [Item.from_row(row) for row in task.items(split)]
-
-
-def _on_the_wire(done: Completion, policy: Policy) -> tuple[int, ...]:
-    return (*done.ids, policy.eos) if done.ended else done.ids
 
 
 def _places(items: Sequence[Item]) -> dict[str, int]:

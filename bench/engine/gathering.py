@@ -1,0 +1,117 @@
+"""All-gather: what arrives of a round's offers, in whose tokens, and with which claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from thiefbench.engine.cohort import Cohort
+from thiefbench.engine.policy import Policy
+from thiefbench.engine.population import Population
+from thiefbench.engine.reading import Answer, Reading
+from thiefbench.engine.topology import Duty
+from thiefbench.engine.transport import Offer, Received, carried_over, malformed, receive
+from thiefbench.tasks.base import Completion, Item
+
+UNREADABLE = "its log-probs are missing or cannot be read"
+
+
+def on_the_wire(done: Completion, policy: Policy) -> tuple[int, ...]:
+    """A completion's token ids, the closing EOS included."""
+    return (*done.ids, policy.eos) if done.ended else done.ids
+
+
+def arrived(population: Population, sent: Sequence[Offer]) -> list[Received]:
+    """Offers after the receivers' checks, in order, each read with the tokenizer of its sender's class.
+
+    Where log-probs travel, one without any that can be read is refused.
+    """
+    spec = population.spec
+    made: dict[int, Received] = {}
+    for kind in dict.fromkeys(population.classes):
+        own = [i for i, offer in enumerate(sent) if population.classes[offer.node] == kind]
+        policy = population.first(kind).policy
+        got = receive(policy, [sent[i] for i in own], spec.sampling.max_new_tokens)
+        made |= dict(zip(own, got, strict=True))
+    received = [made[i] for i in range(len(sent))]
+    if spec.logprobs == "none":
+        return received
+    return [got if got.refused or got.completion.logprobs else replace(got, refused=UNREADABLE) for got in received]
+
+
+def read_by(
+    cohort: Cohort, population: Population, owed: Sequence[Duty], received: Sequence[Received]
+) -> list[Received]:
+    """What a cohort makes of what arrived for the given duties: texts of another tokenizer in its own tokens."""
+    made: dict[int, Received] = {}
+    limit = population.spec.sampling.max_new_tokens
+    for kind in dict.fromkeys(population.classes):
+        own = [i for i, duty in enumerate(owed) if population.classes[duty.node] == kind]
+        sender = population.first(kind).policy
+        made |= dict(zip(own, carried_over([received[i] for i in own], sender, cohort.policy, limit), strict=True))
+    return [made[i] for i in range(len(received))]
+
+
+def with_logprobs(
+    population: Population,
+    number: int,
+    items: Sequence[Item],
+    sent: Sequence[Offer],
+    prompt: Callable[[Item, Cohort], list[int]],
+) -> list[Offer]:
+    """The offers with log-probs: recomputed by the receivers, or, where a malicious node reports none, true ones.
+
+    Whoever recomputes runs the sender's model with the weights of the version that it claims.
+
+    Args:
+        population: whose models are run.
+        number: of the round.
+        items: of every group.
+        sent: the offers.
+        prompt: an item's prompt in a cohort's tokens.
+    """
+    spec = population.spec
+    made = list(sent)
+    asked: dict[tuple[Cohort, int], list[int]] = {}
+    for place, offer in enumerate(sent):
+        cohort = population.of(offer.node)
+        wanted = spec.logprobs == "recomputed" or offer.logprobs is None
+        if wanted and not malformed(cohort.policy, offer.ids, spec.sampling.max_new_tokens):
+            asked.setdefault((cohort, population.version(cohort, offer.version, number)), []).append(place)
+    for (cohort, version), places in asked.items():
+        model = cohort.policy if version == number - 1 else cohort.as_of(version)
+        reading = Reading(model, [prompt(item, cohort) for item in items])
+        answers = {place: (sent[place].group, sent[place].ids) for place in places}
+        known: dict[Answer, torch.Tensor] = {}
+        with torch.no_grad():
+            for chunk in reading.chunks(answers.values()):
+                parts = torch.split(chunk.logprobs(spec.sampling.temperature), chunk.counts)
+                known |= dict(zip(chunk.answers, parts, strict=True))
+        for place in places:
+            made[place] = replace(sent[place], logprobs=tuple(known[answers[place]].tolist()))
+    return made
+
+
+def proven(cohort: Cohort, prompts: Sequence[Sequence[int]], sent: Sequence[Offer]) -> list[Offer]:
+    """The offers with valid proofs, malicious ones too: each node runs the model over what it sends, by itself.
+
+    Args:
+        cohort: all honest nodes.
+        prompts: of every group.
+        sent: the offers.
+    """
+    limit = cohort.spec.sampling.max_new_tokens
+    answers = [(offer.group, offer.ids) for offer in sent]
+    sound = [place for place, offer in enumerate(sent) if not malformed(cohort.policy, offer.ids, limit)]
+    made = list(sent)
+    for node in {offer.node for offer in sent}:
+        own = [place for place in sound if sent[place].node == node]
+        states: dict[Answer, torch.Tensor] = {}
+        for chunk in Reading(cohort.policy, prompts).chunks([answers[place] for place in own]):
+            parts = torch.split(chunk.hidden.float().cpu(), chunk.counts)
+            states |= dict(zip(chunk.answers, parts, strict=True))
+        for place in own:
+            made[place] = replace(sent[place], proof=cohort.defense.prove(states[answers[place]].numpy()))
+    return made
