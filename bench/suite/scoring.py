@@ -97,7 +97,34 @@ def cell_scores(rows: pa.Table) -> dict[str, Score]:
         "clean_reward": mean_score(_array(final, "reward")),
         "start_reward": mean_score(_array(first, "reward")),
         "mean_length": bootstrap_mean(_lengths(final)),
+        **_class_scores(rows, last),
     }
+
+
+def of_class(measure: str, label: str) -> str:
+    """The name of a score over the answers of one class of nodes."""
+    return f"{measure} of {label}"
+
+
+def classes(rows: pa.Table) -> list[str]:
+    """The classes of nodes whose models were evaluated, where there are several."""
+    if "label" not in rows.column_names:
+        return []
+    found = sorted(label for label in pc.unique(pc.cast(rows["label"], pa.string())).to_pylist() if label)
+    return found if len(found) > 1 else []
+
+
+def _class_scores(rows: pa.Table, last: int) -> dict[str, Score]:
+    """Reward, outcome and length class by class; empty where all nodes are of one."""
+    made: dict[str, Score] = {}
+    for label in classes(rows):
+        own = rows.filter(pc.equal(pc.cast(rows["label"], pa.string()), label))
+        final, first = _evaluation(own, last), _evaluation(own, 0)
+        made[of_class("asr", label)] = mean_score(_outcomes(own, last))
+        made[of_class("clean_reward", label)] = mean_score(_array(final, "reward"))
+        made[of_class("start_reward", label)] = mean_score(_array(first, "reward"))
+        made[of_class("mean_length", label)] = bootstrap_mean(_lengths(final))
+    return made
 
 
 def cell_curves(rows: pa.Table) -> dict[str, list[Point]]:
@@ -113,6 +140,10 @@ def cell_curves(rows: pa.Table) -> dict[str, list[Point]]:
         add("eval_asr", number, mean_score(_outcomes(rows, number)), True)
         add("eval_reward", number, mean_score(_array(part, "reward")), True)
         add("eval_length", number, bootstrap_mean(_lengths(part)), True)
+        for label in classes(rows):
+            own = rows.filter(pc.equal(pc.cast(rows["label"], pa.string()), label))
+            add(of_class("eval_asr", label), number, mean_score(_outcomes(own, number)), False)
+            add(of_class("eval_reward", label), number, mean_score(_array(_evaluation(own, number), "reward")), False)
     train = rows.filter(pc.equal(rows["phase"], "train"))
     for number in _rounds(rows, "train"):
         part = train.filter(pc.equal(train["round"], number))

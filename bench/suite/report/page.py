@@ -17,6 +17,7 @@ from thiefbench.suite.report.drawing import Plot, embed
 from thiefbench.suite.report.excerpts import first_submission, poisoned_answers
 from thiefbench.suite.report.lines import Comparison, Line
 from thiefbench.suite.report.overview import SuiteTable, suite_table
+from thiefbench.suite.report.regimes import class_rows, regime_facts
 from thiefbench.suite.report.rendering import render
 from thiefbench.suite.report.shades import legend
 from thiefbench.suite.report.standing import lacking
@@ -132,6 +133,7 @@ def _section(number: int, comparison: Comparison, drawn: Sequence[Plot]) -> dict
             ("Trained", [_row(line) for line in comparison.lines if line.how == "trained"]),
             ("Not trained", [_row(line) for line in comparison.lines if line.how != "trained"]),
         ],
+        "classes": class_rows(comparison),
         "seeds": comparison.seeds,
         "few": len(comparison.seeds) < FEW_SEEDS,
         "reference": comparison.reference_role,
@@ -204,6 +206,7 @@ def facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Topology", f"{swarm['topology']}: {shape.format(share)}"),
         ("Nodes", f"m = {swarm['nodes']}, of which malicious f = {swarm['malicious']} ({percent})"),
         ("Pool per round", f"B = {swarm['prompts']} prompts, G = {swarm['group']} completions each"),
+        *regime_facts(cell),
         ("Rounds", str(cell["rounds"])),
         ("Evaluation", f"{cell['evaluation']['final']} held-out completions at the end"),
     ]

@@ -1,0 +1,200 @@
+"""Swarms of several models, late and crashing ones: the runs behind the figures in RESULTS.md.
+
+    python tests/benchmarks/heterogeneous.py clean delay misreport --store runs/heterogeneous --seeds 3
+    python tests/benchmarks/heterogeneous.py --list
+
+Cells that the store holds are not run again; several processes may work on one store. Printed is one Markdown line per
+cell: what it is, the outcome at every evaluation, and the last ASR and clean reward, class by class where there are
+several.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import attacks as plain
+from thiefbench import registry
+from thiefbench.engine.regimes import ChurnSpec, DelaySpec, NodeClass, SharingSpec
+from thiefbench.engine.spec import LossType, SwarmSpec
+from thiefbench.suite.results import Record, Store
+from thiefbench.suite.runner import run_suite
+from thiefbench.suite.scenario import CellSpec, Evaluation, load_suite
+
+SIZES = (NodeClass("micro-math", 0.5), NodeClass("micro-math-small", 0.5))
+DOMAINS = (NodeClass("micro-math-changes", 0.5, "changes"), NodeClass("micro-math-totals", 0.5, "totals"))
+LEARNERS = get_args(LossType)
+LATE = DelaySpec("lognormal", rounds=32)
+
+
+def cell(
+    attack: str = "text",
+    role: str = "attack",
+    seed: int = 0,
+    rounds: int = 60,
+    loss: str = "grpo",
+    model: str = "micro-math",
+    defense: str = "none",
+    **swarm: Any,
+) -> CellSpec:
+    """A cell in the swarm of `smoke`, with what the arguments change."""
+    suite = load_suite("smoke")
+    programs = "code_injection" in attack
+    made: SwarmSpec = replace(suite.swarm, learner=replace(suite.swarm.learner, loss=loss), **swarm)
+    if programs:
+        made = replace(made, sampling=replace(made.sampling, max_new_tokens=128))
+    return CellSpec(
+        task="code_micro" if programs else "gsm_micro",
+        model="micro-code" if programs else made.population[0].model if made.population else model,
+        attack=registry.canonical("attack", attack),
+        defense=registry.canonical("defense", defense),
+        role=role,  # type: ignore[arg-type]
+        seed=seed,
+        swarm=made,
+        rounds=rounds,
+        evaluation=Evaluation(every=20, completions=512, final=1024),
+        threads=1,
+    )
+
+
+def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
+    """All cells by the name of their question."""
+    upright: dict[str, Any] = {"topology": "vertical"}
+    told: dict[str, Any] = {"population": SIZES, "logprobs": "reported"}
+    late: dict[str, Any] = {"delay": LATE, "logprobs": "reported"}
+    math, dos = plain.half("equations"), plain.half("dos(samples=16)")
+    code = plain.half("code_injection(replaced='printed')")
+    return {
+        # Two sizes together, under two learners, and each size alone.
+        "clean": [
+            made
+            for seed in seeds
+            for made in (
+                cell(role="control", seed=seed, model="micro-math-small"),
+                cell(role="control", seed=seed),
+                cell(role="control", seed=seed, loss="ftis", **told),
+                cell(role="control", seed=seed, population=SIZES),
+            )
+        ],
+        # Up to 32 rounds late, and not late.
+        "delay": [
+            made
+            for seed in seeds
+            for made in (
+                cell(role="control", seed=seed),
+                cell(role="control", seed=seed, loss="gepo", **late),
+                cell(role="control", seed=seed, loss="grpo", **late),
+                cell(role="control", seed=seed, loss="grpo", delay=LATE),
+            )
+        ],
+        # Who reports how probable its poison was, and who works that out.
+        "misreport": [
+            made
+            for seed in seeds
+            for made in (
+                cell(seed=seed, loss="ftis", **told),
+                cell("misreport(attack='text')", seed=seed, loss="ftis", **told),
+                cell("misreport(attack='text')", seed=seed, loss="ftis", population=SIZES, logprobs="recomputed"),
+            )
+        ],
+        # The paper's four attacks, learner by learner. There is one model that writes programs: it is four rounds late.
+        "learners": [
+            made
+            for seed in seeds
+            for loss in LEARNERS
+            for made in (
+                cell(seed=seed, loss=loss, **told),
+                cell(math, seed=seed, loss=loss, rounds=40, **told, **upright),
+                cell(dos, seed=seed, loss=loss, **told, **upright),
+                cell(code, seed=seed, loss=loss, delay=DelaySpec(rounds=4), logprobs="reported", **upright),
+            )
+        ],
+        # A node that crashes in round 20 and comes back in round 25, from whom.
+        "crashes": [
+            cell(
+                f"poisoned_peer(attack='text', quiet={quiet})", role, seed, rounds=50, nodes=4, malicious=2,
+                churn=ChurnSpec((20,), 5, recovery),
+            )
+            for seed in seeds for recovery in ("peer", "neighbours")
+            for role, quiet in (("control", True), ("attack", True))
+        ],
+        # One attacker of four that offers four times as much, with and without a cap.
+        "flood": [
+            cell(plain.half(attack), seed=seed, sharing=SharingSpec(4, 4, cap), **upright)
+            for seed in seeds
+            for attack, cap in (("text", None), ("flood(attack='text')", None), ("flood(attack='text')", 2))
+        ],
+        "stale": [
+            cell(plain.half(attack), seed=seed, loss="gepo", defense=defense, **late, **upright)
+            for seed in seeds
+            for attack, defense in (
+                ("text", "none"), ("stale_replay(attack='text')", "none"), ("stale_replay(attack='text')", "staleness"),
+            )
+        ],
+        "late_poison": [
+            cell("late_poison(attack='text', start=20)", seed=seed, defense=defense)
+            for seed in seeds
+            for defense in ("none", "similarity", "reputation(defense='similarity')")
+        ],
+        "domains": [cell(math, role, seed, loss="ftis", population=DOMAINS, logprobs="reported", **upright)
+                    for seed in seeds for role in ("control", "attack")],
+    }  # fmt: skip
+
+
+def line(spec: CellSpec, record: Record) -> str:
+    """One Markdown line of a cell."""
+    swarm = spec.swarm
+    about = [swarm.learner.loss, swarm.logprobs, " + ".join(each.label for each in swarm.population) or spec.model]
+    about += [f"delay {swarm.delay.kind} {swarm.delay.rounds}"] if swarm.delay else []
+    about += [f"recovery from {swarm.churn.recovery}"] if swarm.churn else []
+    about += [f"sharing {swarm.sharing.local} + {swarm.sharing.external}, cap {swarm.sharing.per_sender}"] * bool(
+        swarm.sharing
+    )
+    if record.status != "ok":
+        return f"| {spec.label} | {', '.join(about)} | failed: {record.error} |"
+    curve = ", ".join(f"{p.round}: {p.value:.3g}" for p in record.curves["eval_asr"] if p.value is not None)
+    names = [name for name in sorted(record.scores) if name.startswith(("asr", "clean_reward"))]
+    scores = "; ".join(f"{name} {plain.interval(record.scores[name])}" for name in names)
+    return f"| {spec.label} | {', '.join(about)} | {curve} | {scores} |"
+
+
+class Progress(plain.Progress):
+    """Says what finishes."""
+
+    def finished(self, spec: CellSpec, record: Record) -> None:
+        """The cell's line."""
+        print(line(spec, record), flush=True)
+
+
+def main() -> None:
+    """Run the lists that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="LIST", help="which lists to run, in order")
+    parser.add_argument("--store", type=Path, default=Path("runs/heterogeneous"))
+    parser.add_argument("--seeds", type=int, default=3, help="seeds of every list")
+    parser.add_argument("--list", action="store_true", help="print the names of the lists and how many cells each has")
+    asked = parser.parse_args()
+    known = lists(range(asked.seeds))
+    if asked.list or not asked.names:
+        print("\n".join(f"{name}: {len(cells)} cells" for name, cells in known.items()))
+        return
+    unknown = sorted(set(asked.names) - set(known))
+    if unknown:
+        parser.error(f"there is no list {', '.join(unknown)}; known: {', '.join(known)}")
+
+    import torch
+
+    from thiefbench.engine.memory import keep_freed_memory
+
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    print("| cell | swarm | outcome by round | last |\n" + "|---" * 4 + "|")
+    for name in asked.names:
+        run_suite(replace(load_suite("smoke"), name=name), known[name], Store(asked.store), Progress())
+
+
+if __name__ == "__main__":
+    main()
