@@ -10,7 +10,12 @@ from thiefbench.suite.report.lines import Comparison
 from thiefbench.suite.report.tables import Shown, Unit, show
 from thiefbench.suite.scoring import of_class
 
-MEASURES: tuple[tuple[str, Unit], ...] = (("asr", "rate"), ("clean_reward", "reward"), ("start_reward", "reward"), ("mean_length", "tokens"))
+MEASURES: tuple[tuple[str, Unit], ...] = (
+    ("asr", "rate"),
+    ("clean_reward", "reward"),
+    ("start_reward", "reward"),
+    ("mean_length", "tokens"),
+)
 
 
 @dataclass(frozen=True)
