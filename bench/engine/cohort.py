@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -54,7 +55,12 @@ class Cohort:
         policy: the model, owned and changed by the cohort.
         spec: the swarm it lives in.
         defense: what inspects its pools.
+
+    Attributes:
+        learns: whether `update` reads the pool's answers with gradients.
     """
+
+    learns: ClassVar[bool] = True
 
     def __init__(self, policy: Policy, spec: SwarmSpec, defense: Defense) -> None:
         self.policy, self.spec, self.defense = policy, spec, defense
@@ -200,3 +206,18 @@ class Cohort:
         for name, weight in self.weights.items():
             if weight is not self.masters[name]:
                 weight.copy_(self.masters[name])
+
+
+class Onlooker(Cohort):
+    """A cohort that only works advantages out: its model is trained elsewhere, or not at all."""
+
+    learns = False
+
+    def __init__(self, policy: Policy, spec: SwarmSpec, defense: Defense) -> None:
+        self.policy, self.spec, self.defense = policy, spec, defense
+
+    def update(
+        self, prompts: Sequence[Sequence[int]], lessons: Sequence[Lesson], reading: Reading | None = None
+    ) -> Step:
+        """The advantages; no weight changes."""
+        return Step(self.advantages(lessons), 0.0)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import DefenderView, Defense, Verdict
-from thiefbench.engine.cohort import Cohort, Lesson, Step
+from thiefbench.engine.cohort import Onlooker
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Reading
 from thiefbench.engine.rounds import Row
@@ -35,10 +35,11 @@ class Retold(Swarm):
         spec, role, policy, task, attack, seed: as of the cell. Of the policy only the tokenizer is used.
     """
 
+    _learner = Onlooker
+
     def __init__(self, spec: SwarmSpec, role: Role, policy: Policy, task: Task, attack: Attack, seed: int) -> None:
         self._verdicts = _Recorded()
         super().__init__(spec, role, policy, task, attack, self._verdicts, seed)
-        self.cohort = _Unmoved(policy, spec, self._verdicts)
         self._rows: dict[tuple[int, int], Row] = {}
         self._evaluations: dict[str, Sequence[Row]] = {}
         self._given: dict[tuple[str, str], float] | None = None
@@ -142,12 +143,3 @@ class _Recorded(Defense):
     def inspect(self, view: DefenderView) -> list[Verdict]:
         told = [self.rows[offered.group, offered.index] for offered in view.completions]
         return [Verdict(row.action, row.score, row.token_weights, row.reason) for row in told]  # type: ignore[arg-type]
-
-
-class _Unmoved(Cohort):
-    """Works advantages out, and learns nothing."""
-
-    def update(
-        self, prompts: Sequence[Sequence[int]], lessons: Sequence[Lesson], reading: Reading | None = None
-    ) -> Step:
-        return Step(self.advantages(lessons), 0.0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import ClassVar
 
 import torch
 
@@ -52,6 +53,8 @@ class Swarm:
         SpecError: the attack does not fit the topology or the task, or the defense needs what the swarm does not give.
     """
 
+    _learner: ClassVar[type[Cohort]] = Cohort
+
     def __init__(
         self,
         spec: SwarmSpec,
@@ -70,7 +73,7 @@ class Swarm:
         self.task = task.with_libraries(self.attack.libraries())
         self.spec, self.role, self.seed, self.judge = spec, role, seed, judge
         check_requirements(spec, defense)
-        self.cohort = Cohort(policy, spec, defense)
+        self.cohort = self._learner(policy, spec, defense)
         self.honest = spec.nodes if role == "control" else spec.nodes - spec.malicious
         self.history: list[Past] = []
         self._probes = list(self.attack.probes(self.task) or ())
@@ -100,7 +103,8 @@ class Swarm:
             rewards = self._rewards(items, received)
         with clock.phase("inspect"):
             pool = self._pool(number, items, owed, received, rewards, reading)
-            reading.expect(pool.with_gradient(self.spec.group))
+            if self.cohort.learns:
+                reading.expect(pool.with_gradient(self.spec.group))
             verdicts, past = self._inspected(pool, self.cohort.defense, payload)
             self.history.append(past)
         with clock.phase("update"):
