@@ -16,7 +16,7 @@ from thiefbench.engine.cohort import Onlooker
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Reading
 from thiefbench.engine.rounds import RoundRecord, Row
-from thiefbench.engine.spec import LearnerSpec, SpecError, SwarmSpec
+from thiefbench.engine.spec import LearnerSpec, Role, SpecError, SwarmSpec
 from thiefbench.engine.swarm import Swarm
 from thiefbench.engine.topology import Duty
 from thiefbench.engine.transport import Offer, Received, receive
@@ -84,18 +84,31 @@ class Batch:
 
 
 class PlayedSwarm(Swarm):
-    """A horizontal swarm inside a trainer; see `of`."""
+    """A horizontal swarm inside a trainer; see `of`.
+
+    Attributes:
+        trainer: the `trl.GRPOTrainer`.
+    """
 
     _learner = Onlooker
-    _trainer: Any
+    trainer: Any
     _items: Sequence[Item] = ()
     _sampled: Sequence[Sequence[int]] = ()
 
     @classmethod
     def of(
-        cls, trainer: Any, task: Task, attack: Attack, defense: Defense, nodes: int, malicious: int, seed: int
+        cls,
+        trainer: Any,
+        task: Task,
+        attack: Attack,
+        defense: Defense,
+        *,
+        nodes: int,
+        malicious: int,
+        seed: int,
+        role: Role,
     ) -> Self:
-        """The swarm of a `trl.GRPOTrainer`, whose model is read where it stands.
+        """The swarm of a `trl.GRPOTrainer`, whose model is read where it stands; arguments as of `TrainerSwarm`.
 
         Raises:
             SpecError: the trainer's settings do not fit.
@@ -103,6 +116,8 @@ class PlayedSwarm(Swarm):
         """
         _check(trainer, nodes)
         model = trainer.accelerator.unwrap_model(trainer.model)
+        if hasattr(model, "get_base_model"):  # PEFT's: adapters stand inside the base model's layers
+            model = model.get_base_model()
         if model.config._attn_implementation != "sdpa":
             raise SpecError(
                 f"the model uses {model.config._attn_implementation} attention, and a swarm reads it with sdpa; "
@@ -121,10 +136,12 @@ class PlayedSwarm(Swarm):
             learner=LearnerSpec(scale_rewards=trainer.scale_rewards != "none"),
             seeds="announced",
         )
-        judge = None if defense.judge is None else judge_of(defense.judge, str(model.device))
+        judge = None
+        if defense.judge is not None:
+            judge = judge_of(defense.judge, str(model.device), "bfloat16" if trainer.args.bf16 else "float32")
         policy = Policy(model, trainer.processing_class)
-        made = cls(spec, "attack", policy, task, attack, defense, seed, judge)
-        made._trainer = trainer
+        made = cls(spec, role, policy, task, attack, defense, seed, judge)
+        made.trainer = trainer
         return made
 
     def play(self, number: int, items: Sequence[Item]) -> tuple[Batch, RoundRecord]:
@@ -149,9 +166,7 @@ class PlayedSwarm(Swarm):
             ids = [[*row.ids, *([self.policy.eos] if row.ended else [])] for row in record.rows]
             if logprobs is not None:
                 logprobs = self._with_own(logprobs, items, ids)
-        rulings = [
-            Ruling(row.reward, "zero" if row.refused and row.action == "accept" else row.action) for row in record.rows
-        ]
+        rulings = [Ruling(row.reward, _action(row)) for row in record.rows]
         return Batch(prompts, ids, logprobs, rulings, self.policy.eos), record
 
     def answer(self, items: Sequence[Item], count: int) -> Batch:
@@ -177,7 +192,7 @@ class PlayedSwarm(Swarm):
         What the trainer would have called is a method without a public name; one parameter came late.
         """
         prompts = [self._prompt(item) for item in items for _ in range(count)]
-        generate = self._trainer._generate_single_turn
+        generate = self.trainer._generate_single_turn
         late = {"num_generations": count} if "num_generations" in inspect.signature(generate).parameters else {}
         sampled, logprobs = generate(prompts, None, {}, **late)
         return prompts, sampled, logprobs

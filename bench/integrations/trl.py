@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from thiefbench import registry
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
 from thiefbench.engine.fitting import drawn
-from thiefbench.engine.spec import SpecError, SwarmSpec
+from thiefbench.engine.spec import Role, SpecError, SwarmSpec
 from thiefbench.engine.swarm import items_of
 from thiefbench.integrations.played import PlayedSwarm, Ruling
 from thiefbench.judges import check_judge
@@ -88,6 +88,8 @@ class TrainerSwarm:
         nodes: m, by which `num_generations` is divisible.
         malicious: f, below m; with 0 every completion is the trainer's own.
         seed: keys payload, places, pseudonyms and evaluations; samples are keyed by the trainer's own seed.
+        role: "attack", or for comparison "placebo" (malicious slots hold clean oracle completions) or "control" (every
+            node honest).
         evaluation: when and how often the model answers held-out items. These completions are sampled by the engine,
             as those of `thiefbench run`, and leave the trainer's random state alone.
 
@@ -105,26 +107,32 @@ class TrainerSwarm:
         nodes: int = 4,
         malicious: int = 1,
         seed: int = 0,
+        role: Role = "attack",
         evaluation: Evaluation = Evaluation(),  # noqa: B008  (frozen)
     ) -> None:
         self._task: Task = registry.make("task", task)
-        self._attack: Attack = registry.make("attack", attack)
-        self._defense: Defense = registry.make("defense", defense)
-        self._nodes, self._malicious, self._seed, self._evaluation = nodes, malicious, seed, evaluation
+        poisoner: Attack = registry.make("attack", attack)
+        judging: Defense = registry.make("defense", defense)
         # What needs no trainer fails here; how many completions a group has, only the trainer knows.
-        drawn(self._attack, seed, SwarmSpec(nodes=nodes, malicious=malicious, group=2 * nodes), self._task)
-        if "beacon" in self._defense.requires:
+        some = SwarmSpec(nodes=nodes, malicious=malicious, group=2 * nodes)
+        self._drawn = drawn(poisoner, seed, some, self._task)
+        if "beacon" in judging.requires:
             raise SpecError(
-                f"the defense {self._defense.name} requires seeds from a beacon, and a trainer samples without; "
+                f"the defense {judging.name} requires seeds from a beacon, and a trainer samples without; "
                 "choose one that replays no seeds, such as logit"
             )
-        if self._attack.threat.beacon:
+        if poisoner.threat.beacon:
             raise SpecError(
-                f"the attack {self._attack.name} needs the slots' seeds, and a trainer samples without; "
+                f"the attack {poisoner.name} needs the slots' seeds, and a trainer samples without; "
                 "choose one that grinds no seeds, such as text"
             )
-        if "judge" in self._defense.requires:
-            check_judge(self._defense)
+        if "judge" in judging.requires:
+            check_judge(judging)
+        self._begin = partial(
+            PlayedSwarm.of, task=self._task, attack=poisoner, defense=judging, nodes=nodes, malicious=malicious,
+            seed=seed, role=role,
+        )  # fmt: skip
+        self._evaluation = evaluation
         self._items = _by_prompt(self._task, self._task.splits)
         self._swarm: PlayedSwarm | None = None
         self._played: list[pa.Table] = []
@@ -143,7 +151,7 @@ class TrainerSwarm:
     @property
     def payload(self) -> dict[str, str]:
         """The drawn payload in words."""
-        return {} if self._swarm is None else self._swarm.attack.describe()
+        return self._drawn.describe()
 
     def scores(self) -> dict[str, Score]:
         """The scores of the run so far, as those of a cell of `thiefbench run`; the current model is evaluated.
@@ -176,9 +184,9 @@ class TrainerSwarm:
         if [self._item(prompt) for prompt in prompts] != [item for item in items for _ in range(group)]:
             raise SpecError("a generation batch holds whole groups of one prompt; leave the trainer's sampler as it is")
         if self._swarm is None:
-            self._swarm = PlayedSwarm.of(
-                trainer, self._task, self._attack, self._defense, self._nodes, self._malicious, self._seed
-            )
+            self._swarm = self._begin(trainer)
+        if self._swarm.trainer is not trainer:
+            raise SpecError("this swarm belongs to another trainer; make a TrainerSwarm for each")
         if not trainer.model.training:
             batch = self._swarm.answer(items, group)
         else:

@@ -52,7 +52,9 @@ class Run:
 
         class Watch(TrainerCallback):  # type: ignore[misc]
             def on_pre_optimizer_step(self, *_: object, model: Any, **__: object) -> None:
-                run.gradients = {name: weight.grad.clone() for name, weight in model.named_parameters()}
+                run.gradients = {
+                    name: weight.grad.clone() for name, weight in model.named_parameters() if weight.requires_grad
+                }
 
         class Trainer(trl.GRPOTrainer):  # type: ignore[misc,name-defined]
             def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -60,6 +62,7 @@ class Run:
                 return super()._compute_loss(model, inputs)  # type: ignore[no-any-return]
 
         rewards = changes.pop("reward_funcs", swarm.reward if swarm else task_reward(TASK))
+        given = {name: changes.pop(name) for name in ("peft_config",) if name in changes}
         data = changes.pop("train_dataset", task_dataset(TASK))
         settings: dict[str, Any] = {
             "output_dir": str(folder), "use_cpu": True, "report_to": [], "save_strategy": "no", "max_steps": 1,
@@ -76,6 +79,7 @@ class Run:
             processing_class=policy.tokenizer,
             callbacks=[Watch()],
             rollout_func=swarm.rollout if swarm else None,
+            **given,
         )
 
     def rows(self) -> list[Any]:
@@ -170,6 +174,17 @@ def test_each_node_owes_its_share_of_every_group(make: Make) -> None:
     )
 
 
+def test_a_placebo_fills_the_same_places_without_the_payload(make: Make) -> None:
+    runs = {role: make(swarm_of(role=role)) for role in ("attack", "placebo", "control")}
+    for run in runs.values():
+        run.rolled()
+    attacked, placebo, control = (run.rows() for run in runs.values())
+    assert [row.malicious for row in placebo] == [row.malicious for row in attacked]
+    assert not any(row.payload for row in placebo), "a placebo carries no payload"
+    assert all(row.text.startswith("so ") for row in placebo if row.malicious), "but the oracle's clean completion"
+    assert not any(row.malicious for row in control), "in a control every node is honest"
+
+
 def test_a_verdict_changes_its_own_reward_alone(make: Make) -> None:
     def twice(completions: list[Any], **_: object) -> list[float]:
         return [2.0] * len(completions)
@@ -193,7 +208,8 @@ def test_a_defense_sees_every_batch_once_with_the_current_model_and_keeps_its_st
     swarm = swarm_of(REMEMBERS)
     run = make(swarm, max_steps=3, reward_funcs=[swarm.reward, swarm.defended(task_reward(TASK))])
     run.trainer.train()
-    defense = swarm._defense
+    assert swarm._swarm is not None
+    defense = swarm._swarm.cohort.defense
     assert isinstance(defense, registry.find("defense", REMEMBERS))
     assert defense.rounds == [(1, 0), (2, 1), (3, 2)], "one inspection per generation batch, with the history before"
     assert defense.seeds == {None}, "no seed gives a submission away"
@@ -278,6 +294,16 @@ def test_an_evaluation_by_the_trainer_is_honest_and_not_inspected(make: Make) ->
     assert len(run.rows()) == GROUPS * GROUP, "and its evaluation is no round"
 
 
+def test_an_adapter_is_part_of_the_model_that_is_read(make: Make) -> None:
+    peft = pytest.importorskip("peft", reason="adapters need peft, which the package does not")
+    swarm = swarm_of("logit")
+    run = make(swarm, max_steps=2, learning_rate=0.3, peft_config=peft.LoraConfig(target_modules=["q_proj", "v_proj"]))
+    run.trainer.train()
+    scores = swarm.scores()
+    assert scores["stop_rate"].value == 1
+    assert scores["false_rejection_rate"].value == 0, "what the adapted model samples lies inside its own support"
+
+
 def test_what_is_no_completion_is_not_learned(make: Make) -> None:
     run = make(swarm_of(attack=SILENT))
     run.trainer.train()
@@ -313,6 +339,35 @@ def test_log_probs_of_foreign_completions_are_recomputed(make: Make, monkeypatch
             assert told == pytest.approx(wanted.tolist(), abs=1e-4), "a submission's are the current model's own"
         else:
             assert set(told) == {-7.0}, "honest ones are the sampler's"
+
+
+@pytest.mark.parametrize("name", registry.names("defense"))
+def test_every_defense_inspects_a_trainers_batch_or_says_why_not(name: str, make: Make) -> None:
+    spec = {"max_tokens": "max_tokens(limit=12)"}.get(name, name)
+    if "beacon" in registry.make("defense", spec).requires:
+        with pytest.raises(SpecError, match="requires seeds from a beacon"):
+            swarm_of(spec)
+        return
+    run = make(swarm_of(spec))
+    run.rolled()
+    assert len(run.rows()) == GROUPS * GROUP
+
+
+@pytest.mark.parametrize("name", registry.names("attack"))
+def test_every_attack_fills_its_slots_or_says_why_not(name: str, make: Make) -> None:
+    attack = registry.make("attack", name)
+    task = registry.make("task", TASK)
+    if "horizontal" not in attack.threat.topologies or not attack.fits(task):
+        with pytest.raises(SpecError, match=r"needs the vertical topology|does not fit the task"):
+            swarm_of(attack=name)
+        return
+    run = make(swarm_of("logit", name))
+    run.rolled()
+    owed = GROUPS * GROUP // 4
+    assert sum(row.malicious for row in run.rows()) == owed
+    poisoned = sum(row.payload for row in run.rows())
+    assert poisoned <= owed, "a slot may be left to honest work"
+    assert poisoned or attack.threat.queries, "but only who knows the defense may find that nothing gets past it"
 
 
 def test_a_dataset_gives_nothing_of_the_oracle_away() -> None:
@@ -355,7 +410,7 @@ def test_a_trainer_that_does_not_fit_is_told_so(
     assert "\n" not in str(caught.value), "an error is one sentence"
 
 
-def test_misuse_is_told(make: Make, vowels: Any) -> None:
+def test_misuse_is_told(make: Make) -> None:
     import datasets
 
     swarm = swarm_of()
@@ -365,6 +420,9 @@ def test_misuse_is_told(make: Make, vowels: Any) -> None:
         swarm.reward(completions=["a"])
     with pytest.raises(SpecError, match="a plain function"):
         swarm.defended("some/reward-model")  # type: ignore[arg-type]
+    make(swarm).rolled()
+    with pytest.raises(SpecError, match="belongs to another trainer"):
+        make(swarm).trainer.train()
     foreign = datasets.Dataset.from_list([{"prompt": [{"role": "user", "content": str(i)}]} for i in range(8)])
     with pytest.raises(SpecError, match=r"a prompt is none of the task .*; write train_dataset=task_dataset"):
-        make(swarm, train_dataset=foreign).trainer.train()
+        make(swarm_of(), train_dataset=foreign).trainer.train()
