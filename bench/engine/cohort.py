@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -61,7 +62,12 @@ class Cohort:
         nodes: the honest nodes it stands for; the others of its class that are malicious hold its weights too.
         kind: the class of its nodes.
         number: which of the swarm's cohorts it is.
+
+    Attributes:
+        learns: whether `update` reads the pool's answers with gradients.
     """
+
+    learns: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -78,6 +84,11 @@ class Cohort:
         self.grad_norm = 0.0
         self.past: dict[int, dict[str, torch.Tensor]] = {}
         self._behind: Policy | None = None
+        if self.learns:
+            self._prepare(policy, spec)
+
+    def _prepare(self, policy: Policy, spec: SwarmSpec) -> None:
+        """Make the optimizer."""
         learner = spec.learner
         self.weights = policy.weights()
         # Steps of a small learning rate vanish in bfloat16, so such weights are copies of float32 masters.
@@ -278,3 +289,15 @@ class Cohort:
         for name, weight in self.weights.items():
             if weight is not self.masters[name]:
                 weight.copy_(self.masters[name])
+
+
+class Onlooker(Cohort):
+    """A cohort that only works advantages out: its model is trained elsewhere, or not at all."""
+
+    learns = False
+
+    def update(
+        self, prompts: Sequence[Sequence[int]], lessons: Sequence[Lesson], reading: Reading | None = None
+    ) -> Step:
+        """The advantages; no weight changes."""
+        return Step(self.advantages(lessons), 0.0)

@@ -31,16 +31,25 @@ class Population:
         defense: the filter; every cohort but the first gets a copy.
         honest: how many nodes are honest; they are the first by number.
         seed: keys delays, crashes and recoveries.
+        member: what a cohort is made of.
 
     Raises:
         SpecError: there is another number of policies than of classes, or a class without an honest node.
     """
 
-    def __init__(self, spec: SwarmSpec, policies: Sequence[Policy], defense: Defense, honest: int, seed: int) -> None:
+    def __init__(
+        self,
+        spec: SwarmSpec,
+        policies: Sequence[Policy],
+        defense: Defense,
+        honest: int,
+        seed: int,
+        member: type[Cohort] = Cohort,
+    ) -> None:
         wanted = max(1, len(spec.population))
         if len(policies) != wanted:
             raise SpecError(f"a population of {wanted} classes needs {wanted} models, got {len(policies)}")
-        self.spec, self.honest, self.seed = spec, honest, seed
+        self.spec, self.honest, self.seed, self._member = spec, honest, seed, member
         self.classes = spec.classes
         self._fresh = copy.deepcopy(defense) if wanted > 1 or spec.sharing or spec.churn else defense
         self.cohorts: list[Cohort] = []
@@ -209,6 +218,6 @@ class Population:
             made.keep(number - 1, number - 1)
 
     def _add(self, policy: Policy, kind: int, nodes: Iterable[int], defense: Defense) -> Cohort:
-        made = Cohort(policy, self.spec, defense, nodes, kind, len(self.cohorts))
+        made = self._member(policy, self.spec, defense, nodes, kind, len(self.cohorts))
         self.cohorts.append(made)
         return made

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import DefenderView, Defense, Verdict
-from thiefbench.engine.cohort import Cohort, Lesson, Step
+from thiefbench.engine.cohort import Cohort, Onlooker
 from thiefbench.engine.policy import Policy
-from thiefbench.engine.reading import Reading
 from thiefbench.engine.rounds import Row
 from thiefbench.engine.spec import Role, SwarmSpec
 from thiefbench.engine.swarm import Readings, Swarm, items_of
@@ -35,12 +34,13 @@ class Retold(Swarm):
         spec, role, policy, task, attack, seed: as of the cell. Of the policy only the tokenizer is used.
     """
 
+    _learner = Onlooker
+
     def __init__(self, spec: SwarmSpec, role: Role, policy: Policy, task: Task, attack: Attack, seed: int) -> None:
         self._verdicts = _Recorded()
         if spec.mixed:
             raise RetellingError("its swarm is heterogeneous, delayed or unsteady, and only plain ones are told again")
         super().__init__(spec, role, policy, task, attack, self._verdicts, seed)
-        self.population.cohorts = [_Unmoved(policy, spec, self._verdicts, range(self.honest))]
         self._rows: dict[tuple[int, int], Row] = {}
         self._evaluations: dict[str, Sequence[Row]] = {}
         self._given: dict[tuple[str, str], float] | None = None
@@ -146,12 +146,3 @@ class _Recorded(Defense):
     def inspect(self, view: DefenderView) -> list[Verdict]:
         told = [self.rows[offered.group, offered.index] for offered in view.completions]
         return [Verdict(row.action, row.score, row.token_weights, row.reason) for row in told]  # type: ignore[arg-type]
-
-
-class _Unmoved(Cohort):
-    """Works advantages out, and learns nothing."""
-
-    def update(
-        self, prompts: Sequence[Sequence[int]], lessons: Sequence[Lesson], reading: Reading | None = None
-    ) -> Step:
-        return Step(self.advantages(lessons), 0.0)

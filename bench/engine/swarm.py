@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import ClassVar
 
 from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Claimed, Decoy, Seeded, Slot, Submission
 from thiefbench.defenses.base import Defense, Offered, Past, Verdict
@@ -59,6 +60,8 @@ class Swarm:
             the population is not one.
     """
 
+    _learner: ClassVar[type[Cohort]] = Cohort
+
     def __init__(
         self,
         spec: SwarmSpec,
@@ -79,7 +82,7 @@ class Swarm:
         check_requirements(spec, defense)
         self.honest = spec.nodes if role == "control" else spec.nodes - spec.malicious
         policies = [policy] if isinstance(policy, Policy) else policy
-        self.population = Population(spec, policies, defense, self.honest, seed)
+        self.population = Population(spec, policies, defense, self.honest, seed, self._learner)
         self._domains = domains_of(spec, self.task)
         self._probes = list(self.attack.probes(self.task) or ())
         self._prompts: dict[tuple[int, str], list[int]] = {}
@@ -124,7 +127,8 @@ class Swarm:
             with clock.phase("inspect"):
                 got = read_by(cohort, self.population, own, [received[i] for i in held])
                 pool = self._pool(number, items, own, got, [rewards[i] for i in held], readings[cohort])
-                pool.reading.expect(pool.with_gradient())
+                if cohort.learns:
+                    pool.reading.expect(pool.with_gradient())
                 verdicts, past = self._inspected(pool, cohort.defense, payload, cohort.history)
                 cohort.history.append(past)
             with clock.phase("update"):

@@ -1,0 +1,256 @@
+"""Poisoners and defenses in an ordinary run of `trl.GRPOTrainer`, with the scores of `thiefbench run`.
+
+A generation batch of the trainer is one round of a horizontal swarm: of every prompt's `num_generations` completions
+each node owes an equal share. The trainer's own generation answers for honest nodes, the attack for malicious ones,
+the defense inspects the whole batch with the trainer's current model, and TRL learns from the rewards it leaves.
+
+All this enters by `rollout_func`, which TRL calls with vLLM and without. Nothing here imports trl.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from thiefbench import registry
+from thiefbench.attacks.base import Attack
+from thiefbench.defenses.base import Defense
+from thiefbench.engine.fitting import drawn
+from thiefbench.engine.spec import Role, SpecError, SwarmSpec
+from thiefbench.engine.swarm import items_of
+from thiefbench.integrations.played import PlayedSwarm, Ruling
+from thiefbench.judges import check_judge
+from thiefbench.suite.results import Score, rows_table
+from thiefbench.suite.scenario import Evaluation
+from thiefbench.suite.scoring import cell_curves, cell_scores
+from thiefbench.tasks.base import Item, Message, Split, Task
+
+if TYPE_CHECKING:
+    import datasets
+
+__all__ = ["Evaluation", "TrainerSwarm", "task_dataset", "task_reward"]
+
+RewardFunc = Callable[..., Sequence[float | None]]
+Said = tuple[tuple[str, str], ...]
+
+_PLACE = "thiefbench_place"
+"""The column by which reward functions find the verdicts of their batch."""
+
+
+def task_dataset(task: str, split: Split = "train") -> datasets.Dataset:
+    """A task's items as `GRPOTrainer` takes them.
+
+    Args:
+        task: a spec string.
+        split: "train" or "test".
+
+    Returns:
+        Columns prompt (chat messages), id, question and answer. The oracle's solution is the attacker's and stays out;
+        of items with equal prompts the first stands for all.
+    """
+    import datasets
+
+    made: Task = registry.make("task", task)
+    rows = [
+        {"prompt": made.messages(item), "id": item.id, "question": item.question, "answer": item.answer}
+        for item in _by_prompt(made, [split]).values()
+    ]
+    return datasets.Dataset.from_list(rows)
+
+
+def task_reward(task: str) -> RewardFunc:
+    """A task's reward as a reward function, for a run without a swarm.
+
+    It needs the column id of `task_dataset`. Texts are those that the trainer decodes, without special tokens.
+    """
+    made: Task = registry.make("task", task)
+    known = {item.id: item for split in made.splits for item in items_of(made, split)}
+
+    def reward(completions: Sequence[list[Message]], id: Sequence[str], **_: Any) -> list[float]:
+        return made.rewards([known[each] for each in id], [messages[-1]["content"] for messages in completions])
+
+    return reward
+
+
+class TrainerSwarm:
+    """m nodes, f of them malicious, in place of the trainer's one sampler, and a defense before its reward.
+
+    Give the trainer `rollout_func=swarm.rollout` and `reward_funcs=swarm.reward` (or `swarm.defended(...)` of functions
+    of your own), and train on `task_dataset`. When the trainer evaluates, all nodes are honest and nothing is
+    inspected. The swarm's state is not part of the trainer's checkpoints.
+
+    Args:
+        task, attack, defense: spec strings. The payload is drawn by `seed`.
+        nodes: m, by which `num_generations` is divisible.
+        malicious: f, below m; with 0 every completion is the trainer's own.
+        seed: keys payload, places, pseudonyms and evaluations; samples are keyed by the trainer's own seed.
+        role: "attack", or for comparison "placebo" (malicious slots hold clean oracle completions) or "control" (every
+            node honest).
+        evaluation: when and how often the model answers held-out items. These completions are sampled by the engine,
+            as those of `thiefbench run`, and leave the trainer's random state alone.
+
+    Raises:
+        SpecStringError: a spec string names nothing or is malformed.
+        SpecError: the parts do not go together, or one of them needs what a trainer does not give.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        attack: str,
+        defense: str = "none",
+        *,
+        nodes: int = 4,
+        malicious: int = 1,
+        seed: int = 0,
+        role: Role = "attack",
+        evaluation: Evaluation = Evaluation(),  # noqa: B008  (frozen)
+    ) -> None:
+        self._task: Task = registry.make("task", task)
+        poisoner: Attack = registry.make("attack", attack)
+        judging: Defense = registry.make("defense", defense)
+        # What needs no trainer fails here; how many completions a group has, only the trainer knows.
+        some = SwarmSpec(nodes=nodes, malicious=malicious, group=2 * nodes)
+        self._drawn = drawn(poisoner, seed, some, self._task)
+        if "beacon" in judging.requires:
+            raise SpecError(
+                f"the defense {judging.name} requires seeds from a beacon, and a trainer samples without; "
+                "choose one that replays no seeds, such as logit"
+            )
+        if poisoner.threat.beacon:
+            raise SpecError(
+                f"the attack {poisoner.name} needs the slots' seeds, and a trainer samples without; "
+                "choose one that grinds no seeds, such as text"
+            )
+        if "judge" in judging.requires:
+            check_judge(judging)
+        self._begin = partial(
+            PlayedSwarm.of, task=self._task, attack=poisoner, defense=judging, nodes=nodes, malicious=malicious,
+            seed=seed, role=role,
+        )  # fmt: skip
+        self._evaluation = evaluation
+        self._items = _by_prompt(self._task, self._task.splits)
+        self._swarm: PlayedSwarm | None = None
+        self._played: list[pa.Table] = []
+        self._evaluated: dict[int, pa.Table] = {}
+        self._rulings: list[Ruling] = []
+        self._news: dict[str, float] = {}
+
+    @property
+    def completions(self) -> pa.Table:
+        """Every completion with its truth and verdict, as the store keeps them (`thiefbench.engine.rounds.Row`).
+
+        A row's advantage is that of the task's reward after the verdict.
+        """
+        return pa.concat_tables([*self._played, *self._evaluated.values()])
+
+    @property
+    def payload(self) -> dict[str, str]:
+        """The drawn payload in words."""
+        return self._drawn.describe()
+
+    def scores(self) -> dict[str, Score]:
+        """The scores of the run so far, as those of a cell of `thiefbench run`; the current model is evaluated.
+
+        Raises:
+            SpecError: nothing has been played yet.
+        """
+        if self._swarm is None:
+            raise SpecError("there is nothing to score yet; call scores() after trainer.train()")
+        if len(self._played) not in self._evaluated:
+            self._evaluate(self._swarm, self._evaluation.final)
+        return cell_scores(self.completions)
+
+    def rollout(self, prompts: Sequence[list[Message]], trainer: Any) -> dict[str, Any]:
+        """A generation batch (TRL's `RolloutFunc`).
+
+        Args:
+            prompts: every prompt as often as it gets completions, one group behind the other.
+            trainer: the GRPOTrainer.
+
+        Returns:
+            prompt_ids, completion_ids (EOS included where a completion ended), logprobs of the trainer's sampler, and
+            a column for the reward functions.
+
+        Raises:
+            SpecError: a prompt is none of the task's, or the trainer's settings do not fit; see `PlayedSwarm.of`.
+        """
+        group = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
+        items = [self._item(prompt) for prompt in prompts[::group]]
+        if [self._item(prompt) for prompt in prompts] != [item for item in items for _ in range(group)]:
+            raise SpecError("a generation batch holds whole groups of one prompt; leave the trainer's sampler as it is")
+        if self._swarm is None:
+            self._swarm = self._begin(trainer)
+        if self._swarm.trainer is not trainer:
+            raise SpecError("this swarm belongs to another trainer; make a TrainerSwarm for each")
+        if not trainer.model.training:
+            batch = self._swarm.answer(items, group)
+        else:
+            if len(self._played) % self._evaluation.every == 0 and len(self._played) not in self._evaluated:
+                self._evaluate(self._swarm, self._evaluation.completions)
+            batch, record = self._swarm.play(len(self._played) + 1, items)
+            self._played.append(self._told(rows_table(record.rows)))
+        self._rulings = batch.rulings
+        return batch.for_trl() | {_PLACE: list(range(len(prompts)))}
+
+    def reward(self, **columns: Any) -> list[float | None]:
+        """The task's reward behind the defense: 0 or None (the row leaves its group) for what it rejects."""
+        return self._ruled([ruling.reward for ruling in self._rulings], columns)
+
+    def defended(self, reward: RewardFunc) -> RewardFunc:
+        """A reward function of your own behind the defense, which itself judges by the task's reward.
+
+        Raises:
+            SpecError: it is a coroutine or no function.
+        """
+        if not callable(reward) or inspect.iscoroutinefunction(reward):
+            raise SpecError("defended takes a plain function that returns one reward per completion")
+
+        @wraps(reward)
+        def ruled(**columns: Any) -> list[float | None]:
+            return self._ruled(reward(**columns), columns)
+
+        return ruled
+
+    def _ruled(self, rewards: Iterable[float | None], columns: dict[str, Any]) -> list[float | None]:
+        if _PLACE not in columns:
+            raise SpecError("these completions were not inspected; give the trainer rollout_func=swarm.rollout")
+        if "log_metric" in columns:
+            for name, value in self._news.items():
+                columns["log_metric"](f"thiefbench/{name}", value)
+            self._news = {}
+        return [ruling.after(reward) for ruling, reward in zip(self._rulings, rewards, strict=True)]
+
+    def _evaluate(self, swarm: PlayedSwarm, completions: int) -> None:
+        number = len(self._played)
+        self._evaluated[number] = self._told(rows_table(swarm.measure(number, completions).rows))
+
+    def _told(self, table: pa.Table) -> pa.Table:
+        """A round's completions, whose curves are logged with the next rewards."""
+        curves = {name: points[-1].value for name, points in cell_curves(table).items()}
+        self._news |= {name: value for name, value in curves.items() if value is not None}
+        return table
+
+    def _item(self, prompt: Sequence[Message]) -> Item:
+        item = None if isinstance(prompt, str) else self._items.get(_said(prompt))
+        if item is None:
+            raise SpecError(
+                f"a prompt is none of the task {self._task.name}; write train_dataset=task_dataset(...) with this task"
+            )
+        return item
+
+
+def _by_prompt(task: Task, splits: Sequence[Split]) -> dict[Said, Item]:
+    items: dict[Said, Item] = {}
+    for split in splits:
+        for item in items_of(task, split):
+            items.setdefault(_said(task.messages(item)), item)
+    return items
+
+
+def _said(prompt: Sequence[Message]) -> Said:
+    return tuple((message["role"], message["content"]) for message in prompt)
