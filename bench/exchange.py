@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -97,3 +98,41 @@ def export(
     write_atomically(file, write(header_of(recording), lines))
     written = sum(len(line.completions) for line in lines)
     out.print(f"{escape(str(file))}: {len(recording.pools)} rounds, {len(lines)} lines, {written} completions")
+
+
+class Preferred(StrEnum):
+    """Whose results count."""
+
+    first = "first"
+    second = "second"
+
+
+@app.command()
+def merge(
+    stores: Annotated[list[Path], typer.Argument(help="Stores that were filled apart; they stay as they are.")],
+    into: Annotated[Path, typer.Option(help="The joined store: a new directory, or a store whose cells come first.")],
+    prefer: Annotated[
+        Preferred | None,
+        typer.Option(help="Where a cell has other results in two stores, whose count. Default: nothing is merged."),
+    ] = None,
+) -> None:
+    """Join stores, every cell once: what is damaged or unfinished is left out and said; run it again after a kill."""
+    from rich.markup import escape
+
+    from thiefbench.cli import FAILED, _stoppable, err, out
+    from thiefbench.suite.merging import merge as join
+
+    with _stoppable():
+        done = join(stores, into, None if prefer is None else prefer.value)
+    for conflict in done.conflicts:
+        err.print(f"[yellow]{escape(conflict.text())}[/yellow]; the {prefer} one is taken")
+    for text in (*done.damaged, *done.runs):
+        err.print(escape(text))
+    if done.unfinished:
+        err.print(f"{done.unfinished} unfinished cells are left out; run their suite again to finish them")
+    for store, count in done.copied.items():
+        out.print(f"{escape(str(store))}: {count} cells copied")
+    out.print(f"{escape(str(into))} holds {done.cells} cells; {done.shared} were the same in several stores")
+    if done.lost:
+        err.print(f"no store has an intact copy of {escape(', '.join(done.lost))}; run their suite again")
+        raise typer.Exit(FAILED)

@@ -126,8 +126,8 @@ class FiledRounds:
 
     @property
     def kept(self) -> list[int]:
-        """All rounds where a policy was given, or none."""
-        return list(self.pools) if self._policy else []
+        """All rounds where a policy was given and can be asked as the sampler was, or none."""
+        return list(self.pools) if self._policy and self.header.sampling else []
 
     @property
     def seed(self) -> int:
@@ -143,6 +143,8 @@ class FiledRounds:
     @property
     def without_policy(self) -> str:
         """Why there is no policy and what to do about it."""
+        if self._policy:
+            return NO_SAMPLING
         named = self.header.model
         return "the policy, which no file holds: give it with --model" + (f" {named}" if named else "")
 
