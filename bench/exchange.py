@@ -47,9 +47,10 @@ def replay(
     recorded = read_rounds(file)
     if strict and recorded.refused.count:
         number, first = recorded.refused.first[0]
-        raise PoolFileError(f"{file}: {recorded.refused.count} malformed lines, the first is line {number}: {first}")
+        more = f"; malformed lines in all: {recorded.refused.count}"
+        raise PoolFileError(f"{file}, line {number}: {first}{more}")
     if recorded.refused.count:
-        err.print(f"[yellow]{recorded.refused.count} malformed lines are not used[/yellow]")
+        err.print(f"[yellow]malformed lines, which are not used: {recorded.refused.count}[/yellow]")
         for problem in problems(recorded):
             err.print(escape(problem))
     recorded.compute_on(where, precision)

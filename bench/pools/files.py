@@ -160,7 +160,9 @@ def _line(fields: dict[str, Any]) -> Line:
 
 def _header(fields: dict[str, Any], path: Path) -> Header:
     version = fields["thiefbench_pool"]
-    if type(version) is int and version != VERSION:
+    if type(version) is not int:
+        raise PoolFileError(f"{path}, the header in its first line: thiefbench_pool: must be the integer {VERSION}")
+    if version != VERSION:
         raise PoolFileError(f"{path} is written in version {version} of the format, and this is for version {VERSION}")
     try:
         return _validated(Header, fields)
@@ -187,7 +189,7 @@ def _mistake(model: type[BaseModel], error: ValidationError) -> MalformedError:
     if not where:  # what cannot be read as text is no field name
         return MalformedError("a field that the format does not have")
     if first["type"] == "missing":
-        return MalformedError(f"the field {where[0]} is missing")
+        return MalformedError(f"the field {'.'.join(part for part in where if not part.isdigit())} is missing")
     told = str(first["msg"]).removeprefix("Value error, ").partition(" after validation")[0]
     message = _SHOULD.sub(r"must \1 ", told)
     return MalformedError(f"{where[0]}: {message}", f"at {'.'.join(where[1:])}" if where[1:] else "")

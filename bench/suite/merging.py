@@ -108,7 +108,8 @@ def merge(stores: Sequence[Path], into: Path, prefer: Preference | None = None) 
             "second", after it.
 
     Raises:
-        MergeError: a path is no store (`into` may also be empty or not there yet), another process works on a cell, or results differ and `prefer` is None.
+        MergeError: a path is no store (`into` may also be empty or not there yet), another process works on a cell, or
+            results differ and `prefer` is None.
     """
     out = Store(into)
     named = {path.resolve(): path for path in stores}
@@ -238,10 +239,10 @@ def _write(target: CellDir, new: Finished | None, holders: Sequence[Finished]) -
                 if file_sha256(target.completions_path) != new.record.completions_sha256:
                     raise MergeError(f"{new.directory.path} changed while it was read; run the same command again")
             target.write(new.record)
-            target.sweep()
         for each in holders:
             if each.directory.path.resolve() != target.path.resolve() and each.record.status == "ok":
                 weights.adopt(target, each.directory)
+        target.sweep()
 
 
 def _set_aside(directory: CellDir, problem: str) -> str:
