@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.bench import handmade
+from tests.bench import handmade, tiny
 from tests.bench.handmade import TEXT, Numbers, comparisons, usual
 from tests.bench.test_cli import Cli, cli, sentence  # noqa: F401  # the fixture
 from tests.bench.tiny import cut, flip
@@ -279,6 +279,17 @@ def test_a_copy_is_checked(tmp_path: Path, a: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(MergeError, match="changed while it was read; run the same command again"):
         merge([a], tmp_path / "out")
     assert Store(tmp_path / "out").records() == [], "what was not checked has no record"
+
+
+def test_a_run_goes_on_with_what_two_machines_did(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        tiny.run(tiny.suite(seeds=(seed,)), tmp_path / f"machine-{seed}")
+    merge([tmp_path / "machine-0", tmp_path / "machine-1"], tmp_path / "out")
+    watcher = tiny.Watcher()
+    tiny.run(tiny.suite(seeds=(0, 1)), tmp_path / "out", watcher)
+    assert (watcher.missing, watcher.cached) == ([], 4), "a run of the whole suite finds every cell done"
+    for seed in (0, 1):
+        tiny.same(tiny.suite(seeds=(seed,)), tmp_path / f"machine-{seed}", tmp_path / "out")
 
 
 def test_merge_on_the_command_line(cli: Cli, tmp_path: Path, a: Path, b: Path) -> None:  # noqa: F811
