@@ -1,4 +1,4 @@
-"""The command line: `thiefbench run | matrix | list | audit | report | compare | zoo | leaderboard`.
+"""The command line: `thiefbench run | matrix | list | audit | report | compare | replay | export | merge | zoo | ...`.
 
 Nothing heavy is imported before a command needs it, so `--help` and `list` answer at once.
 """
@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from thiefbench import __version__
+from thiefbench import __version__, exchange
 from thiefbench.mistakes import is_users
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ app = typer.Typer(
 )  # fmt: skip
 zoo = typer.Typer(no_args_is_help=True, help="The built-in small models.")
 app.add_typer(zoo, name="zoo")
+app.add_typer(exchange.app)
 for command in entry_points(group="thiefbench.commands"):  # those of the floor above
     app.add_typer(command.load(), name=command.name)
 out = Console(highlight=False, soft_wrap=True, emoji=False)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 _NAMES = {
     "SpecStringError", "ModelError", "SpecError", "TaskError", "SuiteError", "ReportError", "MatrixError",
-    "SandboxUnavailable", "WorkerError", "MisuseError", "EntryError",
+    "SandboxUnavailable", "WorkerError", "MisuseError", "EntryError", "PoolFileError", "ExportError", "ReplayError",
+    "MergeError",
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from statistics import fmean, median
 
 from thiefbench import registry
+from thiefbench.defenses.base import Defense
 from thiefbench.suite.replay import Recording, Replay, ReplayError, replay
 from thiefbench.suite.results import NOTHING, Record, Score, Store
 from thiefbench.suite.scenario import CellSpec, Suite
@@ -194,16 +195,23 @@ def pools_of(suite: Suite, cells: Sequence[CellSpec], records: Sequence[Record])
     ]
 
 
-def every_defense() -> tuple[list[str], list[str]]:
-    """The registered defenses that need no argument, and why others are left out."""
+def every_defense(judged: bool = True) -> tuple[list[str], list[str]]:
+    """The registered defenses that need no argument, and why others are left out.
+
+    Args:
+        judged: also those that ask a judge, which takes a model of its own.
+    """
     kept, left = [], []
     for name in registry.names("defense"):
         try:
-            registry.make("defense", name)
+            made: Defense = registry.make("defense", name)
         except registry.SpecStringError as error:
             left.append(str(error))
         else:
-            kept.append(name)
+            if judged or "judge" not in made.requires:
+                kept.append(name)
+            else:
+                left.append(f"{name} asks a judge; name it to have it asked: --defense {name}")
     return kept, left
 
 

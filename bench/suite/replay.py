@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import median
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,40 +26,18 @@ from thiefbench.engine.reading import Reading
 from thiefbench.engine.rounds import Row, as_offered, remembered, slot_seed
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.topology import duties
+from thiefbench.engine.views import Judge
 from thiefbench.suite import weights
+from thiefbench.suite.recorded import Absent, LackingError, Recorded, pool_of
+from thiefbench.suite.recorded import ReplayError as ReplayError
 from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Score, table_rows
 from thiefbench.suite.scoring import rejection_rates
 from thiefbench.tasks.base import Item, Sampling, Task
 from thiefbench.zoo.models import resolve
 
 
-class ReplayError(Exception):
-    """A defense cannot be replayed on a recorded pool. One sentence for the user."""
-
-
 class _PolicyAskedError(Exception):
     """A defense asked the policy of a pool that is replayed without one."""
-
-
-class _Absent:
-    """Stands where a pool's reading and the policy behind it would be.
-
-    It remembers being asked, so that a defense that swallows the error and goes on gets no score either.
-    """
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    @property
-    def policy(self) -> _Absent:
-        """What the view of the policy takes hold of before anything is asked."""
-        return self
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # copying an object looks for such
-            raise AttributeError(name)
-        self.asked = True
-        raise _PolicyAskedError("there is no policy here")
 
 
 class Recording:
@@ -89,6 +67,7 @@ class Recording:
             self.pools.setdefault(row.round, []).append(row)
         self.directory, self.record, self.task = directory, record, task
         self.kept = [number for number in weights.kept(directory) if number in self.pools]
+        self.absent: Sequence[Absent] = ()
         self._items = _items(task)
         self._model: Policy | None = None
         unknown = next((i for i in self._train["item_id"].to_pylist() if i not in self._items), None)
@@ -107,17 +86,32 @@ class Recording:
         """The swarm's."""
         return Sampling(**self.record.cell["swarm"]["sampling"])
 
+    @property
+    def without_policy(self) -> str:
+        """Why there is no policy and what to do about it."""
+        return (
+            "the policy, and this cell kept no weights: run it as a trained cell, or record rounds with thiefbench "
+            "matrix"
+        )
+
+    def lacks(self, defense: Defense) -> str:
+        """Why a defense can only be run as a trained cell; empty where it can be replayed."""
+        if "judge" in defense.requires:
+            return f"{defense.name} asks a judge: run it as a trained cell"
+        if "proofs" in defense.requires:
+            return f"{defense.name} needs proofs, which are not recorded: run it as a trained cell"
+        return ""
+
+    def judge_for(self, defense: Defense) -> Judge | None:
+        """Nobody: see `lacks`."""
+        return None
+
     def pool(self, number: int, reading_of: Callable[[Sequence[Item]], Reading]) -> Pool:
         """A round's pool; `reading_of` makes the reading of its distinct items' prompts."""
         rows = self.pools[number]
         items = [self._items[item_id] for item_id in {row.group: row.item_id for row in rows}.values()]
-        distinct = {item.id: item for item in items}
-        prompts = {item_id: place for place, item_id in enumerate(distinct)}
-        reading = reading_of(list(distinct.values()))
-        closing = (reading.policy.eos,) if isinstance(reading, Reading) else ()
-        answers = [(prompts[row.item_id], row.ids + (closing if row.ended else ())) for row in rows]
         offered = [as_offered(row, seed) for row, seed in zip(rows, self._seeds(number, items), strict=True)]
-        return Pool(number, items, offered, answers, reading, prompts)
+        return pool_of(number, items, offered, reading_of)
 
     def _seeds(self, number: int, items: Sequence[Item]) -> list[int] | list[None]:
         """The seed of every slot; what senders announced is not recorded."""
@@ -192,44 +186,43 @@ class Replay:
     verdicts: Mapping[int, Sequence[Verdict]]
 
 
-def replay(recording: Recording, make: Callable[[], Defense]) -> Replay:
+def replay(recording: Recorded, make: Callable[[], Defense]) -> Replay:
     """Run a defense over the training pools of a finished cell and score its rejections.
 
     Every view is the one that the cell's own defense saw (order, pseudonyms, random generator, items, policy). Its
     `history` holds the verdicts of the replayed defense, and the cell's own for rounds that it did not inspect.
 
     Args:
-        recording: the cell.
+        recording: the rounds.
         make: gives a fresh defense, whose state then runs through the inspected rounds.
 
     Raises:
-        ReplayError: the defense fails, or it asks the policy and no weights were kept.
+        LackingError: the recording lacks what the defense needs, such as the weights of the policy it asks.
+        ReplayError: the defense fails.
     """
     defense = make()
-    if "judge" in defense.requires:
-        raise ReplayError(f"{defense.name} asks a judge: run it as a trained cell")
-    if "proofs" in defense.requires:
-        raise ReplayError(f"{defense.name} needs proofs, which are not recorded: run it as a trained cell")
+    if problem := recording.lacks(defense):
+        raise LackingError(problem)
     try:
         return _replayed(recording, defense, list(recording.pools), asks_policy=False)
     except _PolicyAskedError:
         defense = make()
     if not recording.kept:
-        raise ReplayError(
-            f"{defense.name} needs the policy, and this cell kept no weights: run it as a trained cell, or record "
-            "rounds with thiefbench matrix"
-        )
+        raise LackingError(f"{defense.name} needs {recording.without_policy}")
     return _replayed(recording, defense, recording.kept, asks_policy=True)
 
 
-def _replayed(recording: Recording, defense: Defense, rounds: Sequence[int], asks_policy: bool) -> Replay:
+def _replayed(recording: Recorded, defense: Defense, rounds: Sequence[int], asks_policy: bool) -> Replay:
     """One pass.
 
     Raises:
         _PolicyAskedError: the defense asks the policy and `asks_policy` is False.
+        LackingError: it asks for what the recording lacks.
         ReplayError: it fails.
     """
-    timed, absent = _Timed(defense), _Absent()
+    timed, absent, judge = _Timed(defense), Absent("the policy"), recording.judge_for(defense)
+    for each in recording.absent:
+        each.asked = False
     history: list[Past] = []
     given: dict[int, list[Verdict]] = {}
     for number, rows in recording.pools.items():
@@ -243,12 +236,14 @@ def _replayed(recording: Recording, defense: Defense, rounds: Sequence[int], ask
         payload = {(row.group, row.place) for row in rows if row.payload}
         problem: Exception | None = None
         try:
-            given[number], past = pool.inspected(timed, payload, recording.sampling, history, recording.seed)
+            given[number], past = pool.inspected(timed, payload, recording.sampling, history, recording.seed, judge)
             history.append(past)
         except Exception as error:  # its code may be anybody's: whatever it raises is its failure, never a score
             problem = error
         if absent.asked:
             raise _PolicyAskedError
+        if lacking := [each.what for each in recording.absent if each.asked]:
+            raise LackingError(f"{defense.name} needs {lacking[0]}")
         if problem is not None:
             said = f"{defense.name} failed in round {number}: {type(problem).__name__}: {problem}"
             raise ReplayError(said) from problem

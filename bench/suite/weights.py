@@ -39,6 +39,16 @@ def kept(cell: CellDir) -> list[int]:
     )
 
 
+def adopt(cell: CellDir, other: CellDir) -> list[int]:
+    """Copy the weights that `other`, a cell with the same rows, keeps and `cell` does not; gives their rounds."""
+    missing = sorted(set(kept(other)) - set(kept(cell)))
+    for number in missing:
+        path = _path(cell, number)
+        write_atomically(path, _path(other, number).read_bytes())
+        write_sealed(_index(cell), _checksums(cell) | {str(number): file_sha256(path)})
+    return missing
+
+
 def load(cell: CellDir, number: int, policy: Policy) -> None:
     """Give `policy` the weights of round `number`.
 

@@ -90,6 +90,8 @@ finally:
         ["run", "--help"],
         ["matrix", "--help"],
         ["compare", "--help"],
+        ["replay", "--help"],
+        ["merge", "--help"],
         ["list", "attacks"],
         ["list", "defenses"],
         ["list", "tasks"],
@@ -106,7 +108,9 @@ def test_help_and_list_import_nothing_heavy(words: list[str]) -> None:
 def test_help_names_the_commands(cli: Cli) -> None:
     shown = cli("--help")
     assert shown.code == 0
-    assert all(command in shown.out for command in ("run", "matrix", "list", "audit", "report", "compare"))
+    assert all(
+        command in shown.out for command in ("run", "matrix", "list", "audit", "report", "compare", "replay", "merge")
+    )
     assert cli("--version").out.strip() == __version__
 
 

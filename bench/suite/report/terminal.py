@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sized
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from thiefbench.pools.output import Outcome
+from thiefbench.pools.schema import shown
 from thiefbench.suite.matrix import DefenseRow, Matrix
 from thiefbench.suite.report.compare import differing, identical, remarks, settings, state_of
 from thiefbench.suite.report.differences import Versus
 from thiefbench.suite.report.heatmap import headings
 from thiefbench.suite.report.tables import Shown, show, write_milliseconds
 from thiefbench.suite.results import Score, Store
+
+_FILE_RATES = {
+    "stop_rate": "stop rate", "false_rejection_rate": "false rejection", "rejection_rate": "all completions",
+    "rejected_reward": "of all reward",
+}  # fmt: skip
+_MOST_LINES = 10
 
 
 def print_results(out: Console, store: Store) -> None:
@@ -95,6 +105,62 @@ def print_comparison(out: Console, found: Versus) -> None:
                 out.print(f"[yellow]{escape(f'{pair.name}: {text}')}[/yellow]")
     for text in found.alone:
         out.print(escape(text))
+
+
+def print_file_replays(out: Console, outcome: Outcome, details: bool) -> None:
+    """What defenses did to a file of recorded pools.
+
+    Args:
+        out: where.
+        outcome: what they did.
+        details: also tell senders, rounds and rejected completions of each.
+    """
+    facts = outcome.facts()
+    out.print(
+        f"{escape(facts['file'])}: {facts['rounds']} rounds, {facts['senders']} senders, {facts['completions']} "
+        f"completions, {facts['labelled_payload']} of them with a label"
+    )
+    for note in outcome.notes():
+        out.print(escape(note))
+    if outcome.replays:
+        out.print("shares rejected; brackets are 95 % Wilson intervals over completions")
+        table = _table("defense", *_FILE_RATES.values(), "ms per completion")
+        for replay in outcome.replays:
+            table.add_row(escape(replay.defense), *_file_rates(replay.scores), write_milliseconds(replay.milliseconds))
+        _print(out, table)
+    for replay in outcome.replays if details else ():
+        _print_part(out, f"{replay.defense}, by sender", replay.by_sender)
+        _print_part(out, f"{replay.defense}, by round", replay.by_round)
+        if replay.rejected:
+            out.print(f"\n[bold]{escape(replay.defense)}[/bold], rejected completions{_first_of(replay.rejected)}")
+        for each in replay.rejected[:_MOST_LINES]:
+            where = f"line {each.line}, completion {each.position}, reward {each.reward:g}"
+            out.print(escape(f"{where}: {each.action}, {shown(each.reason or 'no reason given', 120)}"))
+    for name, reason in outcome.left_out.items():
+        out.print(f"[yellow]{escape(name)}[/yellow] is left out: {escape(shown(reason, 300))}")
+    for name, reason in outcome.failed.items():
+        out.print(f"[red]{escape(name)}[/red] has no score: {escape(shown(reason, 300))}")
+
+
+def _print_part(
+    out: Console, title: str, scores: Mapping[str, Mapping[str, Score]] | Mapping[int, Mapping[str, Score]]
+) -> None:
+    """One defense's rates by sender or round."""
+    out.print(f"\n[bold]{escape(title)}[/bold]{_first_of(scores)}")
+    table = _table("", "completions", *_FILE_RATES.values())
+    for name, own in list(scores.items())[:_MOST_LINES]:
+        table.add_row(escape(shown(str(name), 40)), str(own["rejection_rate"].count), *_file_rates(own))
+    _print(out, table)
+
+
+def _first_of(things: Sized) -> str:
+    return f": the first {_MOST_LINES} of {len(things)}, all are in --json" if len(things) > _MOST_LINES else ""
+
+
+def _file_rates(scores: Mapping[str, Score]) -> Iterator[str]:
+    for name in _FILE_RATES:
+        score = scores[name]
+        yield _interval(score) if score.low is not None else "-" if score.value is None else f"{score.value:.3f}"
 
 
 def _print_problems(out: Console, row: DefenseRow) -> None:

@@ -1,0 +1,195 @@
+"""Reading and writing files of recorded pools, line by line; what is malformed is refused with a reason and counted."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from thiefbench.pools.schema import LONGEST_NAME, VERSION, Header, Line, MalformedError, shown
+
+LINE_BYTES = 8 << 20
+"""The longest line that is read. What one sender answered to an item may stand on several lines."""
+
+MOST_FIELDS = 64
+"""Of a JSON object: more than the format has, and few enough to name the first that is wrong at little cost."""
+
+FIRST_SHOWN = 5
+"""Of so many malformed lines the place is remembered."""
+
+_CHUNK = 1 << 16
+_SHOULD = re.compile(r"^(?:Input|String|List|Number) should (be|have) ")
+
+
+class PoolFileError(Exception):
+    """A file of recorded pools cannot be used. One sentence for the user."""
+
+
+@dataclass
+class Refused:
+    """Malformed lines, counted; however many there are, it stays small.
+
+    Attributes:
+        count: how many.
+        reasons: how often each reason.
+        first: number and mistake of the first of them.
+    """
+
+    count: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    first: list[tuple[int, str]] = field(default_factory=list)
+
+    def add(self, number: int, error: MalformedError) -> None:
+        """One more."""
+        self.count += 1
+        self.reasons[error.reason] += 1
+        if len(self.first) < FIRST_SHOWN:
+            self.first.append((number, str(error)))
+
+
+def read(path: Path, take: Callable[[int, Line], None]) -> tuple[Header | None, Refused]:
+    """Read a file line by line; only one line is held at a time.
+
+    Args:
+        path: the file.
+        take: gets every sound line with its number from 1, and may refuse it with a `MalformedError`.
+
+    Returns:
+        The header, if there is one, and what was refused.
+
+    Raises:
+        PoolFileError: the file cannot be read, or its header is malformed or of another version.
+    """
+    refused, header = Refused(), None
+    try:
+        with path.open("rb") as file:
+            for number, raw in _lines(file):
+                try:
+                    fields = _parsed(raw)
+                    if "thiefbench_pool" not in fields:
+                        take(number, _line(fields))
+                    elif number == 1:
+                        header = _header(fields, path)
+                    elif header is None or _header(fields, path) != header:
+                        raise MalformedError("a header that is not the first line's")
+                except MalformedError as error:
+                    refused.add(number, error)
+    except OSError as error:
+        raise PoolFileError(f"{path} cannot be read: {error.strerror}") from error
+    return header, refused
+
+
+def write(header: Header, lines: Sequence[Line]) -> bytes:
+    """A file's content; fields that say nothing are left out."""
+    made = [one.model_dump_json(exclude_none=True, exclude_defaults=True) for one in lines]
+    return "".join(f"{one}\n" for one in (header.model_dump_json(exclude_defaults=True), *made)).encode()
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
+    """Every line that is not blank with its number; None for one that is too long, of which nothing is kept."""
+    number = 0
+    while raw := file.readline(LINE_BYTES + 1):
+        number += 1
+        if len(raw) > LINE_BYTES and not raw.endswith(b"\n"):
+            while (rest := file.readline(_CHUNK)) and not rest.endswith(b"\n"):
+                pass
+            yield number, None
+        elif raw.strip():
+            yield number, raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+
+
+def _parsed(raw: bytes | None) -> dict[str, Any]:
+    if raw is None:
+        raise MalformedError(f"longer than {LINE_BYTES >> 20} MiB; let the same sender and item go on in another line")
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedError("not UTF-8 text", f"byte {error.start}") from error
+    try:
+        found = json.loads(text, object_pairs_hook=_unrepeated, parse_constant=_no_number, parse_float=_finite)
+    except json.JSONDecodeError as error:
+        raise MalformedError("not JSON", f"{error.msg} at character {error.pos}") from error
+    except RecursionError as error:
+        raise MalformedError("nested too deeply") from error
+    except MalformedError:
+        raise
+    except ValueError as error:  # Python reads integers of some thousand digits, and no longer ones
+        raise MalformedError("an integer with too many digits") from error
+    if not isinstance(found, dict):
+        raise MalformedError("not a JSON object")
+    return found
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > MOST_FIELDS:
+        raise MalformedError("an object of too many fields", f"{len(pairs)}")
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise MalformedError("a field that is given twice", shown(twice))
+    return made
+
+
+def _no_number(constant: str) -> NoReturn:
+    raise MalformedError("NaN or infinity", constant)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise MalformedError("NaN or infinity", shown(digits))
+    return number
+
+
+_Model = TypeVar("_Model", Line, Header)
+
+
+def _line(fields: dict[str, Any]) -> Line:
+    made = _validated(Line, fields)
+    made.check()
+    return made
+
+
+def _header(fields: dict[str, Any], path: Path) -> Header:
+    version = fields["thiefbench_pool"]
+    if type(version) is not int:
+        raise PoolFileError(f"{path}, the header in its first line: thiefbench_pool: must be the integer {VERSION}")
+    if version != VERSION:
+        raise PoolFileError(f"{path} is written in version {version} of the format, and this is for version {VERSION}")
+    try:
+        return _validated(Header, fields)
+    except MalformedError as error:
+        raise PoolFileError(f"{path}, the header in its first line: {error}") from error
+
+
+def _validated(model: type[_Model], fields: dict[str, Any]) -> _Model:
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise _mistake(model, error) from error
+
+
+def _mistake(model: type[BaseModel], error: ValidationError) -> MalformedError:
+    """The first thing that is wrong, in words of our own: a stranger's words may be many."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = [str(part) for part in first["loc"]]
+    if first["type"] == "extra_forbidden":
+        inside = f"{where[0]}: " if len(where) > 1 else ""
+        near = difflib.get_close_matches(where[-1][:LONGEST_NAME], model.model_fields, n=1)
+        hint = f"{shown(where[-1])!r}, did you mean {near[0]}?" if near else repr(shown(where[-1]))
+        return MalformedError(f"{inside}a field that the format does not have", hint)
+    if not where:  # what cannot be read as text is no field name
+        return MalformedError("a field that the format does not have")
+    if first["type"] == "missing":
+        return MalformedError(f"the field {'.'.join(part for part in where if not part.isdigit())} is missing")
+    told = str(first["msg"]).removeprefix("Value error, ").partition(" after validation")[0]
+    message = _SHOULD.sub(r"must \1 ", told)
+    return MalformedError(f"{where[0]}: {message}", f"at {'.'.join(where[1:])}" if where[1:] else "")

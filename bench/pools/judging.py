@@ -1,0 +1,45 @@
+"""Defenses on a file of recorded pools, one after another; one that cannot be scored says why and is no score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from thiefbench import registry
+from thiefbench.pools.output import Outcome
+from thiefbench.pools.rounds import FiledRounds
+from thiefbench.pools.scores import FileReplay, file_replay
+from thiefbench.suite.recorded import LackingError, ReplayError
+from thiefbench.suite.replay import replay
+
+
+def judge_file(
+    recorded: FiledRounds,
+    defenses: Sequence[str],
+    model: str = "",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Outcome:
+    """Let every defense judge a file.
+
+    Args:
+        recorded: the file's rounds.
+        defenses: spec strings in canonical form.
+        model: what its policy is called, where it was given one.
+        progress: called with (done, of how many).
+
+    Raises:
+        SpecError, ModelError: a defense's judge cannot be had.
+    """
+    replays: list[FileReplay] = []
+    left_out: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    for done, spec in enumerate(defenses, 1):
+        try:
+            made = replay(recorded, lambda spec=spec: registry.make("defense", spec))  # type: ignore[misc]
+        except LackingError as error:
+            left_out[spec] = str(error)
+        except ReplayError as error:
+            failed[spec] = str(error)
+        else:
+            replays.append(file_replay(spec, recorded.judged(made.verdicts), made.milliseconds, made.asks_policy))
+        progress(done, len(defenses))
+    return Outcome(recorded, model, tuple(replays), left_out, failed)

@@ -1,0 +1,129 @@
+"""What is told of a file and the defenses on it, as plain data: for JSON and for CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from thiefbench.pools.rounds import FiledRounds
+from thiefbench.pools.scores import RATES, FileReplay
+from thiefbench.suite.results import Score
+
+OUTPUT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All defenses on one file.
+
+    Attributes:
+        recorded: the file's rounds.
+        model: what was given as the policy; empty without one.
+        replays: of the defenses that were scored.
+        left_out: why others were not: the file lacks what they need.
+        failed: why others were not: their own code failed.
+    """
+
+    recorded: FiledRounds
+    model: str
+    replays: tuple[FileReplay, ...]
+    left_out: Mapping[str, str]
+    failed: Mapping[str, str]
+
+    def facts(self) -> dict[str, Any]:
+        """What the file holds."""
+        entries = self.recorded.all_entries
+        return {
+            "file": self.recorded.name,
+            "rounds": len(self.recorded.pools),
+            "senders": len({entry.row.sender for entry in entries}),
+            "completions": len(entries),
+            "labelled_payload": sum(entry.payload is not None for entry in entries),
+            "labelled_malicious": sum(entry.malicious is not None for entry in entries),
+        }
+
+    def notes(self) -> list[str]:
+        """What a reader of the numbers has to know."""
+        told = []
+        if self.model:
+            told.append(
+                f"policy: {self.model}, the same weights in every round, which the swarm's own need not have been"
+            )
+            if self.recorded.unprompted:
+                told.append("prompts: the bare question as one user message, where lines have no prompt")
+        return told
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        refused = self.recorded.refused
+        return {
+            "thiefbench_replay": OUTPUT_VERSION,
+            **self.facts(),
+            "malformed": {
+                "lines": refused.count,
+                "reasons": dict(refused.reasons.most_common()),
+                "first": [{"line": number, "problem": problem} for number, problem in refused.first],
+            },
+            "notes": self.notes(),
+            "defenses": [_as_dict(each) for each in self.replays],
+            "left_out": dict(self.left_out),
+            "failed": dict(self.failed),
+        }
+
+    def csv(self) -> str:
+        """One line per defense, scope and rate; limits are 95 % Wilson intervals over completions."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(("defense", "scope", "name", "measure", "value", "low", "high", "count"))
+        for replay in self.replays:
+            for scope, name, scores in _scopes(replay):
+                for measure in RATES:
+                    score = scores[measure]
+                    numbers = (score.value, score.low, score.high, score.count)
+                    writer.writerow((replay.defense, scope, name, measure, *numbers))
+        return out.getvalue()
+
+
+def _scopes(replay: FileReplay) -> Iterator[tuple[str, str | int, Mapping[str, Score]]]:
+    yield "all", "", replay.scores
+    for sender, scores in replay.by_sender.items():
+        yield "sender", sender, scores
+    for number, scores in replay.by_round.items():
+        yield "round", number, scores
+
+
+def _as_dict(replay: FileReplay) -> dict[str, Any]:
+    kept = ("round", "sender", "item", "line", "position", "reward", "malicious", "payload")
+    return {
+        "defense": replay.defense,
+        "asks_policy": replay.asks_policy,
+        "milliseconds_per_completion": replay.milliseconds,
+        "scores": _plain(replay.scores),
+        "by_sender": [{"sender": sender, "scores": _plain(scores)} for sender, scores in replay.by_sender.items()],
+        "by_round": [{"round": number, "scores": _plain(scores)} for number, scores in replay.by_round.items()],
+        "rejected": [
+            {name: asdict(each)[name] for name in kept}
+            | {"action": each.action, "score": _number(each.score), "reason": each.reason}
+            for each in replay.rejected
+        ],
+    }
+
+
+def _number(score: float | None) -> float | None:
+    """A defense's own score, which may be anything; JSON has no infinities."""
+    return None if score is None or not math.isfinite(score) else float(score)
+
+
+def _plain(scores: Mapping[str, Score]) -> dict[str, Any]:
+    return {name: scores[name].model_dump() for name in RATES}
+
+
+def problems(recorded: FiledRounds) -> Sequence[str]:
+    """What is wrong with a file's lines: how many of each kind, and the first of them."""
+    refused = recorded.refused
+    kinds = [f"{count} x {reason}" for reason, count in refused.reasons.most_common()]
+    return [*kinds, *(f"line {number}: {problem}" for number, problem in refused.first)]

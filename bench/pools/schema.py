@@ -1,0 +1,150 @@
+"""The file format of recorded pools, version 1, as types: a header line, then one line per sender and item of a round.
+
+Everything is strict and bounded, as files come from anywhere; docs/pools.md says the same for people.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from thiefbench.tasks.base import Sampling
+
+VERSION = 1
+LARGEST_REWARD = 1e6
+LONGEST_NAME = 200
+
+
+class MalformedError(ValueError):
+    """A line is not what the format asks for.
+
+    Args:
+        reason: in words that do not depend on what strangers wrote, so that equal mistakes are counted together.
+        detail: what exactly, printable and short.
+    """
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason} ({detail})" if detail else reason)
+        self.reason = reason
+
+
+def shown(text: str, limit: int = 60) -> str:
+    """A stranger's text on one line, printable and short."""
+    plain = "".join(c if c.isprintable() else "?" for c in text[: limit + 1])
+    return plain if len(plain) <= limit else f"{plain[: limit - 3]}..."
+
+
+def _name(text: str) -> str:
+    if not text.isprintable():  # names reach terminals and tables
+        raise ValueError("must be printable characters")
+    return text
+
+
+def _text(text: str) -> str:
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        raise ValueError("half of a surrogate pair is no text")
+    return text
+
+
+Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_name)]
+Text = Annotated[str, AfterValidator(_text)]
+Reward = Annotated[float, Field(ge=-LARGEST_REWARD, le=LARGEST_REWARD, allow_inf_nan=False)]
+LogProb = Annotated[float, Field(allow_inf_nan=False)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class SamplingFields(_Strict):
+    """The sampler's settings (`thiefbench.tasks.base.Sampling`); all of them, as a guess would be taken for a fact."""
+
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    top_k: Annotated[int, Field(ge=0, lt=2**31)]
+    top_p: Annotated[float, Field(gt=0, le=1)]
+    max_new_tokens: Annotated[int, Field(ge=1, lt=2**31)]
+
+    def settings(self) -> Sampling:
+        """The same for the engine."""
+        return Sampling(self.temperature, self.top_k, self.top_p, self.max_new_tokens)
+
+
+class Header(_Strict):
+    """The optional first line of a file.
+
+    Attributes:
+        thiefbench_pool: version of the format.
+        task, model, tokenizer: what the swarm worked on and with; a note for readers, nothing is loaded by it.
+        sampling: how honest nodes sample; a defense that compares with the sampler's support needs it.
+        seed: keys the order in which defenses see a pool and their random generator.
+    """
+
+    thiefbench_pool: Literal[1]
+    task: Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(_name)] = ""
+    model: Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(_name)] = ""
+    tokenizer: Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(_name)] = ""
+    sampling: SamplingFields | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+
+class PromptMessage(_Strict):
+    """One message of a chat prompt."""
+
+    role: Name
+    content: Text
+
+
+class Line(_Strict):
+    """What one sender answered to one item in one round.
+
+    Attributes:
+        round: its number; rounds are replayed in ascending order, wherever their lines stand.
+        sender: who sent it, the same name in every round.
+        item: what tells the problem from the round's others.
+        question, answer: of the item, the same on all of its lines in a round.
+        completions, rewards: the texts and the reward of each, taken as it is; above 0 counts as rewarded.
+        group: whose completions advantages are relative to; by default the item.
+        prompt: the chat messages that the model was given; by default the question alone.
+        ids: token ids of each completion, without EOS.
+        logprobs: what the sender reports for each token, one more for EOS where the completion ended.
+        ended: whether EOS closed it; by default it did.
+        malicious: whether the sender is; left out or null where nobody knows.
+        payload: whether each completion carries a payload; null where nobody knows.
+    """
+
+    round: Annotated[int, Field(ge=0, lt=2**31)]
+    sender: Name
+    item: Name
+    question: Text
+    answer: Text
+    completions: Annotated[list[Text], Field(min_length=1, fail_fast=True)]
+    rewards: Annotated[list[Reward], Field(fail_fast=True)]
+    group: Name | None = None
+    prompt: Annotated[list[PromptMessage], Field(min_length=1, fail_fast=True)] | None = None
+    ids: Annotated[list[Annotated[list[TokenId], Field(fail_fast=True)]], Field(fail_fast=True)] | None = None
+    logprobs: Annotated[list[Annotated[list[LogProb], Field(fail_fast=True)]], Field(fail_fast=True)] | None = None
+    ended: Annotated[list[bool], Field(fail_fast=True)] | None = None
+    malicious: bool | None = None
+    payload: Annotated[list[bool | None], Field(fail_fast=True)] | None = None
+
+    def check(self) -> None:
+        """Raise MalformedError where its lists do not belong together."""
+        count = len(self.completions)
+        for name in ("rewards", "ids", "logprobs", "ended", "payload"):
+            given = getattr(self, name)
+            if given is not None and len(given) != count:
+                raise MalformedError(f"{name} has another length than completions", f"{len(given)} and {count}")
+        if self.logprobs is not None:
+            if self.ids is None:
+                raise MalformedError("logprobs without ids")
+            lengths = [len(ids) + self.has_ended(place) for place, ids in enumerate(self.ids)]
+            if [len(own) for own in self.logprobs] != lengths:
+                raise MalformedError("logprobs has not one number per token, EOS included where the completion ended")
+        if self.malicious is False and self.payload and any(self.payload):
+            raise MalformedError("a payload from a sender that is not malicious")
+
+    def has_ended(self, place: int) -> bool:
+        """Whether EOS closed a completion."""
+        return self.ended is None or self.ended[place]

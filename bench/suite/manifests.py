@@ -1,0 +1,80 @@
+"""What several stores' last runs asked for, as one run that a report can show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from thiefbench.engine.spec import SpecError
+from thiefbench.suite.scenario import Suite, SuiteError, make_suite
+
+Run = dict[str, Any]
+
+_UNITED = ("attacks", "defenses", "replayed", "recorded", "seeds", "modified")
+"""Fields of a suite that may differ: the joined run has what any of them has."""
+
+
+def joined(runs: Sequence[tuple[str, Run | None]]) -> tuple[Run | None, tuple[str, ...]]:
+    """One run of all, see `Store.write_run`.
+
+    Args:
+        runs: what each store remembers, if anything, with the store's name.
+
+    Returns:
+        The run, or None where no store has any, and in words whose run is no part of it: one of another suite, whose
+        cells are merged all the same.
+    """
+    whole: Run | None = None
+    told: list[str] = []
+    for name, run in runs:
+        if run is None:
+            continue
+        suite = _suite_of(run)
+        if suite is None:
+            told.append(f"what {name} last ran cannot be read, so the joined run lacks it")
+        elif whole is None:
+            whole = dict(run)
+        elif (both := _with(whole, run)) is not None:
+            whole = both
+        else:
+            told.append(
+                f"{name} last ran another suite, {suite.title}: its cells are merged, and a report shows "
+                f"{whole['title']}"
+            )
+    return whole, tuple(told)
+
+
+def _with(one: Run, other: Run) -> Run | None:
+    """Two runs as one; None where their suites differ in more than lists of what to run."""
+    mine, theirs = one["suite"], other["suite"]
+    apart = {name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)}
+    if not apart <= {*_UNITED, "about"}:
+        return None
+    united = {name: list(dict.fromkeys([*mine[name], *theirs[name]])) for name in _UNITED}
+    united |= {name: sorted(united[name]) for name in ("seeds", "recorded")}
+    suite = _made({**mine, **united})
+    if suite is None:
+        return None
+    known = {cell["cell_id"] for cell in one["cells"]}
+    return {
+        "title": suite.title,
+        "suite": {**mine, **united},
+        "fingerprint": suite.fingerprint(),
+        "cells": [*one["cells"], *(cell for cell in other["cells"] if cell["cell_id"] not in known)],
+    }
+
+
+def _suite_of(run: Mapping[str, Any]) -> Suite | None:
+    """A run's suite; None where the run is not what `Store.write_run` wrote."""
+    try:
+        sound = all(isinstance(cell["cell_id"], str) for cell in run["cells"]) and isinstance(run["title"], str)
+        return _made(run["suite"]) if sound else None
+    except (KeyError, TypeError):
+        return None
+
+
+def _made(fields: Mapping[str, Any]) -> Suite | None:
+    try:
+        return make_suite(fields, "run.json")
+    except (SuiteError, SpecError):
+        return None
