@@ -9,8 +9,8 @@ class Flood(Around):
     """Offer so many groups that uniform sampling takes most of them from the attacker.
 
     In a swarm that shares by count (arXiv:2509.08721, `SwarmSpec.sharing`) a node takes J of the others' groups, every
-    one with the same chance: an attacker with a share s of the nodes and `copies` times as many groups has the share
-    copies * s / (1 + (copies - 1) * s) of what is drawn from.
+    one with the same chance: attackers who are a share s of these others and offer `copies` times as many groups have
+    the share copies * s / (1 + (copies - 1) * s) of what is drawn from.
 
     Args:
         attack: what the groups carry.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from thiefbench.attacks.base import Around, Attack, AttackerView, Poison
+from thiefbench.attacks.base import Around, Attack, AttackerView, Poison, Sampler
 
 
 class LatePoison(Around):
@@ -30,6 +30,10 @@ class LatePoison(Around):
     def placebo(self, view: AttackerView) -> Sequence[Poison]:
         """Honest samples before `start`, then the inner attack's placebo."""
         return self._from_start(view, self.attack.placebo)
+
+    def hand_over(self, view: AttackerView) -> Sampler | None:
+        """Honest weights before `start`, then what the inner attack hands over."""
+        return self.attack.hand_over(view) if view.round >= self.start else None
 
     def _from_start(self, view: AttackerView, submit: Callable[[AttackerView], Sequence[Poison]]) -> Sequence[Poison]:
         return submit(view) if view.round >= self.start else [None] * len(view.slots)

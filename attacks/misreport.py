@@ -24,9 +24,9 @@ class Misreport(Around):
 
     def __init__(self, attack: Attack | str = "text", logprob: float = -100.0) -> None:
         super().__init__(attack)
-        if logprob > 0:
+        if not logprob <= 0:
             raise ValueError(f"misreport: logprob is the logarithm of a probability, at most 0, got {logprob}")
-        self.logprob = logprob
+        self.logprob = float(logprob)  # a spec string may hold -100, and log-probs that travel are floats
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
         """The inner attack's submissions, each with the claim; decoys and seeded draws stay as they are."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from thiefbench.attacks.base import Around, Attack, AttackerView, Poison, Sampler, ThreatModel
+from thiefbench.attacks.base import Around, Attack, AttackerView, Claimed, Decoy, Poison, Sampler, ThreatModel
 
 
 class PoisonedPeer(Around):
@@ -29,6 +29,12 @@ class PoisonedPeer(Around):
         super().__init__(attack)
         if steps < 1 or learning_rate <= 0:
             raise ValueError("poisoned_peer: steps must be at least 1 and learning_rate above 0")
+        if self.attack.threat.queries:
+            name = self.attack.name
+            raise ValueError(
+                f"poisoned_peer: nobody asks the defense about what is taught, which {name} does; put {name} outside, "
+                f"as in {name}(attack='poisoned_peer')"
+            )
         self.steps, self.learning_rate, self.quiet = steps, learning_rate, quiet
 
     @property
@@ -48,5 +54,6 @@ class PoisonedPeer(Around):
         """The current model, fine-tuned on the inner attack's poison for the slots' items."""
         assert view.policy is not None, "the threat model grants a policy"
         made = zip(view.slots, self.attack.poison(view), strict=True)
-        lessons = [(slot.item, poison) for slot, poison in made if isinstance(poison, str)]
+        texts = [(slot.item, poison.made if isinstance(poison, Claimed) else poison) for slot, poison in made]
+        lessons = [(item, text) for item, text in texts if isinstance(text, str) and not isinstance(text, Decoy)]
         return view.policy.taught(lessons, self.steps, self.learning_rate) if lessons else None

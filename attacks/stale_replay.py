@@ -62,8 +62,9 @@ class StaleReplay(Around):
                 told[place] = (replace(slot, item=replace(slot.item, solution=solution)), seen)
         again = submit(replace(view, slots=tuple(slot for slot, _ in told.values())))
         for (place, (_, seen)), poison in zip(told.items(), again, strict=True):
-            claims = isinstance(poison, (str, tuple))
-            made[place] = Claimed(poison, version=seen.round - 1) if claims else poison  # type: ignore[arg-type]
+            if isinstance(poison, (str, tuple)):
+                poison = Claimed(poison)
+            made[place] = replace(poison, version=seen.round - 1) if isinstance(poison, Claimed) else poison
         return made
 
 

@@ -9,7 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from thiefbench.attacks.base import Around, Attack, AttackerView, AttackSpec, Decoy, Poison, Slot, ThreatModel
+from thiefbench.attacks.base import (
+    Around,
+    Attack,
+    AttackerView,
+    AttackSpec,
+    Decoy,
+    Poison,
+    Sampler,
+    Slot,
+    ThreatModel,
+)
 from thiefbench.attacks.completions import distinct, writes_programs
 from thiefbench.tasks.base import Completion, Task
 from thiefbench.tasks.rewards import Units, Value, parse_answer, parse_completion
@@ -73,6 +83,15 @@ class Varied(Around):
     def placebo(self, view: AttackerView) -> Sequence[Poison]:
         """The inner attack's placebo on the same slots, with the same gibberish beside it."""
         return self._vary(view, lambda attack, part: attack.placebo(part))
+
+    def hand_over(self, view: AttackerView) -> Sampler | None:
+        """What the inner attack hands over, taught from what the attacker believes; honest weights in other rounds."""
+        if not self.variants.active(view.round):
+            return None
+        slots = dict(enumerate(view.slots))
+        if not self.variants.oracle and type(self.attack).hand_over is not Attack.hand_over:
+            slots = self._believed(view, slots)
+        return self.attack.hand_over(replace(view, slots=tuple(slots.values())))
 
     def _vary(self, view: AttackerView, submit: Callable[[Attack, AttackerView], Sequence[Poison]]) -> list[Poison]:
         made: list[Poison] = [None] * len(view.slots)

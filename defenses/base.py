@@ -98,7 +98,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Past:
-    """A finished round: what was offered (without seeds and proofs) and what this defense said, in the same order."""
+    """A finished round: what was offered, without seeds, proofs and log-probs, and what this defense said, in order."""
 
     round: int
     completions: tuple[Offered, ...]

@@ -13,8 +13,8 @@ from thiefbench.defenses.rejection import Objection, judged
 class SenderCap(Defense):
     """Keep of every sender's groups only as many as its fair share, drawn by the round's generator.
 
-    A fair share is the number of groups over the number of senders, times `share`. Groups that several senders share,
-    as in the horizontal topology, count for each of them. Whoever appears under several names has several shares.
+    A fair share is the mean of the senders' numbers of groups, times `share`. Groups that several senders share, as in
+    the horizontal topology, count for each of them. Whoever appears under several names has several shares.
 
     Args:
         share: how many fair shares one sender may have.
@@ -32,10 +32,10 @@ class SenderCap(Defense):
         groups: dict[str, set[int]] = {}
         for offered in view.completions:
             groups.setdefault(offered.sender, set()).add(offered.group)
-        count = len({offered.group for offered in view.completions})
+        count = sum(map(len, groups.values()))
         cap = max(1, math.ceil(self.share * count / max(1, len(groups))))
         kept: dict[str, set[int]] = {}
-        for sender, own in sorted(groups.items()):
+        for sender, own in sorted(groups.items(), key=lambda pair: sorted(pair[1])):  # what a name reads says nothing
             kept[sender] = set(view.rng.sample(sorted(own), min(cap, len(own))))
         found = {
             place: Objection(float(len(groups[offered.sender])), f"beyond {cap} groups of one sender")

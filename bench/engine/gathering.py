@@ -12,7 +12,7 @@ from thiefbench.engine.policy import Policy
 from thiefbench.engine.population import Population
 from thiefbench.engine.reading import Answer, Reading
 from thiefbench.engine.topology import Duty
-from thiefbench.engine.transport import Offer, Received, carried_over, malformed, receive
+from thiefbench.engine.transport import Offer, Received, carried_over, malformed, receive, stated_version
 from thiefbench.tasks.base import Completion, Item
 
 UNREADABLE = "its log-probs are missing or cannot be read"
@@ -79,7 +79,7 @@ def with_logprobs(
         cohort = population.of(offer.node)
         wanted = spec.logprobs == "recomputed" or offer.logprobs is None
         if wanted and not malformed(cohort.policy, offer.ids, spec.sampling.max_new_tokens):
-            asked.setdefault((cohort, population.version(cohort, offer.version, number)), []).append(place)
+            asked.setdefault((cohort, population.version(cohort, stated_version(offer), number)), []).append(place)
     for (cohort, version), places in asked.items():
         model = cohort.policy if version == number - 1 else cohort.as_of(version)
         reading = Reading(model, [prompt(item, cohort) for item in items])

@@ -106,7 +106,7 @@ class Pool:
         for verdict, completion in zip(verdicts, offered, strict=True):
             _check_verdict(verdict, completion, defense.name)
         placed = dict(zip(order, verdicts, strict=True))
-        past = tuple(replace(each, seed=None, proof=None) for each in offered)
+        past = tuple(replace(each, seed=None, proof=None, logprobs=None) for each in offered)
         return [placed[i] for i in range(len(placed))], Past(self.round, past, verdicts)
 
 

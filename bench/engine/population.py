@@ -23,7 +23,7 @@ class Population:
     """The cohorts of a swarm.
 
     Honest nodes that hold equal weights are one cohort: those of a class, or where nodes learn from groups of their own
-    choice, every node for itself. Malicious nodes hold the weights of the first cohort of their class.
+    choice, every node for itself. Malicious nodes hold the weights of the first cohort of their class that learns.
 
     Args:
         spec: the swarm.
@@ -53,6 +53,7 @@ class Population:
         self.classes = spec.classes
         self._fresh = copy.deepcopy(defense) if wanted > 1 or spec.sharing or spec.churn else defense
         self.cohorts: list[Cohort] = []
+        self._left: dict[int, Cohort] = {}  # which cohort a node that is away belonged to
         for kind, policy in enumerate(policies):
             nodes = [node for node in range(honest) if self.classes[node] == kind]
             if not nodes:
@@ -71,8 +72,9 @@ class Population:
         return self.first(self.classes[node])
 
     def first(self, kind: int) -> Cohort:
-        """The first cohort of a class."""
-        return next(cohort for cohort in self.cohorts if cohort.kind == kind)
+        """The first cohort of a class that stands for somebody, or the very first where all its nodes are away."""
+        own = [cohort for cohort in self.cohorts if cohort.kind == kind]
+        return next((cohort for cohort in own if cohort.nodes), own[0])
 
     def learning(self) -> list[Cohort]:
         """The cohorts that stand for somebody."""
@@ -129,6 +131,7 @@ class Population:
             return
         away = self.away(number)
         for cohort in self.cohorts:
+            self._left |= dict.fromkeys(cohort.nodes & away, cohort)
             cohort.nodes -= away
         for node in churn.back(self.seed, list(range(self.honest)), number):
             if node not in away:
@@ -155,6 +158,7 @@ class Population:
             {
                 "kind": cohort.kind,
                 "nodes": sorted(cohort.nodes),
+                "left": sorted(node for node, whose in self._left.items() if whose is cohort),
                 "grad_norm": cohort.grad_norm,
                 "defense": cohort.defense.state(),
             }
@@ -169,6 +173,7 @@ class Population:
                 self._add(policy, state["kind"], (), copy.deepcopy(self._fresh))
             cohort = self.cohorts[number]
             cohort.nodes, cohort.grad_norm = set(state["nodes"]), state["grad_norm"]
+            self._left |= dict.fromkeys(state["left"], cohort)
             cohort.defense.restore(state["defense"])
             own = {name.partition("/")[2]: tensor for name, tensor in tensors.items() if name.startswith(f"{number}/")}
             cohort.restore({name: tensor for name, tensor in own.items() if not name.startswith("past/")})
@@ -186,11 +191,11 @@ class Population:
         return cohort, max(version, min(cohort.past, default=newest))
 
     def _recover(self, node: int, number: int, hand_over: HandOver) -> None:
-        """Give a returning node the weights of a peer or of its neighbours."""
+        """Give a returning node the weights of a peer or of its neighbours; its own where nobody else is there."""
         assert self.spec.churn is not None
-        kind = self.classes[node]
-        away = self.away(number)
-        peers = [n for n, own in enumerate(self.classes) if own == kind and n != node and n not in away]
+        kind, before = self.classes[node], self._left.pop(node)
+        present = {n for cohort in self.cohorts for n in cohort.nodes} | set(range(self.honest, self.spec.nodes))
+        peers = [n for n in sorted(present) if self.classes[n] == kind]
         if self.spec.churn.recovery == "peer" and peers:
             peers = [generator(self.seed, "recover", number, node).choice(peers)]
         given: dict[Cohort | int, float] = {}  # whose weights, and how much they count
@@ -202,8 +207,11 @@ class Population:
                 foreign[peer] = policy
             whose: Cohort | int = cohort if policy is None else peer
             given[whose] = given.get(whose, 0.0) + max(cohort.grad_norm, 1e-12)
-        if not foreign and len(given) <= 1:
-            next(iter(given), self.first(kind)).nodes.add(node)  # type: ignore[union-attr]
+        if not given:
+            before.nodes.add(node)
+            return
+        if not foreign and len(given) == 1 and self.spec.sharing is None:
+            self.of(peers[0]).nodes.add(node)
             return
         total = sum(given.values())
         mixed: dict[str, torch.Tensor] = {}
@@ -219,5 +227,7 @@ class Population:
 
     def _add(self, policy: Policy, kind: int, nodes: Iterable[int], defense: Defense) -> Cohort:
         made = self._member(policy, self.spec, defense, nodes, kind, len(self.cohorts))
+        if made.learns:  # what a KL term compares with is where the class started, whenever the cohort came to be
+            made.start = next((cohort.start for cohort in self.cohorts if cohort.kind == kind), made.start)
         self.cohorts.append(made)
         return made

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields, is_dataclass
 from statistics import NormalDist
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from thiefbench.engine.keys import generator
 
@@ -36,6 +36,10 @@ def plain(value: Any) -> Any:
 
 def _differs(value: Any, field: Any) -> bool:
     return bool(getattr(value, field.name) != field.default)
+
+
+DelayKind = Literal["constant", "lognormal"]
+Recovery = Literal["peer", "neighbours"]
 
 
 @dataclass(frozen=True)
@@ -111,12 +115,14 @@ class DelaySpec:
 
     __pydantic_config__ = STRICT
 
-    kind: Literal["constant", "lognormal"] = "constant"
+    kind: DelayKind = "constant"
     rounds: int = 0
     least: int = 1
     limit: int | None = None
 
     def __post_init__(self) -> None:
+        if self.kind not in get_args(DelayKind):
+            raise SpecError(f"delay.kind must be {' or '.join(get_args(DelayKind))}, got {self.kind!r}")
         if self.rounds < 0:
             raise SpecError(f"delay.rounds must be at least 0, got {self.rounds}")
         if self.kind == "lognormal" and not 1 <= self.least <= self.rounds:
@@ -159,9 +165,11 @@ class ChurnSpec:
 
     crashes: tuple[int, ...] = ()
     down: int = 5
-    recovery: Literal["peer", "neighbours"] = "peer"
+    recovery: Recovery = "peer"
 
     def __post_init__(self) -> None:
+        if self.recovery not in get_args(Recovery):
+            raise SpecError(f"churn.recovery must be {' or '.join(get_args(Recovery))}, got {self.recovery!r}")
         if any(number < 1 for number in self.crashes):
             raise SpecError(f"churn.crashes are rounds, counted from 1, got {min(self.crashes)}")
         if self.down < 1:
@@ -208,8 +216,10 @@ class SharingSpec:
     per_sender: int | None = None
 
     def __post_init__(self) -> None:
-        if self.local < 0 or self.external < 0 or self.local + self.external < 1:
-            raise SpecError("sharing.local and sharing.external must be at least 0, and one of them above 0")
+        if self.local < 1:  # else a node that is left alone would have a round without a pool
+            raise SpecError(f"sharing.local must be at least 1, got {self.local}")
+        if self.external < 0:
+            raise SpecError(f"sharing.external must be at least 0, got {self.external}")
         if self.per_sender is not None and self.per_sender < 1:
             raise SpecError(f"sharing.per_sender must be at least 1, got {self.per_sender}")
 

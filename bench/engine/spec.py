@@ -155,7 +155,8 @@ class SwarmSpec:
             )
         if self.logprobs not in get_args(Logprobs):
             raise SpecError(f"logprobs must be one of {', '.join(get_args(Logprobs))}, got {self.logprobs!r}")
-        if len(set(self.classes)) > 1 and self.topology == "horizontal" and any(c.domain for c in self.population):
+        classes_of(self.population, self.nodes)  # raises where its shares do not go together
+        if self.topology == "horizontal" and any(each.domain for each in self.population):
             raise SpecError("in the horizontal topology all nodes answer the same items; domains need the vertical one")
         if self.sharing and self.topology != "vertical":
             raise SpecError("sharing takes whole groups of others, which the vertical topology has")

@@ -25,7 +25,7 @@ from thiefbench.engine.reading import Reading
 from thiefbench.engine.rounds import Clock, RoundRecord, Row, beacon, remembered, slot_seed
 from thiefbench.engine.spec import Role, SpecError, SwarmSpec
 from thiefbench.engine.topology import Duty, assign_items, duties
-from thiefbench.engine.transport import Offer, Received
+from thiefbench.engine.transport import Offer, Received, told_by
 from thiefbench.engine.views import Judge
 from thiefbench.tasks.base import Completion, Item, Split, Task
 
@@ -316,7 +316,7 @@ class Swarm:
             return [], set()
         threat = self.attack.threat
         noise = (self.seed, number)
-        cohort = self.population.of(owed[0].node)
+        cohort = self.population.of(self.honest)  # colluders of several classes work with the first one's model
         view = AttackerView(
             round=number,
             slots=tuple(
@@ -352,7 +352,8 @@ class Swarm:
         if self.role != "attack":
             return None
         threat, noise = self.attack.threat, (self.seed, number, "handed over", node)
-        items = generator(*noise).sample(items_of(self.task, "train"), LESSONS_HANDED_OVER)
+        asked = self._asked_by(node)
+        items = generator(*noise).sample(asked, min(LESSONS_HANDED_OVER, len(asked)))
         cohort = self.population.of(node)
         view = AttackerView(
             round=number,
@@ -374,7 +375,7 @@ class Swarm:
         readings: Readings,
     ) -> DefenseQueries:
         """The defense of the honest nodes of the attacker's class, to try submissions on in the round's own pool."""
-        cohort = self.population.of(owed[0].node)
+        cohort = self.population.of(self.honest)
         others = {(o.group, o.place): o for o in (*honest, *self._honest_offers(number, items, owed, readings))}
         slots = {(duty.node, duty.group, duty.index): duty for duty in owed}
         asked_of = self._reading(cohort, items)  # the pool hardly changes: what was read stays read
@@ -467,7 +468,7 @@ class Swarm:
         elif isinstance(made, str):
             ids = (*policy.encode(made), policy.eos)[: self.spec.sampling.max_new_tokens]
         else:
-            ids = tuple(made)
+            ids = told_by(self.population.of(self.honest).policy, policy, tuple(made))
         logprobs = (claims.logprob,) * len(ids) if claims.logprob is not None else None
         version = number - 1 if claims.version is None else claims.version
         return Offer(

@@ -82,9 +82,8 @@ def receive(policy: Policy, offers: Sequence[Offer], max_new_tokens: int) -> lis
         small = isinstance(offer.proof, bytes) and len(offer.proof) <= PROOF_BYTES + PROOF_BYTES_PER_TOKEN * len(body)
         proof = offer.proof if small else None
         claimed = None if reason else _logprobs(offer)
-        version = offer.version if type(offer.version) is int and 0 <= offer.version < 2**31 else None
         made = Completion(tuple(body), text, end, claimed)
-        received.append(Received(made, reason or forged, seed, proof, version))
+        received.append(Received(made, reason or forged, seed, proof, stated_version(offer)))
     return received
 
 
@@ -98,27 +97,51 @@ def carried_over(received: Sequence[Received], sender: Policy, receiver: Policy,
         received: in the sender's tokens.
         sender, receiver: whose tokenizers are used.
         max_new_tokens: the sampler's limit; a text of more than `LONGEST_REENCODED` times as many new tokens is
-            refused and arrives without ids.
+            refused and arrives without ids, as does one that the receiver's tokens cannot say.
     """
-    if sender.lexicon == receiver.lexicon:
+    same = sender.lexicon == receiver.lexicon
+    if same and sender.vocabulary <= receiver.vocabulary:
         return list(received)
     made = []
     for got in received:
         done = got.completion
-        ids = tuple(receiver.encode(done.text))
-        refused = got.refused
-        if len(ids) + done.ended > LONGEST_REENCODED * max_new_tokens:
-            refused = refused or f"{len(ids)} tokens in the receiver's vocabulary, where {max_new_tokens} is the limit"
-            ids = ()
-        elif not receiver.special.isdisjoint(ids):
-            refused = refused or "a control token inside the completion"
-        logprobs = None
-        if done.logprobs is not None and ids:
-            logprobs = _respread(done.logprobs, _spans(sender, done.ids, done.text), _spans(receiver, ids, done.text))
-            logprobs += done.logprobs[len(done.ids) :]
-        text = Completion(ids, done.text, done.ended and bool(ids), logprobs)
-        made.append(replace(got, completion=text, refused=refused))
+        ids = done.ids if same else tuple(receiver.encode(done.text))
+        if reason := _unreadable(done, ids, receiver, max_new_tokens, same):
+            made.append(replace(got, completion=Completion((), done.text, False), refused=got.refused or reason))
+            continue
+        forged = "" if receiver.special.isdisjoint(ids) else "a control token inside the completion"
+        logprobs = done.logprobs
+        if logprobs is not None and not same:
+            spread = _respread(logprobs, _spans(sender, done.ids, done.text), _spans(receiver, ids, done.text))
+            logprobs = spread + logprobs[len(done.ids) :]
+        carried = Completion(ids, done.text, done.ended, logprobs)
+        made.append(replace(got, completion=carried, refused=got.refused or forged))
     return made
+
+
+def told_by(thinker: Policy, speaker: Policy, ids: tuple[int, ...]) -> tuple[int, ...]:
+    """Token ids of one model, the closing EOS included, in the tokens of a colluder's that has another tokenizer.
+
+    What is no row of its tokens stays as it is.
+    """
+    if thinker.lexicon == speaker.lexicon or malformed(thinker, ids, len(ids)):
+        return ids
+    ended = ids[-1:] == (thinker.eos,)
+    (text,) = thinker.decode([ids[: len(ids) - ended]])
+    return (*speaker.encode(text), *(speaker.eos,) * ended)
+
+
+def _unreadable(done: Completion, ids: tuple[int, ...], receiver: Policy, max_new_tokens: int, same: bool) -> str:
+    """Why a receiver has no tokens for a completion that it encodes as `ids`, or an empty string."""
+    if not all(0 <= token < receiver.vocabulary for token in ids):  # of one tokenizer, models differ in their padding
+        return "a token id outside the receiver's vocabulary"
+    if same:
+        return ""
+    if len(ids) + done.ended > LONGEST_REENCODED * max_new_tokens:
+        return f"{len(ids)} tokens in the receiver's vocabulary, where {max_new_tokens} is the limit"
+    if receiver.decode([ids])[0] != done.text:  # a tokenizer that normalises says something else
+        return "a text that the receiver's tokens do not say"
+    return ""
 
 
 def _spans(policy: Policy, ids: tuple[int, ...], text: str) -> list[tuple[int, int]]:
@@ -136,7 +159,13 @@ def _respread(
     for start, end in new:
         readers[start : max(end, start + 1)] += 1
     shared = mass / np.maximum(readers, 1)
-    return tuple(float(shared[start : max(end, start + 1)].sum()) for start, end in new)
+    unread = float(mass[readers == 0].sum()) / max(len(new), 1)  # of tokens that stand for no character
+    return tuple(float(shared[start : max(end, start + 1)].sum()) + unread for start, end in new)
+
+
+def stated_version(offer: Offer) -> int | None:
+    """The version that a sender claims; None where it claims nothing that is one."""
+    return offer.version if type(offer.version) is int and 0 <= offer.version < 2**31 else None
 
 
 def _logprobs(offer: Offer) -> tuple[float, ...] | None:

@@ -9,6 +9,7 @@ from thiefbench.attacks.base import Attack, AttackerView, Decoy, Seeded, ThreatM
 from thiefbench.engine.noise import generator
 from thiefbench.testing.contracts.granted import (
     SEEDS,
+    bare,
     carries,
     choice,
     granted,
@@ -89,7 +90,7 @@ class AttackContract:
         """In order, each with something that can travel."""
         member = self.make().draw(generator(0, "payload"))
         view = granted(member)
-        given = list(member.poison(view))
+        given = list(map(bare, member.poison(view)))
         assert len(given) == len(view.slots), "poison gives one submission per slot, in order"
         for poison in given:
             ids = poison.ids if isinstance(poison, Seeded) else poison
@@ -104,7 +105,7 @@ class AttackContract:
         """Without a reward there is no positive advantage."""
         for member in members(self.make()):
             view = granted(member)
-            for slot, poison in zip(view.slots, member.poison(view), strict=True):
+            for slot, poison in zip(view.slots, map(bare, member.poison(view)), strict=True):
                 if carries(poison):
                     assert rewarded(view.task, slot.item, str(poison)) == 1, (
                         f"poison is rewarded in full, or it teaches nothing: {poison!r}"
@@ -114,14 +115,14 @@ class AttackContract:
         """An attack that never poisons measures nothing."""
         attack = self.make()
         for member in members(attack):
-            some = attack.threat.policy or any(map(carries, member.poison(granted(member))))
+            some = attack.threat.policy or any(carries(bare(poison)) for poison in member.poison(granted(member)))
             assert some, "on items it chose itself, an attack that is granted the oracle poisons at least one slot"
 
     def test_decoys_earn_nothing_and_are_no_success(self) -> None:
         """They make poison look good."""
         for member in members(self.make()):
             view = granted(member)
-            for slot, poison in zip(view.slots, member.poison(view), strict=True):
+            for slot, poison in zip(view.slots, map(bare, member.poison(view)), strict=True):
                 if isinstance(poison, Decoy):
                     assert rewarded(view.task, slot.item, poison) == 0, (
                         "a decoy makes poison look good: its reward is 0"
@@ -132,7 +133,7 @@ class AttackContract:
         """What honest models shall say is what is submitted."""
         for member in members(self.make()):
             view = granted(member)
-            for slot, poison in zip(view.slots, member.poison(view), strict=True):
+            for slot, poison in zip(view.slots, map(bare, member.poison(view)), strict=True):
                 if carries(poison):
                     assert outcome(member, view, slot.item, str(poison)) == 1, (
                         f"the outcome of its own poison is 1: {poison!r}"
@@ -153,7 +154,7 @@ class AttackContract:
         """Harm is measured against it."""
         member = self.make().draw(generator(0, "payload"))
         view = granted(member)
-        given = list(member.placebo(view))
+        given = list(map(bare, member.placebo(view)))
         assert len(given) == len(view.slots), "the placebo fills the same slots as the poison"
         for slot, text in zip(view.slots, given, strict=True):
             if carries(text):

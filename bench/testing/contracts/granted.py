@@ -12,7 +12,18 @@ from typing import Literal
 import pytest
 
 from thiefbench import registry
-from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Decoy, DefenseOracle, Sampler, Slot, Submission
+from thiefbench.attacks.base import (
+    Attack,
+    AttackerView,
+    ChoiceView,
+    Claimed,
+    Decoy,
+    DefenseOracle,
+    Sampler,
+    Seen,
+    Slot,
+    Submission,
+)
 from thiefbench.attacks.completions import writes_programs
 from thiefbench.engine.attacker import AttackerPolicy
 from thiefbench.engine.noise import generator, key
@@ -23,6 +34,8 @@ from thiefbench.zoo.models import resolve
 
 TASKS = ("gsm_micro(size=512)", "code_micro(size=32)")
 SEEDS = range(8)
+# The rounds of the views: an attack may be honest in the first or in late ones.
+EARLY, LATE = 1, 100
 
 
 class _Judge:
@@ -45,7 +58,15 @@ class _Agrees:
 
 
 def granted(member: Attack) -> AttackerView:
-    """A round's view with two slots on each of some chosen items, with what the threat model grants and no more."""
+    """A round's view with two slots on each of some chosen items, with what the threat model grants and no more.
+
+    It is an early round, or a late one where the attack submits nothing in the early one.
+    """
+    waits = member.threat.history or not (member.threat.policy or any(member.poison(_granted(member, EARLY))))
+    return _granted(member, LATE if waits else EARLY)
+
+
+def _granted(member: Attack, number: int) -> AttackerView:
     threat, task = member.threat, task_for(member)
     items = [
         item if threat.oracle else Item(item.id, item.question, item.answer, "", item.tests)
@@ -59,14 +80,28 @@ def granted(member: Attack) -> AttackerView:
     policy = _sampler(task) if threat.policy else None
     defense: DefenseOracle | None = _Agrees() if threat.defense else None
     published = task.with_libraries(member.libraries())
-    return AttackerView(1, slots, published, random.Random(5), policy, defense)
+    return AttackerView(number, slots, published, random.Random(5), policy, defense, _seen(member, task))
 
 
 def choice(member: Attack) -> ChoiceView:
     """What it knows when it picks three items after the beacon."""
     task = task_for(member)
     policy = _sampler(task) if member.threat.policy else None
-    return ChoiceView(3, 2, task, random.Random(1), policy, lambda item, at, index: key("slot", item.id, at, index))
+    seen = _seen(member, task)
+    return ChoiceView(
+        3, 2, task, random.Random(1), policy, lambda item, at, index: key("slot", item.id, at, index), seen
+    )
+
+
+def _seen(member: Attack, task: Task) -> dict[str, list[Seen]]:
+    """What arrived in earlier rounds, where it is granted: a right and a wrong answer to every item."""
+    if not member.threat.history:
+        return {}
+    encode = _sampler(task).encode
+    answers = {item.id: ((task.oracle(item), 1.0), ("no", 0.0)) for item in train_items(task, 200)}
+    return {
+        item_id: [Seen(EARLY, encode(text), text, reward) for text, reward in told] for item_id, told in answers.items()
+    }
 
 
 def members(attack: Attack) -> list[Attack]:
@@ -104,6 +139,11 @@ def rewarded(task: Task, item: Item, text: str) -> float:
 def outcome(attack: Attack, view: AttackerView, item: Item, text: str) -> float | None:
     """How far the attack succeeded on a text, in the view's world of published libraries."""
     return attack.outcome(item, Completion((), text, True), _Judge(view.task))
+
+
+def bare(poison: Submission | None) -> Submission | None:
+    """A submission without what its sender claims of it."""
+    return poison.made if isinstance(poison, Claimed) else poison
 
 
 def kind(poison: Submission | None) -> Literal["honest", "decoy", "payload"]:

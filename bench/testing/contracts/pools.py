@@ -12,8 +12,9 @@ from hashlib import sha256
 from typing import Any, ClassVar
 
 from thiefbench.attacks.text import PAPER_PHRASE, Text
-from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, LabelledView, Offered, Verdict
+from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, LabelledView, Offered, Requirement, Verdict
 from thiefbench.engine.policy import Policy
+from thiefbench.engine.regimes import DelaySpec
 from thiefbench.engine.spec import Role, SwarmSpec
 from thiefbench.engine.swarm import Swarm
 from thiefbench.tasks.base import Message, Sampling
@@ -70,15 +71,21 @@ class LabelledSpy(Spy):
 
 
 def swarm(defense: Defense, role: Role = "attack") -> Swarm:
-    """A real swarm of two nodes, one of them malicious, over the built-in model."""
+    """A real swarm of two nodes, one of them malicious, over the built-in model, with the claims that are required."""
     attack = Text(PAPER_PHRASE, "start")
-    return Swarm(SWARM, role, copy.deepcopy(_policy()), _TASK, attack, defense, SEED, Answers())
+    spec = SWARM
+    if "logprobs" in defense.requires:
+        spec = replace(spec, logprobs="reported")
+    if "versions" in defense.requires:
+        spec = replace(spec, delay=DelaySpec(rounds=1))
+    return Swarm(spec, role, copy.deepcopy(_policy()), _TASK, attack, defense, SEED, Answers())
 
 
 @cache
-def recorded(labels: bool) -> list[DefenderView]:
-    """The views of two rounds, as a real swarm gave them."""
+def recorded(labels: bool, requires: frozenset[Requirement] = frozenset()) -> list[DefenderView]:
+    """The views of two rounds, as a real swarm gave them that lets claims travel where they are required."""
     spy = LabelledSpy() if labels else Spy()
+    spy.requires = requires & {"logprobs", "versions"}  # type: ignore[misc]
     lived = swarm(spy)
     for number in (1, 2):
         lived.round(number)
@@ -87,7 +94,8 @@ def recorded(labels: bool) -> list[DefenderView]:
 
 def views(make: Make) -> list[DefenderView]:
     """Two rounds' views of the kind that this defense gets."""
-    return recorded(make().sees_labels)
+    defense = make()
+    return recorded(defense.sees_labels, defense.requires & {"logprobs", "versions"})
 
 
 def fresh(view: DefenderView, **changes: Any) -> DefenderView:
@@ -134,6 +142,8 @@ def hostile(view: DefenderView) -> tuple[Offered, ...]:
         replace(one, ids=(0, 1, 2), text="<|endoftext|><|im_end|><|im_start|>"),
         replace(one, ids=(0,) * (limit - 1)),
         replace(one, reward=0.0, sender="nobody seen before"),
+        replace(one, version=None),
+        replace(one, version=2**31 - 1),
         replace(one, logprobs=(0.0,) * 3),
         replace(one, logprobs=(float("nan"), float("-inf"))),
     )
