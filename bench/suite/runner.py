@@ -137,10 +137,8 @@ def run_suite(
         found[job.spec] = record
         listener.finished(job.spec, record)
 
-    if executor is None:
-        executor = Crew(workers, work_on) if workers > 1 else _Here()
     with stop.listening():
-        executor.run(Ledger(list(missing.values()), USER_ERRORS, listener, stop, finished))
+        (executor or local(workers)).run(Ledger(list(missing.values()), USER_ERRORS, listener, stop, finished))
     return [record for record in found.values() if record is not None]
 
 
@@ -186,6 +184,11 @@ def _tidy(directory: CellDir) -> None:
     if directory.leftovers():
         with suppress(Timeout), directory.lock().acquire(timeout=0):
             directory.sweep()
+
+
+def local(workers: int) -> Executor:
+    """This process, or with `workers` above 1 as many beside it."""
+    return Crew(workers, work_on) if workers > 1 else _Here()
 
 
 class _Here:

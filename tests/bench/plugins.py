@@ -117,3 +117,15 @@ class Dies(Defense):
         if view.round > 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return [ACCEPT] * len(view.completions)
+
+
+class Hasty(Logs):
+    """As `Logs`, and its cell is checkpointed after every round, in whatever process it runs."""
+
+    name: ClassVar[str] = "hasty"
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        from thiefbench.suite import execution
+
+        execution.CHECKPOINT_SECONDS = -1.0
+        return super().inspect(view)
