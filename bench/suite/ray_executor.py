@@ -135,6 +135,10 @@ class _Shift:
         )
         # Where this process runs, so that both are lost together.
         self._mailbox = self._ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=here).remote()
+        try:
+            self._ray.get(self._mailbox.collect.remote(stop=False))
+        except self._ray.exceptions.RayError as error:
+            raise _unable(error) from error
         self._task = self._ray.remote(work).options(num_cpus=share.cpus, num_gpus=share.gpus, max_retries=0)
         self._flights: dict[int, _Flight] = {}
         self._tickets = count()
@@ -182,6 +186,11 @@ class _Shift:
             time.sleep(POLL_SECONDS)
             return []
         ended, _ = self._ray.wait(list(tickets), timeout=POLL_SECONDS)
+        self._listen(stop, deaf)  # only now: what a task says comes before its end
+        return [self._flights.pop(tickets[ref]) for ref in ended]
+
+    def _listen(self, stop: bool, deaf: bool) -> None:
+        """Hear what tasks have said, and let them know whether to stop."""
         for ticket, what, *told in self._ray.get(self._mailbox.collect.remote(stop)):
             flight = self._flights.get(ticket)
             if flight is None:
@@ -190,7 +199,6 @@ class _Shift:
                 flight.begun = True
             elif not deaf:
                 self._ledger.hear(flight.job, what, *told)
-        return [self._flights.pop(tickets[ref]) for ref in ended]
 
     def _hear_out(self, flight: _Flight) -> None:
         """How a task ended."""
@@ -207,10 +215,7 @@ class _Shift:
         except tuple(died) as error:
             self._ledger.lose(flight.job, next(how for kind, how in died.items() if isinstance(error, kind)))
         except errors.RayError as error:
-            raise WorkerError(
-                f"a node of the Ray cluster cannot run cells ({_first_line(error)}); install this thiefbench, with the "
-                "same Python and Ray, on every node"
-            ) from error
+            raise _unable(error) from error
         else:
             if what == "finished":
                 self._unseen.append((flight.job, time.monotonic() + SEEN_WITHIN_SECONDS))
@@ -228,6 +233,7 @@ class _Shift:
 
     def _dismiss(self, after_error: bool = False) -> None:
         """Let every task finish its round, checkpoint and leave; what they say after an error is not heard."""
+        self._listen(stop=True, deaf=after_error)
         for flight in self._flights.values():
             if not flight.begun:
                 self._ray.cancel(flight.ref)
@@ -275,6 +281,13 @@ def _connect(ray: Any, address: str) -> None:
             f"no Ray cluster can be used at {address} ({_first_line(error)}); write --ray-address HOST:PORT of one "
             "that runs, with the same Python and Ray, or leave it out to start one here"
         ) from error
+
+
+def _unable(error: BaseException) -> WorkerError:
+    return WorkerError(
+        f"a node of the Ray cluster cannot run cells ({_first_line(error)}); install this thiefbench, with the same "
+        "Python and Ray, on every node"
+    )
 
 
 def _first_line(error: BaseException) -> str:

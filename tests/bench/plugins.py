@@ -129,3 +129,19 @@ class Hasty(Logs):
 
         execution.CHECKPOINT_SECONDS = -1.0
         return super().inspect(view)
+
+
+class Gated(Logs):
+    """As `Logs`, but each round waits until a file is there."""
+
+    name: ClassVar[str] = "gated"
+
+    def __init__(self, file: str, gate: str) -> None:
+        super().__init__(file)
+        self.gate = Path(gate)
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        verdicts = super().inspect(view)
+        while not self.gate.exists():
+            time.sleep(0.05)
+        return verdicts

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
+from threading import Timer
 from typing import Any
 
 import pytest
 
 from tests.bench import tiny
-from tests.bench.nursery import alive, until
+from tests.bench.nursery import until
 from tests.bench.tiny import PLUGINS, Attacked, Watcher, run, same, suite
 from thiefbench import cli
 from thiefbench.engine.policy import ModelError
@@ -35,6 +36,8 @@ def address() -> Iterator[str]:
     """Of a Ray cluster with two CPUs, to which this process is connected."""
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'thiefbench[ray]'")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # A worker that has imported everything is soon at work again.
+    os.environ["RAY_idle_worker_killing_time_threshold_ms"] = "600000"  # noqa: SIM112  (so Ray spells it)
     os.environ.pop("RAY_ADDRESS", None)
     import ray
 
@@ -147,61 +150,89 @@ def test_a_cell_that_no_node_can_hold_is_refused(tmp_path: Path, address: str) -
         run(suite(), tmp_path, executor=executor)
 
 
-def started(folder: Path, address: str, seconds: float) -> tuple[Popen[str], list[str], Path, tiny.Suite]:
-    """A run of one cell on the cluster, in its first round: the process, its words, its log and what it runs."""
-    log = folder / "log"
-    defense = f"{PLUGINS}:Logs(file={str(log)!r}, seconds={seconds})"
-    words = ["run", str(tiny.suite_file(folder, defenses=[defense])), "--store", str(folder / "store")]
+def open_soon(gate: Path) -> None:
+    """Let `plugins.Gated` go on once a stop has reached the task."""
+    Timer(3.0, gate.touch).start()
+
+
+class Takeover(Watcher):
+    """Stops another run as soon as this one waits for its cell, and lets that finish its round."""
+
+    def __init__(self, other: Popen[str], gate: Path) -> None:
+        super().__init__()
+        self.other, self.gate, self.said = other, gate, ""
+
+    def note(self, message: str) -> None:
+        super().note(message)
+        assert self.other.stderr is not None
+        self.other.send_signal(signal.SIGINT)
+        while "stopping after this round" not in self.said:
+            line = self.other.stderr.readline()
+            assert line, self.said
+            self.said += line
+        open_soon(self.gate)
+
+
+def test_two_runs_share_the_cells_of_a_store_and_one_goes_on_where_the_other_is_stopped(
+    tmp_path: Path, address: str
+) -> None:
+    log, gate, store = tmp_path / "log", tmp_path / "gate", tmp_path / "store"
+    defense = f"{PLUGINS}:Gated(file={str(log)!r}, gate={str(gate)!r})"
+    words = ["run", str(tiny.suite_file(tmp_path, defenses=[defense])), "--store", str(store)]
     words += ["--executor", "ray", "--ray-address", address]
-    process = tiny.command(*words)
-    until(lambda: len(log_of(log)) == 1 or process.poll() is not None)
-    return process, words, log, suite(defense)
-
-
-def test_two_runs_on_one_store_share_cells_and_ctrl_c_leaves_one_to_go_on_from(tmp_path: Path, address: str) -> None:
-    process, words, log, of = started(tmp_path, address, seconds=0.5)
-    process.send_signal(signal.SIGINT)
-    out, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert (out, said.count("stopping after this round")) == ("", 1)
+    other = tiny.command(*words)
+    control, attacked = jobs_of(suite(defense), tiny.cells(suite(defense)), Store(store)).values()
+    until(lambda: control.directory.record_path.exists() and len(log_of(log)) == 1)
+    watcher = Takeover(other, gate)
+    records = run_on_ray(suite(defense), store, watcher)
+    out, rest = other.communicate(timeout=60)
+    said = watcher.said + rest
+    assert (other.returncode, out) == (130, ""), said
     assert "Traceback" not in said
     assert f"Stopped; everything finished is kept. To go on: thiefbench {' '.join(words)}" in said
-    (cell,) = jobs_of(of, tiny.cells(of)[1:], Store(tmp_path / "store")).values()
-    assert checkpointed(cell.directory) == len(log_of(log)) < 3, "the round under way is finished and checkpointed"
-
-    with cell.directory.lock():  # as if another run worked on the cell
-        process = tiny.command(*words)
-        assert process.stderr is not None
-        said = ""
-        while "waiting for it" not in said:
-            line = process.stderr.readline()
-            assert line, said
-            said += line
-    watcher = Watcher()
-    records = run_on_ray(of, tmp_path / "store", watcher)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 0, said
+    assert watcher.cached == 1, "what the other has finished is taken from the store"
+    (note,) = watcher.notes
+    assert note == f"another run on this store works on a cell; waiting for it: {attacked.spec.label}"
     assert [record.status for record in records] == ["ok"] * 2
-    assert rounds(log) == {1: 1, 2: 1, 3: 1}, "three runs, and no round of the cell was played twice"
-    log.unlink()
-    run(of, tmp_path / "alone")
-    same(of, tmp_path / "store", tmp_path / "alone")
+    assert rounds(log) == {1: 1, 2: 1, 3: 1}, "no round is played twice"
+    assert len({process for process, _ in log_of(log)}) == 2, "by the one and then the other"
+    run(suite(defense), tmp_path / "alone")
+    same(suite(defense), store, tmp_path / "alone")
 
 
-def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, address: str) -> None:
-    process, _, log, _ = started(tmp_path, address, seconds=60.0)
-    process.send_signal(signal.SIGINT)
-    assert process.stderr is not None
-    said = ""
-    while "press Ctrl-C again to stop at once" not in said:
-        line = process.stderr.readline()
-        assert line, said
-        said += line
-    process.send_signal(signal.SIGINT)
-    _, rest = process.communicate(timeout=30)
-    assert process.returncode == 130, said + rest
-    assert "Traceback" not in said + rest
-    until(lambda: not alive(log_of(log)[0][0]))
+class Interrupter(Watcher):
+    """Presses Ctrl-C while a cell's first round is played, and where `twice`, again when told what that would do."""
+
+    def __init__(self, log: Path, gate: Path, twice: bool) -> None:
+        super().__init__()
+        self.log, self.gate, self.twice = log, gate, twice
+
+    def cell(self, spec: CellSpec, done: int, total: int) -> None:
+        super().cell(spec, done, total)
+        if done == 0:
+            until(lambda: len(log_of(self.log)) == 1)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def note(self, message: str) -> None:
+        super().note(message)
+        if self.twice:
+            os.kill(os.getpid(), signal.SIGINT)
+        else:
+            open_soon(self.gate)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_ctrl_c_finishes_the_round_and_a_second_one_stops_at_once(tmp_path: Path, address: str, twice: bool) -> None:
+    log, gate = tmp_path / "log", tmp_path / "gate"
+    of = suite(f"{PLUGINS}:Gated(file={str(log)!r}, gate={str(gate)!r})", kind=Attacked)
+    watcher = Interrupter(log, gate, twice)
+    with pytest.raises(KeyboardInterrupt):
+        run_on_ray(of, tmp_path / "store", watcher)
+    assert watcher.notes == ["stopping after this round; press Ctrl-C again to stop at once"]
+    (job,) = jobs_of(of, tiny.cells(of), Store(tmp_path / "store")).values()
+    assert checkpointed(job.directory) == (0 if twice else 1), "a round is finished and checkpointed, or left at once"
+    with job.directory.lock().acquire(timeout=10):
+        assert len(log_of(log)) == 1, "nobody works on the cell any more"
 
 
 @pytest.mark.parametrize(
