@@ -279,7 +279,7 @@ def _connect(ray: Any, address: str) -> None:
     except (OSError, ValueError, RuntimeError) as error:  # ConnectionError is an OSError
         raise WorkerError(
             f"no Ray cluster can be used at {address} ({_first_line(error)}); write --ray-address HOST:PORT of one "
-            "that runs, with the same Python and Ray, or leave it out to start one here"
+            "that runs, with the same Python and Ray and the same RAY_AUTH_MODE, or leave it out to start one here"
         ) from error
 
 
