@@ -9,7 +9,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -23,6 +23,7 @@ from thiefbench import __version__, exchange
 from thiefbench.mistakes import is_users
 
 if TYPE_CHECKING:
+    from thiefbench.suite.executors import Executor
     from thiefbench.suite.scenario import Suite
 
 app = typer.Typer(
@@ -55,6 +56,13 @@ class Topologies(StrEnum):
 
     vertical = "vertical"
     horizontal = "horizontal"
+
+
+class Executors(StrEnum):
+    """Who runs cells."""
+
+    local = "local"
+    ray = "ray"
 
 
 SpecList = list[str]
@@ -101,27 +109,52 @@ def run(
     workers: Annotated[
         int, typer.Option(min=1, help="Processes that run cells at the same time, sharing the cores or the GPU.")
     ] = 1,
+    executor: Annotated[
+        Executors,
+        typer.Option(help="Who runs the cells: this machine, or a Ray cluster (docs/cluster.md)."),
+    ] = Executors.local,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(help="HOST:PORT of the Ray cluster. Default: RAY_ADDRESS, or else a new one on this machine."),
+    ] = None,
+    gpus_per_cell: Annotated[
+        float | None, typer.Option(help="Share of a GPU that each cell takes on Ray, such as 0.5. Default: 1.")
+    ] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Run nothing: show which cells are missing and how long they take.")
     ] = False,
 ) -> None:
     """Run what is missing of a suite; stop it at any time and run it again to go on."""
+    from thiefbench.engine.spec import SpecError
     from thiefbench.progress import watch
     from thiefbench.suite.outlook import look_ahead, print_outlook
     from thiefbench.suite.report.terminal import print_results
     from thiefbench.suite.results import Store
-    from thiefbench.suite.runner import run_suite
+    from thiefbench.suite.runner import local, run_suite
     from thiefbench.suite.scenario import load_suite
 
+    who: AbstractContextManager[Executor]
+    if executor is Executors.ray:
+        from thiefbench.suite.ray_executor import RayExecutor, Share
+
+        if workers > 1:
+            raise SpecError("--workers is for --executor local; Ray runs as many cells as its nodes have room for")
+        share = Share.of(device, threads or 1, gpus_per_cell)
+        who, numerics = RayExecutor(share, ray_address), (device, _dtype(dtype), share.cpus)
+    elif ray_address is not None or gpus_per_cell is not None:
+        raise SpecError("--ray-address and --gpus-per-cell are for a Ray cluster; write --executor ray beside them")
+    else:
+        who, numerics = nullcontext(local(workers)), _numerics(device, dtype, threads, workers)
     chosen = _overridden(load_suite(suite), defense, attack, task, model, topology, seeds, rounds)
-    cells = chosen.cells(*_numerics(device, dtype, threads, workers))
+    cells = chosen.cells(*numerics)
     kept = Store(store or Path("runs") / chosen.name)
     if plan:
-        with _stoppable():
-            print_outlook(out, look_ahead(chosen, cells, kept, workers))
+        _device(device)  # a round may be played on this machine
+        with _stoppable(), who as ready:
+            print_outlook(out, look_ahead(chosen, cells, kept, ready.places))
         return
-    with _stoppable(), watch(err, workers) as listener:
-        records = run_suite(chosen, cells, kept, listener, workers=workers)
+    with _stoppable(), who as ready, watch(err, ready.places) as listener:
+        records = run_suite(chosen, cells, kept, listener, executor=ready)
     print_results(out, kept)
     if any(record.status == "error" for record in records):
         raise typer.Exit(FAILED)

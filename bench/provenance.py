@@ -103,5 +103,7 @@ def _device_name(device: str) -> str:
     if device.startswith("cuda"):
         import torch
 
+        if not torch.cuda.is_available():  # a failure can be written by a machine that only gave the orders
+            return "not on this machine"
         return str(torch.cuda.get_device_name(device))
     return "CPU"

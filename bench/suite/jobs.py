@@ -1,7 +1,13 @@
-"""What a worker process is told, and what it does: cells on order, until its crew says stop or is no more."""
+"""What a worker is told and what it answers; and a process that works on cells until its crew says stop or is no more.
+
+A worker says `("cell", done, total)` and `("note", message)` while it works on a cell, and in the end how that went:
+`("finished",)`, `("taken",)` where another process works on it, `("stopped",)`, `("mistake", kind, message)` for an
+error of the user, or `("disk", errno, message, file)`.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -9,7 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from filelock import Timeout
 
@@ -21,7 +28,12 @@ from thiefbench.suite.scenario import CellSpec
 if TYPE_CHECKING:
     from thiefbench.suite.runner import CellListener, Stopping
 
+    class Overseer(CellListener, Stopping, Protocol):
+        """Who gave a worker its cell: it watches and says when to stop."""
+
+
 POLL_SECONDS = 0.5
+STOPPED = ("stopped",)
 
 
 @dataclass(frozen=True)
@@ -42,13 +54,26 @@ class Job:
     recorded: tuple[int, ...]
     retry_failed: bool
 
+    def to_json(self) -> str:
+        """As text that a worker on another machine can be told, which reaches the directory by the same path."""
+        told = {"spec": self.spec.as_dict(), "directory": str(self.directory.path.absolute()),
+                "identity": self.identity, "recorded": self.recorded, "retry_failed": self.retry_failed}  # fmt: skip
+        return json.dumps(told)
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        """The inverse of `to_json`."""
+        told = json.loads(text)
+        spec, directory = CellSpec.from_dict(told["spec"]), CellDir(Path(told["directory"]))
+        return cls(spec, directory, told["identity"], tuple(told["recorded"]), told["retry_failed"])
+
 
 # Makes what a job lacks (see `thiefbench.suite.runner.work_on`); a function that can be imported by its name.
 Work = Callable[[Job, "CellListener", "Stopping", bool], Record]
 
 
 class _Parent:
-    """The crew as a worker sees it: it watches (`CellListener`) and says when to stop (`Stopping`)."""
+    """The crew as a worker sees it, an `Overseer`."""
 
     def __init__(self, pipe: Connection) -> None:
         parent = parent_process()
@@ -99,19 +124,21 @@ def serve(pipe: Connection, work: Work, mistakes: tuple[type[Exception], ...]) -
     crew.tell("ready")
     while (order := crew.order()) is not None:
         job, waiting = order
-        try:
-            crew.tell(*_worked(job, waiting, crew, work, mistakes))
-        except KeyboardInterrupt:
+        ended = worked(job, waiting, crew, work, mistakes)
+        if ended == STOPPED:
             return
+        crew.tell(*ended)
 
 
-def _worked(
-    job: Job, waiting: bool, crew: _Parent, work: Work, mistakes: tuple[type[Exception], ...]
+def worked(
+    job: Job, waiting: bool, overseer: Overseer, work: Work, mistakes: tuple[type[Exception], ...]
 ) -> tuple[Any, ...]:
     """Work on a cell and say how it ended; exceptions travel as plain data, as plugins may define their own."""
     try:
         check_sources(job)
-        work(job, crew, crew, waiting)
+        work(job, overseer, overseer, waiting)
+    except KeyboardInterrupt:
+        return STOPPED
     except Timeout:
         return ("taken",)
     except mistakes as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -32,8 +32,6 @@ from thiefbench.suite.scenario import CellSpec, Suite
 
 # Enough to fill the sampler's batch, and drawn in a few seconds.
 MEASURED_EVALUATION = 64
-
-_CELL = TypeAdapter(CellSpec)
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,7 @@ def _made_here(record: Record, spec: CellSpec) -> bool:
 def _cell_of(record: Record) -> CellSpec | None:
     """The cell as it was asked for; None where an older version wrote another kind of cell."""
     try:
-        return _CELL.validate_python({name: value for name, value in record.cell.items() if name != "topology"})
+        return CellSpec.from_dict({name: value for name, value in record.cell.items() if name != "topology"})
     except ValidationError:
         return None
 

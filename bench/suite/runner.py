@@ -19,6 +19,7 @@ from thiefbench.engine.spec import SpecError
 from thiefbench.judges import check_judge
 from thiefbench.suite import weights
 from thiefbench.suite.execution import checkpointed, failed_record, identity, keep_weights_of, run_cell
+from thiefbench.suite.executors import Executor, Ledger
 from thiefbench.suite.jobs import Job
 from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Store, identify
 from thiefbench.suite.scenario import CellSpec, Suite
@@ -97,6 +98,7 @@ def run_suite(
     retry_failed: bool = True,
     remember: bool = True,
     workers: int = 1,
+    executor: Executor | None = None,
 ) -> list[Record]:
     """Run what is missing of a suite.
 
@@ -109,6 +111,7 @@ def run_suite(
         remember: make this the store's last run, which a report shows.
         workers: processes that run cells at the same time; 1 runs them in this one. A script that asks for more must
             do so behind ``if __name__ == "__main__":``, as they import it.
+        executor: who runs the cells instead, such as a `thiefbench.suite.ray_executor.RayExecutor`.
 
     Returns:
         The records of all cells, in order.
@@ -116,7 +119,7 @@ def run_suite(
     Raises:
         KeyboardInterrupt: stopped by the user; the store can be gone on from.
         OSError: the disk is full or the store cannot be written.
-        WorkerError: worker processes cannot be started.
+        WorkerError: workers cannot be started or reached.
     """
     jobs = jobs_of(suite, cells, store, retry_failed)
     if remember:
@@ -135,10 +138,7 @@ def run_suite(
         listener.finished(job.spec, record)
 
     with stop.listening():
-        if workers > 1:
-            Crew(workers, work_on, USER_ERRORS, listener, stop, finished).run(list(missing.values()))
-        else:
-            _run_here(list(missing.values()), listener, stop, finished)
+        (executor or local(workers)).run(Ledger(list(missing.values()), USER_ERRORS, listener, stop, finished))
     return [record for record in found.values() if record is not None]
 
 
@@ -186,20 +186,25 @@ def _tidy(directory: CellDir) -> None:
             directory.sweep()
 
 
-def _run_here(
-    jobs: Sequence[Job], listener: CellListener, stop: Stopping, finished: Callable[[Job, Record], None]
-) -> None:
-    """Work on every cell in turn; on those that another run works on in the end, once they are free."""
-    taken = []
-    for job in jobs:
-        try:
-            record = work_on(job, listener, stop, wait=False)
-        except Timeout:
-            taken.append(job)
-        else:
-            finished(job, record)
-    for job in taken:
-        finished(job, work_on(job, listener, stop, wait=True))
+def local(workers: int) -> Executor:
+    """This process, or with `workers` above 1 as many beside it."""
+    return Crew(workers, work_on) if workers > 1 else _Here()
+
+
+class _Here:
+    """This process as an `Executor`: one cell after the other."""
+
+    places = 1
+
+    def run(self, ledger: Ledger) -> None:
+        while (order := ledger.order()) is not None:
+            job, waiting = order
+            try:
+                record = work_on(job, ledger.listener, ledger.stop, waiting)
+            except Timeout:
+                ledger.hear(job, "taken")
+            else:
+                ledger.finished(job, record)
 
 
 def run_of(suite: Suite, jobs: Mapping[CellSpec, Job]) -> dict[str, Any]:

@@ -102,6 +102,15 @@ class CellSpec:
         made: dict[str, Any] = plain(self)
         return made
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> CellSpec:
+        """The inverse of `as_dict`, also after a way through JSON.
+
+        Raises:
+            ValidationError: of pydantic; an older version wrote another kind of cell.
+        """
+        return _CELL.validate_python(data)
+
 
 def heading(part: str, attack: str) -> str:
     """What tells an attack from a run's others: its spec string, behind the part's name where there are several."""
@@ -421,3 +430,4 @@ def _fields_at(where: tuple[Any, ...]) -> list[str]:
 
 _STARTED_FROM = {each.name for each in fields(Part)} - {"name"}
 _ADAPTER = TypeAdapter(Suite)
+_CELL = TypeAdapter(CellSpec)

@@ -8,35 +8,18 @@ workers whose crew has gone finish their round, checkpoint and go too.
 from __future__ import annotations
 
 import signal
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from filelock import Timeout
-
-from thiefbench.suite.execution import failed_record
+from thiefbench.suite.executors import RESTARTS, Ledger, WorkerError
 from thiefbench.suite.jobs import POLL_SECONDS, Job, Work, serve
-from thiefbench.suite.results import BrokenRecordError, Record
-from thiefbench.suite.scenario import CellSpec
-
-if TYPE_CHECKING:
-    from thiefbench.suite.runner import Listener, Stopping
 
 CONTEXT = get_context("spawn")  # torch's threads do not survive a fork
-RESTARTS = 2
-
-
-class WorkerError(Exception):
-    """Worker processes cannot be started. One sentence for the user."""
-
-
-class _DiedError(Exception):
-    """Why a cell failed whose worker processes died."""
 
 
 @dataclass
@@ -49,45 +32,32 @@ class _Worker:
     job: Job | None = None
 
 
+@dataclass(frozen=True)
 class Crew:
-    """Processes that work on a run's cells together.
+    """Processes of this machine that work on cells together: an `Executor`.
 
-    Args:
-        size: how many.
+    Attributes:
+        places: how many.
         work: what each does with a cell.
-        mistakes: errors of the user that `work` may raise; they end the run.
-        listener: told of progress.
-        stop: asked whether to stop.
-        finished: called with every job and its record.
     """
 
-    def __init__(
-        self,
-        size: int,
-        work: Work,
-        mistakes: tuple[type[Exception], ...],
-        listener: Listener,
-        stop: Stopping,
-        finished: Callable[[Job, Record], None],
-    ) -> None:
-        self._size, self._work, self._mistakes = size, work, mistakes
-        self._listener, self._stop, self._finished = listener, stop, finished
+    places: int
+    work: Work
+
+    def run(self, ledger: Ledger) -> None:
+        """Work on all cells; see `Executor.run`."""
+        _Shift(self, ledger).run()
+
+
+class _Shift:
+    """A crew at work on a ledger."""
+
+    def __init__(self, crew: Crew, ledger: Ledger) -> None:
+        self._crew, self._ledger = crew, ledger
         self._workers: list[_Worker] = []
-        self._queue: deque[tuple[Job, bool]] = deque()  # with whether to wait for the cell's lock
-        self._taken: list[Job] = []  # cells that another run works on come last
-        self._deaths: Counter[CellSpec] = Counter()
         self._false_starts = 0
 
-    def run(self, jobs: Sequence[Job]) -> None:
-        """Work on all jobs.
-
-        Raises:
-            KeyboardInterrupt: stopped by the user, politely where `stop` said so.
-            OSError: the disk is full or the store cannot be written.
-            WorkerError: worker processes cannot be started.
-            Exception: a mistake of the user.
-        """
-        self._queue.extend((job, False) for job in jobs)
+    def run(self) -> None:
         try:
             try:
                 self._share_out()
@@ -99,9 +69,13 @@ class Crew:
                 worker.process.kill()
                 worker.process.join()
 
+    @property
+    def _busy(self) -> int:
+        return sum(worker.job is not None for worker in self._workers)
+
     def _share_out(self) -> None:
-        while self._queue or self._taken or any(worker.job for worker in self._workers):
-            if self._stop.asked:
+        while self._ledger.left or self._busy:
+            if self._ledger.stop.asked:
                 self._dismiss()
                 raise KeyboardInterrupt
             self._hire()
@@ -117,13 +91,12 @@ class Crew:
 
     def _hire(self) -> None:
         """Start as many processes as there are cells for, with Ctrl-C kept from them."""
-        busy = sum(worker.job is not None for worker in self._workers)
-        wanted = min(self._size, busy + len(self._queue) + len(self._taken))
+        wanted = min(self._crew.places, self._busy + self._ledger.left)
         if len(self._workers) < wanted:
             resource_tracker.ensure_running()  # starting it inside would let the signals through
         while len(self._workers) < wanted:
             pipe, far_end = CONTEXT.Pipe()
-            process = CONTEXT.Process(target=serve, args=(far_end, self._work, self._mistakes))
+            process = CONTEXT.Process(target=serve, args=(far_end, self._crew.work, self._ledger.mistakes))
             with _signals_held_back():
                 process.start()
             far_end.close()  # so that the end of the process is the end of the pipe
@@ -133,48 +106,21 @@ class Crew:
         for worker in self._workers:
             if not worker.ready or worker.job:
                 continue
-            if not self._queue:
-                self._queue.extend((job, True) for job in self._taken)
-                self._taken = []
-            if not self._queue:
+            if (order := self._ledger.order()) is None:
                 return
-            job, waiting = self._queue.popleft()
-            worker.job = job
+            worker.job, _ = order
             with suppress(OSError):  # it may have died, which its pipe will tell
-                worker.pipe.send((job, waiting))
+                worker.pipe.send(order)
 
     def _hear(self, worker: _Worker, what: str, *told: Any) -> None:
-        job = worker.job
         if what == "ready":
             worker.ready, self._false_starts = True, 0
             return
+        job = worker.job
         assert job is not None
-        if what == "cell":
-            self._listener.cell(job.spec, *told)
-        elif what == "note":
-            self._listener.note(*told)
-        elif what == "taken":
+        if what not in ("cell", "note"):  # that was the last of it
             worker.job = None
-            self._taken.append(job)
-        elif what == "finished":
-            worker.job = None
-            self._take_in(job)
-        elif what == "mistake":
-            kind, message = told
-            raise self._mistakes[kind](message)
-        elif what == "disk":
-            raise OSError(*told)
-
-    def _take_in(self, job: Job) -> None:
-        """Read what a worker has finished."""
-        try:
-            record = job.directory.read()
-        except BrokenRecordError:
-            record = None
-        if record is None:
-            self._lose(job, "without a readable record")
-        else:
-            self._finished(job, record)
+        self._ledger.hear(job, what, *told)
 
     def _bury(self, worker: _Worker) -> None:
         """A worker has died: its cell goes to another."""
@@ -190,25 +136,7 @@ class Crew:
                     'of your own call run_suite behind if __name__ == "__main__":'
                 )
         if worker.job is not None:
-            self._lose(worker.job, how)
-
-    def _lose(self, job: Job, how: str) -> None:
-        """Try the cell of a dead worker again, or give it up when that has happened too often."""
-        self._deaths[job.spec] += 1
-        deaths = self._deaths[job.spec]
-        if deaths <= RESTARTS:
-            self._listener.note(f"{job.spec.label}: its worker process died {how}; another one goes on with the cell")
-            self._queue.appendleft((job, False))
-            return
-        error = _DiedError(f"its worker process died {deaths} times, last {how}")
-        record = failed_record(job.spec, job.identity, error)
-        try:
-            with job.directory.lock().acquire(timeout=0):
-                job.directory.write(record)
-        except Timeout:
-            self._taken.append(job)
-        else:
-            self._finished(job, record)
+            self._ledger.lose(worker.job, how)
 
     def _dismiss(self, after_error: bool = False) -> None:
         """Let every worker finish its round, checkpoint and leave; what they say after an error is not heard."""

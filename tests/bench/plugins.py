@@ -117,3 +117,31 @@ class Dies(Defense):
         if view.round > 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return [ACCEPT] * len(view.completions)
+
+
+class Hasty(Logs):
+    """As `Logs`, and its cell is checkpointed after every round, in whatever process it runs."""
+
+    name: ClassVar[str] = "hasty"
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        from thiefbench.suite import execution
+
+        execution.CHECKPOINT_SECONDS = -1.0
+        return super().inspect(view)
+
+
+class Gated(Logs):
+    """As `Logs`, but each round waits until a file is there."""
+
+    name: ClassVar[str] = "gated"
+
+    def __init__(self, file: str, gate: str) -> None:
+        super().__init__(file)
+        self.gate = Path(gate)
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        verdicts = super().inspect(view)
+        while not self.gate.exists():
+            time.sleep(0.05)
+        return verdicts
