@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
-from thiefbench import registry
+from thiefbench import cli, registry
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -68,3 +69,12 @@ def test_commands_of_the_readme_exist(command):
         [sys.executable, "-m", "thiefbench", command, "--help"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"the README names `thiefbench {command}`: {done.stderr}"
+
+
+def test_options_of_the_cluster_guide_exist():
+    text = (ROOT / "docs/cluster.md").read_text().replace("\\\n", " ")
+    command = typer.main.get_command(cli.app).commands["run"]
+    known = {option for parameter in command.params for option in parameter.opts}
+    used = {option for line in re.findall(r"thiefbench run .*", text) for option in re.findall(r"--[a-z-]+", line)}
+    assert {"--executor", "--ray-address", "--gpus-per-cell"} <= used, "the guide shows what is for a cluster"
+    assert used <= known, "and nothing that does not exist"
