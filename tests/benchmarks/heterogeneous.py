@@ -150,9 +150,8 @@ def line(spec: CellSpec, record: Record) -> str:
     about = [swarm.learner.loss, swarm.logprobs, " + ".join(each.label for each in swarm.population) or spec.model]
     about += [f"delay {swarm.delay.kind} {swarm.delay.rounds}"] if swarm.delay else []
     about += [f"recovery from {swarm.churn.recovery}"] if swarm.churn else []
-    about += [f"sharing {swarm.sharing.local} + {swarm.sharing.external}, cap {swarm.sharing.per_sender}"] * bool(
-        swarm.sharing
-    )
+    if swarm.sharing:
+        about.append(f"sharing {swarm.sharing.local} + {swarm.sharing.external}, cap {swarm.sharing.per_sender}")
     if record.status != "ok":
         return f"| {spec.label} | {', '.join(about)} | failed: {record.error} |"
     curve = ", ".join(f"{p.round}: {p.value:.3g}" for p in record.curves["eval_asr"] if p.value is not None)
