@@ -57,15 +57,21 @@ def vowels() -> Vowels:
     return Vowels()
 
 
-@pytest.fixture(scope="session")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Qwen2 of 2 layers over bytes, as save_pretrained writes it; about one token in twelve is EOS."""
+def save_model(directory: Path, merges: Sequence[tuple[str, str]] = (), seed: int = 0) -> Path:
+    """A Qwen2 of 2 layers, as save_pretrained writes it; about one token in twelve is EOS.
+
+    Args:
+        directory: where to.
+        merges: its tokens are bytes and these pairs; pairs of letters that stand for bytes as in ByteLevel.
+        seed: of the weights.
+    """
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    bpe = Tokenizer(models.BPE({byte: i for i, byte in enumerate(alphabet)}, []))
+    tokens = [*alphabet, *(one + other for one, other in merges)]
+    bpe = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, list(merges)))
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(
@@ -73,7 +79,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     tokenizer.chat_template = CHAT
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.2, tie_word_embeddings=False,
@@ -85,10 +91,26 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model.lm_head.weight[:, 0] = 0.0
         model.lm_head.weight[tokenizer.eos_token_id] = 0.0
         model.lm_head.weight[tokenizer.eos_token_id, 0] = 2.3
-    directory = tmp_path_factory.mktemp("model")
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model over bytes."""
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+# Pairs that meet often in text, and two that split characters of several bytes ("é" is "Ã©", "✓" is "âľĵ").
+MERGES = [("a", "i"), ("Ġ", "s"), ("e", "r"), ("o", "u"), ("Ã", "©"), ("Ġ", "="), ("âľ", "ĵ"), ("a", "a")]
+
+
+@pytest.fixture(scope="session")
+def other_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A second tiny model with other weights and a vocabulary of its own: bytes, and pairs of them."""
+    merges = [("â", "ľ"), *MERGES]
+    return save_model(tmp_path_factory.mktemp("other"), merges, seed=1)
 
 
 @pytest.fixture(scope="session")
@@ -98,6 +120,17 @@ def load_policy(model_dir: Path) -> Callable[..., Policy]:
 
     def load(**options: str) -> Policy:
         return Policy.load(model_dir, **options)  # type: ignore[arg-type]
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def load_other(other_dir: Path) -> Callable[..., Policy]:
+    """Load the second tiny model afresh."""
+    from thiefbench.engine.policy import Policy
+
+    def load(**options: str) -> Policy:
+        return Policy.load(other_dir, **options)  # type: ignore[arg-type]
 
     return load
 

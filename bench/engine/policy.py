@@ -212,6 +212,8 @@ class Policy:
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Texts of token id rows, special tokens kept visible."""
+        if not rows:  # tokenizers make one text of no rows
+            return []
         return list(
             self.tokenizer.batch_decode(
                 [list(row) for row in rows], skip_special_tokens=False, clean_up_tokenization_spaces=False

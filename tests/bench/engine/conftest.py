@@ -17,6 +17,7 @@ from thiefbench.engine.cohort import Cohort, Lesson
 from thiefbench.engine.decoding import sample
 from thiefbench.engine.noise import key
 from thiefbench.engine.policy import Policy
+from thiefbench.engine.regimes import NodeClass
 from thiefbench.engine.spec import LearnerSpec, Role, SwarmSpec
 from thiefbench.engine.swarm import Swarm
 from thiefbench.tasks.base import Item, Sampling, Task
@@ -93,6 +94,51 @@ def build_swarm(load_policy: Callable[..., Policy], vowels: Task, spec: SwarmSpe
         )
 
     return build
+
+
+@pytest.fixture(scope="session")
+def build_mixed(
+    load_policy: Callable[..., Policy], load_other: Callable[..., Policy], vowels: Task, spec: SwarmSpec
+) -> Callable[..., Swarm]:
+    """A swarm of as many classes as `classes` has letters, "a" the one tiny model and "b" the other, dealt in turn."""
+
+    def build(
+        role: Role = "attack",
+        attack: Attack | None = None,
+        defense: Defense | None = None,
+        task: Task | None = None,
+        seed: int = 5,
+        classes: str = "ab",
+        **fields: Any,
+    ) -> Swarm:
+        loaders = {"a": load_policy, "b": load_other}
+        fields.setdefault("learner", LearnerSpec(learning_rate=1e-3))
+        if len(classes) > 1:
+            fields["population"] = tuple(NodeClass(letter, 1 / len(classes)) for letter in classes)
+        return Swarm(
+            replace(spec, **fields),
+            role,
+            [loaders[letter]() for letter in classes],
+            task or vowels,
+            attack or Text("hail to all", "start"),
+            defense or AcceptAll(),
+            seed,
+        )
+
+    return build
+
+
+def weights_of(swarm: Swarm) -> list[dict[str, torch.Tensor]]:
+    """Copies of the weights of every cohort."""
+    return [
+        {name: weight.detach().clone() for name, weight in cohort.policy.weights().items()}
+        for cohort in swarm.population.cohorts
+    ]
+
+
+def same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """Whether two models are equal bit for bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.fixture

@@ -130,3 +130,7 @@ def test_prompts_run_in_parts_are_those_run_at_once(
     ):
         torch.testing.assert_close(one, other)
     assert torch.equal(whole.mask, parts.mask)
+
+
+def test_no_rows_have_no_texts(policy: Policy) -> None:
+    assert policy.decode([]) == [], "a class of nodes may send nothing in a round"

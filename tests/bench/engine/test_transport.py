@@ -1,16 +1,27 @@
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import normalizers
 
 from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.rounds import Row
 from thiefbench.engine.swarm import Swarm
-from thiefbench.engine.transport import PROOF_BYTES, PROOF_BYTES_PER_TOKEN, Offer, Received, receive
+from thiefbench.engine.transport import (
+    PROOF_BYTES,
+    PROOF_BYTES_PER_TOKEN,
+    Offer,
+    Received,
+    carried_over,
+    receive,
+    told_by,
+)
 from thiefbench.tasks.base import Ask, Completion, Item
 
 LIMIT = 16
@@ -160,3 +171,144 @@ def test_text_of_attackers_is_encoded_cut_and_ended(build_swarm: Callable[..., S
 def test_text_of_attackers_cannot_forge_structure(build_swarm: Callable[..., Swarm]) -> None:
     rows = malicious_rows(build_swarm(attack=Offers(["a<|im_end|>b"])))
     assert all(row.refused and row.reward == 0 for row in rows), "control tokens spelt in text are caught as ids"
+
+
+# ---- two vocabularies
+
+LETTERS = [*"abAB ise=rou .,\n\té✓😀\u0301\ufffd中\u200d\x00", "saer", " = ", "aai", "<think>", "é✓"]
+
+
+def random_rows(policy: Policy, seed: int, count: int) -> list[tuple[int, ...]]:
+    """Token ids as texts have them, and any bytes, so that characters are split or never completed."""
+    rng = random.Random(seed)
+    rows: list[tuple[int, ...]] = []
+    for number in range(count):
+        if number % 2:
+            rows.append(tuple(policy.encode("".join(rng.choices(LETTERS, k=rng.randint(1, 12))))))
+        else:
+            rows.append(tuple(rng.randrange(policy.vocabulary - 3) for _ in range(rng.randint(0, 12))))
+    return rows
+
+
+def sent_by(policy: Policy, ids: tuple[int, ...], ended: bool, seed: int = 0) -> Received:
+    """What arrives of a completion with some log-probs."""
+    whole = (*ids, policy.eos) if ended else ids
+    rng = random.Random(seed)
+    logprobs = tuple(-rng.random() * 5 for _ in whole)
+    (got,) = receive(policy, [Offer(0, 0, 0, whole, logprobs=logprobs)], len(whole))
+    return got
+
+
+@pytest.mark.parametrize("way", ["to merged tokens", "to bytes"])
+@pytest.mark.parametrize("ended", [True, False])
+def test_texts_and_log_probs_are_carried_over(
+    way: str, ended: bool, load_policy: Callable[..., Policy], load_other: Callable[..., Policy]
+) -> None:
+    policies = load_policy(), load_other()
+    sender, receiver = policies if way == "to merged tokens" else policies[::-1]
+    changed = 0
+    for seed, ids in enumerate(random_rows(sender, 3, 300)):
+        if not ids and not ended:
+            continue  # nothing at all is no completion
+        got = sent_by(sender, ids, ended, seed)
+        assert not got.refused
+        (made,) = carried_over([got], sender, receiver, 200)
+        done, told = made.completion, got.completion
+        assert not made.refused, f"{told.text!r} can be said in any vocabulary of bytes"
+        assert receiver.decode([done.ids]) == [told.text] == [done.text], "its ids say the very text"
+        assert done.ended == ended, "it ends where it ended"
+        assert done.logprobs is not None
+        assert told.logprobs is not None
+        assert len(done.logprobs) == len(done.ids) + ended, "one log-prob for every token, EOS included"
+        if done.ids:
+            assert sum(done.logprobs) == pytest.approx(sum(told.logprobs)), f"the sum of {told.text!r} stays"
+        if ended:
+            assert done.logprobs[-1] == told.logprobs[-1], "EOS's stays EOS's"
+        assert all(math.isfinite(value) and value <= 1e-3 for value in done.logprobs)
+        changed += len(done.ids) != len(told.ids)
+    assert changed > 50, "the vocabularies differ"
+
+
+def test_equal_tokenizers_carry_nothing_over(load_policy: Callable[..., Policy]) -> None:
+    sender, receiver = load_policy(), load_policy()
+    received = [sent_by(sender, ids, True) for ids in random_rows(sender, 4, 20)]
+    assert carried_over(received, sender, receiver, 4) == received, "ids mean the same to both"
+
+
+def test_a_lone_eos_stays_an_ended_empty_text(
+    load_policy: Callable[..., Policy], load_other: Callable[..., Policy]
+) -> None:
+    (made,) = carried_over([sent_by(load_policy(), (), True)], load_policy(), load_other(), LIMIT)
+    assert made.completion.ended
+    assert made.completion.ids == ()
+    assert made.refused == ""
+    assert made.completion.logprobs is not None
+    assert len(made.completion.logprobs) == 1
+
+
+def test_a_text_too_long_in_the_new_vocabulary_is_refused(
+    load_policy: Callable[..., Policy], load_other: Callable[..., Policy]
+) -> None:
+    sender, receiver = load_other(), load_policy()
+    pair = sender.encode("aa")
+    assert len(pair) == 1, "the other tiny model says two letters with one token"
+    fits, beyond = (sent_by(sender, tuple(pair) * count, True) for count in (10, 11))
+    limit = 11
+    (made,) = carried_over([fits], sender, receiver, limit)
+    assert made.refused == "", "up to twice the limit is read"
+    (made,) = carried_over([beyond], sender, receiver, limit)
+    assert made.refused == "22 tokens in the receiver's vocabulary, where 11 is the limit"
+    assert made.completion == Completion((), "aa" * 11, False), "nobody reads it, but its text is there"
+
+
+def test_control_tokens_in_a_text_are_refused_in_every_vocabulary(
+    load_policy: Callable[..., Policy], load_other: Callable[..., Policy]
+) -> None:
+    sender, receiver = load_policy(), load_other()
+    written = tuple(ord(letter) for letter in "x")  # a byte that both have
+    for name in FORGED:
+        ids = forge(sender, name)
+        (got,) = receive(sender, [Offer(0, 0, 0, ids)], 99)
+        (made,) = carried_over([got], sender, receiver, 99)
+        assert made.refused == "a control token inside the completion"
+        assert made.completion.text == got.completion.text
+    spelt = [sender.encode(letter)[0] for letter in "a<|im_end|>b"]
+    (got,) = receive(sender, [Offer(0, 0, 0, (*written[:0], *spelt))], 99)
+    assert got.refused == "", "spelt letter by letter these are letters to the sender"
+    (made,) = carried_over([got], sender, receiver, 99)
+    assert made.refused == "a control token inside the completion", "but encoding makes a control token of them"
+
+
+def test_a_tokenizer_that_normalises_refuses_what_it_would_change(
+    load_policy: Callable[..., Policy], load_other: Callable[..., Policy]
+) -> None:
+    sender, receiver = load_policy(), load_other()
+    receiver.tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
+    for accent, why in (("\u00e9", ""), ("e\u0301", "a text that the receiver's tokens do not say")):
+        ids = tuple(token for letter in f"caf{accent}" for token in sender.encode(letter))
+        (made,) = carried_over([sent_by(sender, ids, True)], sender, receiver, 99)
+        assert made.completion.text == f"caf{accent}"
+        assert made.refused == why, "ids that say another text than the one that was rewarded teach something else"
+
+
+def test_refused_offers_stay_refused_with_their_first_reason(
+    load_policy: Callable[..., Policy], load_other: Callable[..., Policy]
+) -> None:
+    sender, receiver = load_policy(), load_other()
+    for ids in [*(ids for ids, _ in MALFORMED.values()), *NO_TUPLE.values()]:
+        (got,) = receive(sender, [Offer(0, 0, 0, ids)], LIMIT)
+        (made,) = carried_over([got], sender, receiver, LIMIT)
+        assert made == got, "nothing arrives of it in either vocabulary"
+
+
+def test_ids_of_a_colluder_are_told_in_the_speakers_tokens(
+    load_policy: Callable[..., Policy], load_other: Callable[..., Policy]
+) -> None:
+    thinker, speaker = load_other(), load_policy()
+    for ended in (True, False):
+        ids = (*thinker.encode("so = saer ✓"), *(thinker.eos,) * ended)
+        told = told_by(thinker, speaker, ids)
+        assert told == (*speaker.encode("so = saer ✓"), *(speaker.eos,) * ended)
+    assert told_by(thinker, load_other(), ids) == ids
+    for odd in ((), (10**9,), (-1,), ("a",)):
+        assert told_by(thinker, speaker, odd) == odd, "what is no row of tokens stays for the receivers to refuse"  # type: ignore[arg-type]

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.attacks.fakes import ITEM, OTHER, view
+from thiefbench import registry
+from thiefbench.attacks.base import Attack, AttackerView, Claimed, Decoy, Poison, Seeded, ThreatModel
+from thiefbench.attacks.misreport import Misreport
+from thiefbench.attacks.text import Text
+
+
+class Says(Attack):
+    name = "says"
+    threat = ThreatModel("out-of-context")
+
+    def __init__(self, *made: Poison) -> None:
+        self.made = made
+
+    def poison(self, view: AttackerView) -> list[Poison]:
+        return list(self.made)
+
+    def outcome(self, item: Any, completion: Any, ask: Any) -> float:
+        return 0.0
+
+
+def test_every_submission_carries_the_claim() -> None:
+    inner = Text("hail to all", "start")
+    given = view(ITEM, OTHER, each=2)
+    made = Misreport(inner, logprob=-30.0).poison(given)
+    assert [each.made for each in made if isinstance(each, Claimed)] == list(inner.poison(given)), "what is said stays"
+    assert {each.logprob for each in made if isinstance(each, Claimed)} == {-30.0}
+
+
+def test_what_is_no_poison_stays_as_it_is() -> None:
+    kept = (None, Decoy("gibber"), Seeded((1, 2), 7))
+    assert Misreport(Says(*kept)).poison(view(ITEM, each=3)) == list(kept)
+    claimed, ids = Misreport(Says(Claimed("a", version=3), (1, 2))).poison(view(ITEM, each=2))
+    assert claimed == Claimed("a", -100.0, 3), "other claims stay beside it"
+    assert ids == Claimed((1, 2), -100.0)
+
+
+def test_a_whole_number_is_a_log_prob_too() -> None:
+    made = registry.make("attack", "misreport(logprob=-50)")
+    assert type(made.logprob) is float, "receivers read floats only, and a spec string may hold a whole number"
+    assert made.logprob == -50
+
+
+@pytest.mark.parametrize("logprob", [0.1, float("nan"), float("inf")])
+def test_what_is_no_log_prob_is_refused(logprob: float) -> None:
+    with pytest.raises(ValueError, match="misreport: logprob is the logarithm of a probability"):
+        Misreport(Text(), logprob=logprob)

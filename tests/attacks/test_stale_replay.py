@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from tests.attacks.fakes import ITEM, OTHER, TASK, text, view
+from thiefbench.attacks.base import ChoiceView, Claimed, Seen
+from thiefbench.attacks.misreport import Misreport
+from thiefbench.attacks.stale_replay import StaleReplay
+from thiefbench.attacks.text import Text
+
+INNER = Text("Hail to all", "start")
+ATTACK = StaleReplay(INNER)
+
+
+def seen(number: int, reasoning: str, reward: float = 1.0) -> Seen:
+    return Seen(number, (), text(reasoning, "7"), reward)
+
+
+HISTORY = {
+    ITEM.id: [seen(1, "Old way."), seen(2, "Wrong way.", 0.0), seen(4, "New way."), Seen(5, (), "no block", 1.0)],
+    OTHER.id: [seen(3, "Wrong as well.", 0.0)],
+}
+
+
+def told(made: Any) -> list[tuple[str, int | None]]:
+    return [(each.made, each.version) for each in made if isinstance(each, Claimed)]
+
+
+def test_old_right_answers_come_back_with_the_payload() -> None:
+    made = ATTACK.poison(view(ITEM, each=3, round=6, seen=HISTORY))
+    assert [version for _, version in told(made)] == [3, 0, 3], "the newest first, again from the start, each with "
+    for written, wanted in zip(told(made), ("New way.", "Old way.", "New way."), strict=True):
+        assert wanted in written[0], "its words are the swarm's own"
+        assert "Hail to all" in written[0]
+        assert ITEM.answer in written[0]
+
+
+def test_wrong_answers_and_unknown_items_are_left_to_honest_samples() -> None:
+    assert list(ATTACK.poison(view(OTHER, each=2, seen=HISTORY))) == [None, None]
+    assert list(ATTACK.poison(view(ITEM, each=2))) == [None, None], "as in the first round"
+
+
+def test_the_placebo_is_the_same_without_the_payload() -> None:
+    given = view(ITEM, each=3, round=6, seen=HISTORY)
+    pairs = list(zip(told(ATTACK.poison(given)), told(ATTACK.placebo(given)), strict=True))
+    assert len(pairs) == 3
+    for (poison, version), (clean, same) in pairs:
+        assert version == same
+        assert "Hail to all" not in clean
+        assert TASK.reward(ITEM, [poison, clean]) == [1, 1]
+
+
+def test_the_inner_attacks_claims_stay() -> None:
+    (made,) = StaleReplay(Misreport(INNER, -30.0)).poison(view(ITEM, round=6, seen=HISTORY))
+    assert isinstance(made, Claimed)
+    assert (made.logprob, made.version) == (-30.0, 3), "beside what it says of its version"
+
+
+def choice(count: int, history: Any, seed: int = 1) -> ChoiceView:
+    return ChoiceView(count, 2, TASK, random.Random(seed), None, lambda item, at, index: 0, history)
+
+
+def test_it_picks_items_that_were_answered_rightly() -> None:
+    items = [replace(ITEM, id=str(number)) for number in range(20)]
+    history = {item.id: [seen(1, "Way.", float(int(item.id) < 5))] for item in items}
+    chosen = [item.id for item in ATTACK.choose_items_from(items, choice(8, history))]
+    assert set(map(str, range(5))) == set(chosen[:5]), "those first"
+    assert len(set(chosen)) == 8, "and the rest from all others"
+    few = ATTACK.choose_items_from(items, choice(3, history))
+    assert all(int(item.id) < 5 for item in few)
+    counts = Counter(
+        item.id for seed in range(50) for item in ATTACK.choose_items_from(items, choice(2, history, seed))
+    )
+    assert len(counts) == 5, "which of them is drawn"
+
+
+def test_it_is_granted_the_history_and_no_oracle() -> None:
+    assert ATTACK.threat.history
+    assert not ATTACK.threat.oracle
+    assert ATTACK.threat.topologies == {"vertical"}, "only there nodes pick their items"
