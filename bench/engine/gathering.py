@@ -15,6 +15,9 @@ from thiefbench.engine.topology import Duty
 from thiefbench.engine.transport import Offer, Received, carried_over, malformed, receive, stated_version
 from thiefbench.tasks.base import Completion, Item
 
+Found = dict[tuple[int, int, int, tuple[int, ...]], tuple[float, ...]]
+"""Log-probs that were worked out in a round, by cohort number, version, group and token ids."""
+
 UNREADABLE = "its log-probs are missing or cannot be read"
 
 
@@ -60,6 +63,7 @@ def with_logprobs(
     items: Sequence[Item],
     sent: Sequence[Offer],
     prompt: Callable[[Item, Cohort], list[int]],
+    found: Found,
 ) -> list[Offer]:
     """The offers with log-probs: recomputed by the receivers, or, where a malicious node reports none, true ones.
 
@@ -71,6 +75,7 @@ def with_logprobs(
         items: of every group.
         sent: the offers.
         prompt: an item's prompt in a cohort's tokens.
+        found: in this round so far, and what is worked out now: who asks the defense offers much of it again.
     """
     spec = population.spec
     made = list(sent)
@@ -81,16 +86,17 @@ def with_logprobs(
         if wanted and not malformed(cohort.policy, offer.ids, spec.sampling.max_new_tokens):
             asked.setdefault((cohort, population.version(cohort, stated_version(offer), number)), []).append(place)
     for (cohort, version), places in asked.items():
-        model = cohort.policy if version == number - 1 else cohort.as_of(version)
-        reading = Reading(model, [prompt(item, cohort) for item in items])
-        answers = {place: (sent[place].group, sent[place].ids) for place in places}
-        known: dict[Answer, torch.Tensor] = {}
-        with torch.no_grad():
-            for chunk in reading.chunks(answers.values()):
-                parts = torch.split(chunk.logprobs(spec.sampling.temperature), chunk.counts)
-                known |= dict(zip(chunk.answers, parts, strict=True))
+        told = {place: (cohort.number, version, sent[place].group, sent[place].ids) for place in places}
+        if missing := [at[2:] for at in told.values() if at not in found]:
+            model = cohort.policy if version == number - 1 else cohort.as_of(version)
+            reading = Reading(model, [prompt(item, cohort) for item in items])
+            with torch.no_grad():
+                for chunk in reading.chunks(missing):
+                    parts = torch.split(chunk.logprobs(spec.sampling.temperature), chunk.counts)
+                    for answer, part in zip(chunk.answers, parts, strict=True):
+                        found[cohort.number, version, *answer] = tuple(part.tolist())
         for place in places:
-            made[place] = replace(sent[place], logprobs=tuple(known[answers[place]].tolist()))
+            made[place] = replace(sent[place], logprobs=found[told[place]])
     return made
 
 
