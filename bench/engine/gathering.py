@@ -100,22 +100,26 @@ def with_logprobs(
     return made
 
 
-def proven(cohort: Cohort, prompts: Sequence[Sequence[int]], sent: Sequence[Offer]) -> list[Offer]:
-    """The offers with valid proofs, malicious ones too: each node runs the model over what it sends, by itself.
+def proven(
+    population: Population, items: Sequence[Item], sent: Sequence[Offer], prompt: Callable[[Item, Cohort], list[int]]
+) -> list[Offer]:
+    """The offers with valid proofs, malicious ones too: each node runs its model over what it sends, by itself.
 
     Args:
-        cohort: all honest nodes.
-        prompts: of every group.
+        population: whose models are run; after a crash a node's may have other weights.
+        items: of every group.
         sent: the offers.
+        prompt: an item's prompt in a cohort's tokens.
     """
-    limit = cohort.spec.sampling.max_new_tokens
+    limit = population.spec.sampling.max_new_tokens
     answers = [(offer.group, offer.ids) for offer in sent]
-    sound = [place for place, offer in enumerate(sent) if not malformed(cohort.policy, offer.ids, limit)]
     made = list(sent)
     for node in {offer.node for offer in sent}:
-        own = [place for place in sound if sent[place].node == node]
+        cohort = population.of(node)
+        own = [i for i, o in enumerate(sent) if o.node == node and not malformed(cohort.policy, o.ids, limit)]
         states: dict[Answer, torch.Tensor] = {}
-        for chunk in Reading(cohort.policy, prompts).chunks([answers[place] for place in own]):
+        reading = Reading(cohort.policy, [prompt(item, cohort) for item in items])
+        for chunk in reading.chunks([answers[place] for place in own]):
             parts = torch.split(chunk.hidden.float().cpu(), chunk.counts)
             states |= dict(zip(chunk.answers, parts, strict=True))
         for place in own:

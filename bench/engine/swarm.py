@@ -398,7 +398,7 @@ class Swarm:
         by_place = {(offer.group, offer.place): offer for offer in offers}
         sent = [by_place[duty.group, duty.place] for duty in owed]
         if "proofs" in self.cohort.defense.requires:
-            sent = proven(self.cohort, [self._prompt(item, self.cohort) for item in items], sent)
+            sent = proven(self.population, items, sent, self._prompt)
         if self.spec.logprobs != "none":
             sent = with_logprobs(self.population, number, items, sent, self._prompt, self._found)
         return arrived(self.population, sent)
