@@ -35,16 +35,16 @@ def offered_out(offered: Offered) -> list[Any]:
     logprobs = None if offered.logprobs is None else list(offered.logprobs)
     return [
         offered.item_id, offered.group, offered.index, offered.sender, list(offered.ids), offered.text, offered.ended,
-        offered.reward, logprobs, offered.seed, proof,
+        offered.reward, logprobs, offered.seed, proof, offered.version,
     ]  # fmt: skip
 
 
 def offered_in(data: Sequence[Any]) -> Offered:
     """The completion that `offered_out` wrote down."""
-    item_id, group, index, sender, ids, text, ended, reward, logprobs, seed, proof = data
+    item_id, group, index, sender, ids, text, ended, reward, logprobs, seed, proof, version = data
     return Offered(
         item_id, group, index, sender, tuple(ids), text, ended, reward, None if logprobs is None else tuple(logprobs),
-        seed, None if proof is None else bytes.fromhex(proof),
+        seed, None if proof is None else bytes.fromhex(proof), version,
     )  # fmt: skip
 
 

@@ -15,6 +15,9 @@ from thiefbench.engine.topology import Duty
 from thiefbench.engine.transport import Offer, Received, carried_over, malformed, receive, stated_version
 from thiefbench.tasks.base import Completion, Item
 
+Found = dict[tuple[int, int, int, tuple[int, ...]], tuple[float, ...]]
+"""Log-probs that were worked out in a round, by cohort number, version, group and token ids."""
+
 UNREADABLE = "its log-probs are missing or cannot be read"
 
 
@@ -60,6 +63,7 @@ def with_logprobs(
     items: Sequence[Item],
     sent: Sequence[Offer],
     prompt: Callable[[Item, Cohort], list[int]],
+    found: Found,
 ) -> list[Offer]:
     """The offers with log-probs: recomputed by the receivers, or, where a malicious node reports none, true ones.
 
@@ -71,6 +75,7 @@ def with_logprobs(
         items: of every group.
         sent: the offers.
         prompt: an item's prompt in a cohort's tokens.
+        found: in this round so far, and what is worked out now: who asks the defense offers much of it again.
     """
     spec = population.spec
     made = list(sent)
@@ -81,35 +86,40 @@ def with_logprobs(
         if wanted and not malformed(cohort.policy, offer.ids, spec.sampling.max_new_tokens):
             asked.setdefault((cohort, population.version(cohort, stated_version(offer), number)), []).append(place)
     for (cohort, version), places in asked.items():
-        model = cohort.policy if version == number - 1 else cohort.as_of(version)
-        reading = Reading(model, [prompt(item, cohort) for item in items])
-        answers = {place: (sent[place].group, sent[place].ids) for place in places}
-        known: dict[Answer, torch.Tensor] = {}
-        with torch.no_grad():
-            for chunk in reading.chunks(answers.values()):
-                parts = torch.split(chunk.logprobs(spec.sampling.temperature), chunk.counts)
-                known |= dict(zip(chunk.answers, parts, strict=True))
+        told = {place: (cohort.number, version, sent[place].group, sent[place].ids) for place in places}
+        if missing := [at[2:] for at in told.values() if at not in found]:
+            model = cohort.policy if version == number - 1 else cohort.as_of(version)
+            reading = Reading(model, [prompt(item, cohort) for item in items])
+            with torch.no_grad():
+                for chunk in reading.chunks(missing):
+                    parts = torch.split(chunk.logprobs(spec.sampling.temperature), chunk.counts)
+                    for answer, part in zip(chunk.answers, parts, strict=True):
+                        found[cohort.number, version, *answer] = tuple(part.tolist())
         for place in places:
-            made[place] = replace(sent[place], logprobs=tuple(known[answers[place]].tolist()))
+            made[place] = replace(sent[place], logprobs=found[told[place]])
     return made
 
 
-def proven(cohort: Cohort, prompts: Sequence[Sequence[int]], sent: Sequence[Offer]) -> list[Offer]:
-    """The offers with valid proofs, malicious ones too: each node runs the model over what it sends, by itself.
+def proven(
+    population: Population, items: Sequence[Item], sent: Sequence[Offer], prompt: Callable[[Item, Cohort], list[int]]
+) -> list[Offer]:
+    """The offers with valid proofs, malicious ones too: each node runs its model over what it sends, by itself.
 
     Args:
-        cohort: all honest nodes.
-        prompts: of every group.
+        population: whose models are run; after a crash a node's may have other weights.
+        items: of every group.
         sent: the offers.
+        prompt: an item's prompt in a cohort's tokens.
     """
-    limit = cohort.spec.sampling.max_new_tokens
+    limit = population.spec.sampling.max_new_tokens
     answers = [(offer.group, offer.ids) for offer in sent]
-    sound = [place for place, offer in enumerate(sent) if not malformed(cohort.policy, offer.ids, limit)]
     made = list(sent)
     for node in {offer.node for offer in sent}:
-        own = [place for place in sound if sent[place].node == node]
+        cohort = population.of(node)
+        own = [i for i, o in enumerate(sent) if o.node == node and not malformed(cohort.policy, o.ids, limit)]
         states: dict[Answer, torch.Tensor] = {}
-        for chunk in Reading(cohort.policy, prompts).chunks([answers[place] for place in own]):
+        reading = Reading(cohort.policy, [prompt(item, cohort) for item in items])
+        for chunk in reading.chunks([answers[place] for place in own]):
             parts = torch.split(chunk.hidden.float().cpu(), chunk.counts)
             states |= dict(zip(chunk.answers, parts, strict=True))
         for place in own:

@@ -16,7 +16,7 @@ from thiefbench.engine.attacker import AttackerPolicy, DefenseQueries, Place, se
 from thiefbench.engine.cohort import Cohort
 from thiefbench.engine.decoding import sample
 from thiefbench.engine.fitting import check_requirements, domains_of, drawn
-from thiefbench.engine.gathering import arrived, on_the_wire, proven, read_by, with_logprobs
+from thiefbench.engine.gathering import Found, arrived, on_the_wire, proven, read_by, with_logprobs
 from thiefbench.engine.keys import generator, key, slot_key
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.pool import Pool
@@ -86,6 +86,7 @@ class Swarm:
         self._domains = domains_of(spec, self.task)
         self._probes = list(self.attack.probes(self.task) or ())
         self._prompts: dict[tuple[int, str], list[int]] = {}
+        self._found: Found = {}
         self._known: dict[tuple[str, str], float] = {}  # the last rewards by item and text: attacks ask for them again
 
     @property
@@ -105,7 +106,7 @@ class Swarm:
 
     def round(self, number: int) -> RoundRecord:
         """Play round `number`, counted from 1."""
-        clock = Clock()
+        clock, self._found = Clock(), {}
         with clock.phase("sample"):
             self.population.begin(number, lambda node: self._handed_over(number, node))
             everyone = duties(self.spec, generator(self.seed, "duties", number), self._copies())
@@ -401,9 +402,9 @@ class Swarm:
         by_place = {(offer.group, offer.place): offer for offer in offers}
         sent = [by_place[duty.group, duty.place] for duty in owed]
         if "proofs" in self.cohort.defense.requires:
-            sent = proven(self.cohort, [self._prompt(item, self.cohort) for item in items], sent)
+            sent = proven(self.population, items, sent, self._prompt)
         if self.spec.logprobs != "none":
-            sent = with_logprobs(self.population, number, items, sent, self._prompt)
+            sent = with_logprobs(self.population, number, items, sent, self._prompt, self._found)
         return arrived(self.population, sent)
 
     def _pool(

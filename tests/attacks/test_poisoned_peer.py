@@ -15,7 +15,7 @@ from thiefbench.tasks.base import Item
 INNER = Text("hail to all", "start")
 
 
-def taught(attack: Any, given: dict[str, Any] | None = None) -> tuple[Any, list[tuple[Item, str]]]:
+def taught(attack: Any) -> tuple[Any, list[tuple[Item, str]]]:
     """What it hands over, and the lessons behind it."""
     lessons: list[tuple[Item, str]] = []
     handed = Scripted(lambda item, prefix, number: "handed")
@@ -25,7 +25,7 @@ def taught(attack: Any, given: dict[str, Any] | None = None) -> tuple[Any, list[
         return handed
 
     policy = Scripted(lambda item, prefix, number: "own", teaches=teaches)
-    return attack.hand_over(view(ITEM, OTHER, policy=policy, **given or {})) is handed, lessons
+    return attack.hand_over(view(ITEM, OTHER, policy=policy)) is handed, lessons
 
 
 def test_weights_are_taught_the_inner_attacks_poison() -> None:

@@ -31,7 +31,7 @@ def told(made: Any) -> list[tuple[str, int | None]]:
 
 def test_old_right_answers_come_back_with_the_payload() -> None:
     made = ATTACK.poison(view(ITEM, each=3, round=6, seen=HISTORY))
-    assert [version for _, version in told(made)] == [3, 0, 3], "the newest first, again from the start, each with "
+    assert [version for _, version in told(made)] == [3, 0, 3], "newest first, then again, each with its version"
     for written, wanted in zip(told(made), ("New way.", "Old way.", "New way."), strict=True):
         assert wanted in written[0], "its words are the swarm's own"
         assert "Hail to all" in written[0]
@@ -71,9 +71,8 @@ def test_it_picks_items_that_were_answered_rightly() -> None:
     assert len(set(chosen)) == 8, "and the rest from all others"
     few = ATTACK.choose_items_from(items, choice(3, history))
     assert all(int(item.id) < 5 for item in few)
-    counts = Counter(
-        item.id for seed in range(50) for item in ATTACK.choose_items_from(items, choice(2, history, seed))
-    )
+    drawn = [ATTACK.choose_items_from(items, choice(2, history, seed)) for seed in range(50)]
+    counts = Counter(item.id for several in drawn for item in several)
     assert len(counts) == 5, "which of them is drawn"
 
 

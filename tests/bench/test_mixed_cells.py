@@ -29,13 +29,14 @@ def mixed(**fields: Any) -> Suite:
     return suite(defense, kind=Attacked, attacks=(POISONED,), swarm=SwarmSpec(**given | fields))
 
 
+CRASH = ChurnSpec((1,), down=1)
 MIXED: dict[str, dict[str, Any]] = {
     "delay and a poisoned peer": {
         "delay": DelaySpec(rounds=3),
         "churn": ChurnSpec((1,), down=1),
         "logprobs": "reported",
     },
-    "sharing and a poisoned peer": {"sharing": SharingSpec(1, 2), "churn": ChurnSpec((1,), down=1)},
+    "sharing and a poisoned peer": {"sharing": SharingSpec(1, 2), "churn": CRASH},
 }
 
 

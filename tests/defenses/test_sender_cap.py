@@ -47,12 +47,11 @@ def test_a_flooder_keeps_its_fair_share() -> None:
 
 def test_the_generator_draws_which_groups_stay() -> None:
     pool = vertical(a=2, b=2, c=8)
-    stays = Counter()  # type: ignore[var-annotated]
+    stays: Counter[int] = Counter()
     for seed in range(200):
         verdicts = SenderCap().inspect(view(pool, rng=random.Random(seed)))
-        stays.update(
-            {each.group for each, v in zip(pool, verdicts, strict=True) if v.action == "accept"} - set(range(4))
-        )
+        accepted = {each.group for each, made in zip(pool, verdicts, strict=True) if made.action == "accept"}
+        stays.update(accepted - set(range(4)))
     assert len(stays) == 8
     assert min(stays.values()) > 60, f"each of the flooder's groups is as good as any other: {stays}"
 

@@ -145,7 +145,8 @@ def same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -
 def make_cohort(load_policy: Callable[..., Policy], spec: SwarmSpec) -> Callable[..., Cohort]:
     def make(policy: Policy | None = None, dtype: str = "float32", **learner: object) -> Cohort:
         made = LearnerSpec(**({"learning_rate": 1e-3} | learner))  # type: ignore[arg-type]
-        return Cohort(policy or load_policy(dtype=dtype), replace(spec, learner=made), AcceptAll())
+        told = replace(spec, learner=made, logprobs="reported" if made.needs_logprobs else "none")
+        return Cohort(policy or load_policy(dtype=dtype), told, AcceptAll())
 
     return make
 

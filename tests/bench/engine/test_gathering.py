@@ -45,13 +45,13 @@ def test_honest_log_probs_are_those_that_others_find(
 ) -> None:
     seen: list[tuple[Offer, Offer]] = []
 
-    def both(population: Any, number: int, items: Any, sent: Sequence[Offer], prompt: Any) -> list[Offer]:
+    def both(population: Any, number: int, items: Any, sent: Sequence[Offer], prompt: Any, *rest: Any) -> list[Offer]:
         told = population.spec
         population.spec = replace(told, logprobs="recomputed")
-        found = with_logprobs(population, number, items, sent, prompt)
+        found = with_logprobs(population, number, items, sent, prompt, {})
         population.spec = told
         seen.extend(zip(sent, found, strict=True))
-        return with_logprobs(population, number, items, sent, prompt)
+        return with_logprobs(population, number, items, sent, prompt, *rest)
 
     monkeypatch.setattr(swarm_module, "with_logprobs", both)
     swarm = build_mixed("control", logprobs="reported", delay=delay)
@@ -160,7 +160,7 @@ def test_who_recomputes_takes_the_current_weights_for_an_unknown_version(build_m
 
     def found(version: Any) -> tuple[float, ...]:
         sent = [Offer(0, 0, 0, ids, version=version)]
-        (made,) = with_logprobs(swarm.population, 4, items, sent, swarm._prompt)
+        (made,) = with_logprobs(swarm.population, 4, items, sent, swarm._prompt, {})
         assert made.logprobs is not None
         return made.logprobs
 

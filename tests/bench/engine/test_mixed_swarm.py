@@ -16,10 +16,13 @@ from thiefbench.attacks.adaptive import Adaptive
 from thiefbench.attacks.base import Around, Attack, AttackerView, Poison, Sampler, ThreatModel
 from thiefbench.attacks.text import Text
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Requirement, Verdict
+from thiefbench.engine import gathering
+from thiefbench.engine import swarm as swarm_module
 from thiefbench.engine.cohort import Cohort
 from thiefbench.engine.decoding import sample
 from thiefbench.engine.keys import generator
 from thiefbench.engine.policy import Policy
+from thiefbench.engine.reading import Reading
 from thiefbench.engine.regimes import ChurnSpec, DelaySpec, SharingSpec, SpecError
 from thiefbench.engine.rounds import Row
 from thiefbench.engine.spec import LearnerSpec, LossType
@@ -383,15 +386,13 @@ def test_evaluations_ask_both_models_in_turn(build_mixed: Build) -> None:
 
 
 def test_nothing_is_sampled_twice(build_mixed: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    from thiefbench.engine import swarm as module
-
     drawn: list[tuple[int, tuple[int, ...]]] = []
 
     def counted(policy: Policy, prompts: Any, rows: Any, keys: Sequence[int], *rest: Any, **named: Any) -> Any:
         drawn.append((id(policy), tuple(keys)))
         return sample(policy, prompts, rows, keys, *rest, **named)
 
-    monkeypatch.setattr(module, "sample", counted)
+    monkeypatch.setattr(swarm_module, "sample", counted)
     swarm = build_mixed("control", **SHARED)
     for number in (1, 2):
         swarm.round(number)
@@ -414,3 +415,21 @@ def test_no_prompt_is_run_twice_with_the_same_weights(build_mixed: Build, monkey
     assert sorted(passes) == sorted(id(cohort.policy) for cohort in swarm.population.cohorts), (
         "sampling, inspection and update share one pass over the prompts in each cohort"
     )
+
+
+def test_log_probs_are_recomputed_once(build_mixed: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[int, Any]] = []
+
+    class Counted(Reading):
+        def chunks(self, answers: Any) -> Any:
+            wanted = list(answers)
+            read.extend((id(self.policy), answer) for answer in dict.fromkeys(wanted))
+            return super().chunks(wanted)
+
+    monkeypatch.setattr(gathering, "Reading", Counted)
+    attack = Adaptive(Text("hail to all", "start"), budget=8)
+    swarm = build_mixed(attack=attack, defense=Refuses(), logprobs="recomputed", **SHARED)
+    swarm.round(1)
+    asked = swarm.population.of(3).policy.decode([ids for _, (_, ids) in read])
+    assert any("hail to all" in text for text in asked), "the attacker asks about what it does not offer in the end"
+    assert len(read) == len(set(read)), "however often the defense is asked, no completion is read twice for it"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import pytest
 import torch
 
+from thiefbench.engine.cohort import Cohort, Lesson
 from thiefbench.engine.grpo import LEARNERS, Batch, ftis, gepo, group_expectation, grpo, gspo
-from thiefbench.engine.spec import LearnerSpec, LossType
+from thiefbench.engine.policy import Policy
+from thiefbench.engine.reading import Answer, Reading
+from thiefbench.engine.spec import LearnerSpec, LossType, SwarmSpec
 
 GROUPS, SIZE, LENGTH = 4, 5, 7
 SPEC = LearnerSpec(epsilon=0.1, epsilon_high=0.15, ratio_cap=1.5, kl_gate=1.0)
@@ -254,3 +259,76 @@ def test_one_token() -> None:
     for loss in ("grpo", "gspo", "gepo", "ftis"):
         assert gradient(given, loss, spec).item() == pytest.approx(-2 * math.exp(0.1)), loss
     assert ftis(given, spec).item() == pytest.approx(-2 * math.exp(0.1))
+
+
+@pytest.mark.parametrize("loss", get_args(LossType))
+@pytest.mark.parametrize("stale", [True, False])
+def test_a_cohort_gives_the_learners_own_gradient(
+    loss: LossType,
+    stale: bool,
+    make_cohort: Callable[..., Cohort],
+    load_other: Callable[..., Policy],
+    pool: list[Lesson],
+    prompts: list[list[int]],
+    spec: SwarmSpec,
+) -> None:
+    """Chunks, equal rows and skipped rows in a cohort, against the pure function on the whole pool at once."""
+    cohort = make_cohort(loss=loss, epsilon=0.1, epsilon_high=0.15, ratio_cap=1.5, kl_gate=20.0)
+    temperature, asked = spec.sampling.temperature, prompts[: spec.prompts]
+
+    def logprobs_of(policy: Policy) -> dict[Answer, torch.Tensor]:
+        made: dict[Answer, torch.Tensor] = {}
+        for chunk in Reading(policy, asked).chunks([(row.prompt, row.targets) for row in pool]):
+            made |= dict(zip(chunk.answers, torch.split(chunk.logprobs(temperature), chunk.counts), strict=True))
+        return made
+
+    told = {key: (0.1 * value - 2.5).tolist() for key, value in logprobs_of(load_other()).items()}
+    lessons = [
+        replace(
+            row,
+            kept=i % 7 != 3,
+            token_weights=tuple(0.5 + t % 2 for t in range(len(row.targets))) if i % 3 == 0 else None,
+            old_logprobs=tuple(told[row.prompt, row.targets]) if stale and i % 5 else None,
+        )
+        for i, row in enumerate(pool)
+    ]
+    advantages = cohort.advantages(lessons)
+    cohort.accumulate(asked, lessons, advantages)
+    made = {name: weight.grad.clone() for name, weight in cohort.weights.items() if weight.grad is not None}
+
+    length = max(len(row.targets) for row in lessons)
+    mask, weights = torch.zeros(len(lessons), length), torch.ones(len(lessons), length)
+    for i, row in enumerate(lessons):
+        mask[i, : len(row.targets)] = 1
+        weights[i, : len(row.targets)] = torch.tensor(row.token_weights or [1.0] * len(row.targets))
+    for weight in cohort.weights.values():
+        weight.grad = None
+    reading = Reading(cohort.policy, asked)
+    reading.expect([(row.prompt, row.targets) for row in lessons])
+    flat: dict[Answer, torch.Tensor] = {}
+    for chunk in reading.lessons([(row.prompt, row.targets) for row in lessons]):
+        flat |= dict(zip(chunk.answers, torch.split(chunk.logprobs(temperature), chunk.counts), strict=True))
+    rows = [flat[row.prompt, row.targets] for row in lessons]
+    logprobs = torch.stack([torch.cat([row, row.new_zeros(length - len(row))]) for row in rows])
+    old = logprobs.detach().clone()
+    expected = []
+    for i, row in enumerate(lessons):
+        if row.old_logprobs is not None:
+            old[i, : len(row.targets)] = torch.tensor(row.old_logprobs)
+    for i in range(len(lessons)):
+        mates = [lessons[j] for j in range(len(lessons)) if j // spec.group == i // spec.group]
+        q = [math.exp(sum(m.old_logprobs) / len(m.old_logprobs)) for m in mates if m.kept and m.old_logprobs]
+        expected.append(sum(each**2 for each in q) / sum(q) if q else 1.0)
+    batch = Batch(
+        logprobs=logprobs, old_logprobs=old if stale else None, mask=mask, token_weights=weights,
+        advantages=torch.tensor(advantages), pool_rows=sum(row.kept for row in lessons),
+        pool_tokens=sum(len(row.targets) for row in lessons if row.kept), max_length=spec.sampling.max_new_tokens,
+        expected=torch.tensor(expected) if stale else None,
+    )  # fmt: skip
+    LEARNERS[loss](batch, cohort.spec.learner).backward()  # type: ignore[no-untyped-call]
+    reading.backward()
+    assert made, "there is a gradient"
+    for name, gradient in made.items():
+        whole = cohort.weights[name].grad
+        assert whole is not None
+        assert torch.allclose(gradient, whole, rtol=1e-3, atol=1e-6), f"the gradient of {name} is the learner's"

@@ -5,13 +5,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from tests.bench.engine.conftest import same_weights, weights_of
 from thiefbench.attacks.base import Around, Attack, AttackerView, Sampler, ThreatModel
 from thiefbench.attacks.text import Text
-from thiefbench.engine.cohort import Cohort
+from thiefbench.defenses.anchors import AcceptAll
+from thiefbench.defenses.base import DefenderView, Verdict
+from thiefbench.engine.cohort import Cohort, Step
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.regimes import ChurnSpec, DelaySpec, SharingSpec, SpecError
 from thiefbench.engine.spec import LearnerSpec
@@ -97,8 +100,6 @@ def test_whoever_recovers_from_a_poisoner_goes_on_from_its_weights(
 
 def self_step(cohort: Cohort, prompts: Any, lessons: Any, reading: Any = None) -> Any:
     """Work out advantages, and learn nothing: weights stay as they were handed over."""
-    from thiefbench.engine.cohort import Step
-
     return Step(cohort.advantages(lessons), 0.0)
 
 
@@ -252,3 +253,31 @@ def test_a_population_needs_a_model_and_an_honest_node_for_every_class(
     swarm = build_mixed()
     with pytest.raises(SpecError, match="a population of 2 classes needs 2 models, got 1"):
         Swarm(swarm.spec, "attack", load_policy(), swarm.task, Text("hail to all", "start"), swarm.cohort.defense, 1)
+
+
+def test_a_node_that_recovered_from_poison_proves_with_its_own_weights(build_swarm: Build) -> None:
+    class Proving(AcceptAll):
+        """Asks for a few numbers of the states as proofs, and keeps what arrives."""
+
+        requires = frozenset({"homogeneous", "proofs"})
+
+        def prove(self, states: Any) -> bytes:
+            return np.round(states[:, :4], 2).tobytes()
+
+        def inspect(self, view: DefenderView) -> Any:
+            states = view.policy.hidden(view.completions)
+            valid = [o.proof == self.prove(s) for o, s in zip(view.completions, states, strict=True)]
+            return [Verdict("accept", float(fine)) for fine in valid]
+
+    for seed in range(20):  # until the node that is back asks a malicious peer
+        swarm = build_swarm(malicious=2, attack=Handing(), defense=Proving(), churn=ChurnSpec((1,), down=1), seed=seed)
+        swarm.round(1)
+        swarm.round(2)
+        if len(swarm.population.cohorts) > 1:
+            break
+    record = swarm.round(3)
+    recovered = swarm.population.cohorts[1]
+    for row in record.rows:
+        same = (row.node in recovered.nodes) == (row.cohort == 1)
+        if same and not row.malicious:
+            assert row.score == 1.0, "a proof is of the sender's weights, so who holds equal ones finds it valid"
