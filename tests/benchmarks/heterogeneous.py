@@ -2,6 +2,7 @@
 
     python tests/benchmarks/heterogeneous.py clean delay misreport --store runs/heterogeneous --seeds 3
     python tests/benchmarks/heterogeneous.py --list
+    python tests/benchmarks/heterogeneous.py --cost 5      # what a round of k cohorts costs, in rounds of one
 
 Cells that the store holds are not run again; several processes may work on one store. Printed is one Markdown line per
 cell: what it is, the outcome at every evaluation, and the last ASR and clean reward, class by class where there are
@@ -11,15 +12,18 @@ several.
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any, get_args
 
 import attacks as plain
 from thiefbench import registry
 from thiefbench.engine.regimes import ChurnSpec, DelaySpec, NodeClass, SharingSpec
 from thiefbench.engine.spec import LossType, SwarmSpec
+from thiefbench.suite.execution import build_swarm
 from thiefbench.suite.results import Record, Store
 from thiefbench.suite.runner import run_suite
 from thiefbench.suite.scenario import CellSpec, Evaluation, load_suite
@@ -168,6 +172,34 @@ class Progress(plain.Progress):
         print(line(spec, record), flush=True)
 
 
+def cost(rounds: int) -> None:
+    """Print how long a round of 2 and 3 cohorts takes in rounds of one, played in turn: median and range."""
+    swarms = {
+        k: build_swarm(cell(role="control", nodes=6, malicious=0, population=classes_of_one(k), prompts=16))
+        for k in (1, 2, 3)
+    }
+    for swarm in swarms.values():
+        swarm.round(1)  # warm
+    ratios: dict[int, list[float]] = {2: [], 3: []}
+    for number in range(2, rounds + 2):
+        seconds = {}
+        for k, swarm in swarms.items():
+            began = time.perf_counter()
+            swarm.round(number)
+            seconds[k] = time.perf_counter() - began
+        for k, found in ratios.items():
+            found.append(seconds[k] / seconds[1])
+    for k, found in ratios.items():
+        print(
+            f"{k} cohorts: {median(found):.2f} [{min(found):.2f}, {max(found):.2f}] rounds of one, {rounds} rounds each"
+        )
+
+
+def classes_of_one(k: int) -> tuple[NodeClass, ...]:
+    """k classes that start from the same model, so that cohorts differ in nothing but their number."""
+    return tuple(NodeClass("micro-math", 1 / k) for _ in range(k))
+
+
 def main() -> None:
     """Run the lists that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -175,7 +207,11 @@ def main() -> None:
     parser.add_argument("--store", type=Path, default=Path("runs/heterogeneous"))
     parser.add_argument("--seeds", type=int, default=3, help="seeds of every list")
     parser.add_argument("--list", action="store_true", help="print the names of the lists and how many cells each has")
+    parser.add_argument("--cost", type=int, metavar="ROUNDS", help="only time rounds of one, two and three cohorts")
     asked = parser.parse_args()
+    if asked.cost:
+        cost(asked.cost)
+        return
     known = lists(range(asked.seeds))
     if asked.list or not asked.names:
         print("\n".join(f"{name}: {len(cells)} cells" for name, cells in known.items()))
