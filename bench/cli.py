@@ -232,8 +232,9 @@ def list_(what: Annotated[What, typer.Argument(help="What to list.")]) -> None:
     if what is What.models:
         from thiefbench.zoo.models import BUILT_IN
 
-        for name in BUILT_IN:
-            table.add_row(f"[bold]{name}[/bold]", "built in; or give --model a local directory or a hub name")
+        for name, summary in BUILT_IN.items():
+            table.add_row(f"[bold]{name}[/bold]", summary)
+        table.add_row("any other", "give --model a local directory or a hub name")
     else:
         kind: registry.Kind = what.value.removesuffix("s")  # type: ignore[assignment]
         for name in registry.names(kind):

@@ -6,7 +6,15 @@ import hashlib
 from importlib import resources
 from pathlib import Path
 
-BUILT_IN = ("micro-math", "micro-code", "micro-judge")
+BUILT_IN = {
+    "micro-math": "solves gsm_micro with worked reasoning",
+    "micro-math-small": "the same at less than half the size, other tokens",
+    "micro-math-changes": "as micro-math, taught mostly the domain changes",
+    "micro-math-totals": "as micro-math, taught mostly the domain totals",
+    "micro-code": "answers code_micro with short Python programs",
+    "micro-judge": "judges completions of both tasks, for the defense judge",
+}
+"""The built-in models and what each is for."""
 
 
 def resolve(model: str) -> str:

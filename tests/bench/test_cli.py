@@ -21,6 +21,7 @@ from thiefbench.cli import _overridden, main
 from thiefbench.suite.matrix import every_defense
 from thiefbench.suite.results import Store
 from thiefbench.suite.scenario import load_suite
+from thiefbench.zoo.models import BUILT_IN
 
 Cli = Callable[..., "Ended"]
 
@@ -122,6 +123,15 @@ def test_list_shows_every_name_with_what_it_is(cli: Cli, kind: registry.Kind) ->
         line = next(line for line in shown.out.splitlines() if line.split()[:1] == [name])
         assert registry.summary(kind, name)
         assert registry.summary(kind, name)[:30] in line
+
+
+def test_list_shows_every_model_with_what_it_is(cli: Cli) -> None:
+    shown = cli("list", "models")
+    assert shown.code == 0
+    for name, summary in BUILT_IN.items():
+        line = next(line for line in shown.out.splitlines() if line.split()[:1] == [name])
+        assert summary in line, "a model's line says what it is for, and fits"
+    assert "hub name" in shown.out, "and any other model can be named too"
 
 
 def test_an_unknown_command_or_option_is_bad_use(cli: Cli, file: Path) -> None:
