@@ -27,7 +27,7 @@ from thiefbench.suite.results import Record, Store
 from thiefbench.tasks.base import Sampling
 
 NODES = 3
-SWARM = {"nodes": NODES, "malicious": 1, "prompts": 6, "group": 6, "sampling": {"max_new_tokens": 16}}
+SWARM = {"nodes": NODES, "malicious": 1, "prompts": 6, "group": 6, "sampling": {"max_new_tokens": 20}}
 ROUNDS = 4
 COUNTS = f"{PLUGINS}:Counts"
 ADAPTIVE = f'adaptive(attack="{tiny.ATTACK}", budget=2)'
@@ -113,9 +113,9 @@ def test_ranks_make_what_one_process_makes(nursery: Nursery, tmp_path: Path, cha
         trained = [row for row in rows if row["phase"] == "train"]
         refused = {row["refused"] for row in trained} - {"", "a control token inside the completion"}
         assert not refused, "everything that was sent arrived"
-        assert any(row["payload"] for row in trained) == (record.cell["role"] == "attack")
-    if changes["attacks"] != [PICKS]:
-        assert any(point.value for r in records(tmp_path / "ranks").values() for point in r.curves["grad_norm"])
+        if record.cell["defense"] == COUNTS:
+            assert any(row["payload"] for row in trained), "the malicious rank told which completions carry the payload"
+            assert any(point.value for point in record.curves["grad_norm"]), "and everybody learned"
 
 
 def test_batches_by_node_give_the_cohort_s_tokens_up_to_near_ties() -> None:
