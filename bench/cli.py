@@ -23,7 +23,7 @@ from thiefbench import __version__, exchange
 from thiefbench.mistakes import is_users
 
 if TYPE_CHECKING:
-    from thiefbench.engine.ranks import Place
+    from thiefbench.engine.ranks import Launch
     from thiefbench.suite.executors import Executor
     from thiefbench.suite.scenario import CellSpec, Suite
 
@@ -135,14 +135,17 @@ def run(
         ),
     ] = None,
     rank_timeout: Annotated[
-        float, typer.Option(min=1.0, help="Under torchrun: seconds after which a rank that shows no life is lost.")
+        float,
+        typer.Option(
+            min=1.0, max=86400.0, help="Under torchrun: seconds after which a rank that shows no life is lost."
+        ),
     ] = 300.0,
     plan: Annotated[
         bool, typer.Option("--plan", help="Run nothing: show which cells are missing and how long they take.")
     ] = False,
 ) -> None:
     """Run what is missing of a suite; stop it at any time and run it again to go on."""
-    from thiefbench.engine.ranks import Place
+    from thiefbench.engine.ranks import Launch
     from thiefbench.engine.spec import SpecError
     from thiefbench.progress import watch
     from thiefbench.suite.outlook import look_ahead, print_outlook
@@ -152,8 +155,8 @@ def run(
     from thiefbench.suite.scenario import load_suite
 
     who: AbstractContextManager[Executor]
-    place = Place.of_environment()
-    if place is not None:
+    launch = Launch.of_environment()
+    if launch is not None:
         if workers > 1 or executor is not Executors.local or plan or batches is BatchKinds.cohort:
             raise SpecError(
                 "under torchrun one cell is run at a time, each node a rank; write the command without --workers, "
@@ -170,13 +173,13 @@ def run(
     elif ray_address is not None or gpus_per_cell is not None:
         raise SpecError("--ray-address and --gpus-per-cell are for a Ray cluster; write --executor ray beside them")
     else:
-        sharing = place.local_size if place else workers
+        sharing = launch.local_size if launch else workers
         who, numerics = nullcontext(local(workers)), _numerics(device, dtype, threads, sharing)
     chosen = _overridden(load_suite(suite), defense, attack, task, model, topology, seeds, rounds)
     cells = chosen.cells(*numerics, batches.value if batches else "cohort")
     kept = Store(store or Path("runs") / chosen.name)
-    if place is not None:
-        who = _joined(place, cells, device, rank_timeout)
+    if launch is not None:
+        who = _joined(launch, cells, device, rank_timeout)
     if plan:
         _device(device)  # a round may be played on this machine
         with _stoppable(), who as ready:
@@ -380,20 +383,20 @@ def main() -> None:
         _fail(str(error))
 
 
-def _joined(place: Place, cells: Sequence[CellSpec], device: str, timeout: float) -> AbstractContextManager[Executor]:
+def _joined(launch: Launch, cells: Sequence[CellSpec], device: str, timeout: float) -> AbstractContextManager[Executor]:
     """The ranks as an executor, for rank 0; the others play along here, and end."""
     from thiefbench.engine.ranks import Exchange, RankLostError
     from thiefbench.suite.torchrun import Follower, Leader, check_cells, take_device
 
-    check_cells(cells, place)
-    take_device(device, place)
+    check_cells(cells, launch)
+    take_device(device, launch)
     try:
-        exchange = Exchange.join(place, timeout)
-        if place.rank == 0:
+        exchange = Exchange.join(launch, timeout)
+        if launch.rank == 0:
             return Leader(exchange)
         Follower(exchange, cells).follow()
     except RankLostError as error:
-        err.print(f"rank {place.rank}: {escape(str(error))}")
+        err.print(f"rank {launch.rank}: {escape(str(error))}")
         raise typer.Exit(FAILED) from None
     raise typer.Exit(DONE)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+from thiefbench.engine.pulse import Pulse
 from thiefbench.engine.spec import SpecError
 from thiefbench.engine.wire import Halt, MessageError, decode, halt, halted
 
@@ -35,9 +35,7 @@ PART_BYTES = 1 << 26
 # Gloo's own limit, which also counts the time that the slowest rank works, so it must never be reached.
 NEVER = timedelta(days=30)
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_LOST_BEATS = 4
 _NAMING_SECONDS = _LEAVING_SECONDS = 10.0
-_LEFT = b"left"
 
 
 class RankLostError(RuntimeError):
@@ -53,8 +51,8 @@ class RankStoppedError(KeyboardInterrupt):
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where this process stands among those that were started together.
+class Launch:
+    """Where this process stands among those that torchrun started together.
 
     Attributes:
         rank: its number.
@@ -69,7 +67,7 @@ class Place:
     local_size: int
 
     @classmethod
-    def of_environment(cls) -> Place | None:
+    def of_environment(cls) -> Launch | None:
         """As torchrun, or a program like it, has set the environment; None for a process on its own.
 
         Raises:
@@ -86,80 +84,6 @@ class Place:
         return made if size > 1 or "TORCHELASTIC_RUN_ID" in os.environ else None
 
 
-class Pulse(threading.Thread):
-    """Shows that this rank lives, and watches the others.
-
-    Args:
-        store: a connection of its own to the group's key-value store.
-        rank, size: see `Place`.
-        timeout: seconds of silence after which a rank is lost.
-    """
-
-    def __init__(self, store: Any, rank: int, size: int, timeout: float) -> None:
-        super().__init__(daemon=True, name="pulse")
-        self._store, self._rank, self._timeout = store, rank, timeout
-        self.interval = min(1.0, timeout / 10)
-        self._keys = [f"beat/{other}" for other in range(size)]
-        self._seen: list[bytes] = [b""] * size
-        self._heard = [time.monotonic()] * size
-        self._broken, self._ended = False, threading.Event()
-
-    def run(self) -> None:
-        """Beat until `end` is called or the store is gone."""
-        count = 0
-        while not self._ended.wait(self.interval):
-            count += 1
-            try:
-                self._store.set(self._keys[self._rank], str(count))
-                told = self._store.multi_get(self._keys)
-            except RuntimeError:  # of torch, DistError is one
-                self._broken = True
-                return
-            for other, value in enumerate(told):
-                if value != self._seen[other]:
-                    self._seen[other], self._heard[other] = value, time.monotonic()
-
-    def silent(self) -> list[int]:
-        """The other ranks that were not heard of for the timeout."""
-        return self._quiet(self._timeout)
-
-    def stopped(self) -> list[int]:
-        """The other ranks whose pulse has just stopped; not those that said that they leave."""
-        return [other for other in self._quiet(_LOST_BEATS * self.interval) if self._seen[other] != _LEFT]
-
-    def _quiet(self, seconds: float) -> list[int]:
-        since = time.monotonic() - seconds
-        if self._heard[self._rank] < since:  # this process was stopped itself, and has heard of nobody
-            return []
-        return [other for other, heard in enumerate(self._heard) if heard < since]
-
-    @property
-    def broken(self) -> bool:
-        """Whether the store is gone, and with it the process that held it."""
-        return self._broken
-
-    def end(self) -> None:
-        """Beat no more, and say that this rank leaves by itself."""
-        self._ended.set()
-        self.join(5.0)
-        if not self._broken:
-            try:
-                self._store.set(self._keys[self._rank], _LEFT.decode())
-            except RuntimeError:
-                self._broken = True
-
-    def all_left(self, seconds: float) -> None:
-        """Wait until all ranks have left, at most so long."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not self._broken:
-            try:
-                if all(value == _LEFT for value in self._store.multi_get(self._keys)):
-                    return
-            except RuntimeError:
-                return
-            time.sleep(0.02)
-
-
 class Exchange:
     """All-gather and broadcast of byte strings over a process group.
 
@@ -167,7 +91,7 @@ class Exchange:
     all others hear of it in the `gather` that they are in: see `halting`.
 
     Attributes:
-        rank, size: see `Place`.
+        rank, size: see `Launch`.
         limit: the longest message, in bytes; all ranks change it at the same point.
         lost: whether the group is of no more use.
     """
@@ -179,28 +103,28 @@ class Exchange:
         self._pulse = pulse
 
     @classmethod
-    def join(cls, place: Place, timeout: float) -> Exchange:
+    def join(cls, launch: Launch, timeout: float) -> Exchange:
         """Meet the other ranks at the address that the environment names.
 
         Raises:
             RankLostError: they do not come within `timeout` seconds.
         """
-        patience = timedelta(seconds=timeout)
         try:
+            patience = timedelta(seconds=timeout)
             store, _, _ = next(rendezvous("env://", timeout=patience))
             own = store.clone()
-            own.set(f"beat/{place.rank}", "0")
-            own.wait([f"beat/{other}" for other in range(place.size)], patience)
+            own.set(f"beat/{launch.rank}", "0")
+            own.wait([f"beat/{other}" for other in range(launch.size)], patience)
             dist.init_process_group(
-                "gloo", store=PrefixStore("swarm", store), rank=place.rank, world_size=place.size, timeout=NEVER
+                "gloo", store=PrefixStore("swarm", store), rank=launch.rank, world_size=launch.size, timeout=NEVER
             )
         except (RuntimeError, ValueError) as error:
             raise RankLostError(
                 f"the ranks did not meet within {timeout:g} seconds; see that all were started, with one master address"
             ) from error
-        pulse = Pulse(own, place.rank, place.size, timeout)
+        pulse = Pulse(own, launch.rank, launch.size, timeout)
         pulse.start()
-        return cls(place.rank, place.size, pulse)
+        return cls(launch.rank, launch.size, pulse)
 
     def gather(self, message: bytes, where: str) -> list[bytes | None]:
         """What every rank says, by rank; None of one that says more than `limit` bytes.

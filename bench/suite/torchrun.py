@@ -25,7 +25,7 @@ from safetensors.torch import load, save
 from thiefbench import registry
 from thiefbench.engine.distributed import DistributedSwarm, check_distributable
 from thiefbench.engine.memory import keep_freed_memory
-from thiefbench.engine.ranks import IDLE_BYTES, Exchange, Place, RankFailedError, RankLostError, RankStoppedError
+from thiefbench.engine.ranks import IDLE_BYTES, Exchange, Launch, RankFailedError, RankLostError, RankStoppedError
 from thiefbench.engine.spec import SpecError
 from thiefbench.engine.swarm import Swarm
 from thiefbench.engine.wire import MessageError, decode, encode, most_bytes
@@ -41,14 +41,14 @@ _NEXT, _START = "between two cells", "at the start of a cell"
 _STATE_BYTES, _ROW_BYTES, _TOKEN_BYTES = 1 << 30, 1 << 14, 64
 
 
-def check_cells(cells: Sequence[CellSpec], place: Place) -> None:
+def check_cells(cells: Sequence[CellSpec], launch: Launch) -> None:
     """See that all cells can be played by the ranks that were started.
 
     Raises:
         SpecError: one cannot.
     """
     for swarm in dict.fromkeys(spec.swarm for spec in cells):
-        check_distributable(swarm, place.size)
+        check_distributable(swarm, launch.size)
     for name in dict.fromkeys(spec.defense for spec in cells):
         judge = registry.make("defense", name).judge
         if judge is not None and judge.endpoint is not None:
@@ -58,10 +58,10 @@ def check_cells(cells: Sequence[CellSpec], place: Place) -> None:
             )
 
 
-def take_device(device: str, place: Place) -> None:
+def take_device(device: str, launch: Launch) -> None:
     """Make `cuda` mean a GPU of its own for every rank of a machine, as far as there are as many."""
     if device == "cuda":
-        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(launch.local_rank % torch.cuda.device_count())
     if device.startswith("cuda"):
         # Sums in whatever order would let the ranks' weights drift apart in their last bits.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

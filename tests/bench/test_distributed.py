@@ -28,6 +28,7 @@ from thiefbench.tasks.base import Sampling
 
 NODES = 3
 SWARM = {"nodes": NODES, "malicious": 1, "prompts": 6, "group": 6, "sampling": {"max_new_tokens": 20}}
+COLLUDING = SWARM | {"nodes": 4, "malicious": 2, "prompts": 4, "group": 4}
 ROUNDS = 4
 COUNTS = f"{PLUGINS}:Counts"
 ADAPTIVE = f'adaptive(attack="{tiny.ATTACK}", budget=2)'
@@ -91,7 +92,7 @@ def same(one: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"attacks": [ADAPTIVE], "defenses": [COUNTS, "oracle"]},
+        {"attacks": [ADAPTIVE], "defenses": [COUNTS, "oracle"], "swarm": COLLUDING},
         {
             "attacks": [PICKS],
             "placebo": True,
@@ -102,13 +103,13 @@ def same(one: Path, other: Path) -> None:
     ids=["shared groups", "own groups"],
 )
 def test_ranks_make_what_one_process_makes(nursery: Nursery, tmp_path: Path, changes: dict[str, Any]) -> None:
-    suite = file(tmp_path, **changes)
-    children = ranks(nursery, suite, tmp_path / "ranks")
-    assert ended(children) == [0] * NODES, everything(children)
-    assert [child.said for child in children[1:]] == [""] * (NODES - 1), "only rank 0 speaks"
+    suite, count = file(tmp_path, **changes), changes["swarm"]["nodes"]
+    children = ranks(nursery, suite, tmp_path / "ranks", count=count)
+    assert ended(children) == [0] * count, everything(children)
+    assert [child.said for child in children[1:]] == [""] * (count - 1), "only rank 0 speaks"
     same(alone(nursery, suite, tmp_path / "alone"), tmp_path / "ranks")
     for record in records(tmp_path / "ranks").values():
-        assert record.provenance["ranks"] == NODES, "the record says how it was made"
+        assert record.provenance["ranks"] == count, "the record says how it was made"
         rows = Store(tmp_path / "ranks").cell(record.cell_id).read_rows().to_pylist()
         trained = [row for row in rows if row["phase"] == "train"]
         refused = {row["refused"] for row in trained} - {"", "a control token inside the completion"}
