@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import StrEnum
 from importlib.metadata import entry_points
@@ -23,8 +23,9 @@ from thiefbench import __version__, exchange
 from thiefbench.mistakes import is_users
 
 if TYPE_CHECKING:
+    from thiefbench.engine.ranks import Launch
     from thiefbench.suite.executors import Executor
-    from thiefbench.suite.scenario import Suite
+    from thiefbench.suite.scenario import CellSpec, Suite
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
@@ -56,6 +57,13 @@ class Topologies(StrEnum):
 
     vertical = "vertical"
     horizontal = "horizontal"
+
+
+class BatchKinds(StrEnum):
+    """What is sampled together."""
+
+    cohort = "cohort"
+    node = "node"
 
 
 class Executors(StrEnum):
@@ -120,11 +128,24 @@ def run(
     gpus_per_cell: Annotated[
         float | None, typer.Option(help="Share of a GPU that each cell takes on Ray, such as 0.5. Default: 1.")
     ] = None,
+    batches: Annotated[
+        BatchKinds | None,
+        typer.Option(
+            help="What is sampled together: all completions of a cohort (default), or of a node, as under torchrun."
+        ),
+    ] = None,
+    rank_timeout: Annotated[
+        float,
+        typer.Option(
+            min=1.0, max=86400.0, help="Under torchrun: seconds after which a rank that shows no life is lost."
+        ),
+    ] = 300.0,
     plan: Annotated[
         bool, typer.Option("--plan", help="Run nothing: show which cells are missing and how long they take.")
     ] = False,
 ) -> None:
     """Run what is missing of a suite; stop it at any time and run it again to go on."""
+    from thiefbench.engine.ranks import Launch
     from thiefbench.engine.spec import SpecError
     from thiefbench.progress import watch
     from thiefbench.suite.outlook import look_ahead, print_outlook
@@ -134,6 +155,14 @@ def run(
     from thiefbench.suite.scenario import load_suite
 
     who: AbstractContextManager[Executor]
+    launch = Launch.of_environment()
+    if launch is not None:
+        if workers > 1 or executor is not Executors.local or plan or batches is BatchKinds.cohort:
+            raise SpecError(
+                "under torchrun one cell is run at a time, each node a rank; write the command without --workers, "
+                "--executor, --plan and --batches cohort, or without torchrun"
+            )
+        batches = BatchKinds.node
     if executor is Executors.ray:
         from thiefbench.suite.ray_executor import RayExecutor, Share
 
@@ -144,10 +173,13 @@ def run(
     elif ray_address is not None or gpus_per_cell is not None:
         raise SpecError("--ray-address and --gpus-per-cell are for a Ray cluster; write --executor ray beside them")
     else:
-        who, numerics = nullcontext(local(workers)), _numerics(device, dtype, threads, workers)
+        sharing = launch.local_size if launch else workers
+        who, numerics = nullcontext(local(workers)), _numerics(device, dtype, threads, sharing)
     chosen = _overridden(load_suite(suite), defense, attack, task, model, topology, seeds, rounds)
-    cells = chosen.cells(*numerics)
+    cells = chosen.cells(*numerics, batches.value if batches else "cohort")
     kept = Store(store or Path("runs") / chosen.name)
+    if launch is not None:
+        who = _joined(launch, cells, device, rank_timeout)
     if plan:
         _device(device)  # a round may be played on this machine
         with _stoppable(), who as ready:
@@ -350,6 +382,24 @@ def main() -> None:
         if not is_users(error):
             raise
         _fail(str(error))
+
+
+def _joined(launch: Launch, cells: Sequence[CellSpec], device: str, timeout: float) -> AbstractContextManager[Executor]:
+    """The ranks as an executor, for rank 0; the others play along here, and end."""
+    from thiefbench.engine.ranks import Exchange, RankLostError
+    from thiefbench.suite.torchrun import Follower, Leader, check_cells, take_device
+
+    check_cells(cells, launch)
+    take_device(device, launch)
+    try:
+        exchange = Exchange.join(launch, timeout)
+        if launch.rank == 0:
+            return Leader(exchange)
+        Follower(exchange, cells).follow()
+    except RankLostError as error:
+        err.print(f"rank {launch.rank}: {escape(str(error))}")
+        raise typer.Exit(FAILED) from None
+    raise typer.Exit(DONE)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ Role = Literal["attack", "placebo", "control"]
 LossType = Literal["grpo", "dr_grpo", "dapo", "gspo", "ftis", "gepo"]
 Seeds = Literal["beacon", "announced"]
 Logprobs = Literal["none", "reported", "recomputed"]
+Batches = Literal["cohort", "node"]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ The engine knows the three contracts (task, attack, defense) and never a concret
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import ClassVar
@@ -23,7 +23,7 @@ from thiefbench.engine.pool import Pool
 from thiefbench.engine.population import Population
 from thiefbench.engine.reading import Reading
 from thiefbench.engine.rounds import Clock, RoundRecord, Row, beacon, remembered, slot_seed
-from thiefbench.engine.spec import Role, SpecError, SwarmSpec
+from thiefbench.engine.spec import Batches, Role, SpecError, SwarmSpec
 from thiefbench.engine.topology import Duty, assign_items, duties
 from thiefbench.engine.transport import Offer, Received, told_by
 from thiefbench.engine.views import Judge
@@ -54,6 +54,8 @@ class Swarm:
         defense: the honest nodes' filter.
         seed: keys items, noise, payload, pseudonyms and shuffles.
         judge: whom the defense may ask.
+        batches: what is sampled together: "cohort" (all completions that come from the same weights) or "node" (one
+            node's, as where every node is a process of its own). Tokens are the same up to counted near-ties.
 
     Raises:
         SpecError: the attack does not fit the topology or the task, the defense needs what the swarm does not give, or
@@ -72,13 +74,14 @@ class Swarm:
         defense: Defense,
         seed: int,
         judge: Judge | None = None,
+        batches: Batches = "cohort",
     ) -> None:
         if "judge" in defense.requires and judge is None:
             raise SpecError(f"the defense {defense.name} requires a judge; hand one to the swarm")
         self.attack = drawn(attack, seed, spec, task)
         # What an attacker has published is there for everyone, in the control as well.
         self.task = task.with_libraries(self.attack.libraries())
-        self.spec, self.role, self.seed, self.judge = spec, role, seed, judge
+        self.spec, self.role, self.seed, self.judge, self.batches = spec, role, seed, judge, batches
         check_requirements(spec, defense)
         self.honest = spec.nodes if role == "control" else spec.nodes - spec.malicious
         policies = [policy] if isinstance(policy, Policy) else policy
@@ -113,12 +116,13 @@ class Swarm:
             items = self._items_of_round(number, everyone)
             owed = self.population.present(number, everyone)
             readings = {cohort: self._reading(cohort, items) for cohort in self.population.cohorts}
-            honest = self._honest_offers(number, items, [duty for duty in owed if duty.node < self.honest], readings)
+            of_honest = [duty for duty in owed if duty.node < self.honest]
+            honest = self._sent_by_honest(number, items, of_honest, readings)
         with clock.phase("attack"):
             mine = sorted((d for d in owed if d.node >= self.honest), key=lambda d: (d.group, d.node, d.index))
-            malicious, payload = self._malicious_offers(number, items, mine, owed, honest, readings)
+            malicious, payload = self._sent_by_malicious(number, items, mine, owed, honest, readings)
         with clock.phase("gather"):
-            received = self._gathered(number, items, owed, (*honest, *malicious))
+            received = self._received(number, items, owed, (*honest, *malicious))
         with clock.phase("reward"):
             rewards = self._rewards(items, owed, received)
         rows, norms = [], []
@@ -244,7 +248,6 @@ class Swarm:
 
     def _items_of_round(self, number: int, owed: Sequence[Duty]) -> list[Item]:
         """The item of every group."""
-        items = items_of(self.task, "train")
 
         def draw(whose: int | str, count: int) -> list[Item]:
             asked = self._asked_by(whose)
@@ -255,32 +258,61 @@ class Swarm:
         def choose(node: int, count: int) -> Sequence[Item] | None:
             if node < self.honest:
                 return None
-            known = {item.id: item for item in items}
-            threat = self.attack.threat
-            granted = [_as_granted(item, threat.oracle) for item in items]
-            rng = generator(self.seed, "choice", number, node)
-            if not (threat.beacon or threat.history):
-                return [known[item.id] for item in self.attack.choose_items(granted, count, rng)]
-            noise = (self.seed, number, "choice", node)
-            cohort = self.population.of(node)
-            view = ChoiceView(
-                count=count,
-                group=self.spec.group,
-                task=self.task,
-                rng=rng,
-                policy=AttackerPolicy(cohort.policy, self.task, self.spec.sampling, noise) if threat.policy else None,
-                seed=lambda item, position, index: slot_key(beacon(self.seed, number), node, position, item.id, index),
-                seen=seen_in(cohort.history) if threat.history else {},
-            )
-            return [known[item.id] for item in self.attack.choose_items_from(granted, view)]
+            return self._choice(number, node, count)
 
         return assign_items(self.spec, owed, draw, choose)
+
+    def _choice(self, number: int, node: int, count: int) -> Sequence[Item] | None:
+        """The items that a malicious node picks for itself; None where it picks none, so that they are drawn."""
+        items = items_of(self.task, "train")
+        known = {item.id: item for item in items}
+        threat = self.attack.threat
+        granted = [_as_granted(item, threat.oracle) for item in items]
+        rng = generator(self.seed, "choice", number, node)
+        if not (threat.beacon or threat.history):
+            return [known[item.id] for item in self.attack.choose_items(granted, count, rng)]
+        noise = (self.seed, number, "choice", node)
+        cohort = self.population.of(node)
+        view = ChoiceView(
+            count=count,
+            group=self.spec.group,
+            task=self.task,
+            rng=rng,
+            policy=AttackerPolicy(cohort.policy, self.task, self.spec.sampling, noise) if threat.policy else None,
+            seed=lambda item, position, index: slot_key(beacon(self.seed, number), node, position, item.id, index),
+            seen=seen_in(cohort.history) if threat.history else {},
+        )
+        return [known[item.id] for item in self.attack.choose_items_from(granted, view)]
 
     def _asked_by(self, whose: int | str) -> Sequence[Item]:
         """The items that a node, or all together, draw from: those of the domain of its class."""
         domain = self._domains[whose] if isinstance(whose, int) else ""
         items = items_of(self.task, "train")
         return [item for item in items if self.task.domain(item) == domain] if domain else items
+
+    def _sent_by_honest(
+        self, number: int, items: Sequence[Item], owed: Sequence[Duty], readings: Readings
+    ) -> list[Offer]:
+        """What the honest nodes send."""
+        return self._honest_offers(number, items, owed, readings)
+
+    def _sent_by_malicious(
+        self,
+        number: int,
+        items: Sequence[Item],
+        owed: Sequence[Duty],
+        everyone: Sequence[Duty],
+        honest: Sequence[Offer],
+        readings: Readings,
+    ) -> tuple[list[Offer], set[tuple[int, int]]]:
+        """What the malicious nodes send, and which (group, place) of it carries the payload."""
+        return self._malicious_offers(number, items, owed, everyone, honest, readings)
+
+    def _received(
+        self, number: int, items: Sequence[Item], owed: Sequence[Duty], offers: Iterable[Offer]
+    ) -> list[Received]:
+        """What arrives of a round's offers, in the order of the duties and in the senders' tokens."""
+        return self._gathered(number, items, owed, offers)
 
     def _honest_offers(
         self, number: int, items: Sequence[Item], owed: Sequence[Duty], readings: Readings
@@ -289,7 +321,7 @@ class Swarm:
         made: dict[Duty, Offer] = {}
         told = self.spec.logprobs == "reported"
         place = _places(items)
-        for (cohort, version), part in self.population.by_weights(number, owed).items():
+        for cohort, version, part in self._batched(number, owed):
             keys = [self._seed_of(number, items, duty) for duty in part]
             rows = [place[items[duty.group].id] for duty in part]
             reading, current = readings[cohort], version == number - 1
@@ -302,6 +334,15 @@ class Swarm:
                 offer = Offer(duty.node, duty.group, duty.place, ids, seed, None, each.logprobs)
                 made[duty] = replace(offer, version=version) if self.spec.delay else offer
         return [made[duty] for duty in owed]
+
+    def _batched(self, number: int, owed: Sequence[Duty]) -> Iterator[tuple[Cohort, int, list[Duty]]]:
+        """Duties that are sampled together, with the cohort and the version of its weights that they come from."""
+        for (cohort, version), part in self.population.by_weights(number, owed).items():
+            if self.batches == "cohort":
+                yield cohort, version, part
+                continue
+            for node in sorted({duty.node for duty in part}):
+                yield cohort, version, [duty for duty in part if duty.node == node]
 
     def _malicious_offers(
         self,
@@ -398,7 +439,7 @@ class Swarm:
     def _gathered(
         self, number: int, items: Sequence[Item], owed: Sequence[Duty], offers: Iterable[Offer]
     ) -> list[Received]:
-        """What arrives of the offers, in the order of the duties and in the senders' tokens."""
+        """The offers, with the proofs and log-probs that come with them, as they arrive everywhere; see `_received`."""
         by_place = {(offer.group, offer.place): offer for offer in offers}
         sent = [by_place[duty.group, duty.place] for duty in owed]
         if "proofs" in self.cohort.defense.requires:

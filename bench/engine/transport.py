@@ -34,6 +34,7 @@ class Offer:
         proof: what the sender made of its computation (`Defense.prove`).
         logprobs: what the sender says its weights gave each token, natural logarithms.
         version: updates behind the weights that it says it sampled from; None where nothing is ever stale.
+        missing: why the sender's message held no offer for this slot, which then has no ids; empty where it did.
     """
 
     node: int
@@ -44,6 +45,7 @@ class Offer:
     proof: bytes | None = None
     logprobs: tuple[float, ...] | None = None
     version: int | None = None
+    missing: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def receive(policy: Policy, offers: Sequence[Offer], max_new_tokens: int) -> lis
     An offer that is malformed arrives as an empty completion. A pad, EOS or chat-control token inside a completion
     forges structure and earns reward 0, but the completion stays visible.
     """
-    reasons = [malformed(policy, offer.ids, max_new_tokens) for offer in offers]
+    reasons = [offer.missing or malformed(policy, offer.ids, max_new_tokens) for offer in offers]
     rows = [() if reason else offer.ids for offer, reason in zip(offers, reasons, strict=True)]
     ended = [bool(row) and row[-1] == policy.eos for row in rows]
     bodies = [row[:-1] if end else row for row, end in zip(rows, ended, strict=True)]

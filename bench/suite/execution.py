@@ -6,10 +6,11 @@ A killed cell goes on from its last checkpoint and ends with the same rows as on
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -74,6 +75,47 @@ class Registered:
         return registry.source_hash("defense", spec)
 
 
+class Company(Protocol):
+    """Other processes that play a cell's rounds along with this one, which alone keeps what they make."""
+
+    @property
+    def lost(self) -> tuple[type[BaseException], ...]:
+        """What a round raises when the others end it before anything has changed."""
+
+    def swarm(self, **parts: Any) -> Swarm:
+        """The swarm, this process' part of it; for `parts` see `Swarm`."""
+
+    def playing(
+        self, what: dict[str, Any], swarm: Swarm, done: int, rows: Callable[[], pa.Table]
+    ) -> AbstractContextManager[None]:
+        """In the `with` block the others play along, from after round `done` on, of which there are `rows`."""
+
+    def about(self) -> dict[str, Any]:
+        """What a record says of them; nothing in it is part of the cell's identity."""
+
+
+class Alone:
+    """Nobody else: a `Company` of none."""
+
+    lost: ClassVar[tuple[type[BaseException], ...]] = ()
+
+    def swarm(self, **parts: Any) -> Swarm:
+        """A swarm that is all in this process."""
+        return Swarm(**parts)
+
+    @contextmanager
+    def playing(self, what: dict[str, Any], swarm: Swarm, done: int, rows: Callable[[], pa.Table]) -> Iterator[None]:
+        """Nobody plays along."""
+        yield
+
+    def about(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+
+ALONE = Alone()
+
+
 def identity(spec: CellSpec, maker: Maker = Registered()) -> dict[str, Any]:  # noqa: B008  (it holds nothing)
     """Everything that can change a cell's outcome, as plain data."""
     sources = {kind: registry.source_hash(kind, getattr(spec, kind)) for kind in ("task", "attack")}
@@ -106,6 +148,7 @@ def run_cell(
     recorded: Sequence[int] = (),
     note: Callable[[str], None] = lambda message: None,
     maker: Maker = Registered(),  # noqa: B008  (it holds nothing)
+    company: Company = ALONE,
 ) -> Record:
     """Run a cell, or go on with it, and write its record. The caller holds the cell's lock.
 
@@ -119,6 +162,7 @@ def run_cell(
             `keep_weights_of`.
         note: told what the user should know, such as that a judge does not answer.
         maker: makes its defense.
+        company: who plays along.
 
     Raises:
         KeyboardInterrupt: `stop` said so.
@@ -127,18 +171,23 @@ def run_cell(
     torch.set_num_threads(spec.threads)
     keep_freed_memory()
     started = provenance.now()
-    swarm = build_swarm(spec, note, maker)
+    swarm = build_swarm(spec, note, maker, company)
     run = _Run(spec, swarm, directory, recorded)
     resumed = run.resume()
-    if run.done == 0:
-        run.keep(_start_evaluated(spec, what, swarm))
-    progress(run.done, spec.rounds)
-    while run.done < spec.rounds:
-        run.play()
+    with company.playing(what, swarm, run.done, run.table):
+        if run.done == 0:
+            run.keep(_start_evaluated(spec, what, swarm))
         progress(run.done, spec.rounds)
-        if stop():
-            run.checkpoint()
-            raise KeyboardInterrupt
+        while run.done < spec.rounds:
+            try:
+                run.play()
+            except company.lost:
+                run.checkpoint()
+                raise
+            progress(run.done, spec.rounds)
+            if stop():
+                run.checkpoint()
+                raise KeyboardInterrupt
     run.checkpoint()
     table = run.table()
     curves = cell_curves(table)
@@ -151,7 +200,8 @@ def run_cell(
         payload=swarm.attack.describe(),
         seconds=run.seconds,
         provenance=provenance.provenance(spec.device, spec.threads)
-        | {"started": started, "finished": provenance.now(), "ended": "resumed" if resumed else "in one run"},
+        | {"started": started, "finished": provenance.now(), "ended": "resumed" if resumed else "in one run"}
+        | company.about(),
         completions_sha256=directory.write_rows(table),
     )
     directory.write(record)
@@ -241,6 +291,7 @@ def build_swarm(
     spec: CellSpec,
     note: Callable[[str], None] = lambda message: None,
     maker: Maker = Registered(),  # noqa: B008  (it holds nothing)
+    company: Company = ALONE,
 ) -> Swarm:
     """The swarm that a cell describes, at its start weights.
 
@@ -248,7 +299,7 @@ def build_swarm(
         ModelError, SpecError, registry.SpecStringError, TaskError: see there.
     """
     defense = maker.make(spec.defense)
-    return Swarm(
+    return company.swarm(
         spec=spec.swarm,
         role=spec.role,
         policy=[Policy.load(resolve(model), spec.device, spec.dtype) for model in spec.models],
@@ -257,6 +308,7 @@ def build_swarm(
         defense=defense,
         seed=spec.seed,
         judge=None if defense.judge is None else judge_of(defense.judge, spec.device, spec.dtype, note),
+        batches=spec.batches,
     )
 
 

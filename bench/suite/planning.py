@@ -166,7 +166,7 @@ def longest(busy: Sequence[float], waiting: Sequence[float], workers: int) -> fl
 
 def setting(spec: CellSpec) -> tuple[object, ...]:
     """What must be equal for a unit of work to be the same work: everything but attack, defense and length."""
-    return (spec.task, spec.model, spec.swarm, spec.device, spec.dtype, spec.threads)
+    return (spec.task, spec.model, spec.swarm, spec.device, spec.dtype, spec.threads, spec.batches)
 
 
 def write_seconds(seconds: float) -> str:

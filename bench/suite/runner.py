@@ -18,7 +18,15 @@ from thiefbench.engine.policy import ModelError, check_directory
 from thiefbench.engine.spec import SpecError
 from thiefbench.judges import check_judge
 from thiefbench.suite import weights
-from thiefbench.suite.execution import checkpointed, failed_record, identity, keep_weights_of, run_cell
+from thiefbench.suite.execution import (
+    ALONE,
+    Company,
+    checkpointed,
+    failed_record,
+    identity,
+    keep_weights_of,
+    run_cell,
+)
 from thiefbench.suite.executors import Executor, Ledger
 from thiefbench.suite.jobs import Job
 from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Store, identify
@@ -163,8 +171,8 @@ def intact(job: Job) -> Record | None:
     return None if without_weights(job.directory, record, job.recorded) else record
 
 
-def work_on(job: Job, listener: CellListener, stop: Stopping, wait: bool) -> Record:
-    """Make what a cell lacks of record and weights, alone.
+def work_on(job: Job, listener: CellListener, stop: Stopping, wait: bool, company: Company = ALONE) -> Record:
+    """Make what a cell lacks of record and weights, as its only process that writes; `company` plays along.
 
     Raises:
         Timeout: another process works on the cell, and `wait` is False.
@@ -174,7 +182,7 @@ def work_on(job: Job, listener: CellListener, stop: Stopping, wait: bool) -> Rec
         job.directory.sweep()
         # A cell that another run has just failed is not tried again at once.
         record = _finished(job.directory, listener, job.retry_failed and not wait)
-        record = record or _run(job, listener, stop)
+        record = record or _run(job, listener, stop, company)
         _keep_missing_weights(job, record, listener, stop)
     return record
 
@@ -250,14 +258,16 @@ def _locked(directory: CellDir, listener: CellListener, spec: CellSpec, wait: bo
         lock.release()
 
 
-def _run(job: Job, listener: CellListener, stop: Stopping) -> Record:
+def _run(job: Job, listener: CellListener, stop: Stopping, company: Company) -> Record:
     spec, directory = job.spec, job.directory
 
     def go() -> Record:
         def progress(done: int, total: int) -> None:
             listener.cell(spec, done, total)
 
-        return run_cell(spec, job.identity, directory, progress, lambda: stop.asked, job.recorded, listener.note)
+        return run_cell(
+            spec, job.identity, directory, progress, lambda: stop.asked, job.recorded, listener.note, company=company
+        )
 
     try:
         try:

@@ -19,8 +19,8 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from thiefbench import registry
-from thiefbench.engine.regimes import STRICT, SpecError, plain
-from thiefbench.engine.spec import Role, SwarmSpec
+from thiefbench.engine.regimes import LATER, STRICT, SpecError, plain
+from thiefbench.engine.spec import Batches, Role, SwarmSpec
 
 
 class SuiteError(ValueError):
@@ -61,7 +61,8 @@ class CellSpec:
         swarm: who answers what and how they learn.
         rounds: generate-to-update cycles.
         evaluation: when honest models are evaluated.
-        device, dtype, threads: numerics that change last bits; threads counts only on CPU.
+        device, dtype, threads, batches: numerics that change last bits; threads counts only on CPU, and `batches` says
+            what is sampled together (see `Swarm`).
     """
 
     task: str
@@ -76,6 +77,7 @@ class CellSpec:
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: int = 2
+    batches: Batches = field(default="cohort", metadata=LATER)
 
     @property
     def label(self) -> str:
@@ -269,13 +271,15 @@ class Suite:
         parts = tuple(_changed(part, inner) for part in self.parts)
         return replace(_changed(self, changes), parts=parts, modified=(*self.modified, label))
 
-    def cells(self, device: str, dtype: Literal["float32", "bfloat16"], threads: int) -> list[CellSpec]:
+    def cells(
+        self, device: str, dtype: Literal["float32", "bfloat16"], threads: int, batches: Batches = "cohort"
+    ) -> list[CellSpec]:
         """All cells: per seed, part and attack the control, the placebo if asked for, then every defense.
 
         Raises:
             registry.SpecStringError: a spec string is malformed or names nothing.
         """
-        numerics = {"device": device, "dtype": dtype, "threads": threads}
+        numerics = {"device": device, "dtype": dtype, "threads": threads, "batches": batches}
         defenses = [registry.canonical("defense", defense) for defense in self.defenses]
         parts = self.scenes
         made = (

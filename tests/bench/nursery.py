@@ -42,6 +42,7 @@ for line in sys.stdin:
     for number in (1, 2):
         os.dup2(said, number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ.update(what["environment"])
     sys.argv = ["thiefbench", *what["words"]]
     try:
         main()
@@ -105,11 +106,13 @@ class Nursery:
         self.process.stdin.flush()
         return int(self.process.stdout.readline())
 
-    def start(self, *words: object) -> Child:
-        """Start `thiefbench` with these words."""
+    def start(self, *words: object, **environment: object) -> Child:
+        """Start `thiefbench` with these words, and these variables in its environment."""
         self.born += 1
         log = self.folder / f"said-{self.born}"
-        return Child(self.ask({"words": [str(word) for word in words], "said": str(log)}), log, self)
+        told = {name: str(value) for name, value in environment.items()}
+        born = self.ask({"words": [str(word) for word in words], "said": str(log), "environment": told})
+        return Child(born, log, self)
 
     def close(self) -> None:
         """End it."""

@@ -99,6 +99,16 @@ class Logs(Defense):
         return [ACCEPT] * len(view.completions)
 
 
+class Drifts(Defense):
+    """Says something else on the second rank than on the others, from round 2 on."""
+
+    name: ClassVar[str] = "drifts"
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        elsewhere = view.round > 1 and os.environ.get("RANK") == "1"
+        return [Verdict("zero") if elsewhere else ACCEPT] * len(view.completions)
+
+
 class Full(Defense):
     """Finds the disk full."""
 

@@ -1,0 +1,291 @@
+"""A swarm whose nodes are processes: the same completions as in one, and a clear end where a rank is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.bench import tiny
+from tests.bench.nursery import Child, Nursery, alive, until
+from tests.bench.tiny import PLUGINS
+from thiefbench.defenses.seed_replay import SeedReplay
+from thiefbench.engine.distributed import DriftError, _check_same, weights_digest
+from thiefbench.engine.policy import Policy
+from thiefbench.engine.spec import SwarmSpec
+from thiefbench.engine.swarm import Swarm
+from thiefbench.registry import make
+from thiefbench.suite.results import Record, Store
+from thiefbench.tasks.base import Sampling
+
+NODES = 3
+SWARM = {"nodes": NODES, "malicious": 1, "prompts": 6, "group": 6, "sampling": {"max_new_tokens": 20}}
+COLLUDING = SWARM | {"nodes": 4, "malicious": 2, "prompts": 4, "group": 4}
+ROUNDS = 4
+COUNTS = f"{PLUGINS}:Counts"
+ADAPTIVE = f'adaptive(attack="{tiny.ATTACK}", budget=2)'
+PICKS = "varied(attack='item_grind(candidates=2)', gibberish=0.5)"
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    folder = tmp_path_factory.mktemp("nursery")
+    made = Nursery(folder, "run", tiny.suite_file(folder, rounds=1), "--store", folder / "store", "--threads", 1)
+    yield made
+    made.close()
+
+
+def file(folder: Path, **changes: Any) -> Path:
+    return tiny.suite_file(folder, **{"swarm": SWARM, "rounds": ROUNDS} | changes)
+
+
+def ranks(nursery: Nursery, file: Path, store: Path, *words: object, count: int = NODES) -> list[Child]:
+    """As torchrun would start them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    own = ("--store", store, "--threads", 1, "--rank-timeout", 5, *words)
+    return [
+        nursery.start("run", file, *own, RANK=rank, WORLD_SIZE=count, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+        for rank in range(count)
+    ]
+
+
+def ended(children: Sequence[Child]) -> list[int]:
+    return [child.wait() for child in children]
+
+
+def everything(children: Sequence[Child]) -> str:
+    return "\n".join(f"rank {rank}: {child.said}" for rank, child in enumerate(children))
+
+
+def alone(nursery: Nursery, file: Path, store: Path) -> Path:
+    """A store that one process has filled, sampling node by node."""
+    child = nursery.start("run", file, "--store", store, "--threads", 1, "--batches", "node")
+    assert child.wait() == 0, child.said
+    return store
+
+
+def records(store: Path) -> dict[str, Record]:
+    return {record.cell_id: record for record in Store(store).records()}
+
+
+def same(one: Path, other: Path) -> None:
+    """Two stores hold the same cells, byte by byte."""
+    left, right = records(one), records(other)
+    assert left.keys() == right.keys(), "under torchrun a cell is the one that --batches node runs"
+    for cell, record in left.items():
+        assert record.status == right[cell].status == "ok", right[cell].error
+        assert record.scores == right[cell].scores, f"equal scores of {record.cell['defense']}"
+        assert record.curves == right[cell].curves
+        assert record.completions_sha256 == right[cell].completions_sha256, "and every completion"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attacks": [ADAPTIVE], "defenses": [COUNTS, "oracle"], "swarm": COLLUDING},
+        {
+            "attacks": [PICKS],
+            "placebo": True,
+            "defenses": ["toploc+seed_replay"],
+            "swarm": SWARM | {"topology": "vertical"},
+        },
+    ],
+    ids=["shared groups", "own groups"],
+)
+def test_ranks_make_what_one_process_makes(nursery: Nursery, tmp_path: Path, changes: dict[str, Any]) -> None:
+    suite, count = file(tmp_path, **changes), changes["swarm"]["nodes"]
+    children = ranks(nursery, suite, tmp_path / "ranks", count=count)
+    assert ended(children) == [0] * count, everything(children)
+    assert [child.said for child in children[1:]] == [""] * (count - 1), "only rank 0 speaks"
+    same(alone(nursery, suite, tmp_path / "alone"), tmp_path / "ranks")
+    for record in records(tmp_path / "ranks").values():
+        assert record.provenance["ranks"] == count, "the record says how it was made"
+        rows = Store(tmp_path / "ranks").cell(record.cell_id).read_rows().to_pylist()
+        trained = [row for row in rows if row["phase"] == "train"]
+        refused = {row["refused"] for row in trained} - {"", "a control token inside the completion"}
+        assert not refused, "everything that was sent arrived"
+        if record.cell["defense"] == COUNTS:
+            assert any(row["payload"] for row in trained), "the malicious rank told which completions carry the payload"
+            assert any(point.value for point in record.curves["grad_norm"]), "and everybody learned"
+
+
+def test_batches_by_node_give_the_cohort_s_tokens_up_to_near_ties() -> None:
+    torch.set_num_threads(1)
+    spec = SwarmSpec(nodes=4, malicious=0, prompts=8, group=8, sampling=Sampling(max_new_tokens=20))
+    rounds = {}
+    for batches in ("cohort", "node"):
+        parts = Policy.load(tiny.model()), make("task", tiny.TASK), make("attack", tiny.ATTACK), SeedReplay()
+        swarm = Swarm(spec, "control", *parts, seed=0, batches=batches)  # type: ignore[arg-type]
+        rounds[batches] = swarm.round(1).rows
+        assert {row.action for row in rounds[batches]} == {"accept"}, "every token is what its noise draws, or as near"
+    other = sum(one.ids != two.ids for one, two in zip(rounds["cohort"], rounds["node"], strict=True))
+    assert other <= len(rounds["node"]) // 20, f"{other} completions have a near-tie that fell otherwise"
+
+
+def logged(folder: Path) -> tuple[Path, Path]:
+    """A suite with one attacked cell whose defense takes its time, and where it logs (process, round)."""
+    log = folder / "log"
+    made = file(folder, defenses=[f"{PLUGINS}:Logs(file={str(log)!r}, seconds=0.15)"], seeds=[0])
+    return made, log
+
+
+def at_round(log: Path, number: int, pid: int) -> bool:
+    return log.exists() and f"{pid} {number}\n" in log.read_text()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """A suite, its log, and a store that one process has filled with it."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    suite, log = logged(folder)
+    return suite, log, alone(nursery, suite, folder / "alone")
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_rank_ends_its_cell_and_the_next_run_goes_on(
+    nursery: Nursery, tmp_path: Path, undisturbed: tuple[Path, Path, Path], how: signal.Signals
+) -> None:
+    suite, log, whole = undisturbed
+    log.unlink(missing_ok=True)
+    store = tmp_path / "store"
+    children = ranks(nursery, suite, store)
+    lost = children[1]
+    until(lambda: at_round(log, 2, lost.pid))
+    os.kill(lost.pid, how)
+    others = [child for child in children if child is not lost]
+    until(lambda: not any(alive(child.pid) for child in others), 60.0)
+    lost.kill()
+    assert ended(others) == [1] * (NODES - 1), everything(children)
+    (failed,) = [record for record in records(store).values() if record.status == "error"]
+    what = "died or lost its connection" if how == signal.SIGKILL else "stands still or cannot be reached"
+    assert f"rank 1 {what} in round" in failed.error, "the record names the rank and the round"
+    assert "run the same command again to go on" in failed.error
+    assert failed.scores == {}, "a lost rank is never a score"
+    assert "Traceback" not in everything(children)
+    log.unlink()
+    again = ranks(nursery, suite, store)
+    assert ended(again) == [0] * NODES, everything(again)
+    assert not at_round(log, 1, again[0].pid), "it goes on from its checkpoint"
+    same(whole, store)
+
+
+def test_ranks_that_are_all_killed_go_on_with_the_same_result(
+    nursery: Nursery, tmp_path: Path, undisturbed: tuple[Path, Path, Path]
+) -> None:
+    suite, log, whole = undisturbed
+    log.unlink(missing_ok=True)
+    children = ranks(nursery, suite, tmp_path / "store")
+    until(lambda: at_round(log, 3, children[0].pid))
+    for child in children:
+        os.kill(child.pid, signal.SIGKILL)
+    assert ended(children) == [-9] * NODES
+    log.unlink()
+    again = ranks(nursery, suite, tmp_path / "store")
+    assert ended(again) == [0] * NODES, everything(again)
+    assert not at_round(log, 1, again[0].pid), "they go on from rank 0's checkpoint"
+    same(whole, tmp_path / "store")
+
+
+def test_ctrl_c_on_any_rank_stops_all_in_order_and_one_process_can_go_on(
+    nursery: Nursery, tmp_path: Path, undisturbed: tuple[Path, Path, Path]
+) -> None:
+    suite, log, whole = undisturbed
+    log.unlink(missing_ok=True)
+    children = ranks(nursery, suite, tmp_path / "store")
+    until(lambda: at_round(log, 2, children[2].pid))
+    os.kill(children[2].pid, signal.SIGINT)
+    assert ended(children) == [130, 0, 0], everything(children)
+    assert "To go on:" in children[0].said
+    same(whole, alone(nursery, suite, tmp_path / "store"))
+
+
+def test_a_rank_that_drifts_ends_the_cell_by_name_and_others_are_run(nursery: Nursery, tmp_path: Path) -> None:
+    suite = file(tmp_path, defenses=[f"{PLUGINS}:Drifts", f"{PLUGINS}:Raises", "logit"])
+    children = ranks(nursery, suite, tmp_path / "store")
+    assert ended(children) == [1, 0, 0], everything(children)
+    found = {r.cell["defense"].rpartition(":")[2]: r for r in records(tmp_path / "store").values()}
+    assert found["Drifts"].error.startswith("DriftError: rank 1 holds other weights than the rest after round 2;")
+    assert found["Raises"].error == "RuntimeError: this defense gives up", "what all ranks raise is rank 0's error"
+    assert found["logit"].status == "ok", "the next cell finds all ranks in step"
+
+
+def test_a_digest_tells_one_bit_and_the_odd_one_out_is_named() -> None:
+    weights = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(3, dtype=torch.bfloat16)}
+    digest = weights_digest(weights)
+    turned = {**weights, "a": weights["a"].flip(0)}
+    bit = {**weights, "b": torch.tensor([1.0, 1.0, 1.0078125], dtype=torch.bfloat16)}
+    assert len({digest, weights_digest(turned), weights_digest(bit)}) == 3, "places and last bits count"
+    assert weights_digest({name: tensor.clone() for name, tensor in weights.items()}) == digest
+    _check_same([digest, digest, ""], 4)
+    with pytest.raises(DriftError, match="rank 0 holds other weights than the rest after round 4"):
+        _check_same(["0" * 32, digest, digest], 4)
+    with pytest.raises(DriftError, match="rank 1 "):
+        _check_same([digest, "0" * 32], 4)
+
+
+@pytest.mark.parametrize(
+    ("count", "words", "changes", "sentence"),
+    [
+        (2, (), {}, "this swarm has 3 nodes and 2 ranks were started; write --nproc-per-node 3"),
+        (3, ("--workers", 2), {}, "under torchrun one cell is run at a time"),
+        (3, ("--executor", "ray"), {}, "under torchrun one cell is run at a time"),
+        (3, ("--plan",), {}, "under torchrun one cell is run at a time"),
+        (3, ("--batches", "cohort"), {}, "under torchrun one cell is run at a time"),
+        (3, (), {"swarm": SWARM | {"delay": {"rounds": 1}}}, "under torchrun a swarm is homogeneous and synchronous"),
+    ],
+)
+def test_what_ranks_cannot_do_is_one_sentence(
+    nursery: Nursery, tmp_path: Path, count: int, words: tuple[object, ...], changes: dict[str, Any], sentence: str
+) -> None:
+    environment = {"RANK": 0, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
+    child = nursery.start("run", file(tmp_path, **changes), "--threads", 1, *words, **environment)
+    assert child.wait() == 2, child.said
+    (line,) = child.said.strip().splitlines()
+    assert line.startswith("error: ")
+    assert sentence in line
+
+
+def test_ranks_of_another_command_are_told_apart(nursery: Nursery, tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    files = [file(one), file(one), file(other, rounds=ROUNDS + 1)]
+    children = [
+        nursery.start("run", path, "--store", tmp_path / "store", "--threads", 1,
+                      RANK=rank, WORLD_SIZE=NODES, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+        for rank, path in enumerate(files)
+    ]  # fmt: skip
+    assert ended(children) == [1, 0, 0], everything(children)
+    for record in records(tmp_path / "store").values():
+        assert record.error.startswith("RankFailedError: rank 2: SpecError: its command line, files or versions differ")
+
+
+def test_torchrun_itself(tmp_path: Path) -> None:
+    suite = tiny.suite_file(tmp_path, rounds=2)
+    store = tmp_path / "store"
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "thiefbench",
+         "run", str(suite), "--store", str(store), "--threads", "1"],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    of = tiny.suite(rounds=2)
+    cells = of.cells("cpu", "float32", 1, "node")
+    assert [record.status for record in Store(store).records()] == ["ok"] * len(cells)
+    from thiefbench.suite.runner import run_suite
+
+    run_suite(of, cells, Store(tmp_path / "alone"), tiny.Watcher())
+    same(tmp_path / "alone", store)
