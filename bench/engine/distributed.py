@@ -128,7 +128,7 @@ class DistributedSwarm(Swarm):
         """Own offers with their proofs, where the defense asks for them."""
         if "proofs" not in self.cohort.defense.requires:
             return made
-        return proven(self.cohort, [self._prompt(item, self.cohort) for item in items], made)
+        return proven(self.population, items, made, self._prompt)
 
     def _exchanged(
         self, number: int, owed: Sequence[Duty], made: Sequence[Offer], payload: set[tuple[int, int]], where: str
