@@ -196,6 +196,22 @@ def test_ranks_that_are_all_killed_go_on_with_the_same_result(
     same(whole, tmp_path / "store")
 
 
+def test_without_rank_0_the_others_end_with_one_sentence(
+    nursery: Nursery, tmp_path: Path, undisturbed: tuple[Path, Path, Path]
+) -> None:
+    suite, log, _ = undisturbed
+    log.unlink(missing_ok=True)
+    children = ranks(nursery, suite, tmp_path / "store")
+    until(lambda: at_round(log, 2, children[0].pid))
+    os.kill(children[0].pid, signal.SIGKILL)
+    until(lambda: not any(alive(child.pid) for child in children))
+    assert ended(children) == [-9, 1, 1], everything(children)
+    for rank, child in enumerate(children[1:], 1):
+        assert "Traceback" not in child.said, child.said
+        (line,) = [line for line in child.said.splitlines() if line.startswith(f"rank {rank}: ")]
+        assert line.endswith("run the same command again to go on")
+
+
 def test_ctrl_c_on_any_rank_stops_all_in_order_and_one_process_can_go_on(
     nursery: Nursery, tmp_path: Path, undisturbed: tuple[Path, Path, Path]
 ) -> None:
