@@ -163,15 +163,24 @@ def interval(score: Score) -> str:
     return "-" if score.value is None else f"{score.value:.3g} [{score.low:.3g}, {score.high:.3g}]"
 
 
-def main() -> None:
-    """Run the lists that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(doc: str | None, store: str) -> argparse.ArgumentParser:
+    """What every script of lists takes."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="LIST", help="which lists to run, in order")
-    parser.add_argument("--store", type=Path, default=Path("runs/attacks"))
+    parser.add_argument("--store", type=Path, default=Path(store))
     parser.add_argument("--seeds", type=int, default=3, help="seeds of the headline runs")
     parser.add_argument("--list", action="store_true", help="print the names of the lists and how many cells each has")
-    asked = parser.parse_args()
-    known = lists(range(asked.seeds))
+    return parser
+
+
+def run_lists(
+    parser: argparse.ArgumentParser,
+    asked: argparse.Namespace,
+    known: Mapping[str, list[CellSpec]],
+    progress: Progress,
+    columns: Sequence[str],
+) -> None:
+    """Run the lists that the command line names, or say which there are."""
     if asked.list or not asked.names:
         print("\n".join(f"{name}: {len(cells)} cells" for name, cells in known.items()))
         return
@@ -185,11 +194,17 @@ def main() -> None:
 
     torch.set_num_threads(1)
     keep_freed_memory()
-    print(
-        "| cell | swarm | outcome by round | last outcome | start reward | clean reward | length |\n" + "|---" * 7 + "|"
-    )
+    print(f"| {' | '.join(columns)} |\n" + "|---" * len(columns) + "|")
     for name in asked.names:
-        run_suite(replace(load_suite("smoke"), name=name), known[name], Store(asked.store), Progress())
+        run_suite(replace(load_suite("smoke"), name=name), known[name], Store(asked.store), progress)
+
+
+def main() -> None:
+    """Run the lists that the command line names."""
+    parser = arguments(__doc__, "runs/attacks")
+    asked = parser.parse_args()
+    columns = ("cell", "swarm", "outcome by round", "last outcome", "start reward", "clean reward", "length")
+    run_lists(parser, asked, lists(range(asked.seeds)), Progress(), columns)
 
 
 if __name__ == "__main__":

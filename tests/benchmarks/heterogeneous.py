@@ -11,11 +11,9 @@ several.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import Any, get_args
 
@@ -24,8 +22,7 @@ from thiefbench import registry
 from thiefbench.engine.regimes import ChurnSpec, DelaySpec, NodeClass, SharingSpec
 from thiefbench.engine.spec import LossType, SwarmSpec
 from thiefbench.suite.execution import build_swarm
-from thiefbench.suite.results import Record, Store
-from thiefbench.suite.runner import run_suite
+from thiefbench.suite.results import Record
 from thiefbench.suite.scenario import CellSpec, Evaluation, load_suite
 
 SIZES = (NodeClass("micro-math", 0.5), NodeClass("micro-math-small", 0.5))
@@ -202,33 +199,14 @@ def classes_of_one(k: int) -> tuple[NodeClass, ...]:
 
 def main() -> None:
     """Run the lists that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="LIST", help="which lists to run, in order")
-    parser.add_argument("--store", type=Path, default=Path("runs/heterogeneous"))
-    parser.add_argument("--seeds", type=int, default=3, help="seeds of every list")
-    parser.add_argument("--list", action="store_true", help="print the names of the lists and how many cells each has")
+    parser = plain.arguments(__doc__, "runs/heterogeneous")
     parser.add_argument("--cost", type=int, metavar="ROUNDS", help="only time rounds of one, two and three cohorts")
     asked = parser.parse_args()
     if asked.cost:
         cost(asked.cost)
-        return
-    known = lists(range(asked.seeds))
-    if asked.list or not asked.names:
-        print("\n".join(f"{name}: {len(cells)} cells" for name, cells in known.items()))
-        return
-    unknown = sorted(set(asked.names) - set(known))
-    if unknown:
-        parser.error(f"there is no list {', '.join(unknown)}; known: {', '.join(known)}")
-
-    import torch
-
-    from thiefbench.engine.memory import keep_freed_memory
-
-    torch.set_num_threads(1)
-    keep_freed_memory()
-    print("| cell | swarm | outcome by round | last |\n" + "|---" * 4 + "|")
-    for name in asked.names:
-        run_suite(replace(load_suite("smoke"), name=name), known[name], Store(asked.store), Progress())
+    else:
+        columns = ("cell", "swarm", "outcome by round", "last")
+        plain.run_lists(parser, asked, lists(range(asked.seeds)), Progress(), columns)
 
 
 if __name__ == "__main__":
