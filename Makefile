@@ -21,8 +21,9 @@ lint: install
 types: install
 	$(BIN)/mypy -p thiefbench
 
+# One process for each processor, each with one thread: two threads on a busy one wait for each other most of the time.
 check: install
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical
 
 # Against a plain swarm program, in turn (about 40 minutes): make speed BASELINE=path/to/naive_swarm.py
 speed: install
