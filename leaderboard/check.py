@@ -104,11 +104,19 @@ def _imports_what_it_may(subject: Subject) -> str:
 
 # --- the contract ---
 
+_NOT_RANKED = frozenset({"versions", "logprobs"})
+"""What only late and unlike swarms give."""
+
 
 def _is_made(subject: Subject) -> str:
     first, second = subject.make(), subject.make()
     if first.name != second.name or first.requires != second.requires:
         raise Broken(f"it is called {first.name}, and then {second.name}; give it one name and fixed requirements")
+    if lacks := sorted(first.requires & _NOT_RANKED):
+        raise Broken(
+            f"it requires {' and '.join(lacks)}, which no swarm of a ranked suite gives; make it do without, or measure "
+            "it with thiefbench run heterogeneous-v1"
+        )
     needs = f", requires {', '.join(sorted(first.requires))}" if first.requires else ""
     return f"{first.name}{needs}"
 

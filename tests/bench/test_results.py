@@ -19,6 +19,7 @@ from thiefbench.engine.rounds import Row
 from thiefbench.suite import results
 from thiefbench.suite.results import (
     ROWS,
+    ROWS_OF_MIXED,
     BrokenRecordError,
     CellDir,
     Point,
@@ -304,7 +305,8 @@ def test_nan_stays_nan_and_is_not_none() -> None:
 
 
 def test_the_stored_columns_are_the_row_s_fields() -> None:
-    assert ROWS.names == [field.name for field in fields(Row)]
+    assert ROWS_OF_MIXED.names == [field.name for field in fields(Row)]
+    assert ROWS_OF_MIXED.names[: len(ROWS.names)] == ROWS.names, "what all swarms have comes first"
 
 
 def test_equal_rows_give_equal_bytes(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -38,7 +40,7 @@ class Mine(Defense):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current directory, with a plugin that is named relative to it."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(OWN.replace("SECONDS", "0.4"))
+    (tmp_path / "mine.py").write_text(OWN.replace("SECONDS", "1.0"))
     return tmp_path
 
 
@@ -55,7 +57,7 @@ def test_ctrl_c_and_a_lost_parent_leave_a_store_to_go_on_from(folder: Path) -> N
     (worker,) = pids(folder)
     assert worker != process.pid, "the plugin works in another process, found by its relative path"
     for pid in (worker, process.pid):  # as a terminal sends it to all
-        subprocess.run(["kill", "-INT", str(pid)], check=True)
+        os.kill(pid, signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert said.count("stopping after this round") == 1

@@ -78,7 +78,7 @@ def test_a_sample_is_what_a_swarm_showed() -> None:
 BUILT_IN = [
     "max_tokens(limit=96)" if name == "max_tokens" else name
     for name in registry.names("defense")
-    if name not in {"judge", "self_judge", "reject_all", "oracle"}
+    if name not in {"judge", "self_judge", "reject_all", "oracle", "staleness"}
 ]
 
 
@@ -86,6 +86,11 @@ BUILT_IN = [
 def test_every_built_in_defense_passes(spec: str) -> None:
     """But for the honest work that it rejects, which a model that is never right cannot tell."""
     assert broken(spec).keys() <= {"honest work gets through"}
+
+
+def test_what_no_ranked_swarm_gives_is_told() -> None:
+    said = next(iter(broken("staleness").values()))
+    assert "it requires versions, which no swarm of a ranked suite gives" in said
 
 
 @cache

@@ -52,7 +52,10 @@ def test_another_suite_to_start_from(tmp_path: Path) -> None:
         ({"seeds": 0}, "seeds is how many, as in seeds=5, or which, as in seeds=[0, 3], not 0"),
         ({"seeds": "all"}, "not 'all'"),
         ({"topology": "flat"}, "the marker thiefbench: swarm.topology: Input should be 'vertical' or 'horizontal'"),
-        ({"swarm": {"nods": 3}}, "swarm.nods is not a field here; allowed: group, learner, malicious, nodes,"),
+        (
+            {"swarm": {"nods": 3}},
+            "swarm.nods is not a field here; allowed: churn, delay, group, learner,",
+        ),
         ({"swarm": "large"}, "swarm is a mapping of fields as in a suite file, such as {...}, not 'large'"),
         ({"suite": "standard-v1"}, "has parts, and a test is about one attack in one swarm; run it whole with pytest "),
         ({"task": "gsm"}, "there is no task named 'gsm'"),
