@@ -114,8 +114,8 @@ def _is_made(subject: Subject) -> str:
         raise Broken(f"it is called {first.name}, and then {second.name}; give it one name and fixed requirements")
     if lacks := sorted(first.requires & _NOT_RANKED):
         raise Broken(
-            f"it requires {' and '.join(lacks)}, which no swarm of a ranked suite gives; make it do without, or measure "
-            "it with thiefbench run heterogeneous-v1"
+            f"it requires {' and '.join(lacks)}, which no swarm of a ranked suite gives; make it do without, or "
+            "measure it with thiefbench run heterogeneous-v1"
         )
     needs = f", requires {', '.join(sorted(first.requires))}" if first.requires else ""
     return f"{first.name}{needs}"
