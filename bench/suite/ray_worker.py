@@ -56,7 +56,7 @@ def work(order: str, ticket: int, waiting: bool, host: str, folder: str, mailbox
     """
     import ray
 
-    overseer = _Executor(ticket, mailbox, ray.get, ray.exceptions.RayActorError)
+    overseer = _Executor(ticket, mailbox, ray.exceptions.RayActorError)
     overseer.tell("begun")
     if overseer.asked:
         return ("stopped",)
@@ -93,10 +93,14 @@ def check_node(job: Job) -> None:
 
 
 class _Executor:
-    """The executor as a task sees it, an `Overseer`: a call comes back once the mailbox has it, so nothing is late."""
+    """The executor as a task sees it, an `Overseer`: a call comes back once the mailbox has it, so nothing is late.
 
-    def __init__(self, ticket: int, mailbox: Any, get: Callable[[Any], Any], gone: type[Exception]) -> None:
-        self._ticket, self._mailbox, self._get, self._dead = ticket, mailbox, get, gone
+    Answers are waited for by `future`, as `ray.get` in a task lends its CPUs to other tasks until it returns, which Ray
+    then runs beside this one to their end.
+    """
+
+    def __init__(self, ticket: int, mailbox: Any, gone: type[Exception]) -> None:
+        self._ticket, self._mailbox, self._dead = ticket, mailbox, gone
         self._gone = False
 
     @property
@@ -119,7 +123,7 @@ class _Executor:
     def _ask(self, call: Callable[[], Any]) -> bool:
         if not self._gone:
             try:
-                return bool(self._get(call()))
+                return bool(call().future().result())
             except self._dead:
                 self._gone = True
         return True

@@ -83,6 +83,26 @@ def test_ray_does_what_one_process_does(tmp_path: Path, address: str) -> None:
     assert (again.missing, again.cached) == ([], 3), "a failure is recorded, and not tried again as a duplicate"
 
 
+class Ordered(Watcher):
+    """Remembers whose rounds came one after another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[CellSpec] = []
+
+    def cell(self, spec: CellSpec, done: int, total: int) -> None:
+        super().cell(spec, done, total)
+        self.order.append(spec)
+
+
+def test_no_cell_begins_where_another_has_the_cpus(tmp_path: Path, address: str) -> None:
+    of, watcher = suite("none", "random"), Ordered()
+    with RayExecutor(Share(2)) as executor:
+        run(of, tmp_path / "ray", watcher, executor=executor)
+    turns = [spec for number, spec in enumerate(watcher.order) if not number or spec != watcher.order[number - 1]]
+    assert len(turns) == len(set(watcher.order)) == 3, "each is played to its end before the next begins"
+
+
 class Killer(Watcher):
     """Kills the process that works on a cell, once, in that cell's second round."""
 
