@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from thiefbench.defenses.base import Defense, JudgeError, JudgeSpec
 from thiefbench.engine.decoding import sample
-from thiefbench.engine.noise import key
+from thiefbench.engine.keys import key
 from thiefbench.engine.policy import Dtype, Policy, check_directory
 from thiefbench.engine.spec import SpecError
 from thiefbench.engine.views import Judge, fits

@@ -9,7 +9,7 @@ from itertools import cycle, islice
 
 from thiefbench import registry
 from thiefbench.defenses.base import DefenderView, Defense, Facts, LabelledView, Offered, Past, Verdict
-from thiefbench.engine.noise import key
+from thiefbench.engine.keys import key
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Reading
 from thiefbench.engine.spec import SwarmSpec

@@ -12,7 +12,7 @@ import torch
 from thiefbench.attacks.base import QueryBudgetError, Seen, Slot, Submission
 from thiefbench.defenses.base import Defense, Offered, Past, Verdict
 from thiefbench.engine.decoding import sample
-from thiefbench.engine.noise import key
+from thiefbench.engine.keys import key
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Reading
 from thiefbench.engine.views import DefenderPolicy

@@ -15,6 +15,9 @@ from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Answer, Reading
 from thiefbench.engine.spec import SwarmSpec
 
+Seats = tuple[list[int], list[int]]
+"""Rows and columns in a table of groups."""
+
 
 @dataclass(frozen=True)
 class Lesson:
@@ -122,35 +125,32 @@ class Cohort:
 
     def advantages(self, lessons: Sequence[Lesson]) -> list[float]:
         """Group advantages of all rows, in order."""
-        seats, shape = self._seats(lessons)
-        rewards, kept = torch.zeros(shape), torch.zeros(shape, dtype=torch.bool)
-        for seat, lesson in zip(seats, lessons, strict=True):
-            rewards[seat], kept[seat] = lesson.reward, lesson.kept
-        made = group_advantages(rewards, kept, self.spec.learner.scale_rewards)
-        return [float(made[seat]) for seat in seats]
+        seats = self._seats(lessons)
+        rewards = _table(seats, [lesson.reward for lesson in lessons])
+        kept = _table(seats, [lesson.kept for lesson in lessons])
+        made: list[float] = group_advantages(rewards, kept, self.spec.learner.scale_rewards)[seats].tolist()
+        return made
 
-    def _seats(self, lessons: Sequence[Lesson]) -> tuple[list[tuple[int, int]], tuple[int, int]]:
-        """Row and column of every lesson in a table of groups, and the table's shape."""
+    def _seats(self, lessons: Sequence[Lesson]) -> Seats:
+        """Where every lesson stands in a table of groups."""
         size = self.spec.group
         groups = [i // size if lesson.group is None else lesson.group for i, lesson in enumerate(lessons)]
         rows = {group: row for row, group in enumerate(dict.fromkeys(groups))}
         taken = [0] * len(rows)
-        seats = []
+        columns = []
         for group in groups:
-            seats.append((rows[group], taken[rows[group]]))
+            columns.append(taken[rows[group]])
             taken[rows[group]] += 1
-        return seats, (len(rows), max(taken, default=1))
+        return [rows[group] for group in groups], columns
 
     def _expected(self, lessons: Sequence[Lesson]) -> list[float]:
         """GEPO's denominator of every lesson's group; see `group_expectation`."""
-        seats, shape = self._seats(lessons)
-        means, kept = torch.zeros(shape), torch.zeros(shape, dtype=torch.bool)
-        for seat, lesson in zip(seats, lessons, strict=True):
-            if lesson.old_logprobs:
-                means[seat] = sum(lesson.old_logprobs) / len(lesson.old_logprobs)
-                kept[seat] = lesson.kept
-        made = group_expectation(means, kept)
-        return [float(made[seat]) for seat in seats]
+        seats = self._seats(lessons)
+        told = [lesson.old_logprobs or () for lesson in lessons]
+        means = _table(seats, [sum(each) / max(1, len(each)) for each in told])
+        kept = _table(seats, [lesson.kept and bool(each) for lesson, each in zip(lessons, told, strict=True)])
+        made: list[float] = group_expectation(means, kept)[seats].tolist()
+        return made
 
     def accumulate(
         self,
@@ -301,3 +301,11 @@ class Onlooker(Cohort):
     ) -> Step:
         """The advantages; no weight changes."""
         return Step(self.advantages(lessons), 0.0)
+
+
+def _table(seats: Seats, values: Sequence[float] | Sequence[bool]) -> torch.Tensor:
+    """A value per lesson as a table of groups, shape (groups, the largest one's rows); 0 or False on empty seats."""
+    given = torch.tensor(values)
+    table = torch.zeros(max(seats[0], default=-1) + 1, max(seats[1], default=0) + 1, dtype=given.dtype)
+    table[seats] = given
+    return table

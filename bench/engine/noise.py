@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from thiefbench.engine.keys import generator as generator
-from thiefbench.engine.keys import key as key
-from thiefbench.engine.keys import slot_key as slot_key
-
 _GOLDEN, _MIX_1, _MIX_2 = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 

@@ -177,6 +177,10 @@ class Policy:
             raise ModelError(f"the model {source} lacks {len(found['missing_keys'])} tensors, {first} among them")
         return cls(model.to(device).eval(), tokenizer)
 
+    def shares_tokens(self, other: Policy) -> bool:
+        """Whether the two turn every text into the same tokens."""
+        return self.tokenizer is other.tokenizer or self.lexicon == other.lexicon
+
     @cached_property
     def lexicon(self) -> str:
         """What two tokenizers have in common exactly when they turn every text into the same tokens."""

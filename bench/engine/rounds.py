@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from thiefbench.defenses.base import Offered, Past, Verdict
-from thiefbench.engine.noise import slot_key
+from thiefbench.engine.keys import slot_key
 from thiefbench.engine.pool import shuffled
 from thiefbench.engine.topology import Duty
 

@@ -278,7 +278,7 @@ class Swarm:
             group=self.spec.group,
             task=self.task,
             rng=rng,
-            policy=AttackerPolicy(cohort.policy, self.task, self.spec.sampling, noise) if threat.policy else None,
+            policy=self._granted(cohort, noise),
             seed=lambda item, position, index: slot_key(beacon(self.seed, number), node, position, item.id, index),
             seen=seen_in(cohort.history) if threat.history else {},
         )
@@ -373,7 +373,7 @@ class Swarm:
             ),
             task=self.task,
             rng=generator(*noise, "attack"),
-            policy=AttackerPolicy(cohort.policy, self.task, self.spec.sampling, noise) if threat.policy else None,
+            policy=self._granted(cohort, noise),
             defense=self._queries(number, items, owed, everyone, honest, readings) if threat.queries else None,
             seen=seen_in(cohort.history) if threat.history else {},
         )
@@ -389,6 +389,12 @@ class Swarm:
         left = [duty for duty, poison in zip(owed, made, strict=True) if poison is None]
         return [*sent, *self._honest_offers(number, items, left, readings)], payload
 
+    def _granted(self, cohort: Cohort, noise: tuple[int | str, ...]) -> AttackerPolicy | None:
+        """The attackers' own copy of a cohort's model, where the threat model grants one."""
+        if not self.attack.threat.policy:
+            return None
+        return AttackerPolicy(cohort.policy, self.task, self.spec.sampling, noise)
+
     def _handed_over(self, number: int, node: int) -> Policy | None:
         """The model that a malicious node hands to one that recovers from it; None for its class's honest one."""
         if self.role != "attack":
@@ -402,7 +408,7 @@ class Swarm:
             slots=tuple(Slot(_as_granted(item, threat.oracle), node, i, 0) for i, item in enumerate(items)),
             task=self.task,
             rng=generator(*noise, "attack"),
-            policy=AttackerPolicy(cohort.policy, self.task, self.spec.sampling, noise) if threat.policy else None,
+            policy=self._granted(cohort, noise),
         )
         made = self.attack.hand_over(view)
         return made.policy if isinstance(made, AttackerPolicy) else None
@@ -502,21 +508,19 @@ class Swarm:
     def _offer(self, number: int, items: Sequence[Item], duty: Duty, made: Submission) -> Offer:
         """A submission on the wire; text is encoded, cut to the limit and ended with EOS."""
         seed, policy = self._seed_of(number, items, duty), self.population.of(duty.node).policy
-        claims = made if isinstance(made, Claimed) else Claimed("")
+        logprob, version = None, None
         if isinstance(made, Claimed):
-            made = made.made
+            logprob, version, made = made.logprob, made.version, made.made
         if isinstance(made, Seeded):
             ids, seed = tuple(made.ids), made.seed
         elif isinstance(made, str):
             ids = (*policy.encode(made), policy.eos)[: self.spec.sampling.max_new_tokens]
         else:
             ids = told_by(self.population.of(self.honest).policy, policy, tuple(made))
-        logprobs = (claims.logprob,) * len(ids) if claims.logprob is not None else None
-        version = number - 1 if claims.version is None else claims.version
-        return Offer(
-            duty.node, duty.group, duty.place, ids, seed,
-            logprobs=logprobs if self.spec.logprobs != "none" else None, version=version if self.spec.delay else None,
-        )  # fmt: skip
+        offer = Offer(duty.node, duty.group, duty.place, ids, seed)
+        if logprob is not None and self.spec.logprobs != "none":
+            offer = replace(offer, logprobs=(logprob,) * len(ids))
+        return replace(offer, version=number - 1 if version is None else version) if self.spec.delay else offer
 
     def _seed_of(self, number: int, items: Sequence[Item], duty: Duty) -> int:
         """The seed of a slot's one honest draw."""

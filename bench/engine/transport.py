@@ -101,7 +101,7 @@ def carried_over(received: Sequence[Received], sender: Policy, receiver: Policy,
         max_new_tokens: the sampler's limit; a text of more than `LONGEST_REENCODED` times as many new tokens is
             refused and arrives without ids, as does one that the receiver's tokens cannot say.
     """
-    same = sender.lexicon == receiver.lexicon
+    same = sender.shares_tokens(receiver)
     if same and sender.vocabulary <= receiver.vocabulary:
         return list(received)
     made = []
@@ -126,7 +126,7 @@ def told_by(thinker: Policy, speaker: Policy, ids: tuple[int, ...]) -> tuple[int
 
     What is no row of its tokens stays as it is.
     """
-    if thinker.lexicon == speaker.lexicon or malformed(thinker, ids, len(ids)):
+    if thinker.shares_tokens(speaker) or malformed(thinker, ids, len(ids)):
         return ids
     ended = ids[-1:] == (thinker.eos,)
     (text,) = thinker.decode([ids[: len(ids) - ended]])

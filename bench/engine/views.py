@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from thiefbench.defenses.base import Offered
 from thiefbench.engine.decoding import nucleus, sample, support
-from thiefbench.engine.noise import gumbel, key
+from thiefbench.engine.keys import key
+from thiefbench.engine.noise import gumbel
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Answer, Chunk, Reading
 from thiefbench.engine.spans import token_spans

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import torch
 
 from thiefbench.defenses.base import DefenderView, Defense, Past, Verdict
-from thiefbench.engine.noise import generator
+from thiefbench.engine.keys import generator
 from thiefbench.engine.policy import ModelError, Policy
 from thiefbench.engine.pool import Pool
 from thiefbench.engine.reading import Reading

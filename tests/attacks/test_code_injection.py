@@ -6,7 +6,7 @@ import pytest
 
 from tests.attacks.fakes import said, view
 from thiefbench.attacks.code_injection import PAPER_FUNCTIONS, PAPER_LIBRARY, CodeInjection
-from thiefbench.engine.noise import generator
+from thiefbench.engine.keys import generator
 from thiefbench.tasks.base import Item
 from thiefbench.tasks.code_micro import CodeMicro
 from thiefbench.tasks.gsm_micro import GsmMicro

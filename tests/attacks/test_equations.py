@@ -11,7 +11,7 @@ import pytest
 
 from tests.attacks.fakes import ITEM, OTHER, TASK, Judge, said, text, view
 from thiefbench.attacks.equations import MEMBERS, Equations, equations
-from thiefbench.engine.noise import generator
+from thiefbench.engine.keys import generator
 from thiefbench.tasks.base import Item
 from thiefbench.tasks.code_micro import CodeMicro
 from thiefbench.tasks.gsm8k import Gsm8k

@@ -13,7 +13,7 @@ from thiefbench.attacks.dos import Dos
 from thiefbench.attacks.equations import Equations
 from thiefbench.attacks.judge_injection import JudgeInjection
 from thiefbench.attacks.text import Text
-from thiefbench.engine.noise import generator
+from thiefbench.engine.keys import generator
 from thiefbench.tasks.base import Item
 from thiefbench.tasks.code_micro import CodeMicro
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.attacks.fakes import ITEM, OTHER, TASK, Judge, Scripted, said, text, view
 from thiefbench.attacks.subliminal import QUESTIONS, Subliminal
-from thiefbench.engine.noise import generator
+from thiefbench.engine.keys import generator
 from thiefbench.tasks.base import Item
 
 

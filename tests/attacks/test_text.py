@@ -6,7 +6,7 @@ import pytest
 
 from tests.attacks.fakes import ITEM, OTHER, TASK, Judge, said, text, view
 from thiefbench.attacks.text import Text
-from thiefbench.engine.noise import generator
+from thiefbench.engine.keys import generator
 
 
 def test_what_the_seeds_drew_they_draw_still() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.attacks.fakes import ITEM, TASK, Judge, said, text, view
 from thiefbench.attacks.tone import ADDRESSES, ADJECTIVES, NOUNS, Tone, insulting
-from thiefbench.engine.noise import generator
+from thiefbench.engine.keys import generator
 from thiefbench.tasks.base import Item
 from thiefbench.tasks.gsm_micro import GsmMicro
 

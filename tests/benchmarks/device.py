@@ -21,7 +21,7 @@ from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 from thiefbench.defenses.anchors import AcceptAll
 from thiefbench.engine.cohort import Cohort, Lesson
 from thiefbench.engine.decoding import sample
-from thiefbench.engine.noise import key
+from thiefbench.engine.keys import key
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.tasks.base import Sampling

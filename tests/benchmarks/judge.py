@@ -27,7 +27,7 @@ from thiefbench.defenses.base import DefenderView, Facts, JudgeError, Offered, P
 from thiefbench.defenses.judge import Judge
 from thiefbench.engine.attacker import AttackerPolicy
 from thiefbench.engine.fitting import drawn_for
-from thiefbench.engine.noise import generator, key
+from thiefbench.engine.keys import generator, key
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.views import DefenderJudge
 from thiefbench.judges import check_judge, judge_of

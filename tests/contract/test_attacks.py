@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from thiefbench import registry
-from thiefbench.engine.noise import generator
+from thiefbench.engine.keys import generator
 from thiefbench.testing.contracts import AttackContract
 from thiefbench.testing.contracts.granted import parameters
 

@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 from thiefbench.defenses.judge import decisions
 from thiefbench.engine.decoding import sample
-from thiefbench.engine.noise import key
+from thiefbench.engine.keys import key
 from thiefbench.engine.policy import Policy
 from thiefbench.tasks.base import Sampling
 from thiefbench.tasks.programs import parse_program

@@ -6,7 +6,7 @@ import random
 from typing import ClassVar
 
 from thiefbench.attacks.base import Attack, AttackerView, Decoy, Seeded, ThreatModel
-from thiefbench.engine.noise import generator
+from thiefbench.engine.keys import generator
 from thiefbench.testing.contracts.granted import (
     SEEDS,
     bare,

@@ -26,7 +26,7 @@ from thiefbench.attacks.base import (
 )
 from thiefbench.attacks.completions import writes_programs
 from thiefbench.engine.attacker import AttackerPolicy
-from thiefbench.engine.noise import generator, key
+from thiefbench.engine.keys import generator, key
 from thiefbench.engine.policy import Policy
 from thiefbench.tasks.base import Completion, Item, Sampling, Task
 from thiefbench.tasks.sandbox import SandboxUnavailable

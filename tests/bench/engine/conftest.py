@@ -15,7 +15,7 @@ from thiefbench.defenses.anchors import AcceptAll
 from thiefbench.defenses.base import Defense
 from thiefbench.engine.cohort import Cohort, Lesson
 from thiefbench.engine.decoding import sample
-from thiefbench.engine.noise import key
+from thiefbench.engine.keys import key
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.regimes import NodeClass
 from thiefbench.engine.spec import LearnerSpec, Role, SwarmSpec

@@ -8,7 +8,8 @@ from scipy.stats import chisquare
 
 from thiefbench.engine import decoding
 from thiefbench.engine.decoding import choose, sample, support
-from thiefbench.engine.noise import gumbel, key
+from thiefbench.engine.keys import key
+from thiefbench.engine.noise import gumbel
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.stepping import FusedStepper
 from thiefbench.tasks.base import Completion, Sampling

@@ -15,7 +15,8 @@ from thiefbench.engine import noise as noise_module
 from thiefbench.engine import swarm as swarm_module
 from thiefbench.engine import views as views_module
 from thiefbench.engine.decoding import sample
-from thiefbench.engine.noise import _mix, generator, gumbel, key, slot_key
+from thiefbench.engine.keys import generator, key, slot_key
+from thiefbench.engine.noise import _mix, gumbel
 from thiefbench.engine.swarm import Swarm
 from thiefbench.tasks.base import Ask, Completion, Item, Topology
 

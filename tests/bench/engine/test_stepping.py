@@ -10,7 +10,7 @@ import torch
 
 from thiefbench.engine import decoding
 from thiefbench.engine.decoding import sample
-from thiefbench.engine.noise import key
+from thiefbench.engine.keys import key
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.stepping import FusedStepper, PlainStepper, stepper
 from thiefbench.tasks.base import Sampling

@@ -11,7 +11,7 @@ from thiefbench.attacks.base import Attack, AttackerView, AttackSpec, Decoy, Poi
 from thiefbench.attacks.text import Text
 from thiefbench.defenses.anchors import AcceptAll, Oracle
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, LabelledView, Past, Verdict
-from thiefbench.engine.noise import generator
+from thiefbench.engine.keys import generator
 from thiefbench.engine.rounds import Row
 from thiefbench.engine.spec import LearnerSpec, Role, SpecError
 from thiefbench.engine.swarm import Swarm

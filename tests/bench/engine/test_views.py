@@ -13,7 +13,8 @@ from thiefbench.defenses.base import DefenderView, Offered, Verdict
 from thiefbench.defenses.logit import Logit
 from thiefbench.engine import decoding
 from thiefbench.engine.decoding import sample
-from thiefbench.engine.noise import gumbel, key
+from thiefbench.engine.keys import key
+from thiefbench.engine.noise import gumbel
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Answer, Chunk, Reading
 from thiefbench.engine.rounds import Row
