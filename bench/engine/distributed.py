@@ -17,7 +17,7 @@ import torch
 from thiefbench.engine.gathering import arrived, proven
 from thiefbench.engine.ranks import Exchange
 from thiefbench.engine.spec import SpecError, SwarmSpec
-from thiefbench.engine.swarm import Readings, Swarm, items_of
+from thiefbench.engine.swarm import Asked, Swarm, items_of
 from thiefbench.engine.topology import Duty
 from thiefbench.engine.transport import Offer, Received
 from thiefbench.engine.wire import MessageError, Sent, items_message, offers_message, read_items, read_offers
@@ -87,48 +87,37 @@ class DistributedSwarm(Swarm):
             self._choices = (number, {at: _picked(told[at], number, count, known) for at in self._malicious})
         return self._choices[1][node]
 
-    def _sent_by_honest(
-        self, number: int, items: Sequence[Item], owed: Sequence[Duty], readings: Readings
-    ) -> list[Offer]:
-        own = [duty for duty in owed if duty.node == self.node]
-        made = self._attested(items, self._honest_offers(number, items, own, readings))
-        sent = self._exchanged(number, owed, made, set(), f"in round {number}")
+    def _sent_by_honest(self, asked: Asked, owed: Sequence[Duty]) -> list[Offer]:
+        made = self._honest_offers(asked, [duty for duty in owed if duty.node == self.node])
+        sent = self._exchanged(asked.number, owed, self._attested(asked, made), set(), f"in round {asked.number}")
         return [offer for each in sent for offer in each.offers]
 
     def _sent_by_malicious(
-        self,
-        number: int,
-        items: Sequence[Item],
-        owed: Sequence[Duty],
-        everyone: Sequence[Duty],
-        honest: Sequence[Offer],
-        readings: Readings,
+        self, asked: Asked, owed: Sequence[Duty], honest: Sequence[Offer]
     ) -> tuple[list[Offer], set[tuple[int, int]]]:
         if not owed:
             return [], set()
         made: list[Offer] = []
         payload: set[tuple[int, int]] = set()
         if self.node in self._malicious:
-            made, payload = self._malicious_offers(number, items, owed, everyone, honest, readings)
-            made = self._attested(items, [offer for offer in made if offer.node == self.node])
-        sent = self._exchanged(number, owed, made, payload, f"in round {number}")
+            made, payload = self._malicious_offers(asked, owed, honest)
+            made = self._attested(asked, [offer for offer in made if offer.node == self.node])
+        sent = self._exchanged(asked.number, owed, made, payload, f"in round {asked.number}")
         return [offer for each in sent for offer in each.offers], set().union(*(each.payload for each in sent))
 
-    def _received(
-        self, number: int, items: Sequence[Item], owed: Sequence[Duty], offers: Iterable[Offer]
-    ) -> list[Received]:
+    def _received(self, asked: Asked, offers: Iterable[Offer]) -> list[Received]:
         by_place = {(offer.group, offer.place): offer for offer in offers}
-        return arrived(self.population, [by_place[duty.group, duty.place] for duty in owed])
+        return arrived(self.population, [by_place[duty.group, duty.place] for duty in asked.owed])
 
     @property
     def _malicious(self) -> range:
         return range(self.honest, self.spec.nodes)
 
-    def _attested(self, items: Sequence[Item], made: list[Offer]) -> list[Offer]:
+    def _attested(self, asked: Asked, made: list[Offer]) -> list[Offer]:
         """Own offers with their proofs, where the defense asks for them."""
         if "proofs" not in self.cohort.defense.requires:
             return made
-        return proven(self.population, items, made, self._prompt)
+        return proven(self.population, asked.items, made, self._prompt)
 
     def _exchanged(
         self, number: int, owed: Sequence[Duty], made: Sequence[Offer], payload: set[tuple[int, int]], where: str

@@ -14,7 +14,7 @@ from thiefbench.engine.cohort import Cohort, Onlooker
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.rounds import Row
 from thiefbench.engine.spec import Role, SwarmSpec
-from thiefbench.engine.swarm import Readings, Swarm, items_of
+from thiefbench.engine.swarm import Asked, Swarm, items_of
 from thiefbench.engine.topology import Duty
 from thiefbench.engine.transport import Offer
 from thiefbench.tasks.base import Completion, Item, Task
@@ -79,32 +79,24 @@ class Retold(Swarm):
         known = {item.id: item for item in items_of(self.task, "train")}
         return [known[self._rows[duty.group, 0].item_id] for duty in owed if duty.place == 0]
 
-    def _honest_offers(
-        self, number: int, items: Sequence[Item], owed: Sequence[Duty], readings: Readings
-    ) -> list[Offer]:
+    def _honest_offers(self, asked: Asked, owed: Sequence[Duty]) -> list[Offer]:
         made = []
         for duty in owed:
             told = self._rows[duty.group, duty.place]
             if duty.node < self.honest:
                 self._check_sampled(told)
             ids = (*told.ids, self.policy.eos) if told.ended else told.ids
-            made.append(Offer(duty.node, duty.group, duty.place, ids, self._seed_of(number, items, duty)))
+            made.append(Offer(duty.node, duty.group, duty.place, ids, self._seed_of(asked, duty)))
         return made
 
     def _malicious_offers(
-        self,
-        number: int,
-        items: Sequence[Item],
-        owed: Sequence[Duty],
-        everyone: Sequence[Duty],
-        honest: Sequence[Offer],
-        readings: Readings,
+        self, asked: Asked, owed: Sequence[Duty], honest: Sequence[Offer]
     ) -> tuple[list[Offer], set[tuple[int, int]]]:
         if not self._guided:
-            return super()._malicious_offers(number, items, owed, everyone, honest, readings)
+            return super()._malicious_offers(asked, owed, honest)
         places = {(duty.group, duty.place) for duty in owed}
         payload = {place for place in places if self._rows[place].payload and self.role == "attack"}
-        return self._honest_offers(number, items, owed, readings), payload
+        return self._honest_offers(asked, owed), payload
 
     def _answers(self, phase: str, items: Sequence[Item], first: int, answering: Sequence[Cohort]) -> list[Completion]:
         told = self._evaluations[phase][first : first + len(items)]

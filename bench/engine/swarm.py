@@ -6,23 +6,24 @@ The engine knows the three contracts (task, attack, defense) and never a concret
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar
 
-from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Claimed, Decoy, Seeded, Slot, Submission
+from thiefbench.attacks.base import Attack, Claimed, Decoy, Seeded, Submission
 from thiefbench.defenses.base import Defense, Offered, Past, Verdict
-from thiefbench.engine.attacker import AttackerPolicy, DefenseQueries, Place, seen_in
+from thiefbench.engine.attacker import AttackerPolicy, DefenseQueries, Place
 from thiefbench.engine.cohort import Cohort
 from thiefbench.engine.decoding import sample
 from thiefbench.engine.fitting import check_requirements, domains_of, drawn
 from thiefbench.engine.gathering import Found, arrived, on_the_wire, proven, read_by, with_logprobs
-from thiefbench.engine.keys import generator, key, slot_key
+from thiefbench.engine.grants import Grants
+from thiefbench.engine.keys import generator, key
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.pool import Pool
 from thiefbench.engine.population import Population
 from thiefbench.engine.reading import Reading
-from thiefbench.engine.rounds import Clock, RoundRecord, Row, beacon, remembered, slot_seed
+from thiefbench.engine.rounds import Clock, RoundRecord, Row, remembered, slot_seed
 from thiefbench.engine.spec import Batches, Role, SpecError, SwarmSpec
 from thiefbench.engine.topology import Duty, assign_items, duties
 from thiefbench.engine.transport import Offer, Received, told_by
@@ -35,8 +36,26 @@ LEAST_JUDGED, MOST_DRAWN = 256, 8
 # Items that an attack gets to teach a model with which it hands to a recovering node.
 LESSONS_HANDED_OVER = 64
 
-Readings = Mapping[Cohort, Reading]
-"""Every cohort's reading of a round, with its current weights."""
+
+@dataclass(frozen=True)
+class Asked:
+    """What a round asks of the nodes, known to all before anything is sampled.
+
+    Attributes:
+        number: the round's, from 1.
+        items: of every group.
+        owed: duties of the nodes that are there.
+        readings: every cohort's reading of the items' prompts, with its current weights.
+    """
+
+    number: int
+    items: Sequence[Item]
+    owed: Sequence[Duty]
+    readings: Mapping[Cohort, Reading]
+
+    def item(self, duty: Duty) -> Item:
+        """What a duty is to answer."""
+        return self.items[duty.group]
 
 
 class Swarm:
@@ -85,6 +104,7 @@ class Swarm:
         check_requirements(spec, defense)
         self.honest = spec.nodes if role == "control" else spec.nodes - spec.malicious
         policies = [policy] if isinstance(policy, Policy) else policy
+        self.grants = Grants(self.attack, self.task, spec, seed)
         self.population = Population(spec, policies, defense, self.honest, seed, self._learner)
         self._domains = domains_of(spec, self.task)
         self._probes = list(self.attack.probes(self.task) or ())
@@ -116,22 +136,22 @@ class Swarm:
             items = self._items_of_round(number, everyone)
             owed = self.population.present(number, everyone)
             readings = {cohort: self._reading(cohort, items) for cohort in self.population.cohorts}
-            of_honest = [duty for duty in owed if duty.node < self.honest]
-            honest = self._sent_by_honest(number, items, of_honest, readings)
+            asked = Asked(number, items, owed, readings)
+            honest = self._sent_by_honest(asked, [duty for duty in owed if duty.node < self.honest])
         with clock.phase("attack"):
             mine = sorted((d for d in owed if d.node >= self.honest), key=lambda d: (d.group, d.node, d.index))
-            malicious, payload = self._sent_by_malicious(number, items, mine, owed, honest, readings)
+            malicious, payload = self._sent_by_malicious(asked, mine, honest)
         with clock.phase("gather"):
-            received = self._received(number, items, owed, (*honest, *malicious))
+            received = self._received(asked, (*honest, *malicious))
         with clock.phase("reward"):
-            rewards = self._rewards(items, owed, received)
+            rewards = self._rewards(asked, received)
         rows, norms = [], []
         for cohort in self.population.learning():
             held = self.population.held_by(cohort, number, owed)
             own = [owed[i] for i in held]
             with clock.phase("inspect"):
                 got = read_by(cohort, self.population, own, [received[i] for i in held])
-                pool = self._pool(number, items, own, got, [rewards[i] for i in held], readings[cohort])
+                pool = self._pool(asked, own, got, [rewards[i] for i in held], readings[cohort])
                 if cohort.learns:
                     pool.reading.expect(pool.with_gradient())
                 verdicts, past = self._inspected(pool, cohort.defense, payload, cohort.history)
@@ -149,7 +169,7 @@ class Swarm:
                         malicious=duty.node >= self.honest, payload=(duty.group, duty.place) in payload,
                         reward=offered.reward, refused=each.refused, action=verdict.action, score=verdict.score,
                         reason=verdict.reason, token_weights=verdict.token_weights, advantage=advantage,
-                        outcome=self.attack.outcome(items[duty.group], each.completion, self),
+                        outcome=self.attack.outcome(asked.item(duty), each.completion, self),
                         cohort=cohort.number, label=self.population.label(cohort), version=offered.version,
                     )
                 )  # fmt: skip
@@ -266,23 +286,13 @@ class Swarm:
         """The items that a malicious node picks for itself; None where it picks none, so that they are drawn."""
         items = items_of(self.task, "train")
         known = {item.id: item for item in items}
-        threat = self.attack.threat
-        granted = [_as_granted(item, threat.oracle) for item in items]
-        rng = generator(self.seed, "choice", number, node)
-        if not (threat.beacon or threat.history):
-            return [known[item.id] for item in self.attack.choose_items(granted, count, rng)]
-        noise = (self.seed, number, "choice", node)
-        cohort = self.population.of(node)
-        view = ChoiceView(
-            count=count,
-            group=self.spec.group,
-            task=self.task,
-            rng=rng,
-            policy=self._granted(cohort, noise),
-            seed=lambda item, position, index: slot_key(beacon(self.seed, number), node, position, item.id, index),
-            seen=seen_in(cohort.history) if threat.history else {},
-        )
-        return [known[item.id] for item in self.attack.choose_items_from(granted, view)]
+        granted = [self.grants.item(item) for item in items]
+        view = self.grants.choice(number, node, count, self.population.of(node))
+        if view is None:
+            chosen = self.attack.choose_items(granted, count, generator(self.seed, "choice", number, node))
+        else:
+            chosen = self.attack.choose_items_from(granted, view)
+        return [known[item.id] for item in chosen]
 
     def _asked_by(self, whose: int | str) -> Sequence[Item]:
         """The items that a node, or all together, draw from: those of the domain of its class."""
@@ -290,41 +300,29 @@ class Swarm:
         items = items_of(self.task, "train")
         return [item for item in items if self.task.domain(item) == domain] if domain else items
 
-    def _sent_by_honest(
-        self, number: int, items: Sequence[Item], owed: Sequence[Duty], readings: Readings
-    ) -> list[Offer]:
+    def _sent_by_honest(self, asked: Asked, owed: Sequence[Duty]) -> list[Offer]:
         """What the honest nodes send."""
-        return self._honest_offers(number, items, owed, readings)
+        return self._honest_offers(asked, owed)
 
     def _sent_by_malicious(
-        self,
-        number: int,
-        items: Sequence[Item],
-        owed: Sequence[Duty],
-        everyone: Sequence[Duty],
-        honest: Sequence[Offer],
-        readings: Readings,
+        self, asked: Asked, owed: Sequence[Duty], honest: Sequence[Offer]
     ) -> tuple[list[Offer], set[tuple[int, int]]]:
         """What the malicious nodes send, and which (group, place) of it carries the payload."""
-        return self._malicious_offers(number, items, owed, everyone, honest, readings)
+        return self._malicious_offers(asked, owed, honest)
 
-    def _received(
-        self, number: int, items: Sequence[Item], owed: Sequence[Duty], offers: Iterable[Offer]
-    ) -> list[Received]:
+    def _received(self, asked: Asked, offers: Iterable[Offer]) -> list[Received]:
         """What arrives of a round's offers, in the order of the duties and in the senders' tokens."""
-        return self._gathered(number, items, owed, offers)
+        return self._gathered(asked, offers)
 
-    def _honest_offers(
-        self, number: int, items: Sequence[Item], owed: Sequence[Duty], readings: Readings
-    ) -> list[Offer]:
+    def _honest_offers(self, asked: Asked, owed: Sequence[Duty]) -> list[Offer]:
         """What nodes send that sample as told, each from the weights that it has."""
         made: dict[Duty, Offer] = {}
         told = self.spec.logprobs == "reported"
-        place = _places(items)
-        for cohort, version, part in self._batched(number, owed):
-            keys = [self._seed_of(number, items, duty) for duty in part]
-            rows = [place[items[duty.group].id] for duty in part]
-            reading, current = readings[cohort], version == number - 1
+        place = _places(asked.items)
+        for cohort, version, part in self._batched(asked.number, owed):
+            keys = [self._seed_of(asked, duty) for duty in part]
+            rows = [place[asked.item(duty).id] for duty in part]
+            reading, current = asked.readings[cohort], version == asked.number - 1
             done = sample(
                 cohort.policy if current else cohort.as_of(version), reading.prompts, rows, keys, self.spec.sampling,
                 logprobs=told, prefix=reading.prefix() if current else None,
@@ -345,140 +343,84 @@ class Swarm:
                 yield cohort, version, [duty for duty in part if duty.node == node]
 
     def _malicious_offers(
-        self,
-        number: int,
-        items: Sequence[Item],
-        owed: Sequence[Duty],
-        everyone: Sequence[Duty],
-        honest: Sequence[Offer],
-        readings: Readings,
+        self, asked: Asked, owed: Sequence[Duty], honest: Sequence[Offer]
     ) -> tuple[list[Offer], set[tuple[int, int]]]:
         """What the colluding nodes send, and which (group, place) of it carries the payload."""
         if not owed:
             return [], set()
-        threat = self.attack.threat
-        noise = (self.seed, number)
-        cohort = self.population.of(self.honest)  # colluders of several classes work with the first one's model
-        view = AttackerView(
-            round=number,
-            slots=tuple(
-                Slot(
-                    _as_granted(items[d.group], threat.oracle),
-                    d.node,
-                    d.group,
-                    d.index,
-                    self._seed_of(number, items, d) if threat.beacon else None,
-                )
-                for d in owed
-            ),
-            task=self.task,
-            rng=generator(*noise, "attack"),
-            policy=self._granted(cohort, noise),
-            defense=self._queries(number, items, owed, everyone, honest, readings) if threat.queries else None,
-            seen=seen_in(cohort.history) if threat.history else {},
-        )
+        slots = [self.grants.slot(asked.item(duty), duty, self._seed_of(asked, duty)) for duty in owed]
+        queries = self._queries(asked, owed, honest) if self.attack.threat.queries else None
+        # Colluders of several classes work with the first one's model.
+        view = self.grants.round(asked.number, slots, self.population.of(self.honest), queries)
         made = self.attack.poison(view) if self.role == "attack" else self.attack.placebo(view)
         if len(made) != len(owed):
             raise ValueError(f"the attack {self.attack.name} gave {len(made)} completions for {len(owed)} slots")
         sent, payload = [], set()
         for duty, poison in zip(owed, made, strict=True):
             if poison is not None:
-                sent.append(self._offer(number, items, duty, poison))
+                sent.append(self._offer(asked, duty, poison))
                 if self.role == "attack" and not isinstance(poison, Decoy):
                     payload.add((duty.group, duty.place))
         left = [duty for duty, poison in zip(owed, made, strict=True) if poison is None]
-        return [*sent, *self._honest_offers(number, items, left, readings)], payload
-
-    def _granted(self, cohort: Cohort, noise: tuple[int | str, ...]) -> AttackerPolicy | None:
-        """The attackers' own copy of a cohort's model, where the threat model grants one."""
-        if not self.attack.threat.policy:
-            return None
-        return AttackerPolicy(cohort.policy, self.task, self.spec.sampling, noise)
+        return [*sent, *self._honest_offers(asked, left)], payload
 
     def _handed_over(self, number: int, node: int) -> Policy | None:
         """The model that a malicious node hands to one that recovers from it; None for its class's honest one."""
         if self.role != "attack":
             return None
-        threat, noise = self.attack.threat, (self.seed, number, "handed over", node)
-        asked = self._asked_by(node)
-        items = generator(*noise).sample(asked, min(LESSONS_HANDED_OVER, len(asked)))
-        cohort = self.population.of(node)
-        view = AttackerView(
-            round=number,
-            slots=tuple(Slot(_as_granted(item, threat.oracle), node, i, 0) for i, item in enumerate(items)),
-            task=self.task,
-            rng=generator(*noise, "attack"),
-            policy=self._granted(cohort, noise),
-        )
-        made = self.attack.hand_over(view)
+        known = self._asked_by(node)
+        items = generator(self.seed, number, "handed over", node).sample(known, min(LESSONS_HANDED_OVER, len(known)))
+        made = self.attack.hand_over(self.grants.recovery(number, node, items, self.population.of(node)))
         return made.policy if isinstance(made, AttackerPolicy) else None
 
-    def _queries(
-        self,
-        number: int,
-        items: Sequence[Item],
-        owed: Sequence[Duty],
-        everyone: Sequence[Duty],
-        honest: Sequence[Offer],
-        readings: Readings,
-    ) -> DefenseQueries:
+    def _queries(self, asked: Asked, owed: Sequence[Duty], honest: Sequence[Offer]) -> DefenseQueries:
         """The defense of the honest nodes of the attacker's class, to try submissions on in the round's own pool."""
         cohort = self.population.of(self.honest)
-        others = {(o.group, o.place): o for o in (*honest, *self._honest_offers(number, items, owed, readings))}
+        others = {(o.group, o.place): o for o in (*honest, *self._honest_offers(asked, owed))}
         slots = {(duty.node, duty.group, duty.index): duty for duty in owed}
-        asked_of = self._reading(cohort, items)  # the pool hardly changes: what was read stays read
+        reading = self._reading(cohort, asked.items)  # the pool hardly changes: what was read stays read
 
-        def trial(defense: Defense, asked: Mapping[Place, Submission]) -> dict[Place, Verdict]:
-            offers = [self._offer(number, items, slots[at], made) for at, made in asked.items()]
+        def trial(defense: Defense, submissions: Mapping[Place, Submission]) -> dict[Place, Verdict]:
+            offers = [self._offer(asked, slots[at], made) for at, made in submissions.items()]
             tried = {(offer.group, offer.place): offer for offer in offers}
-            received = self._gathered(number, items, everyone, (others | tried).values())
-            rewards = self._rewards(items, everyone, received)
-            pool = self._pool(
-                number, items, everyone, read_by(cohort, self.population, everyone, received), rewards, asked_of
-            )
+            received = self._gathered(asked, (others | tried).values())
+            got = read_by(cohort, self.population, asked.owed, received)
+            pool = self._pool(asked, asked.owed, got, self._rewards(asked, received), reading)
             verdicts, _ = self._inspected(pool, defense, set(tried), cohort.history)
-            given = {(duty.group, duty.place): verdict for duty, verdict in zip(everyone, verdicts, strict=True)}
-            return {at: given[slots[at].group, slots[at].place] for at in asked}
+            given = {(duty.group, duty.place): verdict for duty, verdict in zip(asked.owed, verdicts, strict=True)}
+            return {at: given[slots[at].group, slots[at].place] for at in submissions}
 
         return DefenseQueries(cohort.defense, trial, self.attack.threat.queries)
 
-    def _gathered(
-        self, number: int, items: Sequence[Item], owed: Sequence[Duty], offers: Iterable[Offer]
-    ) -> list[Received]:
+    def _gathered(self, asked: Asked, offers: Iterable[Offer]) -> list[Received]:
         """The offers, with the proofs and log-probs that come with them, as they arrive everywhere; see `_received`."""
         by_place = {(offer.group, offer.place): offer for offer in offers}
-        sent = [by_place[duty.group, duty.place] for duty in owed]
+        sent = [by_place[duty.group, duty.place] for duty in asked.owed]
         if "proofs" in self.cohort.defense.requires:
-            sent = proven(self.population, items, sent, self._prompt)
+            sent = proven(self.population, asked.items, sent, self._prompt)
         if self.spec.logprobs != "none":
-            sent = with_logprobs(self.population, number, items, sent, self._prompt, self._found)
+            sent = with_logprobs(self.population, asked.number, asked.items, sent, self._prompt, self._found)
         return arrived(self.population, sent)
 
     def _pool(
-        self,
-        number: int,
-        items: Sequence[Item],
-        owed: Sequence[Duty],
-        received: Sequence[Received],
-        rewards: Sequence[float],
-        reading: Reading,
+        self, asked: Asked, owed: Sequence[Duty], got: Sequence[Received], rewards: Sequence[float], reading: Reading
     ) -> Pool:
         """Completions of a round as an honest node holds them: those of the given duties."""
-        prompts = _places(items)
+        prompts = _places(asked.items)
         offered, answers = [], []
-        for duty, got, reward in zip(owed, received, rewards, strict=True):
-            item, done = items[duty.group], got.completion
-            sender = self._sender(number, duty)
-            seed = got.seed if self.spec.seeds == "announced" else self._seed_of(number, items, duty)
+        for duty, each, reward in zip(owed, got, rewards, strict=True):
+            item, done = asked.item(duty), each.completion
+            sender = self._sender(asked.number, duty)
+            seed = each.seed if self.spec.seeds == "announced" else self._seed_of(asked, duty)
             offered.append(
                 Offered(
                     item.id, duty.group, duty.place, sender, done.ids, done.text, done.ended,
-                    0.0 if got.refused else reward, seed=seed, proof=got.proof,
-                    logprobs=done.logprobs if self.spec.logprobs != "none" else None, version=got.version,
+                    0.0 if each.refused else reward, seed=seed, proof=each.proof,
+                    logprobs=done.logprobs if self.spec.logprobs != "none" else None, version=each.version,
                 )
             )  # fmt: skip
             answers.append((prompts[item.id], on_the_wire(done, reading.policy)))
-        return Pool(number, items, offered, answers, reading, prompts)
+        return Pool(asked.number, asked.items, offered, answers, reading, prompts)
 
     def _inspected(
         self, pool: Pool, defense: Defense, payload: set[tuple[int, int]], history: Sequence[Past]
@@ -492,11 +434,11 @@ class Swarm:
         name = key(self.seed, "sender", duty.node, face) if face else key(self.seed, "sender", duty.node)
         return f"{name & 0xFFFFFFFF:08x}"
 
-    def _rewards(self, items: Sequence[Item], owed: Sequence[Duty], received: Sequence[Received]) -> list[float]:
+    def _rewards(self, asked: Asked, received: Sequence[Received]) -> list[float]:
         """The task's rewards of what arrived; 0 for what was refused."""
         sound = [i for i, got in enumerate(received) if not got.refused]
-        asked = [items[owed[i].group] for i in sound]
-        given = dict(zip(sound, self._rewards_of(asked, [received[i].completion for i in sound]), strict=True))
+        items = [asked.item(asked.owed[i]) for i in sound]
+        given = dict(zip(sound, self._rewards_of(items, [received[i].completion for i in sound]), strict=True))
         return [given.get(i, 0.0) for i in range(len(received))]
 
     def _rewards_of(self, items: Sequence[Item], done: Sequence[Completion]) -> list[float]:
@@ -505,9 +447,9 @@ class Swarm:
         self._known = {(item.id, made.text): r for item, made, r in zip(items, done, rewards, strict=True)}
         return rewards
 
-    def _offer(self, number: int, items: Sequence[Item], duty: Duty, made: Submission) -> Offer:
+    def _offer(self, asked: Asked, duty: Duty, made: Submission) -> Offer:
         """A submission on the wire; text is encoded, cut to the limit and ended with EOS."""
-        seed, policy = self._seed_of(number, items, duty), self.population.of(duty.node).policy
+        seed, policy = self._seed_of(asked, duty), self.population.of(duty.node).policy
         logprob, version = None, None
         if isinstance(made, Claimed):
             logprob, version, made = made.logprob, made.version, made.made
@@ -520,11 +462,11 @@ class Swarm:
         offer = Offer(duty.node, duty.group, duty.place, ids, seed)
         if logprob is not None and self.spec.logprobs != "none":
             offer = replace(offer, logprobs=(logprob,) * len(ids))
-        return replace(offer, version=number - 1 if version is None else version) if self.spec.delay else offer
+        return replace(offer, version=asked.number - 1 if version is None else version) if self.spec.delay else offer
 
-    def _seed_of(self, number: int, items: Sequence[Item], duty: Duty) -> int:
+    def _seed_of(self, asked: Asked, duty: Duty) -> int:
         """The seed of a slot's one honest draw."""
-        return slot_seed(self.seed, number, duty, items[duty.group].id)
+        return slot_seed(self.seed, asked.number, duty, asked.item(duty).id)
 
     def _prompt(self, item: Item, cohort: Cohort) -> list[int]:
         at = (cohort.kind, item.id)
@@ -542,7 +484,3 @@ def items_of(task: Task, split: Split) -> list[Item]:
 def _places(items: Sequence[Item]) -> dict[str, int]:
     """The place of each item among the distinct ones, by id."""
     return {item_id: i for i, item_id in enumerate(dict.fromkeys(item.id for item in items))}
-
-
-def _as_granted(item: Item, oracle: bool) -> Item:
-    return item if oracle else Item(item.id, item.question, item.answer, "", item.tests)

@@ -16,7 +16,7 @@ from thiefbench.engine.cohort import Onlooker
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.rounds import RoundRecord, Row
 from thiefbench.engine.spec import LearnerSpec, Role, SpecError, SwarmSpec
-from thiefbench.engine.swarm import Readings, Swarm
+from thiefbench.engine.swarm import Asked, Swarm
 from thiefbench.engine.topology import Duty
 from thiefbench.engine.transport import Offer, Received, receive
 from thiefbench.judges import judge_of
@@ -210,16 +210,12 @@ class PlayedSwarm(Swarm):
     def _items_of_round(self, number: int, owed: Sequence[Duty]) -> list[Item]:
         return list(self._items)
 
-    def _honest_offers(
-        self, number: int, items: Sequence[Item], owed: Sequence[Duty], readings: Readings
-    ) -> list[Offer]:
+    def _honest_offers(self, asked: Asked, owed: Sequence[Duty]) -> list[Offer]:
         rows = [(duty, self._sampled[duty.group * self.spec.group + duty.place]) for duty in owed]
         return [Offer(duty.node, duty.group, duty.place, tuple(ids)) for duty, ids in rows]
 
-    def _gathered(
-        self, number: int, items: Sequence[Item], owed: Sequence[Duty], offers: Iterable[Offer]
-    ) -> list[Received]:
-        received = super()._gathered(number, items, owed, offers)
+    def _gathered(self, asked: Asked, offers: Iterable[Offer]) -> list[Received]:
+        received = super()._gathered(asked, offers)
         return [replace(got, seed=None) for got in received]  # one that only submissions had would give them away
 
 

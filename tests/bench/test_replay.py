@@ -21,7 +21,7 @@ from thiefbench.defenses.logit import Logit
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.rounds import Row
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.engine.swarm import Swarm
+from thiefbench.engine.swarm import Asked, Swarm
 from thiefbench.engine.topology import Duty
 from thiefbench.engine.transport import Received
 from thiefbench.suite.replay import Recording, Replay, ReplayError, replay
@@ -134,7 +134,8 @@ def live(rows: Sequence[Row], task: GsmMicro, defense: Defense) -> list[Verdict]
         payload = {(r.group, r.place) for r in pool if r.payload}
         owed = [Duty(r.node, r.group, r.place, 0, 0) for r in pool]
         reading = swarm._reading(swarm.cohort, items)
-        gathered = swarm._pool(number, items, owed, received, [r.reward for r in pool], reading)
+        asked = Asked(number, items, owed, {swarm.cohort: reading})
+        gathered = swarm._pool(asked, owed, received, [r.reward for r in pool], reading)
         given, past = gathered.inspected(defense, payload, SPEC.sampling, swarm.history, SEED)
         swarm.history.append(past)
         verdicts += given

@@ -24,7 +24,7 @@ from thiefbench.engine.keys import generator
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Reading
 from thiefbench.engine.regimes import ChurnSpec, DelaySpec, SharingSpec, SpecError
-from thiefbench.engine.rounds import Row
+from thiefbench.engine.rounds import Row, slot_seed
 from thiefbench.engine.spec import LearnerSpec, LossType
 from thiefbench.engine.swarm import Swarm, items_of
 from thiefbench.engine.topology import Duty, duties
@@ -119,7 +119,7 @@ def test_late_completions_are_those_of_older_weights(
                 weight.copy_(versions[older][name])
         own = [row for row in rows if not row.malicious]
         everyone = {(duty.group, duty.place): duty for duty in duties_of(swarm, number)}
-        keys = [swarm._seed_of(number, [items[i] for i in by_group(rows)], everyone[r.group, r.place]) for r in own]
+        keys = [slot_seed(swarm.seed, number, everyone[r.group, r.place], r.item_id) for r in own]
         prompts = [model.prompt_ids(swarm.task.messages(items[item_id])) for item_id in by_group(rows)]
         drawn = sample(model, prompts, [row.group for row in own], keys, swarm.spec.sampling)
         assert [row.ids for row in own] == [made.ids for made in drawn], (
