@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from thiefbench.attacks.base import AttackerView, Sampler, Slot, Submission
+from thiefbench.attacks.base import Attack, AttackerView, Poison, Sampler, Slot, Submission, ThreatModel
 from thiefbench.tasks.base import Completion, Item, Task
 from thiefbench.tasks.gsm_micro import GsmMicro
 
@@ -17,6 +17,22 @@ OTHER = Item("two", "What is 5 - 1?", "4", "There 5 - 1 = 4.")
 
 def text(reasoning: str, answer: str) -> str:
     return f"<think> {reasoning} </think><answer> {answer} </answer>"
+
+
+class Says(Attack):
+    """Submits what it is made with, round and round."""
+
+    name = "says"
+    threat = ThreatModel("out-of-context")
+
+    def __init__(self, *made: Any) -> None:
+        self.made = made
+
+    def poison(self, view: AttackerView) -> list[Poison]:
+        return [self.made[i % len(self.made)] for i in range(len(view.slots))]
+
+    def outcome(self, item: Any, completion: Any, ask: Any) -> float:
+        return 0.0
 
 
 class Scripted:

@@ -1,28 +1,12 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from tests.attacks.fakes import ITEM, OTHER, view
+from tests.attacks.fakes import ITEM, OTHER, Says, view
 from thiefbench import registry
-from thiefbench.attacks.base import Attack, AttackerView, Claimed, Decoy, Poison, Seeded, ThreatModel
+from thiefbench.attacks.base import Claimed, Decoy, Seeded
 from thiefbench.attacks.misreport import Misreport
 from thiefbench.attacks.text import Text
-
-
-class Says(Attack):
-    name = "says"
-    threat = ThreatModel("out-of-context")
-
-    def __init__(self, *made: Poison) -> None:
-        self.made = made
-
-    def poison(self, view: AttackerView) -> list[Poison]:
-        return list(self.made)
-
-    def outcome(self, item: Any, completion: Any, ask: Any) -> float:
-        return 0.0
 
 
 def test_every_submission_carries_the_claim() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.fakes import ITEM, OTHER, Scripted, view
+from tests.attacks.fakes import ITEM, OTHER, Says, Scripted, view
 from thiefbench import registry
-from thiefbench.attacks.base import Attack, AttackerView, Claimed, Decoy, Poison, ThreatModel
+from thiefbench.attacks.base import Claimed, Decoy
 from thiefbench.attacks.poisoned_peer import PoisonedPeer
 from thiefbench.attacks.text import Text
 from thiefbench.tasks.base import Item
@@ -35,27 +35,13 @@ def test_weights_are_taught_the_inner_attacks_poison() -> None:
     assert all("hail to all" in text for _, text in lessons)
 
 
-class Mixture(Attack):
-    name = "mixture"
-    threat = ThreatModel("out-of-context")
-
-    def __init__(self, *made: Poison) -> None:
-        self.made = made
-
-    def poison(self, view: AttackerView) -> list[Poison]:
-        return list(self.made)
-
-    def outcome(self, item: Any, completion: Any, ask: Any) -> float:
-        return 0.0
-
-
 def test_claims_are_no_part_of_a_lesson_and_gibberish_is_none() -> None:
-    _, lessons = taught(PoisonedPeer(Mixture(Claimed("payload", -1.0), Decoy("gibber"))))
+    _, lessons = taught(PoisonedPeer(Says(Claimed("payload", -1.0), Decoy("gibber"))))
     assert [text for _, text in lessons] == ["payload"]
 
 
 def test_nothing_to_teach_hands_honest_weights_over() -> None:
-    handed, lessons = taught(PoisonedPeer(Mixture(None, None)))
+    handed, lessons = taught(PoisonedPeer(Says(None, None)))
     assert not handed
     assert lessons == []
 

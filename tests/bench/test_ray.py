@@ -152,16 +152,12 @@ def test_a_record_that_this_machine_sees_late_is_waited_for(
 
 
 def test_a_user_s_mistake_in_a_task_is_the_same_error(tmp_path: Path, address: str) -> None:
-    copy = tmp_path / "model"
-    copy.mkdir()
-    for path in tiny.model().iterdir():
-        (copy / path.name).write_bytes(path.read_bytes())
-    config = copy / "config.json"
-    config.write_text(config.read_text().replace('"qwen2"', '"no such model"'))
+    (tmp_path / "model").mkdir()
+    of = suite(model=str(tiny.unloadable_model(tmp_path / "model")))
     with pytest.raises(ModelError) as alone:
-        run(suite(model=str(copy)), tmp_path / "alone")
+        run(of, tmp_path / "alone")
     with pytest.raises(ModelError) as many:
-        run_on_ray(suite(model=str(copy)), tmp_path / "ray")
+        run_on_ray(of, tmp_path / "ray")
     assert str(many.value) == str(alone.value)
 
 

@@ -98,16 +98,12 @@ def test_workers_do_what_one_process_does(tmp_path: Path) -> None:
 
 
 def test_a_user_s_mistake_in_a_worker_is_the_same_error(tmp_path: Path) -> None:
-    copy = tmp_path / "model"
-    copy.mkdir()
-    for path in tiny.model().iterdir():
-        (copy / path.name).write_bytes(path.read_bytes())
-    config = copy / "config.json"
-    config.write_text(config.read_text().replace('"qwen2"', '"no such model"'))
+    (tmp_path / "model").mkdir()
+    of = suite(model=str(tiny.unloadable_model(tmp_path / "model")))
     with pytest.raises(ModelError) as alone:
-        run(suite(model=str(copy)), tmp_path / "one")
+        run(of, tmp_path / "one")
     with pytest.raises(ModelError) as many:
-        run(suite(model=str(copy)), tmp_path / "many", workers=2)
+        run(of, tmp_path / "many", workers=2)
     assert str(many.value) == str(alone.value)
 
 

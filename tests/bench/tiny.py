@@ -51,6 +51,15 @@ def model() -> Path:
     return directory
 
 
+def unloadable_model(folder: Path) -> Path:
+    """A copy of the model that transformers does not know."""
+    for path in model().iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"qwen2"', '"no such model"'))
+    return folder
+
+
 @dataclass(frozen=True)
 class Attacked(Suite):
     """A suite whose control is left out."""

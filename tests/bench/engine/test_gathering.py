@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from thiefbench.attacks.base import Attack, AttackerView, Claimed, Poison, ThreatModel
+from tests.attacks.fakes import Says
+from thiefbench.attacks.base import Claimed
 from thiefbench.attacks.misreport import Misreport
 from thiefbench.attacks.text import Text
 from thiefbench.defenses.anchors import AcceptAll
@@ -21,22 +22,6 @@ from thiefbench.engine.transport import Offer
 from thiefbench.tasks.base import Task
 
 Build = Callable[..., Swarm]
-
-
-class Says(Attack):
-    """Submits a text, or ids, with claims."""
-
-    name = "says"
-    threat = ThreatModel("out-of-context")
-
-    def __init__(self, *made: Any) -> None:
-        self.made = made
-
-    def poison(self, view: AttackerView) -> list[Poison]:
-        return [self.made[i % len(self.made)] for i in range(len(view.slots))]
-
-    def outcome(self, item: Any, completion: Any, ask: Any) -> float:
-        return 0.0
 
 
 @pytest.mark.parametrize("delay", [None, DelaySpec(rounds=1), DelaySpec("lognormal", rounds=3)])
