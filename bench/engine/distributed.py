@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from thiefbench.engine.gathering import arrived, proven
+from thiefbench.engine.gathering import arrived
 from thiefbench.engine.ranks import Exchange
 from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.engine.swarm import Asked, Swarm, items_of
@@ -106,18 +106,11 @@ class DistributedSwarm(Swarm):
         return [offer for each in sent for offer in each.offers], set().union(*(each.payload for each in sent))
 
     def _received(self, asked: Asked, offers: Iterable[Offer]) -> list[Received]:
-        by_place = {(offer.group, offer.place): offer for offer in offers}
-        return arrived(self.population, [by_place[duty.group, duty.place] for duty in asked.owed])
+        return arrived(self.population, asked.in_order(offers))
 
     @property
     def _malicious(self) -> range:
         return range(self.honest, self.spec.nodes)
-
-    def _attested(self, asked: Asked, made: list[Offer]) -> list[Offer]:
-        """Own offers with their proofs, where the defense asks for them."""
-        if "proofs" not in self.cohort.defense.requires:
-            return made
-        return proven(self.population, asked.items, made, self._prompt)
 
     def _exchanged(
         self, number: int, owed: Sequence[Duty], made: Sequence[Offer], payload: set[tuple[int, int]], where: str

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, DefenseOracle, Seen, Slot
 from thiefbench.engine.attacker import AttackerPolicy, seen_in
 from thiefbench.engine.cohort import Cohort
 from thiefbench.engine.keys import generator, slot_key
-from thiefbench.engine.rounds import beacon
+from thiefbench.engine.rounds import beacon, slot_seed
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.topology import Duty
 from thiefbench.tasks.base import Item, Task
@@ -32,19 +33,20 @@ class Grants:
         """The item, without its solution where no oracle is granted."""
         return item if self.threat.oracle else Item(item.id, item.question, item.answer, "", item.tests)
 
-    def slot(self, item: Item, duty: Duty, seed: int) -> Slot:
-        """A duty as an attack sees it; `seed` is of the slot's honest draw."""
-        return Slot(self.item(item), duty.node, duty.group, duty.index, seed if self.threat.beacon else None)
+    def slot(self, number: int, item: Item, duty: Duty) -> Slot:
+        """A duty as an attack sees it."""
+        seed = slot_seed(self._seed, number, duty, item.id) if self.threat.beacon else None
+        return Slot(self.item(item), duty.node, duty.group, duty.index, seed)
 
-    def choice(self, number: int, node: int, count: int, cohort: Cohort) -> ChoiceView | None:
-        """What a node knows when it picks its items; None where it knows nothing but them."""
+    def choice(self, number: int, node: int, count: int, cohort: Cohort, rng: random.Random) -> ChoiceView | None:
+        """What a node knows when it picks its items; None where it knows nothing but them and `rng`."""
         if not (self.threat.beacon or self.threat.history):
             return None
         return ChoiceView(
             count=count,
             group=self._spec.group,
             task=self._task,
-            rng=generator(self._seed, "choice", number, node),
+            rng=rng,
             policy=self._policy(cohort, (self._seed, number, "choice", node)),
             seed=lambda item, place, index: slot_key(beacon(self._seed, number), node, place, item.id, index),
             seen=self._seen(cohort),

@@ -57,6 +57,11 @@ class Asked:
         """What a duty is to answer."""
         return self.items[duty.group]
 
+    def in_order(self, offers: Iterable[Offer]) -> list[Offer]:
+        """A round's offers in the order of the duties."""
+        by_place = {(offer.group, offer.place): offer for offer in offers}
+        return [by_place[duty.group, duty.place] for duty in self.owed]
+
 
 class Swarm:
     """m nodes, f of them malicious, learning together from one pool a round.
@@ -287,9 +292,10 @@ class Swarm:
         items = items_of(self.task, "train")
         known = {item.id: item for item in items}
         granted = [self.grants.item(item) for item in items]
-        view = self.grants.choice(number, node, count, self.population.of(node))
+        rng = generator(self.seed, "choice", number, node)
+        view = self.grants.choice(number, node, count, self.population.of(node), rng)
         if view is None:
-            chosen = self.attack.choose_items(granted, count, generator(self.seed, "choice", number, node))
+            chosen = self.attack.choose_items(granted, count, rng)
         else:
             chosen = self.attack.choose_items_from(granted, view)
         return [known[item.id] for item in chosen]
@@ -348,7 +354,7 @@ class Swarm:
         """What the colluding nodes send, and which (group, place) of it carries the payload."""
         if not owed:
             return [], set()
-        slots = [self.grants.slot(asked.item(duty), duty, self._seed_of(asked, duty)) for duty in owed]
+        slots = [self.grants.slot(asked.number, asked.item(duty), duty) for duty in owed]
         queries = self._queries(asked, owed, honest) if self.attack.threat.queries else None
         # Colluders of several classes work with the first one's model.
         view = self.grants.round(asked.number, slots, self.population.of(self.honest), queries)
@@ -394,13 +400,16 @@ class Swarm:
 
     def _gathered(self, asked: Asked, offers: Iterable[Offer]) -> list[Received]:
         """The offers, with the proofs and log-probs that come with them, as they arrive everywhere; see `_received`."""
-        by_place = {(offer.group, offer.place): offer for offer in offers}
-        sent = [by_place[duty.group, duty.place] for duty in asked.owed]
-        if "proofs" in self.cohort.defense.requires:
-            sent = proven(self.population, asked.items, sent, self._prompt)
+        sent = self._attested(asked, asked.in_order(offers))
         if self.spec.logprobs != "none":
             sent = with_logprobs(self.population, asked.number, asked.items, sent, self._prompt, self._found)
         return arrived(self.population, sent)
+
+    def _attested(self, asked: Asked, offers: list[Offer]) -> list[Offer]:
+        """The offers with their proofs, where the defense asks for them."""
+        if "proofs" not in self.cohort.defense.requires:
+            return offers
+        return proven(self.population, asked.items, offers, self._prompt)
 
     def _pool(
         self, asked: Asked, owed: Sequence[Duty], got: Sequence[Received], rewards: Sequence[float], reading: Reading
