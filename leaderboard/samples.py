@@ -12,7 +12,7 @@ from thiefbench.defenses.base import DefenderView, Defense, Facts, LabelledView,
 from thiefbench.engine.keys import key
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Reading
-from thiefbench.engine.spec import SwarmSpec
+from thiefbench.engine.spec import Batches, SwarmSpec
 from thiefbench.engine.swarm import Swarm, items_of
 from thiefbench.engine.views import DefenderJudge, DefenderPolicy, Judge
 from thiefbench.judges import judge_of
@@ -107,10 +107,11 @@ def samples(recipes: Sequence[Recipe] = RECIPES, prompts: int = 12, group: int =
     return made
 
 
-def sample_of(recipe: Recipe, spec: SwarmSpec, policy: Policy, task: Task) -> Sample:
-    """A sample of one swarm; raises what the parts of a swarm raise."""
+def sample_of(recipe: Recipe, spec: SwarmSpec, policy: Policy, task: Task, batches: Batches = "cohort") -> Sample:
+    """A sample of one swarm, `batches` as `Swarm` takes it; raises what the parts of a swarm raise."""
     recorder = _Recorder()
-    swarm = Swarm(spec, "attack", policy, task, registry.make("attack", recipe.attack), recorder, seed=0)
+    attack = registry.make("attack", recipe.attack)
+    swarm = Swarm(spec, "attack", policy, task, attack, recorder, seed=0, batches=batches)
     for number in range(1, ROUNDS + 1):
         swarm.round(number)
     items = {item.id: item for item in items_of(task, "train")}

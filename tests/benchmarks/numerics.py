@@ -1,12 +1,12 @@
-"""What a defense rejects of honest work that nodes of other precision or thread counts have done.
+"""What a defense rejects of honest work that nodes of other precision, thread counts or batches have done.
 
     python tests/benchmarks/numerics.py
     python tests/benchmarks/numerics.py --defense logit --defense "toploc" --dtype float32
 
 Nodes of a homogeneous swarm hold equal weights, but their last bits differ: two machines, another number of threads,
-bfloat16. Each line takes two rounds of honest completions sampled in one setting and lets a node in another setting
-judge them: the share rejected among the rewarded ones, with a 95 % Wilson interval. Models are the built-in ones at
-their start weights.
+another batch, bfloat16. Each line takes two rounds of honest completions sampled in one setting, all of a cohort or
+each node's own together, and lets a node in another setting judge them: the share rejected among the rewarded ones,
+with a 95 % Wilson interval. Models are the built-in ones at their start weights.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 
 from thiefbench import registry
 from thiefbench.engine.policy import Policy
-from thiefbench.engine.spec import SwarmSpec
+from thiefbench.engine.spec import Batches, SwarmSpec
 from thiefbench.leaderboard.samples import Recipe, Sample, sample_of
 from thiefbench.suite.results import Score
 from thiefbench.suite.scoring import wilson
@@ -33,6 +33,7 @@ RECIPES = (
     Recipe("code_micro", "micro-code", "text", max_new_tokens=128),
 )
 
+BATCHES: tuple[Batches, ...] = ("cohort", "node")
 Dtype = Literal["float32", "bfloat16"]
 Setting = tuple[Dtype, int]
 
@@ -43,25 +44,26 @@ def main() -> None:
     parser.add_argument("--defense", action="append", help="repeat for several; default: those that ask the policy")
     parser.add_argument("--dtype", action="append", choices=("float32", "bfloat16"), help="default: both")
     parser.add_argument("--threads", action="append", type=int, help="default: 1 and 2")
+    parser.add_argument("--batches", action="append", choices=BATCHES, help="default: both")
     parser.add_argument("--prompts", type=int, default=64, help="prompts a round, with 8 completions each")
     asked = parser.parse_args()
     settings: list[Setting] = list(product(asked.dtype or ("float32", "bfloat16"), asked.threads or (1, 2)))
-    for recipe, sampler in product(RECIPES, settings):
-        sample = honest(recipe, sampler, asked.prompts)
+    for recipe, sampler, batches in product(RECIPES, settings, asked.batches or BATCHES):
+        sample = honest(recipe, sampler, batches, asked.prompts)
         for verifier, defense in product(settings, asked.defense or DEFENSES):
             rate = false_rejection(sample, recipe, verifier, defense)
             print(
-                f"{recipe.task:10}  sampled {told(sampler)}  judged {told(verifier)}  {defense:20}"
+                f"{recipe.task:10}  sampled {told(sampler)} by {batches:6}  judged {told(verifier)}  {defense:20}"
                 f"  {rate.value:.4f} [{rate.low:.4f}, {rate.high:.4f}] of {rate.count}",
                 flush=True,
             )
 
 
-def honest(recipe: Recipe, setting: Setting, prompts: int) -> Sample:
+def honest(recipe: Recipe, setting: Setting, batches: Batches, prompts: int) -> Sample:
     """Two rounds, played in a setting; a quarter of the pool is poison, which is not counted."""
     task = registry.make("task", recipe.task)
     spec = SwarmSpec(prompts=prompts, group=8, sampling=Sampling(max_new_tokens=recipe.max_new_tokens))
-    return sample_of(recipe, spec, loaded(recipe, setting), task)
+    return sample_of(recipe, spec, loaded(recipe, setting), task, batches)
 
 
 def loaded(recipe: Recipe, setting: Setting) -> Policy:
