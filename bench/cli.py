@@ -442,10 +442,10 @@ def _overridden(
     if topology:
         changed = changed.override(f"topology {topology.value}", swarm={"topology": topology.value})
     if seeds and tuple(range(seeds)) != suite.seeds:
-        changed = changed.override(f"{seeds} seeds", seeds=tuple(range(seeds)))
+        changed = changed.override("1 seed" if seeds == 1 else f"{seeds} seeds", seeds=tuple(range(seeds)))
     if rounds and any(rounds != part.rounds for part in suite.scenes):
         recorded = tuple(number for number in changed.recorded if number <= rounds)
-        changed = changed.override(f"{rounds} rounds", rounds=rounds, recorded=recorded)
+        changed = changed.override("1 round" if rounds == 1 else f"{rounds} rounds", rounds=rounds, recorded=recorded)
     if defense:  # which defenses meet the suite is what a user decides: no modification
         changed = replace(changed, defenses=beside_anchors(suite.defenses, defense))
     return changed
