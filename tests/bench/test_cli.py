@@ -208,10 +208,10 @@ def test_the_store_is_in_runs_unless_told_otherwise(cli: Cli, file: Path, tmp_pa
 @pytest.mark.parametrize(
     ("words", "label"),
     [
-        (["--rounds", "1"], "1 rounds"),
-        (["--seeds", "2", "--rounds", "1"], "2 seeds, 1 rounds"),
-        (["--attack", "text", "--rounds", "1"], "attacks text, 1 rounds"),
-        (["--topology", "vertical", "--rounds", "1"], "topology vertical, 1 rounds"),
+        (["--rounds", "1"], "1 round"),
+        (["--seeds", "2", "--rounds", "1"], "2 seeds, 1 round"),
+        (["--attack", "text", "--rounds", "1"], "attacks text, 1 round"),
+        (["--topology", "vertical", "--rounds", "1"], "topology vertical, 1 round"),
     ],
 )
 def test_an_override_labels_the_output(cli: Cli, file: Path, tmp_path: Path, words: list[str], label: str) -> None:
@@ -414,8 +414,8 @@ def test_several_suites_share_a_matrix(cli: Cli, tmp_path: Path) -> None:
         files.append(tiny.suite_file(tmp_path / name, name=name, swarm=swarm | {"sampling": {"max_new_tokens": 20}}))
     ended = cli("matrix", *files, "--threads", "1", "--defense", "blacklist", "--rounds", "1")
     assert ended.code == 0, ended.err
-    assert f"text: {tiny.ATTACK} (wide-v1, modified: 1 rounds)" in ended.out
-    assert f"text 2: {tiny.ATTACK} (tall-v1, modified: 1 rounds)" in ended.out
+    assert f"text: {tiny.ATTACK} (wide-v1, modified: 1 round)" in ended.out
+    assert f"text 2: {tiny.ATTACK} (tall-v1, modified: 1 round)" in ended.out
     assert (tmp_path / "runs" / "matrix" / "matrix" / "index.html").exists(), "of several suites it is in runs/matrix"
     assert "two suites are called wide-v1" in sentence(cli("matrix", files[0], files[0]))
 
