@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -24,7 +24,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from thiefbench.suite.planning import Stage, rates_of_run, seconds_left, work, work_left, write_seconds
+from thiefbench.suite.planning import Measured, Plan, Stage, rates_of_run, seconds_left, work, work_left, write_seconds
 
 if TYPE_CHECKING:
     from thiefbench.suite.results import Record
@@ -91,10 +91,12 @@ class Tally:
         self.workers, self.clock = workers, clock
         self.stages: dict[CellSpec, Stage] = {}
         self.since: dict[CellSpec, float] = {}
+        self.before: Sequence[Measured] = ()
 
-    def plan(self, missing: Sequence[CellSpec], begun: Mapping[CellSpec, int]) -> None:
-        """These cells are to be run; some are begun."""
-        self.stages = {spec: Stage(spec, spec.rounds, done=begun.get(spec, 0)) for spec in missing}
+    def plan(self, plan: Plan) -> None:
+        """What is to be run, and what is known of it."""
+        self.stages = {spec: Stage(spec, spec.rounds, done=plan.begun.get(spec, 0)) for spec in plan.missing}
+        self.before = plan.measured
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:
         """A cell has finished `done` of `total` rounds."""
@@ -127,12 +129,12 @@ class Tally:
     def seconds_left(self) -> float | None:
         """Seconds until the run ends; None before anything was measured."""
         stages = list(self.stages.values())
-        rates = rates_of_run(stages)
+        rates = rates_of_run(stages, self.before)
         return seconds_left(stages, self.workers, rates) if rates else None
 
     def seconds_left_of(self, spec: CellSpec) -> float | None:
         """Seconds until a cell under way ends; None before anything was measured."""
-        rates, stage = rates_of_run(self.stages.values()), self.stages[spec]
+        rates, stage = rates_of_run(self.stages.values(), self.before), self.stages[spec]
         return work_left(stage, start_known=False) * rates.of(spec) if rates else None
 
     def seconds_a_round(self) -> float | None:
@@ -148,9 +150,9 @@ class _Lines:
     def __init__(self, console: Console, workers: int) -> None:
         self.console, self.tally, self.said = console, Tally(workers), 0.0
 
-    def plan(self, title: str, missing: Sequence[CellSpec], cached: int, begun: Mapping[CellSpec, int]) -> None:
-        self.tally.plan(missing, begun)
-        self.console.print(f"{escape(title)}: {len(missing)} cells to run, {cached} in the store already")
+    def plan(self, plan: Plan) -> None:
+        self.tally.plan(plan)
+        self.console.print(f"{escape(plan.title)}: {_counts(plan)}")
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:
         self.tally.cell(spec, done, total)
@@ -181,11 +183,9 @@ class _Bars:
         self.all: TaskID | None = None
         self.under_way: dict[CellSpec, TaskID] = {}
 
-    def plan(self, title: str, missing: Sequence[CellSpec], cached: int, begun: Mapping[CellSpec, int]) -> None:
-        self.tally.plan(missing, begun)
-        self.progress.console.print(
-            f"[bold]{escape(title)}[/bold]: {len(missing)} cells to run, {cached} in the store already"
-        )
+    def plan(self, plan: Plan) -> None:
+        self.tally.plan(plan)
+        self.progress.console.print(f"[bold]{escape(plan.title)}[/bold]: {_counts(plan)}")
         self.all = self.progress.add_task("all cells", total=1.0, rounds="", ends=None)
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:
@@ -215,6 +215,10 @@ class _Bars:
             self.all, completed=self.tally.share, rounds=f"{done}/{total}", description=f"all cells ({pace})",
             ends=_ends(self.tally.seconds_left()),
         )  # fmt: skip
+
+
+def _counts(plan: Plan) -> str:
+    return f"{len(plan.missing)} cells to run, {plan.cached} in the store already"
 
 
 class _Left(ProgressColumn):

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from thiefbench import provenance
 from thiefbench.suite.execution import build_swarm, checkpointed
 from thiefbench.suite.jobs import Job
+from thiefbench.suite.paces import measured_here
 from thiefbench.suite.planning import (
     EVALUATED,
     Measured,
@@ -23,10 +22,9 @@ from thiefbench.suite.planning import (
     completions,
     seconds_left,
     setting,
-    work,
     write_seconds,
 )
-from thiefbench.suite.results import BrokenRecordError, Record, Store
+from thiefbench.suite.results import BrokenRecordError, Store
 from thiefbench.suite.runner import intact, jobs_of, without_weights
 from thiefbench.suite.scenario import CellSpec, Suite
 
@@ -66,7 +64,7 @@ def look_ahead(suite: Suite, cells: Sequence[CellSpec], store: Store, workers: i
     missing = {spec: job for spec, job in jobs.items() if intact(job) is None}
     stages = tuple(_stage(job) for job in missing.values())
     settings = {setting(spec): spec for spec in reversed(missing)}  # with the first cell of each
-    recorded = _recorded(store, settings)
+    recorded = measured_here(store, missing)
     unknown = settings.keys() - {setting(each.spec) for each in recorded}
     played = [measure(spec) for where, spec in settings.items() if where in unknown]
     source = f"measured on {len(recorded)} stored cells of this machine" if recorded else ""
@@ -123,29 +121,6 @@ def _stage(job: Job) -> Stage:
     if record is not None and (lacking := without_weights(job.directory, record, job.recorded)):
         return Stage(job.spec, max(lacking))
     return Stage(job.spec, job.spec.rounds, checkpointed(job.directory))
-
-
-def _recorded(store: Store, settings: Collection[tuple[object, ...]]) -> list[Measured]:
-    """What finished cells of these settings, made on a machine like this, tell about its pace."""
-    found = []
-    for record in store.records():
-        spec = _cell_of(record)
-        if record.status == "ok" and spec is not None and setting(spec) in settings and _made_here(record, spec):
-            found.append(Measured(spec, work(spec, spec.rounds), sum(record.seconds.values())))
-    return found
-
-
-def _made_here(record: Record, spec: CellSpec) -> bool:
-    here = provenance.provenance(spec.device, spec.threads)
-    return all(record.provenance.get(name) == here[name] for name in provenance.MACHINE)
-
-
-def _cell_of(record: Record) -> CellSpec | None:
-    """The cell as it was asked for; None where an older version wrote another kind of cell."""
-    try:
-        return CellSpec.from_dict({name: value for name, value in record.cell.items() if name != "topology"})
-    except ValidationError:
-        return None
 
 
 def _disk(jobs: Collection[Job]) -> int | None:

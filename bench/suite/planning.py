@@ -6,8 +6,8 @@ The unit of work is one completion of a round: sampled, rewarded, inspected and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 
 from thiefbench.suite.scenario import CellSpec
@@ -46,6 +46,25 @@ class Measured:
     spec: CellSpec
     work: float
     seconds: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run is about to do.
+
+    Attributes:
+        title: the suite's.
+        missing: the cells to run, in order.
+        cached: how many more are in the store already.
+        begun: of those to run that were stopped on their way, how many rounds the store holds.
+        measured: what the store's finished cells tell about this machine's pace.
+    """
+
+    title: str
+    missing: Sequence[CellSpec]
+    cached: int = 0
+    begun: Mapping[CellSpec, int] = field(default_factory=dict)
+    measured: Sequence[Measured] = ()
 
 
 def completions(spec: CellSpec, done: int) -> tuple[int, int]:
@@ -101,13 +120,14 @@ class Rates:
         return _mean([*own, Measured(spec, trust, trust * max(expected, overall / 10))])
 
 
-def rates_of_run(stages: Iterable[Stage]) -> Rates:
-    """What the cells under way and those finished tell about the pace of a run."""
-    return Rates(
+def rates_of_run(stages: Iterable[Stage], before: Iterable[Measured] = ()) -> Rates:
+    """What the cells under way and those finished tell about the pace of a run, beside what was measured `before`."""
+    own = (
         Measured(stage.spec, work(stage.spec, stage.done) - work(stage.spec, stage.begun), stage.seconds)
         for stage in stages
         if stage.begun is not None
     )
+    return Rates([*before, *own])
 
 
 def seconds_left(stages: Sequence[Stage], workers: int, rates: Rates) -> float:

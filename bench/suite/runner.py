@@ -29,6 +29,8 @@ from thiefbench.suite.execution import (
 )
 from thiefbench.suite.executors import Executor, Ledger
 from thiefbench.suite.jobs import Job
+from thiefbench.suite.paces import measured_here
+from thiefbench.suite.planning import Plan
 from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Store, identify
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.workers import Crew
@@ -52,11 +54,8 @@ class CellListener(Protocol):
 class Listener(CellListener, Protocol):
     """Who watches a run (the command line's progress bars)."""
 
-    def plan(self, title: str, missing: Sequence[CellSpec], cached: int, begun: Mapping[CellSpec, int]) -> None:
-        """What is run: the suite's title, the cells to run, how many more are in the store already.
-
-        `begun` says how many rounds the store holds of those to run that were stopped on their way.
-        """
+    def plan(self, plan: Plan) -> None:
+        """What is run."""
 
     def finished(self, spec: CellSpec, record: Record) -> None:
         """A cell has its record."""
@@ -135,7 +134,8 @@ def run_suite(
     found = {spec: intact(job) for spec, job in jobs.items()}
     missing = {spec: job for spec, job in jobs.items() if found[spec] is None}
     begun = {spec: rounds for spec, job in missing.items() if (rounds := checkpointed(job.directory))}
-    listener.plan(suite.title, list(missing), len(found) - len(missing), begun)
+    measured = measured_here(store, missing)
+    listener.plan(Plan(suite.title, list(missing), len(found) - len(missing), begun, measured))
     for spec in cells:
         if found[spec] is not None:
             _tidy(jobs[spec].directory)

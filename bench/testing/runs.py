@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from thiefbench.progress import watch
+from thiefbench.suite.planning import Plan
 from thiefbench.suite.report.comparison import trained
 from thiefbench.suite.report.lines import Comparison
 from thiefbench.suite.results import Record, Store
@@ -70,9 +71,9 @@ class _Aloud:
     def __init__(self, inner: Listener, tell: Callable[[str], None]) -> None:
         self.inner, self.tell = inner, tell
 
-    def plan(self, title: str, missing: Sequence[CellSpec], cached: int, begun: Mapping[CellSpec, int]) -> None:
+    def plan(self, plan: Plan) -> None:
         """What is run."""
-        self.inner.plan(title, missing, cached, begun)
+        self.inner.plan(plan)
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:
         """A round has been finished."""

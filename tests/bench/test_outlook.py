@@ -86,6 +86,19 @@ def test_an_estimate_follows_from_records_of_this_machine(tmp_path: Path, monkey
     assert len(played) == 1, "records of another processor tell nothing of this one"
 
 
+def test_a_run_is_told_what_the_store_has_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Watcher(), Watcher()
+    run(suite(), tmp_path, first)
+    run(suite(seeds=(0, 1)), tmp_path, second)
+    assert first.measured == [], "nothing yet"
+    assert {each.spec for each in second.measured} == set(first.missing)
+    assert all(each.seconds > 0 for each in second.measured)
+    monkeypatch.setattr(provenance, "_processor", lambda: "another one")
+    third = Watcher()
+    run(suite(seeds=(0, 1, 2)), tmp_path, third)
+    assert third.measured == [], "records of another processor tell nothing of this one"
+
+
 def test_kept_weights_are_counted(tmp_path: Path) -> None:
     run(suite(kind=Attacked, recorded=(1,)), tmp_path)
     of = suite(kind=Attacked, recorded=(1, 3), seeds=(0, 1))

@@ -13,6 +13,7 @@ from thiefbench.progress import Tally
 from thiefbench.suite.planning import (
     EVALUATED,
     Measured,
+    Plan,
     Rates,
     Stage,
     completions,
@@ -98,7 +99,9 @@ def test_the_tail_is_as_long_as_its_longest_cell() -> None:
     assert seconds_left(stages, 8, rates) == seconds_left(stages, 1, rates), "a cell is worked on by one process"
 
 
-def played(specs: Sequence[CellSpec], workers: int, pace: Callable[[CellSpec], float]) -> list[tuple[float, float]]:
+def played(
+    specs: Sequence[CellSpec], workers: int, pace: Callable[[CellSpec], float], before: Sequence[Measured] = ()
+) -> list[tuple[float, float]]:
     """A run that is only played through: (seconds since its start, seconds left as told then) at every round.
 
     An evaluated completion takes 0.6 of the seconds of a training one here, so that the share which the estimate works
@@ -106,7 +109,7 @@ def played(specs: Sequence[CellSpec], workers: int, pace: Callable[[CellSpec], f
     """
     now, told = 0.0, []
     tally = Tally(workers, clock=lambda: now)
-    tally.plan(specs, {})
+    tally.plan(Plan("t", specs, measured=before))
     queue, events = list(specs), [(0.0, worker, None, 0) for worker in range(workers)]
     while events:
         now, worker, spec, done = heapq.heappop(events)
@@ -156,10 +159,27 @@ def test_a_slow_defense_is_known_once_it_was_seen() -> None:
     assert all(abs(left - (end - now)) <= 0.25 * (end - now) for now, left in later), "from its first cell on"
 
 
+def test_what_the_store_has_measured_is_known_from_the_first_round() -> None:
+    """A defense that joins a finished suite: its slow second attack is told by that of the undefended swarm."""
+    shared = [replace(spec, rounds=40) for attack in ("text", "dos") for spec in (CELL, replace(CELL, attack=attack))]
+    slow = replace(CELL, attack="dos", rounds=40)
+    before = [Measured(spec, work(spec, 40), work(spec, 40) * pace(spec)) for spec in shared]
+    own = [replace(spec, defense="logit") for spec in (replace(CELL, rounds=40), slow)]
+    told = played(own, 1, pace, before)
+    end = told[-1][0]
+    assert all(abs(left - (end - now)) <= 0.25 * (end - now) for now, left in told if now < 0.95 * end)
+    blind = played(own, 1, pace)
+    assert blind[1][1] < 0.5 * end, "without a store nobody could have known"
+
+
+def pace(spec: CellSpec) -> float:
+    return 0.05 if spec.attack == "dos" else 0.01
+
+
 def test_a_cell_that_goes_back_to_its_checkpoint_has_more_left() -> None:
     now = 0.0
     tally = Tally(1, clock=lambda: now)
-    tally.plan([CELL], {})
+    tally.plan(Plan("t", [CELL]))
     lefts = []
     for done in (0, 1, 2, 3, 1, 2):
         tally.cell(CELL, done, 10)
@@ -173,7 +193,7 @@ def three_rounds(of: Sequence[CellSpec], begun: dict[CellSpec, int]) -> Tally:
     """A run that has played three rounds of its first cell, each in a second."""
     seconds = iter(range(10))
     tally = Tally(1, clock=lambda: float(next(seconds)))
-    tally.plan(of, begun)
+    tally.plan(Plan("t", of, begun=begun))
     for done in range(4):
         tally.cell(of[0], done, 10)
     return tally

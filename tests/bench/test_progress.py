@@ -11,6 +11,7 @@ from rich.console import Console
 
 from tests.bench import tiny
 from thiefbench.progress import watch
+from thiefbench.suite.planning import Plan
 from thiefbench.suite.results import Record
 
 FAILED = Record(cell_id="0" * 16, cell={}, identity={}, status="error", error="RuntimeError: no luck")
@@ -32,7 +33,7 @@ def test_plain_lines_come_every_quarter_of_a_minute_over_all_cells(monkeypatch: 
     monkeypatch.setattr(time, "monotonic", lambda: now)
     out = console(terminal=False)
     with watch(out, workers=2) as listener:
-        listener.plan("tiny-v1", [ONE, OTHER, THIRD], 4, {})
+        listener.plan(Plan("tiny-v1", [ONE, OTHER, THIRD], cached=4))
         for done in range(51):
             for spec in (ONE, OTHER):
                 listener.cell(spec, done, 50)
@@ -53,7 +54,7 @@ def test_plain_lines_come_every_quarter_of_a_minute_over_all_cells(monkeypatch: 
 def test_a_terminal_has_a_bar_for_all_and_one_for_each_cell_under_way() -> None:
     out = console(terminal=True)
     with watch(out, workers=2) as listener:
-        listener.plan("tiny-v1", [ONE, OTHER, THIRD], 0, {ONE: 10})
+        listener.plan(Plan("tiny-v1", [ONE, OTHER, THIRD], begun={ONE: 10}))
         for done in (10, 11, 12):
             listener.cell(ONE, done, 50)
             listener.cell(OTHER, done - 10, 50)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -17,6 +17,7 @@ import yaml
 
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.suite.execution import identity
+from thiefbench.suite.planning import Measured, Plan
 from thiefbench.suite.results import Record, Store, identify
 from thiefbench.suite.runner import run_suite
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
@@ -118,9 +119,11 @@ class Watcher:
     ended: list[Record] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     begun: set[CellSpec] = field(default_factory=set)
+    measured: list[Measured] = field(default_factory=list)
 
-    def plan(self, title: str, missing: Sequence[CellSpec], cached: int, begun: Mapping[CellSpec, int]) -> None:
-        self.title, self.missing, self.cached, self.unfinished = title, list(missing), cached, dict(begun)
+    def plan(self, plan: Plan) -> None:
+        self.title, self.missing, self.cached = plan.title, list(plan.missing), plan.cached
+        self.unfinished, self.measured = dict(plan.begun), list(plan.measured)
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:
         self.rounds += spec in self.begun  # the first call says where the cell begins

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from thiefbench import registry
+from thiefbench.suite.planning import Plan
 from thiefbench.suite.results import Record, Score, Store
 from thiefbench.suite.runner import run_suite
 from thiefbench.suite.scenario import CellSpec, Evaluation, load_suite
@@ -125,9 +126,9 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
 class Progress:
     """Says what finishes."""
 
-    def plan(self, title: str, missing: Sequence[CellSpec], cached: int, begun: Mapping[CellSpec, int]) -> None:
+    def plan(self, plan: Plan) -> None:
         """How much there is to do."""
-        print(f"{len(missing)} cells to run, {cached} in the store", flush=True)
+        print(f"{len(plan.missing)} cells to run, {plan.cached} in the store", flush=True)
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:
         """A sign of life every twentieth round."""

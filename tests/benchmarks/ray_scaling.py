@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -19,6 +18,7 @@ from tempfile import TemporaryDirectory
 
 import ray
 
+from thiefbench.suite.planning import Plan
 from thiefbench.suite.ray_executor import OBJECT_STORE_BYTES, RayExecutor, Share
 from thiefbench.suite.results import Record, Store
 from thiefbench.suite.runner import run_suite
@@ -28,7 +28,7 @@ from thiefbench.suite.scenario import CellSpec, Evaluation, Suite, load_suite
 class Silent:
     """A listener that hears nothing but failures."""
 
-    def plan(self, title: str, missing: Sequence[CellSpec], cached: int, begun: Mapping[CellSpec, int]) -> None:
+    def plan(self, plan: Plan) -> None:
         """Nothing."""
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:
