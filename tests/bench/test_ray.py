@@ -201,7 +201,7 @@ def test_two_runs_share_the_cells_of_a_store_and_one_goes_on_where_the_other_is_
     until(lambda: control.directory.record_path.exists() and len(log_of(log)) == 1)
     watcher = Takeover(other, gate)
     records = run_on_ray(suite(defense), store, watcher)
-    out, rest = other.communicate(timeout=60)
+    out, rest = other.communicate(timeout=300)
     said = watcher.said + rest
     assert (other.returncode, out) == (130, ""), said
     assert "Traceback" not in said
