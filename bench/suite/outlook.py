@@ -64,7 +64,7 @@ def look_ahead(suite: Suite, cells: Sequence[CellSpec], store: Store, workers: i
     missing = {spec: job for spec, job in jobs.items() if intact(job) is None}
     stages = tuple(_stage(job) for job in missing.values())
     settings = {setting(spec): spec for spec in reversed(missing)}  # with the first cell of each
-    recorded = measured_here(store, missing)
+    recorded = measured_here(store.records(), missing)
     unknown = settings.keys() - {setting(each.spec) for each in recorded}
     played = [measure(spec) for where, spec in settings.items() if where in unknown]
     source = f"measured on {len(recorded)} stored cells of this machine" if recorded else ""

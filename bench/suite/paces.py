@@ -1,31 +1,35 @@
-"""What the finished cells of a store tell about the pace of this machine."""
+"""What finished cells tell about the pace of this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
+from functools import cache
+from typing import Any
 
 from pydantic import ValidationError
 
 from thiefbench import provenance
 from thiefbench.suite.planning import Measured, setting, work
-from thiefbench.suite.results import Record, Store
+from thiefbench.suite.results import Record
 from thiefbench.suite.scenario import CellSpec
 
 
-def measured_here(store: Store, wanted: Collection[CellSpec]) -> list[Measured]:
-    """How long finished cells with the settings of some others took, of those made on a machine like this."""
+def measured_here(records: Iterable[Record], wanted: Collection[CellSpec]) -> list[Measured]:
+    """How long cells with the settings of some others took, of those finished on a machine like this."""
+    here = cache(provenance.provenance)
     settings = {setting(spec) for spec in wanted}
     found = []
-    for record in store.records() if settings else ():
+    for record in records:
         spec = _cell_of(record)
-        if record.status == "ok" and spec is not None and setting(spec) in settings and _made_here(record, spec):
+        if record.status != "ok" or spec is None or setting(spec) not in settings:
+            continue
+        if _made_on(here(spec.device, spec.threads), record):
             found.append(Measured(spec, work(spec, spec.rounds), sum(record.seconds.values())))
     return found
 
 
-def _made_here(record: Record, spec: CellSpec) -> bool:
-    here = provenance.provenance(spec.device, spec.threads)
-    return all(record.provenance.get(name) == here[name] for name in provenance.MACHINE)
+def _made_on(machine: Mapping[str, Any], record: Record) -> bool:
+    return all(record.provenance.get(name) == machine[name] for name in provenance.MACHINE)
 
 
 def _cell_of(record: Record) -> CellSpec | None:

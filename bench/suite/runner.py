@@ -134,7 +134,7 @@ def run_suite(
     found = {spec: intact(job) for spec, job in jobs.items()}
     missing = {spec: job for spec, job in jobs.items() if found[spec] is None}
     begun = {spec: rounds for spec, job in missing.items() if (rounds := checkpointed(job.directory))}
-    measured = measured_here(store, missing)
+    measured = measured_here((record for record in found.values() if record is not None), missing)
     listener.plan(Plan(suite.title, list(missing), len(found) - len(missing), begun, measured))
     for spec in cells:
         if found[spec] is not None:

@@ -129,7 +129,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def until(what: Callable[[], bool], seconds: float = 300.0) -> None:
+def until(what: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait for something.
 
     Raises:

@@ -198,10 +198,10 @@ def test_two_runs_share_the_cells_of_a_store_and_one_goes_on_where_the_other_is_
     words += ["--executor", "ray", "--ray-address", address]
     other = tiny.command(*words)
     control, attacked = jobs_of(suite(defense), tiny.cells(suite(defense)), Store(store)).values()
-    until(lambda: control.directory.record_path.exists() and len(log_of(log)) == 1)
+    until(lambda: control.directory.record_path.exists() and len(log_of(log)) == 1, seconds=300)  # Ray starts
     watcher = Takeover(other, gate)
     records = run_on_ray(suite(defense), store, watcher)
-    out, rest = other.communicate(timeout=300)
+    out, rest = other.communicate(timeout=60)
     said = watcher.said + rest
     assert (other.returncode, out) == (130, ""), said
     assert "Traceback" not in said
