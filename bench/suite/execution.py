@@ -199,6 +199,7 @@ def run_cell(
         curves=curves,
         payload=swarm.attack.describe(),
         seconds=run.seconds,
+        pace=run.pace if len(run.pace) == spec.rounds else [],
         provenance=provenance.provenance(spec.device, spec.threads)
         | {"started": started, "finished": provenance.now(), "ended": "resumed" if resumed else "in one run"}
         | company.about(),
@@ -323,6 +324,7 @@ class _Run:
     done: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     grad_norms: list[float] = field(default_factory=list)
+    pace: list[float] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
     pending: list[pa.Table] = field(default_factory=list)
     saved_at: float = field(default_factory=time.monotonic)
@@ -338,22 +340,24 @@ class _Run:
         if number in self.recorded:
             weights.keep(self.directory, number, self.swarm.policy)
         made = self.swarm.round(number)
-        self.keep(made)
+        spent = self.keep(made)
         self.grad_norms.append(made.grad_norm)
         planned = self.spec.evaluation
         if number == self.spec.rounds:
-            self.keep(self.swarm.evaluate(number, planned.final))
+            spent += self.keep(self.swarm.evaluate(number, planned.final))
         elif number % planned.every == 0:
-            self.keep(self.swarm.evaluate(number, planned.completions))
+            spent += self.keep(self.swarm.evaluate(number, planned.completions))
+        self.pace.append(spent)
         self.done = number
         if time.monotonic() - self.saved_at > CHECKPOINT_SECONDS:
             self.checkpoint()
 
-    def keep(self, made: RoundRecord) -> None:
-        """Remember rows and seconds of a round or an evaluation."""
+    def keep(self, made: RoundRecord) -> float:
+        """Remember rows and seconds of a round or an evaluation; how many seconds it took."""
         self.pending.append(rows_table(made.rows))
         for phase, value in made.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + value
+        return sum(made.seconds.values())
 
     def checkpoint(self) -> None:
         """Write rows and weights, then the file that makes them count, so that a kill in between loses nothing."""
@@ -365,7 +369,7 @@ class _Run:
         write_atomically(self._work / tensors, save(self.swarm.population.tensors()))
         state = {
             "done": self.done, "parts": [*self.parts, part], "weights": tensors, "seconds": self.seconds,
-            "grad_norms": self.grad_norms, "cohorts": self.swarm.population.state(),
+            "grad_norms": self.grad_norms, "pace": self.pace, "cohorts": self.swarm.population.state(),
             "sha256": {name: file_sha256(self._work / name) for name in (*self.parts, part, tensors)},
         }  # fmt: skip
         write_sealed(self._work / "state.json", state)
@@ -395,6 +399,7 @@ class _Run:
             raise BrokenRecordError(f"the checkpoint in {self._work} is damaged") from error
         self.swarm.population.restore(tensors, state["cohorts"])
         self.parts, self.seconds, self.grad_norms = state["parts"], state["seconds"], state["grad_norms"]
+        self.pace = state.get("pace", [])  # a checkpoint of an older version has none
         self.done = self.saved_round = state["done"]
         self.swarm.remember(table_rows(self.table()))
         return True

@@ -23,7 +23,7 @@ from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Store, 
 
 Preference = Literal["first", "second"]
 
-_APART = {"seconds", "provenance", "completions_sha256"}
+_APART = {"seconds", "pace", "provenance", "completions_sha256"}
 """What two runs of one cell may differ in: when, where and how fast; the rows themselves are compared."""
 
 

@@ -82,6 +82,7 @@ class Record(BaseModel):
         curves: per-round points by name; "eval_*" on held-out items, "train_*" on honest completions of the pools.
         payload: what the attack drew, in words.
         seconds: by phase, over the whole cell.
+        pace: seconds of every round, with the evaluation behind it; empty where an older version made the record.
         provenance: versions, commit, hardware, start and end, how it ended. Not part of the identity.
         completions_sha256: of completions.parquet.
     """
@@ -98,6 +99,7 @@ class Record(BaseModel):
     curves: dict[str, list[Point]] = {}
     payload: dict[str, str] = {}
     seconds: dict[str, float] = {}
+    pace: list[float] = []
     provenance: dict[str, Any] = {}
     completions_sha256: str = ""
 

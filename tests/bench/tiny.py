@@ -153,7 +153,7 @@ def same(of: Suite, *stores: Path) -> None:
         one, other = (Store(store).cell(identify(identity(spec))) for store in stores)
         records = [directory.read() for directory in (one, other)]
         assert None not in records, f"both stores have a record of {spec.label}"
-        apart = {"seconds", "provenance", "completions_sha256"}
+        apart = {"seconds", "pace", "provenance", "completions_sha256"}
         plain = [record.model_dump(exclude=apart) for record in records if record is not None]
         for name, value in plain[0].items():
             assert plain[1][name] == value, f"{name} of {spec.label} is the same in both"
