@@ -105,7 +105,9 @@ class Tally:
             self.since[spec] = self.clock()
             self.stages[spec] = Stage(spec, total, done, begun=done)
         else:
-            self.stages[spec] = replace(stage, done=done, seconds=self.clock() - self.since[spec])
+            seconds = self.clock() - self.since[spec]
+            pace = (*stage.pace, seconds - stage.seconds)
+            self.stages[spec] = replace(stage, done=done, seconds=seconds, pace=pace)
 
     def finished(self, spec: CellSpec) -> None:
         """Nothing is left to do of a cell, however far it has come."""
@@ -135,7 +137,7 @@ class Tally:
     def seconds_left_of(self, spec: CellSpec) -> float | None:
         """Seconds until a cell under way ends; None before anything was measured."""
         rates, stage = rates_of_run(self.stages.values(), self.before), self.stages[spec]
-        return work_left(stage, start_known=False) * rates.of(spec) if rates else None
+        return work_left(stage, start_known=False, courses=rates.courses) * rates.of(spec) if rates else None
 
     def seconds_a_round(self) -> float | None:
         """Seconds that a round takes its process, evaluations included."""

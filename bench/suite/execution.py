@@ -347,7 +347,7 @@ class _Run:
             spent += self.keep(self.swarm.evaluate(number, planned.final))
         elif number % planned.every == 0:
             spent += self.keep(self.swarm.evaluate(number, planned.completions))
-        self.pace.append(spent)
+        self.pace.append(round(spent, 3))
         self.done = number
         if time.monotonic() - self.saved_at > CHECKPOINT_SECONDS:
             self.checkpoint()

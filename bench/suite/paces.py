@@ -20,11 +20,11 @@ def measured_here(records: Iterable[Record], wanted: Collection[CellSpec]) -> li
     settings = {setting(spec) for spec in wanted}
     found = []
     for record in records:
-        spec = _cell_of(record)
+        spec = cell_of(record)
         if record.status != "ok" or spec is None or setting(spec) not in settings:
             continue
         if _made_on(here(spec.device, spec.threads), record):
-            found.append(Measured(spec, work(spec, spec.rounds), sum(record.seconds.values())))
+            found.append(Measured(spec, work(spec, spec.rounds), sum(record.seconds.values()), record.pace))
     return found
 
 
@@ -32,7 +32,7 @@ def _made_on(machine: Mapping[str, Any], record: Record) -> bool:
     return all(record.provenance.get(name) == machine[name] for name in provenance.MACHINE)
 
 
-def _cell_of(record: Record) -> CellSpec | None:
+def cell_of(record: Record) -> CellSpec | None:
     """The cell as it was asked for; None where an older version wrote another kind of cell."""
     try:
         return CellSpec.from_dict({name: value for name, value in record.cell.items() if name != "topology"})

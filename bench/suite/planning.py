@@ -5,10 +5,11 @@ The unit of work is one completion of a round: sampled, rewarded, inspected and 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
+from itertools import accumulate
 
 from thiefbench.suite.scenario import CellSpec
 
@@ -31,6 +32,7 @@ class Stage:
         done: rounds finished; of a cell that waits, those of its checkpoint.
         begun: rounds that were finished when its seconds began to count; None for a cell that waits.
         seconds: that its process has worked on it since.
+        pace: the same, round by round.
     """
 
     spec: CellSpec
@@ -38,15 +40,17 @@ class Stage:
     done: int = 0
     begun: int | None = None
     seconds: float = 0.0
+    pace: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class Measured:
-    """How long some work took: of which cell, how much, and its seconds in one process."""
+    """How long some work took: of which cell, how much, its seconds in one process, and these by round if all are."""
 
     spec: CellSpec
     work: float
     seconds: float
+    pace: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -83,15 +87,50 @@ def work(spec: CellSpec, done: int) -> float:
     return trained + EVALUATED * evaluated
 
 
+class Courses:
+    """How the work of cells is spread over their rounds: not evenly, as answers get shorter or longer.
+
+    Args:
+        measured: of any cells; those that were played from the first round to the last tell.
+    """
+
+    def __init__(self, measured: Iterable[Measured] = ()) -> None:
+        self._alike: dict[tuple[object, ...], list[list[float]]] = defaultdict(list)
+        for each in measured:
+            whole = sum(each.pace)
+            if len(each.pace) == each.spec.rounds and whole > 0:
+                shares = [0.0, *(seconds / whole for seconds in accumulate(each.pace))]
+                for kind in _kinds(each.spec):
+                    self._alike[kind].append(shares)
+        self._known: dict[tuple[object, ...], list[float] | None] = {}
+
+    def work(self, spec: CellSpec, done: int) -> float:
+        """Work of a cell from its start evaluation to what follows round `done`, as cells alike had it.
+
+        In the end it is what `work` says, whatever the course.
+        """
+        kinds = _kinds(spec)
+        if kinds[0] not in self._known:
+            found = next((self._alike[kind] for kind in kinds if kind in self._alike), None)
+            self._known[kinds[0]] = None if found is None else [sum(at) / len(found) for at in zip(*found, strict=True)]
+        shares = self._known[kinds[0]]
+        if shares is None:
+            return work(spec, done)
+        start = work(spec, 0)
+        return start + shares[done] * (work(spec, spec.rounds) - start)
+
+
 class Rates:
     """Seconds per unit of work, learned from what was measured.
 
     Args:
         measured: of any cells.
+        courses: how their work is spread.
     """
 
-    def __init__(self, measured: Iterable[Measured]) -> None:
+    def __init__(self, measured: Iterable[Measured], courses: Courses | None = None) -> None:
         self._measured = [each for each in measured if each.work > 0]
+        self.courses = Courses(self._measured) if courses is None else courses
         self._told: dict[tuple[object, ...], float] = {}
 
     def __bool__(self) -> bool:
@@ -123,10 +162,14 @@ class Rates:
 def rates_of_run(stages: Iterable[Stage], before: Iterable[Measured] = ()) -> Rates:
     """What the cells under way and those finished tell about the pace of a run, beside what was measured `before`.
 
-    A cell's first rounds need not be like its later ones: answers get shorter or longer as the swarm learns. So a cell
-    counts by the share of it that was played.
+    A cell's first rounds need not be like its later ones, and where no cell alike has shown how they differ, nobody
+    knows. So a cell counts by the share of it that was played.
     """
-    return Rates([*before, *(_counted(stage, stage.begun) for stage in stages if stage.begun is not None)])
+    heard_of, before = [stage for stage in stages if stage.begun is not None], list(before)
+    whole = [stage for stage in heard_of if stage.begun == 0 and stage.done == stage.spec.rounds]
+    played = [Measured(each.spec, work(each.spec, each.done), each.seconds, each.pace) for each in whole]
+    courses = Courses([*before, *played])
+    return Rates([*before, *(_counted(stage, courses) for stage in heard_of)], courses)
 
 
 def seconds_left(stages: Sequence[Stage], workers: int, rates: Rates) -> float:
@@ -138,21 +181,22 @@ def seconds_left(stages: Sequence[Stage], workers: int, rates: Rates) -> float:
         rates: what their pace is, with something measured.
     """
     known = starts_known(stages, workers)
-    lasting = [(stage, work_left(stage, stage.spec in known) * rates.of(stage.spec)) for stage in stages]
+    lasting = [(s, work_left(s, s.spec in known, rates.courses) * rates.of(s.spec)) for s in stages]
     busy = [seconds for stage, seconds in lasting if stage.begun is not None and seconds > 0]
     return longest(busy, [seconds for stage, seconds in lasting if stage.begun is None], workers)
 
 
-def work_left(stage: Stage, start_known: bool) -> float:
+def work_left(stage: Stage, start_known: bool, courses: Courses) -> float:
     """Work of the rounds and evaluations that a cell has before it.
 
     Args:
         stage: where it stands.
         start_known: its process has evaluated the start model before, for another cell.
+        courses: how its work is spread over its rounds.
     """
-    left = work(stage.spec, stage.total)
+    left = courses.work(stage.spec, stage.total)
     if stage.begun is not None or stage.done:
-        return left - work(stage.spec, stage.done)
+        return left - courses.work(stage.spec, stage.done)
     return left - (work(stage.spec, 0) if start_known else 0.0)
 
 
@@ -215,8 +259,16 @@ def _blended(found: Sequence[Measured], prior: float, spec: CellSpec) -> float:
     return _mean([*found, Measured(spec, trust, trust * prior)])
 
 
-def _counted(stage: Stage, begun: int) -> Measured:
+def _counted(stage: Stage, courses: Courses) -> Measured:
     """What a cell tells that is under way or finished."""
-    share = (stage.done - begun) / max(1, stage.total - begun)
-    played = work(stage.spec, stage.done) - work(stage.spec, begun)
+    begun = stage.begun or 0
+    whole = courses.work(stage.spec, stage.total) - courses.work(stage.spec, begun)
+    played = courses.work(stage.spec, stage.done) - courses.work(stage.spec, begun)
+    share = played / whole if whole else 0.0
     return Measured(stage.spec, share * played, share * stage.seconds)
+
+
+def _kinds(spec: CellSpec) -> tuple[tuple[object, ...], ...]:
+    """Whose course a cell may have, the closest first: the same malicious nodes, the same setting."""
+    length = (setting(spec), spec.rounds, spec.evaluation)
+    return ((*length, _side(spec)), length)

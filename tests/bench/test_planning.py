@@ -12,6 +12,7 @@ from thiefbench.engine.spec import SwarmSpec
 from thiefbench.progress import Tally
 from thiefbench.suite.planning import (
     EVALUATED,
+    Courses,
     Measured,
     Plan,
     Rates,
@@ -53,9 +54,13 @@ def test_completions_counted_by_hand() -> None:
 
 
 def test_a_resumed_cell_has_less_work_left() -> None:
-    assert work_left(Stage(CELL, 10, done=4), start_known=False) == pytest.approx(work(CELL, 10) - work(CELL, 4))
-    assert work_left(Stage(CELL, 10), start_known=True) == pytest.approx(work(CELL, 10) - EVALUATED * 50)
-    assert work_left(Stage(CELL, 10, done=10, begun=0), start_known=False) == 0
+    assert work_left(Stage(CELL, 10, done=4), start_known=False, courses=Courses()) == pytest.approx(
+        work(CELL, 10) - work(CELL, 4)
+    )
+    assert work_left(Stage(CELL, 10), start_known=True, courses=Courses()) == pytest.approx(
+        work(CELL, 10) - EVALUATED * 50
+    )
+    assert work_left(Stage(CELL, 10, done=10, begun=0), start_known=False, courses=Courses()) == 0
 
 
 @pytest.mark.parametrize(
@@ -100,9 +105,15 @@ def test_the_tail_is_as_long_as_its_longest_cell() -> None:
 
 
 def played(
-    specs: Sequence[CellSpec], workers: int, pace: Callable[[CellSpec], float], before: Sequence[Measured] = ()
+    specs: Sequence[CellSpec],
+    workers: int,
+    pace: Callable[[CellSpec], float],
+    before: Sequence[Measured] = (),
+    course: Callable[[int], float] = lambda done: 1.0,
 ) -> list[tuple[float, float]]:
     """A run that is only played through: (seconds since its start, seconds left as told then) at every round.
+
+    Round `done` takes `course(done)` times what the cell's pace says.
 
     An evaluated completion takes 0.6 of the seconds of a training one here, so that the share which the estimate works
     with is not simply right.
@@ -125,7 +136,8 @@ def played(
                 continue
             spec, done = queue.pop(0), -1
         trained, evaluated = (completions(spec, done + 1)[i] - completions(spec, done)[i] * (done >= 0) for i in (0, 1))
-        heapq.heappush(events, (now + (trained + 0.6 * evaluated) * pace(spec), worker, spec, done + 1))  # type: ignore[misc]
+        seconds = (trained + 0.6 * evaluated) * pace(spec) * course(done + 1)
+        heapq.heappush(events, (now + seconds, worker, spec, done + 1))  # type: ignore[misc]
     assert tally.share == pytest.approx(1.0), "in the end all work is done"
     return told
 
@@ -174,6 +186,49 @@ def test_what_the_store_has_measured_is_known_from_the_first_round() -> None:
 
 def pace(spec: CellSpec) -> float:
     return 0.05 if spec.attack == "dos" else 0.01
+
+
+def test_a_course_is_that_of_the_cells_most_alike() -> None:
+    """Ten rounds of which the first five take three quarters of the seconds, in an attacked cell; a half in others."""
+    control, start, whole = replace(CELL, role="control"), work(CELL, 0), work(CELL, 10)
+    courses = Courses(
+        [
+            Measured(CELL, whole, 110.0, [15.0] * 5 + [5.0] * 5),
+            Measured(replace(CELL, defense="logit"), whole, 11.0, [1.5] * 5 + [0.5] * 5),
+            Measured(control, whole, 50.0, [5.0] * 10),
+            Measured(control, whole, 50.0, [5.0] * 9),
+        ]
+    )
+    attacked = replace(CELL, defense="judge", seed=3)
+    assert courses.work(attacked, 5) == pytest.approx(start + 0.75 * (whole - start)), "no matter which defense"
+    assert courses.work(replace(attacked, role="control"), 5) == pytest.approx(start + 0.5 * (whole - start))
+    another = replace(attacked, attack="dos")
+    of_all = (0.75 + 0.75 + 0.5) / 3
+    assert courses.work(another, 5) == pytest.approx(start + of_all * (whole - start)), "else that of the setting"
+    for cell in (another, control, attacked):
+        assert courses.work(cell, 0) == pytest.approx(start)
+        assert courses.work(cell, 10) == pytest.approx(whole), "a course moves work, and adds none"
+    for cell in (replace(CELL, model="large"), replace(CELL, rounds=9), replace(CELL, evaluation=Evaluation(5, 50, 9))):
+        assert courses.work(cell, 5) == work(cell, 5), "cells of another make say nothing"
+
+
+def test_slow_first_rounds_are_foreseen_where_cells_alike_had_them() -> None:
+    """The first quarter of a cell takes four times as long as its rest; in the store a control that was so, too."""
+
+    def course(done: int) -> float:
+        return 4.0 if done <= 10 else 1.0
+
+    def even(spec: CellSpec) -> float:
+        return 0.01
+
+    one, *own = (replace(spec, rounds=40) for spec in cells(1, ("none", "logit")))
+    each = [(work(one, done) - work(one, done - 1)) * 0.01 * course(done) for done in range(1, 41)]
+    known = Measured(one, work(one, 40), sum(each), each)
+    for before, worst in (([known], 0.1), ([replace(known, pace=())], 0.5)):
+        told = played(own, 1, even, before, course)
+        end = told[-1][0]
+        off = max(abs(left - (end - now)) / (end - now) for now, left in told if now < 0.95 * end)
+        assert off < worst if before[0].pace else off > worst, "without its rounds it tells little"
 
 
 def test_a_cell_s_first_rounds_are_not_taken_for_all() -> None:
