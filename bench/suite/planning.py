@@ -5,11 +5,14 @@ The unit of work is one completion of a round: sampled, rewarded, inspected and 
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from itertools import accumulate
+
+import numpy as np
 
 from thiefbench.suite.scenario import CellSpec
 
@@ -17,9 +20,8 @@ from thiefbench.suite.scenario import CellSpec
 # eleven records of the built-in models on two busy CPU cores, about 0.7 in the middle.
 EVALUATED = 0.7
 
-# So much of a cell's work must be measured before its own pace outweighs what was expected of it. Of 0.05, 0.1
-# and 0.2 the best on the logs of two runs of standard-v1.
-TRUSTED_SHARE = 0.2
+# How far apart two runs of one cell are, as a standard deviation of the logarithm of their seconds.
+REPEATED = 0.05
 
 
 @dataclass(frozen=True)
@@ -123,40 +125,54 @@ class Courses:
 class Rates:
     """Seconds per unit of work, learned from what was measured.
 
+    The logarithm of a cell's rate is a sum: of what its setting, its malicious nodes, its defense, and these together
+    add to that of all cells. Each part is drawn towards nothing, the less the more speaks for it (ridge regression).
+
     Args:
         measured: of any cells.
         courses: how their work is spread.
     """
 
     def __init__(self, measured: Iterable[Measured], courses: Courses | None = None) -> None:
-        self._measured = [each for each in measured if each.work > 0]
-        self.courses = Courses(self._measured) if courses is None else courses
-        self._told: dict[tuple[object, ...], float] = {}
+        measured = [each for each in measured if each.work > 0 and each.seconds > 0]
+        self.courses = Courses(measured) if courses is None else courses
+        self._parts = _fitted(measured) if measured else {}
 
     def __bool__(self) -> bool:
-        return bool(self._measured)
+        return bool(self._parts)
 
     def of(self, spec: CellSpec) -> float:
-        """Seconds per unit of work to expect of a cell.
+        """Seconds per unit of work to expect of a cell, whatever was measured."""
+        return math.exp(sum(self._parts.get(part, 0.0) for part in _parts(spec)))
 
-        What an attack and what a defense take is added to the mean of the cells of its setting; a cell's own kind
-        counts for the more, the more of it was measured.
 
-        Raises:
-            ZeroDivisionError: nothing was measured.
-        """
-        alike = (setting(spec), _side(spec), spec.defense, spec.rounds, spec.evaluation)  # whatever the seed
-        if alike not in self._told:
-            self._told[alike] = self._expected(spec)
-        return self._told[alike]
+def _fitted(measured: Sequence[Measured]) -> dict[Hashable, float]:
+    """What every part that occurs adds to the logarithm of a rate."""
+    spread = {part: deviation for each in measured for part, deviation in _parts(each.spec).items()}
+    place = {part: column for column, part in enumerate(spread)}
+    left, right = np.diag([deviation**-2 for deviation in spread.values()]), np.zeros(len(spread))
+    for each in measured:
+        columns = [place[part] for part in _parts(each.spec)]
+        trust = each.work / work(each.spec, each.spec.rounds) / REPEATED**2
+        left[np.ix_(columns, columns)] += trust
+        right[columns] += trust * math.log(each.seconds / each.work)
+    return dict(zip(place, np.linalg.solve(left, right).tolist(), strict=True))
 
-    def _expected(self, spec: CellSpec) -> float:
-        known = [each for each in self._measured if setting(each.spec) == setting(spec)] or self._measured
-        overall = _mean(known)
-        alike = [[each for each in known if part(each.spec) == part(spec)] for part in (_side, _defense)]
-        expected = overall + sum(_blended(found, overall, spec) - overall for found in alike)
-        own = [each for each in alike[0] if each.spec.defense == spec.defense]
-        return _blended(own, max(expected, overall / 10), spec)
+
+def _parts(spec: CellSpec) -> dict[Hashable, float]:
+    """Of what a cell's rate is made up, with how much each part is expected to add: a standard deviation of the log."""
+    where, attacked = setting(spec), spec.role == "attack"
+    parts: dict[Hashable, float] = {
+        (): 100.0,
+        (spec.model, spec.device, spec.dtype): 1.0,
+        where: 0.5,
+        (where, _side(spec)): 0.8,
+        (spec.defense,): 0.2,
+        (spec.defense, attacked): 0.3,
+        (where, _side(spec), spec.defense): 0.25,
+        spec: 0.1,
+    }
+    return parts
 
 
 def rates_of_run(stages: Iterable[Stage], before: Iterable[Measured] = ()) -> Rates:
@@ -243,20 +259,6 @@ def write_seconds(seconds: float) -> str:
 def _side(spec: CellSpec) -> tuple[str, str]:
     """What malicious nodes do; where all are honest, the attack makes no difference."""
     return (spec.role, "" if spec.role == "control" else spec.attack)
-
-
-def _defense(spec: CellSpec) -> str:
-    return spec.defense
-
-
-def _mean(measured: Sequence[Measured]) -> float:
-    return sum(each.seconds for each in measured) / sum(each.work for each in measured)
-
-
-def _blended(found: Sequence[Measured], prior: float, spec: CellSpec) -> float:
-    """Seconds per unit of work: the mean of what was found and, with a weight of `TRUSTED_SHARE` of a cell, a prior."""
-    trust = TRUSTED_SHARE * work(spec, spec.rounds)
-    return _mean([*found, Measured(spec, trust, trust * prior)])
 
 
 def _counted(stage: Stage, courses: Courses) -> Measured:

@@ -86,14 +86,14 @@ def test_only_each_process_s_first_cell_of_a_seed_evaluates_the_start() -> None:
 def test_rates_are_learned_by_attack_and_defense() -> None:
     control, none, judge = (replace(CELL, role="control"), CELL, replace(CELL, defense="judge"))
     rates = Rates([Measured(control, 1000, 10.0)])
-    assert rates.of(judge) == pytest.approx(0.01), "what nothing is known of goes at the pace of the others"
+    assert rates.of(judge) == pytest.approx(0.01, rel=0.01), "what nothing is known of goes at the pace of the others"
     rates = Rates([Measured(control, 1000, 10.0), Measured(judge, 1000, 50.0)])
     assert rates.of(replace(judge, seed=3)) == pytest.approx(0.05, rel=0.05), "a kind's own pace counts"
     assert rates.of(replace(control, defense="judge")) > rates.of(control), "a defense is slow without an attack, too"
     assert 0.01 <= rates.of(none) <= 0.05
     other = replace(CELL, model="large")
     rates = Rates([Measured(other, 1000, 90.0), Measured(CELL, 1000, 10.0)])
-    assert rates.of(CELL) == pytest.approx(0.01), "cells of another model say nothing"
+    assert rates.of(CELL) == pytest.approx(0.01, rel=0.01), "cells of another model say nothing"
     assert not Rates([Measured(CELL, 0.0, 0.0)])
 
 
