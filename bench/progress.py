@@ -22,6 +22,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 from rich.text import Text
 
 from thiefbench.suite.planning import Measured, Plan, Stage, rates_of_run, seconds_left, work, work_left, write_seconds
@@ -45,9 +46,14 @@ def watch(console: Console, workers: int = 1) -> Iterator[Listener]:
     if not console.is_terminal:
         yield _Lines(console, workers)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rounds]}"), TimeElapsedColumn())
+    # A cell's name may be longer than the window: of all columns it alone is cut, and the bar gives way.
+    columns = (
+        TextColumn("{task.description}", table_column=Column(ratio=3, no_wrap=True, overflow="ellipsis")),
+        BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=8)),
+        TextColumn("{task.fields[rounds]}"), TimeElapsedColumn(), TextColumn("left"), _Left(),
+    )  # fmt: skip
     # Rounds take seconds: ten pictures in each, rich's own pace, cost the workers a twentieth of a core.
-    with Progress(*columns, TextColumn("left"), _Left(), console=console, refresh_per_second=2) as progress:
+    with Progress(*columns, console=console, expand=True, refresh_per_second=2) as progress:
         yield _Bars(progress, workers)
 
 

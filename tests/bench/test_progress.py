@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from io import StringIO
@@ -19,8 +20,8 @@ DONE = Record(cell_id="0" * 16, cell={}, identity={}, status="ok")
 ONE, OTHER, THIRD = (replace(tiny.cells(tiny.suite())[0], seed=seed, rounds=50) for seed in range(3))
 
 
-def console(terminal: bool) -> Console:
-    return Console(file=StringIO(), force_terminal=terminal, width=150, height=20)
+def console(terminal: bool, width: int = 150) -> Console:
+    return Console(file=StringIO(), force_terminal=terminal, width=width, height=20)
 
 
 def shown(console: Console) -> str:
@@ -66,3 +67,16 @@ def test_a_terminal_has_a_bar_for_all_and_one_for_each_cell_under_way() -> None:
         bars = listener.progress.tasks  # type: ignore[attr-defined]
         assert [task.fields["rounds"] for task in bars] == ["14/112", "2/50"], "a finished cell's bar goes"
     assert "done" in shown(out)
+
+
+def test_a_long_name_leaves_the_time_left_readable_in_a_narrow_window() -> None:
+    out = console(terminal=True, width=80)
+    long = replace(ONE, role="attack", attack="varied(attack=\"adaptive(attack='equations')\", gibberish=0.5)")
+    with watch(out) as listener:
+        listener.plan(Plan("tiny-v1", [long]))
+        for done in (0, 1, 2):
+            listener.cell(long, done, 50)
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown(out)).splitlines()
+    own = [line for line in lines if line.startswith("varied(attack=") and "2/50" in line]
+    assert own, "its bar is there"
+    assert re.search(r"2/50 +\d:\d\d:\d\d left \d:\d\d:\d\d$", own[-1].rstrip()), own[-1]
