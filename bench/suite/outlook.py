@@ -25,7 +25,7 @@ from thiefbench.suite.planning import (
     write_seconds,
 )
 from thiefbench.suite.results import BrokenRecordError, Store
-from thiefbench.suite.runner import intact, jobs_of, without_weights
+from thiefbench.suite.runner import intact, jobs_of, taken_up, without_weights
 from thiefbench.suite.scenario import CellSpec, Suite
 
 # Enough to fill the sampler's batch, and drawn in a few seconds.
@@ -61,7 +61,7 @@ def look_ahead(suite: Suite, cells: Sequence[CellSpec], store: Store, workers: i
     Nothing is written. Raises what `run_suite` raises for mistakes of the user.
     """
     jobs = jobs_of(suite, cells, store)
-    missing = {spec: job for spec, job in jobs.items() if intact(job) is None}
+    missing = {spec: jobs[spec] for spec in taken_up(spec for spec, job in jobs.items() if intact(job) is None)}
     stages = tuple(_stage(job) for job in missing.values())
     settings = {setting(spec): spec for spec in reversed(missing)}  # with the first cell of each
     recorded = measured_here(store.records(), missing)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from types import FrameType
@@ -111,7 +111,7 @@ def run_suite(
 
     Args:
         suite: what the cells came from; remembered for the report.
-        cells: what to run, in order.
+        cells: what to run; in which order says `taken_up`.
         store: where records are found and left.
         listener: who watches.
         retry_failed: run cells again whose record is an error.
@@ -132,7 +132,7 @@ def run_suite(
     if remember:
         store.write_run(run_of(suite, jobs))
     found = {spec: intact(job) for spec, job in jobs.items()}
-    missing = {spec: job for spec, job in jobs.items() if found[spec] is None}
+    missing = {spec: jobs[spec] for spec in taken_up(spec for spec in jobs if found[spec] is None)}
     begun = {spec: rounds for spec, job in missing.items() if (rounds := checkpointed(job.directory))}
     measured = measured_here((record for record in found.values() if record is not None), missing)
     listener.plan(Plan(suite.title, list(missing), len(found) - len(missing), begun, measured))
@@ -148,6 +148,19 @@ def run_suite(
     with stop.listening():
         (executor or local(workers)).run(Ledger(list(missing.values()), USER_ERRORS, listener, stop, finished))
     return [record for record in found.values() if record is not None]
+
+
+def taken_up(cells: Iterable[CellSpec]) -> list[CellSpec]:
+    """Cells in the order in which they are run: first those whose attacker asks the defense, else as they come.
+
+    Each question is an inspection, so such a cell may take many times as long as one without. Whoever begins it last
+    waits for it alone; and what its questions cost is known only once it has begun, and with it the time left.
+    """
+    return sorted(cells, key=lambda spec: spec.role == "control" or not _asks(spec.attack))
+
+
+def _asks(attack: str) -> bool:
+    return bool(registry.make("attack", attack).threat.queries)
 
 
 def jobs_of(suite: Suite, cells: Sequence[CellSpec], store: Store, retry_failed: bool = True) -> dict[CellSpec, Job]:

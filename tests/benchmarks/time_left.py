@@ -21,6 +21,7 @@ from thiefbench.progress import Tally
 from thiefbench.suite.paces import cell_of, measured_here
 from thiefbench.suite.planning import Measured, Plan
 from thiefbench.suite.results import Record, Store
+from thiefbench.suite.runner import taken_up
 from thiefbench.suite.scenario import CellSpec
 
 
@@ -66,8 +67,8 @@ def main() -> None:
     wanted = {registry.canonical("defense", defense) for defense in asked.defense}
     records = [record for record in Store(asked.store).records() if record.pace]
     records.sort(key=lambda record: record.provenance["started"])
-    specs = {record.cell_id: spec for record in records if (spec := cell_of(record)) is not None}
-    played = [(specs[record.cell_id], record) for record in records if not wanted or record.cell["defense"] in wanted]
+    specs = {spec: record for record in records if (spec := cell_of(record)) is not None}
+    played = [(spec, specs[spec]) for spec in taken_up(specs) if not wanted or spec.defense in wanted]
     others = [] if asked.empty else [record for record in records if wanted and record.cell["defense"] not in wanted]
     shown = list(told(played, asked.workers, measured_here(others, [spec for spec, _ in played])))
     end = shown[-1][0]
