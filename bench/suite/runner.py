@@ -156,11 +156,7 @@ def taken_up(cells: Iterable[CellSpec]) -> list[CellSpec]:
     Each question is an inspection, so such a cell may take many times as long as one without. Whoever begins it last
     waits for it alone; and what its questions cost is known only once it has begun, and with it the time left.
     """
-    return sorted(cells, key=lambda spec: spec.role == "control" or not _asks(spec.attack))
-
-
-def _asks(attack: str) -> bool:
-    return bool(registry.make("attack", attack).threat.queries)
+    return sorted(cells, key=lambda spec: not spec.asks)
 
 
 def jobs_of(suite: Suite, cells: Sequence[CellSpec], store: Store, retry_failed: bool = True) -> dict[CellSpec, Job]:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -99,6 +99,11 @@ class CellSpec:
         """The models that its nodes start from, class by class."""
         return [each.model for each in self.swarm.population] or [self.model]
 
+    @property
+    def asks(self) -> bool:
+        """Whether its attacker puts submissions to the defense, in a placebo's stead as well."""
+        return self.role != "control" and _asking(self.attack)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for hashing and records."""
         made: dict[str, Any] = plain(self)
@@ -112,6 +117,15 @@ class CellSpec:
             ValidationError: of pydantic; an older version wrote another kind of cell.
         """
         return _CELL.validate_python(data)
+
+
+@cache
+def _asking(attack: str) -> bool:
+    """Whether an attack is granted queries; nothing is known of one that is not installed any more."""
+    try:
+        return bool(registry.make("attack", attack).threat.queries)
+    except registry.SpecStringError:
+        return False
 
 
 def heading(part: str, attack: str) -> str:
