@@ -162,7 +162,9 @@ def _fitted(measured: Sequence[Measured]) -> dict[Hashable, float]:
 def _parts(spec: CellSpec) -> dict[Hashable, float]:
     """Of what a cell's rate is made up, with how much each part is expected to add: a standard deviation of the log."""
     where, attacked = setting(spec), spec.role == "attack"
-    questions = {(spec.defense, "asked"): 1.5} if spec.asks else {}  # each of them is an inspection
+    questions: dict[Hashable, float] = (
+        {(spec.defense, "asked"): 1.5} if spec.asks else {}
+    )  # each of them is an inspection
     parts: dict[Hashable, float] = {
         (): 100.0,
         (spec.model, spec.device, spec.dtype): 1.0,

@@ -151,12 +151,14 @@ def run_suite(
 
 
 def taken_up(cells: Iterable[CellSpec]) -> list[CellSpec]:
-    """Cells in the order in which they are run: first those whose attacker asks the defense, else as they come.
+    """Cells in the order in which they are run: who is hard to foresee comes first, the rest as it comes.
 
-    Each question is an inspection, so such a cell may take many times as long as one without. Whoever begins it last
-    waits for it alone; and what its questions cost is known only once it has begun, and with it the time left.
+    Where the attacker asks the defense, each question is an inspection, and such a cell may take many times as long as
+    one without; whoever begins it last waits for it alone. Other attacked cells grow slow or quick with what the
+    defense makes of the attack. Cells without an attack, and placebos, are much alike whatever the defense. So most of
+    what the time left depends on is known early.
     """
-    return sorted(cells, key=lambda spec: not spec.asks)
+    return sorted(cells, key=lambda spec: (not spec.asks, spec.role != "attack"))
 
 
 def jobs_of(suite: Suite, cells: Sequence[CellSpec], store: Store, retry_failed: bool = True) -> dict[CellSpec, Job]:

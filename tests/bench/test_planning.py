@@ -97,6 +97,20 @@ def test_rates_are_learned_by_attack_and_defense() -> None:
     assert not Rates([Measured(CELL, 0.0, 0.0)])
 
 
+def test_what_questions_cost_is_not_taken_for_the_defense() -> None:
+    """An attacker who asks a defense forty times makes a slow cell; what the defense takes elsewhere is small."""
+    asking = replace(CELL, attack="adaptive")
+    known = [
+        Measured(spec, work(spec, 10), work(spec, 10) * 0.01) for spec in (CELL, asking, replace(CELL, attack="dos"))
+    ]
+    slow = replace(asking, defense="judge")
+    rates = Rates([*known, Measured(slow, work(slow, 10), work(slow, 10) * 0.1)])
+    assert rates.of(slow) == pytest.approx(0.1, rel=0.05)
+    assert rates.of(replace(asking, defense="judge", seed=1)) > 0.08, "another seed's attacker asks as much"
+    for spec in (CELL, replace(CELL, attack="dos"), replace(CELL, role="control")):
+        assert rates.of(replace(spec, defense="judge")) == pytest.approx(0.01, rel=0.2)
+
+
 def test_the_tail_is_as_long_as_its_longest_cell() -> None:
     first, last = cells(1)
     stages = [Stage(first, 10, done=10, begun=0, seconds=10.0), Stage(last, 10, done=5, begun=0, seconds=5.0)]
