@@ -108,7 +108,9 @@ def test_what_questions_cost_is_not_taken_for_the_defense() -> None:
     assert rates.of(slow) == pytest.approx(0.1, rel=0.05)
     assert rates.of(replace(asking, defense="judge", seed=1)) > 0.08, "another seed's attacker asks as much"
     for spec in (CELL, replace(CELL, attack="dos"), replace(CELL, role="control")):
-        assert rates.of(replace(spec, defense="judge")) == pytest.approx(0.01, rel=0.3)
+        assert rates.of(replace(spec, defense="judge")) < 1.3 * rates.of(spec) < 0.02, (
+            "and the defense little elsewhere"
+        )
 
 
 def test_the_tail_is_as_long_as_its_longest_cell() -> None:
