@@ -10,6 +10,12 @@ from thiefbench.suite.report.lines import Comparison
 from thiefbench.suite.results import Record
 from thiefbench.suite.statistics import Summary, paired, summarize
 
+NOT_A_ROUND = {"evaluate", "attack"}
+"""Phases that no honest node spends in a round: what measures it, and what the attacker works on its poison.
+
+An attacker that asks the defense pays for the answers itself, and asks a swarm without one nothing.
+"""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -18,7 +24,7 @@ class Cost:
     Attributes:
         comparison: its title.
         defense: its spec string.
-        seconds: per round, everything but evaluations.
+        seconds: per round, everything but evaluations and the attacker's own work.
         ratio: the same divided by that of the undefended cell of the same seed, made on the same kind of machine.
         added: milliseconds per round more than there.
         inspect: milliseconds of the inspection per completion of the pool.
@@ -64,8 +70,8 @@ def cost(comparison: Comparison, defense: str) -> Cost:
 
 
 def seconds_per_round(record: Record) -> float | None:
-    """Mean seconds of a round, evaluations left out; None where nothing was timed."""
-    spent = [seconds for phase, seconds in record.seconds.items() if phase != "evaluate"]
+    """Mean seconds of a round without what is `NOT_A_ROUND`; None where nothing was timed."""
+    spent = [seconds for phase, seconds in record.seconds.items() if phase not in NOT_A_ROUND]
     return sum(spent) / record.cell["rounds"] if spent else None
 
 
