@@ -61,8 +61,8 @@ def look_ahead(suite: Suite, cells: Sequence[CellSpec], store: Store, workers: i
     Nothing is written. Raises what `run_suite` raises for mistakes of the user.
     """
     jobs = jobs_of(suite, cells, store)
-    missing = {spec: jobs[spec] for spec in taken_up(spec for spec, job in jobs.items() if intact(job) is None)}
-    stages = tuple(_stage(job) for job in missing.values())
+    missing = {spec: job for spec, job in jobs.items() if intact(job) is None}
+    stages = tuple(_stage(jobs[spec]) for spec in taken_up(missing))
     settings = {setting(spec): spec for spec in reversed(missing)}  # with the first cell of each
     recorded = measured_here(store.records(), missing)
     unknown = settings.keys() - {setting(each.spec) for each in recorded}

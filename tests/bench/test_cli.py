@@ -165,8 +165,8 @@ def test_without_a_terminal_progress_is_plain_lines(cli: Cli, file: Path, tmp_pa
     ended = cli("run", file, "--store", tmp_path / "store", "--threads", "1")
     assert "\r" not in ended.err + ended.out
     assert "\x1b" not in ended.err + ended.out
-    assert "no attack x none, seed 0: round 0 of 3" in ended.err
-    assert "no attack x none, seed 0: done; " in ended.err
+    assert "x none, seed 0: round 0 of 3" in ended.err
+    assert "x none, seed 0: done; " in ended.err
 
 
 def test_a_plan_runs_nothing(cli: Cli, file: Path, tmp_path: Path) -> None:
