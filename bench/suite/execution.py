@@ -210,6 +210,9 @@ def run_cell(
     return record
 
 
+STARTS_KEPT = 32
+"""Start evaluations that a process remembers: as many as `standard-v1` has of attacks times seeds, and two."""
+
 _started: dict[str, RoundRecord] = {}
 
 
@@ -218,7 +221,8 @@ def _start_evaluated(spec: CellSpec, what: dict[str, Any], swarm: Swarm) -> Roun
     sources = {kind: what["sources"][kind] for kind in ("task", "attack")}
     start = identify({**spec.start, "sources": sources, **{n: what[n] for n in ("task_data", "weights")}})
     if start not in _started:
-        _started.clear()  # cells are run attack by attack: the last one is enough
+        if len(_started) >= STARTS_KEPT:
+            _started.pop(next(iter(_started)))  # the oldest
         _started[start] = swarm.evaluate(0, spec.evaluation.completions)
     return _started[start]
 
