@@ -67,7 +67,7 @@ def submit(
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of each process, as for run.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that run cells at the same time.")] = 1,
     standing: Annotated[
-        bool, typer.Option("--standing", help="An entry of ThiefBench's own; anchors are taken too.")
+        bool, typer.Option("--standing", help="An entry of ThiefBench's own: anchors are taken too, and what rejects all.")
     ] = False,
 ) -> None:
     """Check a defense, run what is missing of the suite, and write the entry: stop at any time and go on."""
@@ -92,7 +92,7 @@ def submit(
     with _stoppable():
         if made.checkable:
             err.print("first what `thiefbench leaderboard check` asks, about a minute ...")
-            if _ask(Subject(made.checkable, _samples())):
+            if _ask(Subject(made.checkable, _samples(), standing=standing)):
                 out.print(f"{escape(defense)} is not ready: make it keep the rules marked FAILED")
                 raise typer.Exit(FAILED)
         err.print(submitting.caps())

@@ -29,6 +29,7 @@ SIZES = (NodeClass("micro-math", 0.5), NodeClass("micro-math-small", 0.5))
 DOMAINS = (NodeClass("micro-math-changes", 0.5, "changes"), NodeClass("micro-math-totals", 0.5, "totals"))
 LEARNERS = get_args(LossType)
 LATE = DelaySpec("lognormal", rounds=32)
+GUARD = "guard(population='heterogeneous')"
 
 
 def cell(
@@ -66,6 +67,7 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
     upright: dict[str, Any] = {"topology": "vertical"}
     told: dict[str, Any] = {"population": SIZES, "logprobs": "reported"}
     late: dict[str, Any] = {"delay": LATE, "logprobs": "reported"}
+    behind: dict[str, Any] = {"delay": DelaySpec(rounds=4), "logprobs": "reported"}
     math, dos = plain.half("equations"), plain.half("dos(samples=16)")
     code = plain.half("code_injection(replaced='printed')")
     return {
@@ -110,7 +112,20 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
                 cell(seed=seed, loss=loss, **told),
                 cell(math, seed=seed, loss=loss, rounds=40, **told, **upright),
                 cell(dos, seed=seed, loss=loss, **told, **upright),
-                cell(code, seed=seed, loss=loss, delay=DelaySpec(rounds=4), logprobs="reported", **upright),
+                cell(code, seed=seed, loss=loss, **behind, **upright),
+            )
+        ],
+        # The guard for such swarms, against what is above without it (`misreport`, and `learners` under ftis).
+        "guarded": [
+            made
+            for seed in seeds
+            for made in (
+                cell(role="control", seed=seed, loss="ftis", defense=GUARD, **told),
+                cell("misreport(attack='text')", seed=seed, loss="ftis", defense=GUARD, **told),
+                cell(math, seed=seed, loss="ftis", rounds=40, defense=GUARD, **told, **upright),
+                cell(dos, seed=seed, loss="ftis", defense=GUARD, **told, **upright),
+                cell(dos, "control", seed=seed, loss="ftis", **told, **upright),
+                cell(code, seed=seed, loss="ftis", defense=GUARD, **behind, **upright),
             )
         ],
         # A node that crashes in round 20 and comes back in round 25, from whom.

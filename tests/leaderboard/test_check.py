@@ -116,6 +116,12 @@ def test_reject_all_rejects_nearly_everything() -> None:
     assert "rejects nearly everything: rejects 32 of 32 honest" in broken("reject_all")["honest work gets through"]
 
 
+def test_a_standing_row_may_reject_nearly_everything() -> None:
+    ask = dict(QUESTIONS)["honest work gets through"]
+    with pytest.raises(Doubtful, match="rejects nearly everything: rejects 32 of 32 honest .*; the board will flag it"):
+        ask(Subject("reject_all", [sample()], standing=True))
+
+
 def test_oracle_sees_labels_and_is_asked_no_further() -> None:
     assert list(broken("oracle")) == ["is made from its spec string, twice"]
     assert "wants to see labels" in broken("oracle")["is made from its spec string, twice"]

@@ -236,6 +236,12 @@ def test_standing_entries_are_made_by_the_same_command(store: Path, tmp_path: Pa
     assert asked == [], "anchors break the rules of submissions, and are not asked"
 
 
+def test_a_standing_entry_of_a_defense_is_asked_as_such(store: Path, tmp_path: Path, asked: list[Subject]) -> None:
+    for words in (["--standing"], CREDITS):
+        assert invoke(tmp_path, "length_quantile", *words).exit_code == 0
+    assert [subject.standing for subject in asked] == [True, False]
+
+
 # --- what is not taken ---
 
 
