@@ -11,6 +11,7 @@ from thiefbench.leaderboard.site.board import MEANS, NAIVE, BoardRow, SuiteBoard
 from thiefbench.suite.report.drawing import embed
 from thiefbench.suite.report.suite_files import shown_table, write_rank
 from thiefbench.suite.report.tradeoff import draw_tradeoff
+from thiefbench.suite.statistics import FEW_SEEDS
 
 NAMED = 3
 """So many authors stand in a row; their page has all."""
@@ -33,7 +34,8 @@ def page_of(slug: str) -> str:
 def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
     """What the front page shows of a suite, the `number`-th of it."""
     table = shown_table(board.table)
-    rows = [_row(row, shown) for row, shown in zip(board.rows, table["rows"], strict=True)]
+    few = len(board.table.seeds) < FEW_SEEDS
+    rows = [_row(row, shown, few) for row, shown in zip(board.rows, table["rows"], strict=True)]
     tradeoff = draw_tradeoff(board.table, f"ThiefBench {board.suite.title}")
     return {
         "id": board.suite.title,
@@ -57,7 +59,7 @@ def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
     }
 
 
-def _row(row: BoardRow, shown: Mapping[str, Any]) -> dict[str, Any]:
+def _row(row: BoardRow, shown: Mapping[str, Any], few: bool) -> dict[str, Any]:
     manifest, place = row.judged.entry.manifest, row.row.place
     return {
         **shown,
@@ -71,7 +73,7 @@ def _row(row: BoardRow, shown: Mapping[str, Any]) -> dict[str, Any]:
         "rank": rank_of(row),
         "standing": {"inconclusive": "unranked"}.get(place.standing, place.standing),
         "flags": row.flags,
-        "footnotes": _footnotes(row, shown["footnotes"]),
+        "footnotes": _footnotes(row, shown["footnotes"], few),
         "sorts": _sorts(row),
     }
 
@@ -84,9 +86,11 @@ def rank_of(row: BoardRow) -> str:
     return f"({write_rank(row.row)})" if row.provisional else write_rank(row.row)
 
 
-def _footnotes(row: BoardRow, told: list[str]) -> list[str]:
+def _footnotes(row: BoardRow, told: list[str], few: bool) -> list[str]:
+    """What stands below a row. That few seeds tell none apart stands above the table, once for all rows."""
     place = row.row.place
-    reason = [place.reason] if place.reason and (place.number is not None or place.standing == "inconclusive") else []
+    shares = place.number is not None and not few
+    reason = [place.reason] if place.reason and (shares or place.standing == "inconclusive") else []
     return [*reason, *told, *(f"{flag.name}: {flag.said}" for flag in row.flags)]
 
 

@@ -23,7 +23,7 @@ from thiefbench.cli import app
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.site import rendering, writing
 from thiefbench.leaderboard.site.board import NAIVE, Board, BoardRow, board
-from thiefbench.leaderboard.site.index_page import rank_of
+from thiefbench.leaderboard.site.index_page import rank_of, shown_suite
 from thiefbench.leaderboard.site.judging import naive_forms, titles
 from thiefbench.leaderboard.site.writing import write_site
 from thiefbench.leaderboard.verification import Rerun
@@ -101,6 +101,8 @@ class TestPlaces:
         found = board(entries, seen)
         assert [rank_of(row(found, slug)) for slug in ("good", "poor")] == ["1=", "1="]
         assert "cannot be told from good" in row(found, "poor").row.place.reason, "a tie says with whom"
+        shown = shown_suite(found.suites[0], 1)
+        assert not [each for each in shown["rows"] if each["footnotes"]], "said once, above the table"
 
 
 class TestOwnCells:
