@@ -62,6 +62,12 @@ def cell(
     )
 
 
+def slowed(made: CellSpec) -> CellSpec:
+    """The cell at a third of its learning rate and half as long again."""
+    learner = replace(made.swarm.learner, learning_rate=made.swarm.learner.learning_rate / 3)
+    return replace(made, rounds=made.rounds * 3 // 2, swarm=replace(made.swarm, learner=learner))
+
+
 def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
     """All cells by the name of their question."""
     upright: dict[str, Any] = {"topology": "vertical"}
@@ -85,6 +91,17 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
         # Up to 32 rounds late, and not late.
         "delay": [
             made
+            for seed in seeds
+            for made in (
+                cell(role="control", seed=seed),
+                cell(role="control", seed=seed, loss="gepo", **late),
+                cell(role="control", seed=seed, loss="grpo", **late),
+                cell(role="control", seed=seed, loss="grpo", delay=LATE),
+            )
+        ],
+        # The same at a third of the learning rate and half as long again: is it the distance that weights go in 32 rounds?
+        "delay_slow": [
+            slowed(made)
             for seed in seeds
             for made in (
                 cell(role="control", seed=seed),
