@@ -99,7 +99,7 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
                 cell(role="control", seed=seed, loss="grpo", delay=LATE),
             )
         ],
-        # The same at a third of the learning rate and half as long again: is it the distance that weights go in 32 rounds?
+        # The same at a third of the learning rate, half as long again: is it how far weights go in 32 rounds?
         "delay_slow": [
             slowed(made)
             for seed in seeds
