@@ -118,7 +118,7 @@ def test_reject_all_rejects_nearly_everything() -> None:
 
 def test_a_standing_row_may_reject_nearly_everything() -> None:
     ask = dict(QUESTIONS)["honest work gets through"]
-    with pytest.raises(Doubtful, match=r"rejects nearly everything: rejects 32 of 32 honest .*; the board will flag it"):
+    with pytest.raises(Doubtful, match=r"rejects nearly everything: .* 32 of 32 honest .*; the board will flag it"):
         ask(Subject("reject_all", [sample()], standing=True))
 
 
