@@ -76,6 +76,16 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
     behind: dict[str, Any] = {"delay": DelaySpec(rounds=4), "logprobs": "reported"}
     math, dos = plain.half("equations"), plain.half("dos(samples=16)")
     code = plain.half("code_injection(replaced='printed')")
+    delayed = [
+        made
+        for seed in seeds
+        for made in (
+            cell(role="control", seed=seed),
+            cell(role="control", seed=seed, loss="gepo", **late),
+            cell(role="control", seed=seed, loss="grpo", **late),
+            cell(role="control", seed=seed, loss="grpo", delay=LATE),
+        )
+    ]
     return {
         # Two sizes together, under two learners, and each size alone.
         "clean": [
@@ -89,27 +99,9 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
             )
         ],
         # Up to 32 rounds late, and not late.
-        "delay": [
-            made
-            for seed in seeds
-            for made in (
-                cell(role="control", seed=seed),
-                cell(role="control", seed=seed, loss="gepo", **late),
-                cell(role="control", seed=seed, loss="grpo", **late),
-                cell(role="control", seed=seed, loss="grpo", delay=LATE),
-            )
-        ],
+        "delay": delayed,
         # The same at a third of the learning rate, half as long again: is it how far weights go in 32 rounds?
-        "delay_slow": [
-            slowed(made)
-            for seed in seeds
-            for made in (
-                cell(role="control", seed=seed),
-                cell(role="control", seed=seed, loss="gepo", **late),
-                cell(role="control", seed=seed, loss="grpo", **late),
-                cell(role="control", seed=seed, loss="grpo", delay=LATE),
-            )
-        ],
+        "delay_slow": [slowed(made) for made in delayed],
         # Who reports how probable its poison was, and who works that out.
         "misreport": [
             made
