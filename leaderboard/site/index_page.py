@@ -35,7 +35,8 @@ def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
     """What the front page shows of a suite, the `number`-th of it."""
     table = shown_table(board.table)
     few = len(board.table.seeds) < FEW_SEEDS
-    rows = [_row(row, shown, few) for row, shown in zip(board.rows, table["rows"], strict=True)]
+    said_above = few and sum(row.row.place.number == 1 and not row.provisional for row in board.rows) > 1
+    rows = [_row(row, shown, said_above) for row, shown in zip(board.rows, table["rows"], strict=True)]
     tradeoff = draw_tradeoff(board.table, f"ThiefBench {board.suite.title}")
     return {
         "id": board.suite.title,
@@ -45,7 +46,7 @@ def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
         "columns": [*_fixed_columns(), *(_attack_column(column, at) for at, column in enumerate(table["columns"], 1))],
         "rows": rows,
         "firsts": [row for row in rows if row["place"] == 1 and not row["provisional"]],
-        "seeds": len(board.table.seeds),
+        "few": few,
         "apart": [
             {
                 "name": judged.entry.manifest.name,
@@ -59,7 +60,7 @@ def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
     }
 
 
-def _row(row: BoardRow, shown: Mapping[str, Any], few: bool) -> dict[str, Any]:
+def _row(row: BoardRow, shown: Mapping[str, Any], said_above: bool) -> dict[str, Any]:
     manifest, place = row.judged.entry.manifest, row.row.place
     return {
         **shown,
@@ -73,7 +74,7 @@ def _row(row: BoardRow, shown: Mapping[str, Any], few: bool) -> dict[str, Any]:
         "rank": rank_of(row),
         "standing": {"inconclusive": "unranked"}.get(place.standing, place.standing),
         "flags": row.flags,
-        "footnotes": _footnotes(row, shown["footnotes"], few),
+        "footnotes": _footnotes(row, shown["footnotes"], said_above),
         "sorts": _sorts(row),
     }
 
@@ -86,10 +87,10 @@ def rank_of(row: BoardRow) -> str:
     return f"({write_rank(row.row)})" if row.provisional else write_rank(row.row)
 
 
-def _footnotes(row: BoardRow, told: list[str], few: bool) -> list[str]:
-    """What stands below a row. That few seeds tell none apart stands above the table, once for all rows."""
+def _footnotes(row: BoardRow, told: list[str], said_above: bool) -> list[str]:
+    """What stands below a row; not why it shares its place, where the heading says that few seeds tell none apart."""
     place = row.row.place
-    shares = place.number is not None and not few
+    shares = place.number is not None and not said_above
     reason = [place.reason] if place.reason and (shares or place.standing == "inconclusive") else []
     return [*reason, *told, *(f"{flag.name}: {flag.said}" for flag in row.flags)]
 

@@ -104,6 +104,14 @@ class TestPlaces:
         shown = shown_suite(found.suites[0], 1)
         assert not [each for each in shown["rows"] if each["footnotes"]], "said once, above the table"
 
+    def test_a_tie_with_a_claim_is_told_below_the_row(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        verified(seen, entry(entries, "good", prevents(0.9)), "re-executed")
+        entry(entries, "claims", prevents(0.1))
+        rows = {each["name"]: each for each in shown_suite(board(entries, seen).suites[0], 1)["rows"]}
+        assert rows["Claims"]["rank"] == "(1=)"
+        assert "cannot be told from good" in rows["Claims"]["footnotes"][0], "the heading names one row alone"
+
 
 class TestOwnCells:
     def test_shared_cells_of_one_entry_change_no_other_row(self, made: tuple[Path, Path]) -> None:
