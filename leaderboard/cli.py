@@ -67,7 +67,8 @@ def submit(
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of each process, as for run.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that run cells at the same time.")] = 1,
     standing: Annotated[
-        bool, typer.Option("--standing", help="An entry of ThiefBench's own; anchors are taken too.")
+        bool,
+        typer.Option("--standing", help="An entry of ThiefBench's own; anchors and what rejects all are taken too."),
     ] = False,
 ) -> None:
     """Check a defense, run what is missing of the suite, and write the entry: stop at any time and go on."""

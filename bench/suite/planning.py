@@ -162,9 +162,6 @@ def _fitted(measured: Sequence[Measured]) -> dict[Hashable, float]:
 def _parts(spec: CellSpec) -> dict[Hashable, float]:
     """Of what a cell's rate is made up, with how much each part is expected to add: a standard deviation of the log."""
     where, attacked = setting(spec), spec.role == "attack"
-    questions: dict[Hashable, float] = (
-        {(spec.defense, "asked"): 1.5} if spec.asks else {}
-    )  # each of them is an inspection
     parts: dict[Hashable, float] = {
         (): 100.0,
         (spec.model, spec.device, spec.dtype): 1.0,
@@ -172,10 +169,11 @@ def _parts(spec: CellSpec) -> dict[Hashable, float]:
         (where, _side(spec)): 0.8,
         (spec.defense,): 0.2,
         (spec.defense, attacked): 0.3,
-        **questions,
         (where, _side(spec), spec.defense): 0.25,
         spec: 0.1,
     }
+    if spec.asks:  # each question is an inspection
+        parts[spec.defense, "asked"] = 1.5
     return parts
 
 
