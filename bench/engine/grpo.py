@@ -90,6 +90,8 @@ def log_ratios(batch: Batch) -> torch.Tensor:
 def token_losses(batch: Batch, spec: LearnerSpec, log_ratio: torch.Tensor) -> torch.Tensor:
     """-min(ratio * A, clip(ratio, 1 - eps, 1 + eps_high) * A) * token weight, plus the KL term, per token.
 
+    The clip leaves ratios above 1 alone where A is negative. With `LearnerSpec.delta` the first ratio is at most delta.
+
     Args:
         batch: what is learned from.
         spec: clipping range.
@@ -103,7 +105,8 @@ def token_losses(batch: Batch, spec: LearnerSpec, log_ratio: torch.Tensor) -> to
     own = batch.logprobs - batch.logprobs.detach()  # 0, with the token's gradient
     ratio = (log_ratio.clamp(max=MAX_LOG_RATIO) + own).exp()
     advantages = batch.advantages[:, None]
-    objective = torch.min(ratio * advantages, ratio.clamp(*spec.clip_range) * advantages)
+    bounded = ratio if spec.delta is None else ratio.clamp(max=spec.delta)
+    objective = torch.min(bounded * advantages, ratio.clamp(*spec.clip_range) * advantages)
     losses = -objective * batch.token_weights
     if batch.reference_logprobs is not None:
         apart = batch.reference_logprobs - batch.logprobs

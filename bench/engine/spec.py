@@ -33,6 +33,9 @@ class LearnerSpec:
         epsilon_high: the ratio's upper bound is 1 + this (DAPO's clip-higher, 0.28 there); None takes `epsilon`.
         ratio_cap: F-TIS's C, the most that a token's truncated importance weight can be.
         kl_gate: F-TIS's g, in nats per completion: rows with a negative advantage teach nothing from there on.
+        delta: the clip's second side (INTELLECT-2, arXiv:2505.07291; TRL's `delta`): no ratio counts for more, so that
+            with a negative advantage a larger one teaches nothing; None for the customary clip, which leaves those as
+            they are. Without effect under ftis, which truncates its weights.
     """
 
     __pydantic_config__ = STRICT
@@ -48,6 +51,7 @@ class LearnerSpec:
     epsilon_high: float | None = field(default=None, metadata=LATER)
     ratio_cap: float = field(default=2.0, metadata=LATER)
     kl_gate: float = field(default=50.0, metadata=LATER)
+    delta: float | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.loss not in get_args(LossType):
@@ -59,6 +63,8 @@ class LearnerSpec:
             raise SpecError(f"ratio_cap must be above 0, got {self.ratio_cap}")
         if self.epsilon_high is not None and not self.epsilon_high > 0:
             raise SpecError(f"epsilon_high must be above 0, or left out to take epsilon, got {self.epsilon_high}")
+        if self.delta is not None and not self.delta > self.clip_range[1]:
+            raise SpecError(f"delta must be above 1 + epsilon_high, {self.clip_range[1]:g} here, got {self.delta}")
         if self.learning_rate <= 0 or self.max_grad_norm <= 0 or self.epsilon <= 0:
             raise SpecError("learning_rate, max_grad_norm and epsilon must be above 0")
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):

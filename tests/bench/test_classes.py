@@ -81,3 +81,5 @@ def test_the_report_says_what_is_not_alike() -> None:
     assert told["Crashes"] == "in round 3, 9, 2 rounds each; recovery from peer"
     assert told["Sharing"] == "I = 2 own groups and J = 6 of others, at most 1 of one sender"
     assert set(dict(regime_facts({"swarm": plain(SwarmSpec())}))) == {"Learner"}, "the paper's swarm has no such facts"
+    bounded = dict(regime_facts({"swarm": plain(SwarmSpec(learner=LearnerSpec(delta=4.0)))}))
+    assert bounded["Learner"] == "grpo, learning rate 0.0003, delta = 4"

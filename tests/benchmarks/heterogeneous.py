@@ -40,12 +40,13 @@ def cell(
     loss: str = "grpo",
     model: str = "micro-math",
     defense: str = "none",
+    delta: float | None = None,
     **swarm: Any,
 ) -> CellSpec:
     """A cell in the swarm of `smoke`, with what the arguments change."""
     suite = load_suite("smoke")
     programs = "code_injection" in attack
-    made: SwarmSpec = replace(suite.swarm, learner=replace(suite.swarm.learner, loss=loss), **swarm)
+    made: SwarmSpec = replace(suite.swarm, learner=replace(suite.swarm.learner, loss=loss, delta=delta), **swarm)
     if programs:
         made = replace(made, sampling=replace(made.sampling, max_new_tokens=128))
     return CellSpec(
@@ -123,6 +124,12 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
                 cell(dos, seed=seed, loss=loss, **told, **upright),
                 cell(code, seed=seed, loss=loss, **behind, **upright),
             )
+        ],
+        # MATH again, where a large ratio teaches nothing from a negative advantage either.
+        "two_sided": [
+            cell(math, seed=seed, loss=loss, rounds=40, delta=4.0, **told, **upright)
+            for seed in seeds
+            for loss in ("grpo", "dr_grpo", "dapo")
         ],
         # The guard for such swarms, against what is above without it (`misreport`, and `learners` under ftis).
         "guarded": [

@@ -66,6 +66,8 @@ def _learner(learner: Mapping[str, Any]) -> str:
         "gepo": f", eps = {learner['epsilon']:g}",
         "gspo": f", eps = {learner['epsilon']:g}",
     }.get(learner["loss"], "")
+    if (delta := learner.get("delta")) is not None:
+        beside += f", delta = {delta:g}"
     return f"{learner['loss']}, learning rate {learner['learning_rate']:g}{beside}"
 
 

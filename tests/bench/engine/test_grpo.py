@@ -179,6 +179,19 @@ def test_clipping_is_one_sided(loss: LossType, high: float | None, shift: float)
         assert bool(made != 0) == teaches, f"ratio exp({apart}), advantage {advantage}, epsilon_high {high}"
 
 
+@clipping
+@pytest.mark.parametrize(("shift", "advantage", "teaches"), [(2.0, -1.0, False), (1.0, -1.0, True), (-2.0, 1.0, True)])
+def test_delta_is_the_clips_other_side(loss: LossType, shift: float, advantage: float, teaches: bool) -> None:
+    given = batch(
+        rows=1, length=1, logprobs=torch.full((1, 1), -1.0, requires_grad=True), mask=torch.ones(1, 1),
+        old_logprobs=torch.full((1, 1), -1.0 - shift), expected=torch.tensor([math.exp(-1.0 - shift)]),
+        token_weights=torch.ones(1, 1), advantages=torch.tensor([advantage]),
+    )  # fmt: skip
+    made = gradient(given, loss, LearnerSpec(delta=4.0))
+    assert bool(made != 0) == teaches, f"ratio exp({shift}), advantage {advantage}"
+    assert gradient(given, loss) != 0, "the customary clip leaves all of these to teach"
+
+
 @everything
 def test_token_weights_multiply_the_loss_and_not_the_divisor(loss: LossType) -> None:
     weights = torch.rand(3, 6, generator=torch.Generator().manual_seed(5))

@@ -49,7 +49,7 @@ def test_plain_of_a_swarm_is_what_it_was_before_there_were_regimes() -> None:
     known = asdict(SwarmSpec())
     for name in ("population", "logprobs", "delay", "churn", "sharing"):
         del known[name]
-    for name in ("epsilon_high", "ratio_cap", "kl_gate"):
+    for name in ("epsilon_high", "ratio_cap", "kl_gate", "delta"):
         del known["learner"][name]
     assert plain(SwarmSpec()) == known, "an identity of a released cell names nothing that came later"
     assert list(plain(SwarmSpec())) == list(known), "in the same order"
@@ -72,6 +72,7 @@ def test_plain_of_a_swarm_is_what_it_was_before_there_were_regimes() -> None:
         {"sharing": SharingSpec(), "topology": "vertical"},
         {"sharing": SharingSpec(per_sender=1), "topology": "vertical"},
         {"learner": LearnerSpec(kl_gate=49.0)},
+        {"learner": LearnerSpec(delta=4.0)},
     ],
     ids=str,
 )

@@ -16,6 +16,9 @@ from thiefbench.engine.spec import LATER, LearnerSpec, SpecError
         ({"ratio_cap": 0.0}, "ratio_cap must be above 0, got 0.0"),
         ({"ratio_cap": float("nan")}, "ratio_cap must be above 0, got nan"),
         ({"kl_gate": -1.0}, "kl_gate must be at least 0, got -1.0"),
+        ({"delta": 1.2}, "delta must be above 1 + epsilon_high, 1.2 here, got 1.2"),
+        ({"delta": float("nan")}, "delta must be above 1 + epsilon_high, 1.2 here, got nan"),
+        ({"delta": 1.25, "epsilon_high": 0.28}, "delta must be above 1 + epsilon_high, 1.28 here, got 1.25"),
         ({"kl": -0.1}, "kl must be at least 0, got -0.1"),
     ],
 )
@@ -39,4 +42,5 @@ def test_which_losses_need_the_generators_logprobs() -> None:
 
 def test_fields_that_came_later_are_marked() -> None:
     later = {field.name for field in fields(LearnerSpec) if field.metadata == LATER}
-    assert later == {"epsilon_high", "ratio_cap", "kl_gate"}, "an older suite's identity must not change with them"
+    known = {"epsilon_high", "ratio_cap", "kl_gate", "delta"}
+    assert later == known, "an older suite's identity must not change with them"

@@ -154,10 +154,13 @@ def test_advantages_equal_trl(
 
 @shared
 @combinations
-@pytest.mark.parametrize(("kl", "high"), [(0.0, None), (0.1, None), (0.0, 0.28)])
+@pytest.mark.parametrize(
+    ("kl", "high", "delta"), [(0.0, None, None), (0.1, None, None), (0.0, 0.28, None), (0.0, None, 1.3)]
+)
 def test_clipped_loss_and_gradient_equal_trl(
     kl: float,
     high: float | None,
+    delta: float | None,
     loss: LossType,
     scale_rewards: ScaleRewards,
     reference: Run,
@@ -184,6 +187,7 @@ def test_clipped_loss_and_gradient_equal_trl(
     inputs["ref_per_token_logps"] = current - 2 * shift.roll(1, 0)
     monkeypatch.setattr(trainer, "beta", kl)
     monkeypatch.setattr(trainer, "epsilon_high", high or EPSILON)
+    monkeypatch.setattr(trainer.args, "delta", delta)
     monkeypatch.setattr(trainer.args, "use_bias_correction_kl", False, raising=False)  # newer than GRPO's equation 4
     trainer.model.train()
     trainer.model.zero_grad()
@@ -204,15 +208,18 @@ def test_clipped_loss_and_gradient_equal_trl(
     advantages, real = batch.advantages[:, None], batch.mask.bool()
     above = real & (ratio > 1 + (high or EPSILON)) & (advantages > 0)
     below = real & (ratio < 1 - EPSILON) & (advantages < 0)
-    for clipped in (above, below):
+    clipped_sides = [above, below]
+    if delta:
+        clipped_sides.append(real & (ratio > delta) & (advantages < 0))
+    for clipped in clipped_sides:
         share = float(clipped.sum() / real.sum())
         assert 0.02 < share < 0.5, f"the comparison means something only while some tokens clip, not {share:.0%}"
-    our_loss = LEARNERS[loss](batch, LearnerSpec(loss=loss, epsilon=EPSILON, epsilon_high=high))
+    our_loss = LEARNERS[loss](batch, LearnerSpec(loss=loss, epsilon=EPSILON, epsilon_high=high, delta=delta))
     our_loss.backward()  # type: ignore[no-untyped-call]
     reading.backward()
     difference = relative_difference(gradients(policy), their_gradients)
     counts = f"{int(above.sum())} tokens clipped above, {int(below.sum())} below"
-    print(f"clipped {loss}, {scale_rewards}, kl={kl}, high={high}: {difference:.1e}, {counts}")
+    print(f"clipped {loss}, {scale_rewards}, kl={kl}, high={high}, delta={delta}: {difference:.1e}, {counts}")
     assert our_loss.item() == pytest.approx(their_loss.item(), rel=1e-5), "the clipped loss must be TRL's"
     assert difference <= TOLERANCE, f"the clipped gradient must be TRL's to {TOLERANCE}, and is {difference:.1e} off"
 
