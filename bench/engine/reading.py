@@ -6,12 +6,14 @@ together; and what a defense has read with gradients the update only has to send
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from thiefbench.engine.policy import Policy, Prefix
 
@@ -58,6 +60,7 @@ class Chunk:
     targets: torch.Tensor
     graph: bool
     _logprobs: dict[float, torch.Tensor] = field(default_factory=dict)
+    _measured: dict[Hashable, torch.Tensor] = field(default_factory=dict)
 
     @property
     def counts(self) -> list[int]:
@@ -75,6 +78,12 @@ class Chunk:
                 made = token_logprobs(self.policy, self.hidden, self.targets, temperature)
             self._logprobs[temperature] = made
         return self._logprobs[temperature]
+
+    def once(self, what: Hashable, measure: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """`measure()`, called once for each `what`: a pool that is tried again has mostly the same answers."""
+        if what not in self._measured:
+            self._measured[what] = measure()
+        return self._measured[what]
 
     @torch.no_grad()
     def per_block(
@@ -109,12 +118,16 @@ class Reading:
         policy: its weights must not change while the reading is used.
         prompts: token ids; answers name them by position.
         expected: answers that the update will probably need, which are read with a graph; see `expect`.
+
+    Attributes:
+        redrawn: what `DefenderPolicy.replay` found, by answer, seed and settings.
     """
 
     def __init__(self, policy: Policy, prompts: Sequence[Sequence[int]], expected: Iterable[Answer] = ()) -> None:
         self.policy, self.prompts = policy, prompts
         self._chunk = _sizes(policy.device).chunk
         self.read: dict[Answer, Chunk] = {}
+        self.redrawn: dict[Hashable, NDArray[np.bool_]] = {}
         self._prefixes: dict[bool, tuple[Prefix, Prefix]] = {}
         self.expect(expected)
 

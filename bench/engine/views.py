@@ -47,14 +47,18 @@ class DefenderPolicy:
 
     def ranks(self, completions: Sequence[Offered]) -> list[NDArray[np.int64]]:
         """How many tokens have a strictly higher logit."""
-        return self._per_token(completions, lambda chunk: chunk.per_block(_ranks(0.0)), np.int64)
+
+        def measure(chunk: Chunk) -> torch.Tensor:
+            return chunk.once("ranks", lambda: chunk.per_block(_ranks(0.0)))
+
+        return self._per_token(completions, measure, np.int64)
 
     def in_support(self, completions: Sequence[Offered], tolerance: float | None = None) -> list[NDArray[np.bool_]]:
         """Whether the sampler's settings could have let each token through."""
         slack = self._policy.logit_noise if tolerance is None else tolerance
         allowed = self._sampling
 
-        def measure(chunk: Chunk) -> torch.Tensor:
+        def worked_out(chunk: Chunk) -> torch.Tensor:
             inside = torch.ones_like(chunk.targets, dtype=torch.bool)
             if allowed.top_k:
                 # At most 1 / p tokens are at least as probable as p, so only improbable ones need to be counted.
@@ -67,29 +71,36 @@ class DefenderPolicy:
                 inside &= chunk.per_block(lambda logits, targets: _in_nucleus(logits, targets, lenient, slack))
             return inside
 
+        def measure(chunk: Chunk) -> torch.Tensor:
+            return chunk.once(("in_support", allowed, slack), lambda: worked_out(chunk))
+
         return self._per_token(completions, measure, np.bool_)
 
     def replay(self, completions: Sequence[Offered], tolerance: float | None = None) -> list[NDArray[np.bool_]]:
         """Whether each token is the one that the completion's seed draws behind those before it."""
         slack = self._policy.logit_noise if tolerance is None else tolerance
-        measure = _redrawn(self._sampling, slack)
-        answers = self._answers(completions)
-        made = [np.zeros(len(ids), np.bool_) for _, ids in answers]
-        seeded: dict[Answer, list[int]] = {}  # equal answers of two slots are read once and drawn twice
-        for place, completion in enumerate(completions):
-            if completion.seed is not None:
-                seeded.setdefault(answers[place], []).append(place)
+        measure, settings = _redrawn(self._sampling, slack), (self._sampling, slack)
+        answers, found = self._answers(completions), self._reading.redrawn
+        seeded: dict[Answer, dict[int, None]] = {}  # equal answers of two slots are read once and drawn twice
+        for answer, completion in zip(answers, completions, strict=True):
+            if completion.seed is not None and (answer, completion.seed, settings) not in found:
+                seeded.setdefault(answer, {})[completion.seed] = None
         for chunk in self._reading.chunks(seeded):
-            rows = [(place, start) for answer, start in chunk.starts() for place in seeded.get(answer, ())]
-            counts = torch.tensor([len(made[place]) for place, _ in rows])
+            rows = [(answer, seed, start) for answer, start in chunk.starts() for seed in seeded.get(answer, ())]
+            counts = torch.tensor([len(answer[1]) for answer, _, _ in rows])
             steps = torch.cat([torch.arange(count) for count in counts])
-            first = torch.tensor([start for _, start in rows]).repeat_interleave(counts)
-            keys = torch.tensor([completions[place].seed for place, _ in rows]).repeat_interleave(counts)
+            first = torch.tensor([start for _, _, start in rows]).repeat_interleave(counts)
+            keys = torch.tensor([seed for _, seed, _ in rows]).repeat_interleave(counts)
             device = chunk.targets.device
             same = chunk.per_block(measure, (first + steps).to(device), keys.to(device), steps.to(device))
-            for (place, _), part in zip(rows, torch.split(same.cpu(), counts.tolist()), strict=True):
-                made[place] = part.numpy()
-        return made
+            for (answer, seed, _), part in zip(rows, torch.split(same.cpu(), counts.tolist()), strict=True):
+                found[answer, seed, settings] = part.numpy()
+        return [
+            found[answer, completion.seed, settings].copy()
+            if answer[1] and completion.seed is not None
+            else np.zeros(len(answer[1]), np.bool_)
+            for answer, completion in zip(answers, completions, strict=True)
+        ]
 
     def hidden(self, completions: Sequence[Offered]) -> list[NDArray[np.float32]]:
         """The states from which each token is predicted."""

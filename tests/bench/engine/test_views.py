@@ -160,6 +160,44 @@ def test_replay_tells_equal_completions_of_two_slots_apart(
     assert [same.all() for same in view_of(policy).replay([wrong, right, made, right])] == [False, True, False, True]
 
 
+@pytest.mark.parametrize("measure", ["replay", "in_support", "ranks"])
+def test_what_was_measured_is_not_measured_again(
+    measure: str,
+    policy: Policy,
+    view_of: Callable[..., DefenderPolicy],
+    honest: list[Offered],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An attacker who asks the defense has nearly the same pool measured again and again."""
+    measured: list[int] = []
+    per_block = Chunk.per_block
+
+    def counting(chunk: Chunk, measure: Any, tokens: torch.Tensor | None = None, *beside: torch.Tensor) -> torch.Tensor:
+        measured.append(len(chunk.targets) if tokens is None else len(tokens))
+        return per_block(chunk, measure, tokens, *beside)
+
+    seeded = [replace(made, seed=key("view", i)) for i, made in enumerate(honest)]
+    fresh = [getattr(view_of(policy), measure)(pool) for pool in (seeded[:24], seeded)]
+    monkeypatch.setattr(Chunk, "per_block", counting)
+    view = view_of(policy)
+    some = getattr(view, measure)(seeded[:24])
+    first = sum(measured)
+    for row in some:
+        row[:] = 0  # a defense may do with its arrays what it likes
+    whole = getattr(view, measure)(seeded)
+    every = sum(measured)
+    again = getattr(view, measure)(seeded)
+    assert 0 < first < every, "those not asked about before are measured"
+    assert sum(measured) == every, "and nothing twice"
+    for asked, known in ((whole, fresh[1]), (again, fresh[1])):
+        assert [row.tolist() for row in asked] == [row.tolist() for row in known]
+    if measure != "ranks":
+        strict = getattr(view, measure)(seeded, tolerance=0.0)
+        assert sum(measured) > every, "another tolerance is another question"
+        for row, exact in zip(strict, getattr(view_of(policy), measure)(seeded, tolerance=0.0), strict=True):
+            assert row.tolist() == exact.tolist()
+
+
 def test_replay_meets_the_fused_and_the_plain_stepper(
     policy: Policy,
     view_of: Callable[..., DefenderPolicy],
@@ -306,6 +344,7 @@ class OnePass:
 
     def __init__(self, shares: list[float]) -> None:
         self.policy, self.logits = Fixed(len(shares)), torch.tensor(shares).log()
+        self.redrawn: dict[Any, Any] = {}
 
     def chunks(self, answers: list[Answer]) -> Iterator[Chunk]:
         for answer in answers:
