@@ -27,7 +27,7 @@ from thiefbench.engine.rounds import Clock, RoundRecord, Row, remembered, slot_s
 from thiefbench.engine.spec import Batches, Role, SpecError, SwarmSpec
 from thiefbench.engine.topology import Duty, assign_items, duties
 from thiefbench.engine.transport import Offer, Received, told_by
-from thiefbench.engine.views import Judge
+from thiefbench.engine.views import Judge, Remembered
 from thiefbench.tasks.base import Completion, Item, Split, Task
 
 # An evaluation goes on until so many outcomes say something, but not past this multiple of what was asked for.
@@ -159,7 +159,7 @@ class Swarm:
                 pool = self._pool(asked, own, got, [rewards[i] for i in held], readings[cohort])
                 if cohort.learns:
                     pool.reading.expect(pool.with_gradient())
-                verdicts, past = self._inspected(pool, cohort.defense, payload, cohort.history)
+                verdicts, past = self._inspected(pool, cohort.defense, payload, cohort.history, self.judge)
                 cohort.history.append(past)
             with clock.phase("update"):
                 step = cohort.update(pool.reading.prompts, pool.lessons(verdicts), pool.reading)
@@ -384,7 +384,8 @@ class Swarm:
         cohort = self.population.of(self.honest)
         others = {(o.group, o.place): o for o in (*honest, *self._honest_offers(asked, owed))}
         slots = {(duty.node, duty.group, duty.index): duty for duty in owed}
-        reading = self._reading(cohort, asked.items)  # the pool hardly changes: what was read stays read
+        # The pool hardly changes: what was read stays read, and what was judged stays judged.
+        reading, judge = self._reading(cohort, asked.items), self.judge and Remembered(self.judge)
 
         def trial(defense: Defense, submissions: Mapping[Place, Submission]) -> dict[Place, Verdict]:
             offers = [self._offer(asked, slots[at], made) for at, made in submissions.items()]
@@ -392,7 +393,7 @@ class Swarm:
             received = self._gathered(asked, (others | tried).values())
             got = read_by(cohort, self.population, asked.owed, received)
             pool = self._pool(asked, asked.owed, got, self._rewards(asked, received), reading)
-            verdicts, _ = self._inspected(pool, defense, set(tried), cohort.history)
+            verdicts, _ = self._inspected(pool, defense, set(tried), cohort.history, judge)
             given = {(duty.group, duty.place): verdict for duty, verdict in zip(asked.owed, verdicts, strict=True)}
             return {at: given[slots[at].group, slots[at].place] for at in submissions}
 
@@ -432,9 +433,9 @@ class Swarm:
         return Pool(asked.number, asked.items, offered, answers, reading, prompts)
 
     def _inspected(
-        self, pool: Pool, defense: Defense, payload: set[tuple[int, int]], history: Sequence[Past]
+        self, pool: Pool, defense: Defense, payload: set[tuple[int, int]], history: Sequence[Past], judge: Judge | None
     ) -> tuple[list[Verdict], Past]:
-        return pool.inspected(defense, payload, self.spec.sampling, history, self.seed, self.judge)
+        return pool.inspected(defense, payload, self.spec.sampling, history, self.seed, judge)
 
     def _sender(self, number: int, duty: Duty) -> str:
         """The pseudonym a completion arrives under; a malicious node may have several."""

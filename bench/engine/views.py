@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from math import log
 from typing import Protocol
@@ -149,6 +149,26 @@ class Judge(Protocol):
 
     def ask(self, prompts: Sequence[Sequence[Message]], sampling: Sampling, votes: int, noise: int) -> list[list[str]]:
         """As `thiefbench.defenses.base.JudgeView.ask`, drawn with a key of the seed and the round."""
+
+
+class Remembered:
+    """A judge whose replies are kept, for whoever has nearly the same pool judged again and again.
+
+    Args:
+        judge: who answers; its reply to a prompt must not depend on what else it is asked.
+    """
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+        self._replies: dict[Hashable, list[str]] = {}
+
+    def ask(self, prompts: Sequence[Sequence[Message]], sampling: Sampling, votes: int, noise: int) -> list[list[str]]:
+        """The judge's replies; only prompts that are new, under these settings, are put before it."""
+        named = [(sampling, votes, noise, *((said["role"], said["content"]) for said in prompt)) for prompt in prompts]
+        new = {name: prompt for name, prompt in zip(named, prompts, strict=True) if name not in self._replies}
+        if new:
+            self._replies |= zip(new, self._judge.ask(list(new.values()), sampling, votes, noise), strict=True)
+        return [list(self._replies[name]) for name in named]
 
 
 class DefenderJudge:

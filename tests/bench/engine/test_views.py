@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from thiefbench.defenses.base import DefenderView, Offered, Verdict
+from thiefbench.attacks.adaptive import Adaptive
+from thiefbench.attacks.text import Text
+from thiefbench.defenses.base import DefenderView, Defense, Offered, Verdict
 from thiefbench.defenses.logit import Logit
 from thiefbench.engine import decoding
 from thiefbench.engine.decoding import sample
@@ -20,8 +23,8 @@ from thiefbench.engine.reading import Answer, Chunk, Reading
 from thiefbench.engine.rounds import Row
 from thiefbench.engine.stepping import PlainStepper
 from thiefbench.engine.swarm import Swarm
-from thiefbench.engine.views import DefenderPolicy
-from thiefbench.tasks.base import Item, Sampling
+from thiefbench.engine.views import DefenderPolicy, Remembered
+from thiefbench.tasks.base import Item, Message, Sampling
 
 SAMPLING = Sampling(temperature=0.8, top_k=12, max_new_tokens=16)
 
@@ -432,3 +435,59 @@ def test_replay_in_a_nucleus() -> None:
         passing = redrawn(shares, sampling, seed, 1e-4)
         assert sum(passing) == 1
         assert passing.index(True) < 2, "only what lies in the nucleus is drawn"
+
+
+def test_a_judge_that_is_remembered_is_asked_what_is_new() -> None:
+    asked: list[list[str]] = []
+
+    class Echo:
+        def ask(
+            self, prompts: Sequence[Sequence[Message]], sampling: Sampling, votes: int, noise: int
+        ) -> list[list[str]]:
+            asked.append([prompt[0]["content"] for prompt in prompts])
+            return [[f"{prompt[0]['content']} {noise} {vote}" for vote in range(votes)] for prompt in prompts]
+
+    def prompt(text: str, role: str = "user") -> list[Message]:
+        return [{"role": role, "content": text}]
+
+    judge = Remembered(Echo())
+    first = judge.ask([prompt("a"), prompt("b"), prompt("a")], SAMPLING, 2, 7)
+    assert first == [["a 7 0", "a 7 1"], ["b 7 0", "b 7 1"], ["a 7 0", "a 7 1"]]
+    first[0].clear()
+    assert judge.ask([prompt("c"), prompt("a")], SAMPLING, 2, 7) == [["c 7 0", "c 7 1"], ["a 7 0", "a 7 1"]]
+    assert judge.ask([prompt("a")], SAMPLING, 2, 7) == [["a 7 0", "a 7 1"]]
+    assert asked == [["a", "b"], ["c"]], "only what is new"
+    judge.ask([prompt("a")], SAMPLING, 2, 8)
+    judge.ask([prompt("a")], SAMPLING, 1, 8)
+    judge.ask([prompt("a")], replace(SAMPLING, temperature=0.5), 1, 8)
+    judge.ask([prompt("a", "system")], SAMPLING, 2, 7)
+    assert asked[2:] == [["a"]] * 4, "other settings and other chats are other questions"
+
+
+def test_an_attacker_who_asks_has_nothing_judged_twice(build_swarm: Callable[..., Swarm]) -> None:
+    asked: Counter[tuple[int, str]] = Counter()
+
+    class Strict:
+        def ask(
+            self, prompts: Sequence[Sequence[Message]], sampling: Sampling, votes: int, noise: int
+        ) -> list[list[str]]:
+            asked.update((noise, prompt[0]["content"]) for prompt in prompts)
+            return [["no"] for _ in prompts]
+
+    class Asking(Defense):
+        name = "asking"
+
+        def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+            assert view.judge is not None
+            texts = sorted({made.text for made in view.completions})
+            said = view.judge.ask([[{"role": "user", "content": text}] for text in texts], sampling=SAMPLING)
+            accepted = {text: reply == ["yes"] for text, reply in zip(texts, said, strict=True)}
+            return [Verdict("accept" if accepted[made.text] else "drop") for made in view.completions]
+
+    swarm = build_swarm(attack=Adaptive(Text("hail to all", "start"), budget=8), defense=Asking())
+    swarm.judge = Strict()
+    rows = swarm.round(1).rows
+    kept = {row.text for row in rows}
+    assert len(asked) > len(kept), "the attacker had other completions judged than it sent"
+    assert max(asked.values()) == 2, "once when it asked, however often, and once more in the round itself"
+    assert sum(count == 2 for count in asked.values()) <= len(kept)
