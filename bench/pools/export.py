@@ -55,9 +55,11 @@ def header_of(recording: Recording) -> Header:
 def lines_of(recording: Recording) -> Iterator[Line]:
     """A line for every stretch of a group that has one sender, so that every completion keeps its place."""
     for number, rows in recording.pools.items():
-        items = recording.pool(number, lambda items: cast(Reading, Absent("the policy"))).items
+        pool = recording.pool(number, lambda items: cast(Reading, Absent("the policy")))
+        items = {item.id: item for item in pool.items}
         for (group, sender, malicious), part in groupby(rows, lambda row: (row.group, row.sender, row.malicious)):
-            own, item = list(part), items[group]
+            own = list(part)
+            item = items[own[0].item_id]
             yield Line(
                 round=number,
                 sender=sender,

@@ -125,6 +125,11 @@ class FiledRounds:
         return sum(not prompt for each in self._rounds.values() for _, prompt in each.items.values())
 
     @property
+    def cohorts(self) -> Sequence[FiledRounds]:
+        """A file's rounds are one receiver's."""
+        return [self]
+
+    @property
     def kept(self) -> list[int]:
         """All rounds where a policy was given and can be asked as the sampler was, or none."""
         return list(self.pools) if self._policy and self.header.sampling else []

@@ -76,7 +76,11 @@ class Recorded(Protocol):
 
     @property
     def pools(self) -> Mapping[int, Sequence[Row]]:
-        """The rows of every round, ordered by group and place; rounds ascend."""
+        """The rows of every round, ordered by cohort, group and place; rounds ascend."""
+
+    @property
+    def cohorts(self) -> Sequence[Recorded]:
+        """The same, cohort by cohort: each has pools and a defense of its own."""
 
     @property
     def kept(self) -> Sequence[int]:

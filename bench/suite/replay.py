@@ -7,6 +7,7 @@ defense sees what it would have seen there. One that asks the policy is replayed
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,14 +18,17 @@ from typing import cast
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
+from pydantic import TypeAdapter
 
+from thiefbench import registry
 from thiefbench.defenses.base import DefenderView, Defense, Past, Verdict
+from thiefbench.engine.fitting import check_requirements
 from thiefbench.engine.keys import generator
 from thiefbench.engine.policy import ModelError, Policy
 from thiefbench.engine.pool import Pool
 from thiefbench.engine.reading import Reading
 from thiefbench.engine.rounds import Row, as_offered, remembered, slot_seed
-from thiefbench.engine.spec import SwarmSpec
+from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.engine.topology import duties
 from thiefbench.engine.views import Judge
 from thiefbench.suite import weights
@@ -34,6 +38,8 @@ from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Score, 
 from thiefbench.suite.scoring import rejection_rates
 from thiefbench.tasks.base import Item, Sampling, Task
 from thiefbench.zoo.models import resolve
+
+_SWARM = TypeAdapter(SwarmSpec)
 
 
 class _PolicyAskedError(Exception):
@@ -49,8 +55,10 @@ class Recording:
         task: the cell's task, which knows the items.
 
     Attributes:
-        pools: the rows of every round, ordered by group and place.
-        kept: the rounds whose weights are there.
+        pools: the rows of every round, ordered by cohort, group and place.
+        cohorts: a recording of every cohort's own pools, as each has a defense of its own; of a swarm of one cohort,
+            this one alone.
+        kept: the rounds whose weights are there; none where there are several cohorts, as the weights are one's alone.
 
     Raises:
         ReplayError: the cell has no score, or the task lacks an item.
@@ -60,16 +68,21 @@ class Recording:
         if record.status != "ok":
             raise ReplayError(f"the cell {record.cell_id} failed and has no pool to replay")
         rows = directory.read_rows()
-        order = [(name, "ascending") for name in ("round", "group", "place")]
+        known = [name for name in ("round", "cohort", "group", "place") if name in rows.column_names]
+        order = [(name, "ascending") for name in known]
         self._train = rows.filter(pc.equal(rows["phase"], "train")).sort_by(order)
         self.pools: dict[int, list[Row]] = {}
         for row in table_rows(self._train):
             self.pools.setdefault(row.round, []).append(row)
         self.directory, self.record, self.task = directory, record, task
-        self.kept = [number for number in weights.kept(directory) if number in self.pools]
+        self.swarm = _SWARM.validate_python(record.cell["swarm"])
         self.absent: Sequence[Absent] = ()
         self._items = _items(task)
         self._model: Policy | None = None
+        numbers = sorted({row.cohort for rows in self.pools.values() for row in rows})
+        one = len(numbers) < 2
+        self.kept = [number for number in weights.kept(directory) if number in self.pools] if one else []
+        self.cohorts: list[Recording] = [self] if one else [self._of(number) for number in numbers]
         unknown = next((i for i in self._train["item_id"].to_pylist() if i not in self._items), None)
         if unknown is not None:
             raise ReplayError(
@@ -84,11 +97,13 @@ class Recording:
     @property
     def sampling(self) -> Sampling:
         """The swarm's."""
-        return Sampling(**self.record.cell["swarm"]["sampling"])
+        return self.swarm.sampling
 
     @property
     def without_policy(self) -> str:
         """Why there is no policy and what to do about it."""
+        if len(self.cohorts) > 1:
+            return "the policy, and of a swarm of several models no weights are kept: run it as a trained cell"
         return (
             "the policy, and this cell kept no weights: run it as a trained cell, or record rounds with thiefbench "
             "matrix"
@@ -100,6 +115,11 @@ class Recording:
             return f"{defense.name} asks a judge: run it as a trained cell"
         if "proofs" in defense.requires:
             return f"{defense.name} needs proofs, which are not recorded: run it as a trained cell"
+        if self.swarm.mixed:
+            try:
+                check_requirements(self.swarm, defense)
+            except SpecError as error:
+                return str(error)
         return ""
 
     def judge_for(self, defense: Defense) -> Judge | None:
@@ -110,19 +130,36 @@ class Recording:
         """A round's pool; `reading_of` makes the reading of its distinct items' prompts."""
         rows = self.pools[number]
         items = [self._items[item_id] for item_id in {row.group: row.item_id for row in rows}.values()]
-        offered = [as_offered(row, seed) for row, seed in zip(rows, self._seeds(number, items), strict=True)]
+        offered = [as_offered(row, seed) for row, seed in zip(rows, self._seeds(number, rows), strict=True)]
         return pool_of(number, items, offered, reading_of)
 
-    def _seeds(self, number: int, items: Sequence[Item]) -> list[int] | list[None]:
-        """The seed of every slot; what senders announced is not recorded."""
-        swarm = self.record.cell["swarm"]
-        owed = duties(
-            SwarmSpec(**{name: swarm[name] for name in ("topology", "nodes", "malicious", "prompts", "group")}),
-            generator(self.seed, "duties", number),
-        )
-        if swarm.get("seeds") == "announced":
-            return [None] * len(owed)
-        return [slot_seed(self.seed, number, duty, items[duty.group].id) for duty in owed]
+    def _seeds(self, number: int, rows: Sequence[Row]) -> list[int] | list[None]:
+        """The seed of every completion's slot; what senders announced is not recorded."""
+        if self.swarm.seeds == "announced":
+            return [None] * len(rows)
+        everyone = duties(self.swarm, generator(self.seed, "duties", number), self._copies())
+        owed = {(duty.group, duty.place): duty for duty in everyone}
+        return [slot_seed(self.seed, number, owed[row.group, row.place], row.item_id) for row in rows]
+
+    def _copies(self) -> dict[int, int]:
+        """How many times as much as it owes a malicious node offered."""
+        cell = self.record.cell
+        if self.swarm.sharing is None or cell["role"] == "control":
+            return {}
+        try:
+            copies = registry.make("attack", cell["attack"]).copies
+        except registry.SpecStringError as error:
+            raise ReplayError(str(error)) from error
+        return dict.fromkeys(range(self.swarm.nodes - self.swarm.malicious, self.swarm.nodes), copies)
+
+    def _of(self, cohort: int) -> Recording:
+        """The pools of one cohort."""
+        part = copy.copy(self)
+        part._train = self._train.filter(pc.equal(self._train["cohort"], cohort))
+        own = {number: [row for row in rows if row.cohort == cohort] for number, rows in self.pools.items()}
+        part.pools = {number: rows for number, rows in own.items() if rows}
+        part.cohorts = [part]
+        return part
 
     def pool_with_policy(self, number: int) -> Pool:
         """A round's pool with the model that sampled it, read as the engine would: prompts run, gradients expected.
@@ -189,12 +226,13 @@ class Replay:
 def replay(recording: Recorded, make: Callable[[], Defense]) -> Replay:
     """Run a defense over the training pools of a finished cell and score its rejections.
 
-    Every view is the one that the cell's own defense saw (order, pseudonyms, random generator, items, policy). Its
-    `history` holds the verdicts of the replayed defense, and the cell's own for rounds that it did not inspect.
+    Every view is the one that the cell's own defense saw (order, pseudonyms, random generator, items, policy), but for
+    log-probs that travelled with completions, which are not recorded. Its `history` holds the verdicts of the replayed
+    defense, and the cell's own for rounds that it did not inspect.
 
     Args:
         recording: the rounds.
-        make: gives a fresh defense, whose state then runs through the inspected rounds.
+        make: gives a fresh defense, whose state then runs through the inspected rounds; every cohort gets its own.
 
     Raises:
         LackingError: the recording lacks what the defense needs, such as the weights of the policy it asks.
@@ -204,23 +242,41 @@ def replay(recording: Recorded, make: Callable[[], Defense]) -> Replay:
     if problem := recording.lacks(defense):
         raise LackingError(problem)
     try:
-        return _replayed(recording, defense, list(recording.pools), asks_policy=False)
+        return _replayed(recording, make, list(recording.pools), asks_policy=False)
     except _PolicyAskedError:
-        defense = make()
-    if not recording.kept:
-        raise LackingError(f"{defense.name} needs {recording.without_policy}")
-    return _replayed(recording, defense, recording.kept, asks_policy=True)
+        if not recording.kept:
+            raise LackingError(f"{defense.name} needs {recording.without_policy}") from None
+    return _replayed(recording, make, recording.kept, asks_policy=True)
 
 
-def _replayed(recording: Recorded, defense: Defense, rounds: Sequence[int], asks_policy: bool) -> Replay:
-    """One pass.
+def _replayed(recording: Recorded, make: Callable[[], Defense], rounds: Sequence[int], asks_policy: bool) -> Replay:
+    """One pass over the pools of every cohort.
+
+    Raises:
+        _PolicyAskedError, LackingError, ReplayError: see `_judged`.
+    """
+    given: dict[int, list[Verdict]] = {}
+    inspections: list[tuple[float, int]] = []
+    for cohort in recording.cohorts:
+        timed = _Timed(make())
+        for number, verdicts in _judged(cohort, timed, rounds, asks_policy).items():
+            given.setdefault(number, []).extend(verdicts)
+        inspections += timed.inspections
+    given = dict(sorted(given.items()))
+    paces = [1000 * seconds / size for seconds, size in inspections if size]
+    return Replay(recording.scores(given), tuple(given), asks_policy, median(paces), given)
+
+
+def _judged(recording: Recorded, timed: _Timed, rounds: Sequence[int], asks_policy: bool) -> dict[int, list[Verdict]]:
+    """One cohort's verdicts by round, in the order of its pools.
 
     Raises:
         _PolicyAskedError: the defense asks the policy and `asks_policy` is False.
         LackingError: it asks for what the recording lacks.
         ReplayError: it fails.
     """
-    timed, absent, judge = _Timed(defense), Absent("the policy"), recording.judge_for(defense)
+    defense = timed.defense
+    absent, judge = Absent("the policy"), recording.judge_for(defense)
     for each in recording.absent:
         each.asked = False
     history: list[Past] = []
@@ -247,8 +303,7 @@ def _replayed(recording: Recorded, defense: Defense, rounds: Sequence[int], asks
         if problem is not None:
             said = f"{defense.name} failed in round {number}: {type(problem).__name__}: {problem}"
             raise ReplayError(said) from problem
-    paces = [1000 * seconds / size for seconds, size in timed.inspections if size]
-    return Replay(recording.scores(given), tuple(given), asks_policy, median(paces), given)
+    return given
 
 
 class _Timed(Defense):

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.bench.tiny import ATTACK, Attacked, Watcher, cells, model, run, same, suite
+from thiefbench import registry
+from thiefbench.defenses.base import DefenderView, Defense, Verdict
+from thiefbench.defenses.logit import Logit
+from thiefbench.engine.decoding import sample
+from thiefbench.engine.policy import Policy
 from thiefbench.engine.regimes import ChurnSpec, DelaySpec, NodeClass, SharingSpec
 from thiefbench.engine.spec import SwarmSpec
+from thiefbench.pools.export import lines_of
 from thiefbench.suite import execution
-from thiefbench.suite.results import Store, identify
+from thiefbench.suite.recorded import LackingError
+from thiefbench.suite.replay import Recording, replay
+from thiefbench.suite.results import Record, Store, identify
 from thiefbench.suite.scenario import Suite
-from thiefbench.tasks.base import Sampling
+from thiefbench.tasks.base import Item, Sampling
 
 POISONED = f"poisoned_peer(attack={ATTACK!r}, steps=2)"
 
@@ -66,3 +76,103 @@ def test_a_mixed_cell_that_is_stopped_goes_on(name: str, tmp_path: Path) -> None
 def test_regimes_are_part_of_a_cells_identity() -> None:
     ids = {identify(execution.identity(cells(mixed(**fields))[0])) for fields in ({}, *MIXED.values())}
     assert len(ids) == 3
+
+
+FLOOD = f"flood(attack={ATTACK!r}, copies=2)"
+
+
+class Looking(Defense):
+    """Keeps every view."""
+
+    name = "looking"
+
+    def __init__(self) -> None:
+        self.seen: list[DefenderView] = []
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        self.seen.append(view)
+        return [Verdict() for _ in view.completions]
+
+
+class Asking(Defense):
+    """Asks the policy, and says nowhere that it will."""
+
+    name = "asking"
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        view.policy.token_logprobs(view.completions)
+        return [Verdict() for _ in view.completions]
+
+
+def opened(store: Path, record: Record) -> Recording:
+    return Recording(Store(store).cell(record.cell_id), record, registry.make("task", record.cell["task"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "attack"), [*((name, POISONED) for name in MIXED), ("sharing and a poisoned peer", FLOOD)]
+)
+def test_a_replay_of_the_cells_own_defense_gives_its_own_verdicts(name: str, attack: str, tmp_path: Path) -> None:
+    of = replace(mixed(**MIXED[name]), attacks=(attack,))
+    (record,) = run(of, tmp_path)
+    recording = opened(tmp_path, record)
+    assert len(recording.cohorts) > 1
+    done = replay(recording, lambda: registry.make("defense", record.cell["defense"]))
+    given = {number: [verdict.action for verdict in verdicts] for number, verdicts in done.verdicts.items()}
+    assert given == {number: [row.action for row in rows] for number, rows in recording.pools.items()}, (
+        "every cohort's defense draws, remembers and judges as it did"
+    )
+    assert {action for actions in given.values() for action in actions} > {"accept"}, "some are rejected"
+    for name in ("stop_rate", "false_rejection_rate"):
+        assert done.scores[name] == record.scores[name]
+
+
+def test_seeds_of_a_replay_are_those_that_the_slots_had(tmp_path: Path) -> None:
+    """An honest completion is what its slot's seed draws, also where nodes are away and an attacker floods."""
+    of = replace(mixed(**MIXED["sharing and a poisoned peer"]), attacks=(FLOOD,))
+    (record,) = run(of, tmp_path)
+    recording = opened(tmp_path, record)
+    looking: list[Looking] = []
+
+    def look() -> Looking:
+        looking.append(Looking())
+        return looking[-1]
+
+    replay(recording, look)
+    view = next(view for each in looking for view in each.seen)
+    assert view.round == 1, "sampled with the start weights"
+    malicious = {row.sender for rows in recording.pools.values() for row in rows if row.malicious}
+    honest = [made for made in view.completions if made.sender not in malicious]
+    items = [Item.from_row(row) for row in recording.task.items("train") if row["id"] in view.items]
+    places = {item.id: place for place, item in enumerate(items)}
+    policy = Policy.load(str(model()))
+    drawn = sample(
+        policy,
+        [policy.prompt_ids(recording.task.messages(item)) for item in items],
+        [places[made.item_id] for made in honest],
+        [made.seed for made in honest if made.seed is not None],
+        recording.sampling,
+    )
+    assert honest
+    assert [made.ids for made in drawn] == [made.ids for made in honest]
+
+
+def test_a_replay_asks_no_policy_of_a_swarm_of_several(tmp_path: Path) -> None:
+    of = mixed()
+    (record,) = run(of, tmp_path)
+    recording = opened(tmp_path, record)
+    with pytest.raises(LackingError, match=r"^the defense logit requires homogeneous, which this swarm does not give$"):
+        replay(recording, Logit)
+    with pytest.raises(LackingError, match=r"^asking needs the policy, and of a swarm of several models no weights"):
+        replay(recording, Asking)
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_an_exported_mixed_cell_asks_what_was_asked(name: str, tmp_path: Path) -> None:
+    (record,) = run(mixed(**MIXED[name]), tmp_path)
+    recording = opened(tmp_path, record)
+    known = {row["id"]: row["question"] for row in recording.task.items("train")}
+    lines = list(lines_of(recording))
+    assert all(line.question == known[line.item] for line in lines)
+    told = sorted((line.round, line.item, text) for line in lines for text in line.completions)
+    stored = ((number, row.item_id, row.text) for number, rows in recording.pools.items() for row in rows)
+    assert told == sorted(stored)

@@ -144,14 +144,16 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
                 cell(code, seed=seed, loss="ftis", defense=GUARD, **behind, **upright),
             )
         ],
-        # A node that crashes in round 20 and comes back in round 25, from whom.
+        # A node that crashes in round 20 and comes back in round 25, from whom, and how all learn from each other then.
         "crashes": [
             cell(
-                f"poisoned_peer(attack='text', quiet={quiet})", role, seed, rounds=50, nodes=4, malicious=2,
-                churn=ChurnSpec((20,), 5, recovery),
+                "poisoned_peer(attack='text', quiet=True)", role, seed, rounds=50, loss=loss, nodes=4, malicious=2,
+                churn=ChurnSpec((20,), 5, recovery), logprobs=logprobs,
             )
             for seed in seeds for recovery in ("peer", "neighbours")
-            for role, quiet in (("control", True), ("attack", True))
+            for role, loss, logprobs in (
+                ("control", "grpo", "none"), ("attack", "grpo", "none"), ("attack", "ftis", "reported"),
+            )
         ],
         # One attacker of four that offers four times as much, with and without a cap.
         "flood": [
