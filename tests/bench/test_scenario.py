@@ -405,7 +405,7 @@ def test_cells_are_values() -> None:
     ("name", "fingerprint"),
     [
         ("standard-v1", "26e4a55889b01f4b5fa6b7d8ca6f93b246753899f722286b93ba301eefb45eb2"),
-        ("heterogeneous-v1", "6668a4e54a4a8999ca536272e9fa76cc2e243e4999137f84bccc48fbf5f78cb8"),
+        ("heterogeneous-v1", "0ffb7327695c6adfcedf0574421262119e911814191bf609645bb0ad8d61a1fc"),
         ("trial", "cf62d453e70c0edcc2c174396b7632632e7dd88beccc2cfe9a3ec3cb6bc5d936"),
     ],
 )
