@@ -59,7 +59,6 @@ class Chunk:
     hidden: torch.Tensor
     targets: torch.Tensor
     graph: bool
-    _logprobs: dict[float, torch.Tensor] = field(default_factory=dict)
     _measured: dict[Hashable, torch.Tensor] = field(default_factory=dict)
 
     @property
@@ -73,11 +72,12 @@ class Chunk:
 
     def logprobs(self, temperature: float) -> torch.Tensor:
         """Log-probs of the targets over the whole vocabulary, shape (tokens,), with gradient where there is a graph."""
-        if temperature not in self._logprobs:
+
+        def measure() -> torch.Tensor:
             with torch.set_grad_enabled(self.graph):
-                made = token_logprobs(self.policy, self.hidden, self.targets, temperature)
-            self._logprobs[temperature] = made
-        return self._logprobs[temperature]
+                return token_logprobs(self.policy, self.hidden, self.targets, temperature)
+
+        return self.once(("logprobs", temperature), measure)
 
     def once(self, what: Hashable, measure: Callable[[], torch.Tensor]) -> torch.Tensor:
         """`measure()`, called once for each `what`: a pool that is tried again has mostly the same answers."""

@@ -11,7 +11,7 @@ import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from statistics import median
 from typing import cast
 
@@ -137,10 +137,11 @@ class Recording:
         """The seed of every completion's slot; what senders announced is not recorded."""
         if self.swarm.seeds == "announced":
             return [None] * len(rows)
-        everyone = duties(self.swarm, generator(self.seed, "duties", number), self._copies())
+        everyone = duties(self.swarm, generator(self.seed, "duties", number), self._copies)
         owed = {(duty.group, duty.place): duty for duty in everyone}
         return [slot_seed(self.seed, number, owed[row.group, row.place], row.item_id) for row in rows]
 
+    @cached_property
     def _copies(self) -> dict[int, int]:
         """How many times as much as it owes a malicious node offered."""
         cell = self.record.cell
