@@ -74,13 +74,16 @@ def export(
     store: Annotated[Path, typer.Argument(help="A store that `thiefbench run` filled.")],
     cell: Annotated[str, typer.Argument(help="A cell's id, or how only this one's begins.")],
     file: Annotated[Path, typer.Argument(help="Where to write; nothing is overwritten.")],
+    cohort: Annotated[
+        int | None, typer.Option(help="In a swarm of several models, whose pools, from 0. Default: the first's.")
+    ] = None,
 ) -> None:
     """Write a stored cell's rounds, labels included, as a file that replay reads."""
     from rich.markup import escape
 
     from thiefbench import registry
     from thiefbench.cli import out
-    from thiefbench.pools.export import ExportError, find_cell, header_of, lines_of
+    from thiefbench.pools.export import ExportError, find_cell, header_of, lines_of, of_cohort
     from thiefbench.pools.files import write
     from thiefbench.suite.replay import Recording
     from thiefbench.suite.results import BrokenRecordError, Store, write_atomically
@@ -94,11 +97,15 @@ def export(
         raise ExportError(f"{error}; run the suite again") from error
     if record is None:
         raise ExportError(f"the cell {directory.path.name} is not finished; run the suite again to go on with it")
-    recording = Recording(directory, record, registry.make("task", record.cell["task"]))
+    whole = Recording(directory, record, registry.make("task", record.cell["task"]))
+    recording = of_cohort(whole, cohort)
     lines = list(lines_of(recording))
     write_atomically(file, write(header_of(recording), lines))
     written = sum(len(line.completions) for line in lines)
     out.print(f"{escape(str(file))}: {len(recording.pools)} rounds, {len(lines)} lines, {written} completions")
+    if len(whole.cohorts) > 1:
+        others = ", ".join(str(part.cohort) for part in whole.cohorts if part is not recording)
+        out.print(f"What cohort {recording.cohort} received; --cohort writes another's: {others}")
 
 
 class Preferred(StrEnum):

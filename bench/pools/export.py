@@ -41,7 +41,7 @@ def header_of(recording: Recording) -> Header:
     return Header(
         thiefbench_pool=1,
         task=cell["task"][:200],
-        model=cell["model"][:200],
+        model=recording.model[:200],
         sampling=SamplingFields(
             temperature=sampling.temperature,
             top_k=sampling.top_k,
@@ -52,8 +52,27 @@ def header_of(recording: Recording) -> Header:
     )
 
 
+def of_cohort(recording: Recording, number: int | None) -> Recording:
+    """What one cohort received, as a file's rounds are one receiver's; the first one's where no number is given.
+
+    Raises:
+        ExportError: there is no such cohort.
+    """
+    cohorts = {part.cohort: part for part in recording.cohorts}
+    if number is None:
+        return next(iter(cohorts.values()))
+    if number not in cohorts:
+        known = ", ".join(map(str, cohorts))
+        raise ExportError(f"the cell has no cohort {number} that learned from others; give one of {known}")
+    return cohorts[number]
+
+
 def lines_of(recording: Recording) -> Iterator[Line]:
-    """A line for every stretch of a group that has one sender, so that every completion keeps its place."""
+    """A line for every stretch of a group that has one sender, so that every completion keeps its place.
+
+    Args:
+        recording: of one cohort (`of_cohort`).
+    """
     for number, rows in recording.pools.items():
         pool = recording.pool(number, lambda items: cast(Reading, Absent("the policy")))
         items = {item.id: item for item in pool.items}

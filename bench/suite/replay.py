@@ -58,6 +58,7 @@ class Recording:
         pools: the rows of every round, ordered by cohort, group and place.
         cohorts: a recording of every cohort's own pools, as each has a defense of its own; of a swarm of one cohort,
             this one alone.
+        cohort: the first one's number.
         kept: the rounds whose weights are there; none where there are several cohorts, as the weights are one's alone.
 
     Raises:
@@ -80,6 +81,7 @@ class Recording:
         self._items = _items(task)
         self._model: Policy | None = None
         numbers = sorted({row.cohort for rows in self.pools.values() for row in rows})
+        self.cohort = numbers[0] if numbers else 0
         one = len(numbers) < 2
         self.kept = [number for number in weights.kept(directory) if number in self.pools] if one else []
         self.cohorts: list[Recording] = [self] if one else [self._of(number) for number in numbers]
@@ -98,6 +100,16 @@ class Recording:
     def sampling(self) -> Sampling:
         """The swarm's."""
         return self.swarm.sampling
+
+    @property
+    def model(self) -> str:
+        """What its cohort started from; empty where that is not known, as nodes that share or crash stand alone."""
+        classes = self.swarm.population
+        if not classes:
+            return str(self.record.cell["model"])
+        if self.swarm.sharing or self.swarm.churn:
+            return classes[0].model if len({each.model for each in classes}) == 1 else ""
+        return classes[self.cohort].model
 
     @property
     def without_policy(self) -> str:
@@ -159,7 +171,7 @@ class Recording:
         part._train = self._train.filter(pc.equal(self._train["cohort"], cohort))
         own = {number: [row for row in rows if row.cohort == cohort] for number, rows in self.pools.items()}
         part.pools = {number: rows for number, rows in own.items() if rows}
-        part.cohorts = [part]
+        part.cohort, part.cohorts = cohort, [part]
         return part
 
     def pool_with_policy(self, number: int) -> Pool:

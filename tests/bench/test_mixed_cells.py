@@ -17,7 +17,9 @@ from thiefbench.engine.decoding import sample
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.regimes import ChurnSpec, DelaySpec, NodeClass, SharingSpec
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.pools.export import lines_of
+from thiefbench.pools.export import ExportError, header_of, lines_of, of_cohort
+from thiefbench.pools.files import write
+from thiefbench.pools.rounds import read_rounds
 from thiefbench.suite import execution
 from thiefbench.suite.recorded import LackingError
 from thiefbench.suite.replay import Recording, replay
@@ -167,12 +169,27 @@ def test_a_replay_asks_no_policy_of_a_swarm_of_several(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", MIXED)
-def test_an_exported_mixed_cell_asks_what_was_asked(name: str, tmp_path: Path) -> None:
+def test_an_exported_mixed_cell_is_what_one_cohort_received(name: str, tmp_path: Path) -> None:
     (record,) = run(mixed(**MIXED[name]), tmp_path)
     recording = opened(tmp_path, record)
     known = {row["id"]: row["question"] for row in recording.task.items("train")}
-    lines = list(lines_of(recording))
-    assert all(line.question == known[line.item] for line in lines)
-    told = sorted((line.round, line.item, text) for line in lines for text in line.completions)
-    stored = ((number, row.item_id, row.text) for number, rows in recording.pools.items() for row in rows)
-    assert told == sorted(stored)
+    for part in recording.cohorts:
+        path = tmp_path / f"{part.cohort}.jsonl"
+        lines = list(lines_of(of_cohort(recording, part.cohort)))
+        assert all(line.question == known[line.item] for line in lines)
+        path.write_bytes(write(header_of(part), lines))
+        filed = read_rounds(path)
+        assert not filed.refused.count
+        told = [[(row.item_id, row.text) for row in rows] for rows in filed.pools.values()]
+        assert told == [[(row.item_id, row.text) for row in rows] for rows in part.pools.values()]
+    assert of_cohort(recording, None) is recording.cohorts[0]
+    with pytest.raises(ExportError, match=r"has no cohort 99 that learned from others; give one of 0, \d"):
+        of_cohort(recording, 99)
+
+
+def test_a_file_names_the_model_of_its_cohort(tmp_path: Path) -> None:
+    (record,) = run(mixed(), tmp_path)
+    told = [header_of(part).model for part in opened(tmp_path, record).cohorts]
+    assert told == [str(model()), f"{model()}/"]
+    (record,) = run(mixed(**MIXED["sharing and a poisoned peer"]), tmp_path)
+    assert {header_of(part).model for part in opened(tmp_path, record).cohorts} == {""}, "either could be a cohort's"

@@ -121,6 +121,7 @@ def test_an_export_can_be_replayed(cli: Cli, store: Path, tmp_path: Path) -> Non
     ended = cli("export", store, cell.name[:3], tmp_path / "out.jsonl")
     assert ended.code == 0, ended.err
     assert "2 rounds" in ended.out
+    assert "--cohort" not in ended.out, "a swarm of one model has one pool"
     replayed = cli("replay", tmp_path / "out.jsonl", "--strict", "--defense", "blacklist", "--defense", "oracle")
     assert replayed.code == 0, replayed.err
     assert replayed.err == "", "an export has no malformed line"
@@ -132,6 +133,7 @@ def test_an_export_that_cannot_be_is_one_sentence(cli: Cli, store: Path, tmp_pat
     assert "holds no cells" in sentence(cli("export", tmp_path, "0", tmp_path / "o.jsonl"))
     (tmp_path / "there").write_text("precious")
     assert "is there already; give another name" in sentence(cli("export", store, cell.name, tmp_path / "there"))
+    assert "no cohort 1" in sentence(cli("export", store, cell.name, tmp_path / "o.jsonl", "--cohort", "1"))
     assert (tmp_path / "there").read_text() == "precious"
     data = (cell / "completions.parquet").read_bytes()
     (cell / "completions.parquet").write_bytes(data[:-9])
