@@ -137,7 +137,7 @@ class Swarm:
         clock, self._found = Clock(), {}
         with clock.phase("sample"):
             self.population.begin(number, lambda node: self._handed_over(number, node))
-            everyone = duties(self.spec, generator(self.seed, "duties", number), self._copies())
+            everyone = self.owed(number)
             items = self._items_of_round(number, everyone)
             owed = self.population.present(number, everyone)
             readings = {cohort: self._reading(cohort, items) for cohort in self.population.cohorts}
@@ -256,6 +256,11 @@ class Swarm:
                 remembered(part, self.seed) for (_, whose), part in sorted(rounds.items()) if whose == cohort.number
             ]
 
+    def owed(self, number: int) -> list[Duty]:
+        """The duties of a round, also of nodes that are away."""
+        copies = 1 if self.role == "control" else self.attack.copies
+        return duties(self.spec, generator(self.seed, "duties", number), copies)
+
     def reward(self, item: Item, text: str) -> float:
         """The task's reward of one text (what an attack may ask while it judges its outcome)."""
         known = self._known.get((item.id, text))
@@ -264,12 +269,6 @@ class Swarm:
     def _reading(self, cohort: Cohort, items: Sequence[Item]) -> Reading:
         """A reading of the distinct items' prompts with a cohort's current weights."""
         return Reading(cohort.policy, [self._prompt(item, cohort) for item in {i.id: i for i in items}.values()])
-
-    def _copies(self) -> dict[int, int]:
-        """How many times as much as it owes a malicious node offers, where nodes draw from what is offered."""
-        if self.spec.sharing is None or self.role == "control":
-            return {}
-        return dict.fromkeys(range(self.honest, self.spec.nodes), self.attack.copies)
 
     def _items_of_round(self, number: int, owed: Sequence[Duty]) -> list[Item]:
         """The item of every group."""

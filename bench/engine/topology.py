@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from thiefbench.engine.spec import SpecError, SwarmSpec
@@ -30,7 +30,7 @@ class Duty:
     index: int
 
 
-def duties(spec: SwarmSpec, rng: random.Random, copies: Mapping[int, int] | None = None) -> list[Duty]:
+def duties(spec: SwarmSpec, rng: random.Random, copies: int = 1) -> list[Duty]:
     """Every completion owed in a round, ordered by group and place.
 
     Who gets which place (horizontal) or group (vertical) is drawn by `rng`, so that neither tells the sender.
@@ -38,7 +38,7 @@ def duties(spec: SwarmSpec, rng: random.Random, copies: Mapping[int, int] | None
     Args:
         spec: the swarm.
         rng: keyed by the round.
-        copies: vertical only: nodes that offer this many times as many groups as they owe.
+        copies: how many times as many groups as it owes a malicious node offers, where nodes draw from what is offered.
     """
     made = []
     if spec.topology == "horizontal":
@@ -49,7 +49,9 @@ def duties(spec: SwarmSpec, rng: random.Random, copies: Mapping[int, int] | None
     else:
         share = spec.prompts // spec.nodes
         own = [(node, at) for node in range(spec.nodes) for at in range(share)]
-        own += [(node, at) for node, times in (copies or {}).items() for at in range(share, share * times)]
+        if spec.sharing:
+            malicious = range(spec.nodes - spec.malicious, spec.nodes)
+            own += [(node, at) for node in malicious for at in range(share, share * copies)]
         for group, lot in enumerate(rng.sample(range(len(own)), len(own))):
             node, position = own[lot]
             made += [Duty(node, group, place, position, place) for place in range(spec.group)]

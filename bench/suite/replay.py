@@ -154,16 +154,15 @@ class Recording:
         return [slot_seed(self.seed, number, owed[row.group, row.place], row.item_id) for row in rows]
 
     @cached_property
-    def _copies(self) -> dict[int, int]:
-        """How many times as much as it owes a malicious node offered."""
+    def _copies(self) -> int:
+        """How many times as much as it owed a malicious node offered."""
         cell = self.record.cell
         if self.swarm.sharing is None or cell["role"] == "control":
-            return {}
+            return 1
         try:
-            copies = registry.make("attack", cell["attack"]).copies
+            return int(registry.make("attack", cell["attack"]).copies)
         except registry.SpecStringError as error:
             raise ReplayError(str(error)) from error
-        return dict.fromkeys(range(self.swarm.nodes - self.swarm.malicious, self.swarm.nodes), copies)
 
     def _of(self, cohort: int) -> Recording:
         """The pools of one cohort."""

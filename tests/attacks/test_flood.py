@@ -22,14 +22,14 @@ SPEC = SwarmSpec(topology="vertical", nodes=NODES, prompts=NODES * OWED, group=4
 
 def offered(seed: int) -> dict[int, int]:
     """The node of every group of a round in which the last node floods."""
-    owed = duties(SPEC, generator(seed, "duties", 1), {NODES - 1: COPIES})
+    owed = duties(SPEC, generator(seed, "duties", 1), COPIES)
     return {duty.group: duty.node for duty in owed}
 
 
 def test_the_flooder_offers_so_many_times_what_it_owes() -> None:
     counts = Counter(offered(1).values())
     assert counts == {0: OWED, 1: OWED, 2: OWED, 3: COPIES * OWED}
-    owed = duties(SPEC, generator(1, "duties", 1), {NODES - 1: COPIES})
+    owed = duties(SPEC, generator(1, "duties", 1), COPIES)
     places = Counter((duty.node, duty.position) for duty in owed)
     assert set(places.values()) == {SPEC.group}, "every one a whole group with an item of its own"
     assert len({(duty.group, duty.place) for duty in owed}) == len(owed)

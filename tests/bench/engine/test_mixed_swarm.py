@@ -20,14 +20,12 @@ from thiefbench.engine import gathering
 from thiefbench.engine import swarm as swarm_module
 from thiefbench.engine.cohort import Cohort
 from thiefbench.engine.decoding import sample
-from thiefbench.engine.keys import generator
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.reading import Reading
 from thiefbench.engine.regimes import ChurnSpec, DelaySpec, SharingSpec, SpecError
 from thiefbench.engine.rounds import Row, slot_seed
 from thiefbench.engine.spec import LearnerSpec, LossType
 from thiefbench.engine.swarm import Swarm, items_of
-from thiefbench.engine.topology import Duty, duties
 
 Build = Callable[..., Swarm]
 REGIME = ("label", "version")  # what rows of a swarm with a regime have beside those of a plain one
@@ -118,7 +116,7 @@ def test_late_completions_are_those_of_older_weights(
             for name, weight in model.weights().items():
                 weight.copy_(versions[older][name])
         own = [row for row in rows if not row.malicious]
-        everyone = {(duty.group, duty.place): duty for duty in duties_of(swarm, number)}
+        everyone = {(duty.group, duty.place): duty for duty in swarm.owed(number)}
         keys = [slot_seed(swarm.seed, number, everyone[r.group, r.place], r.item_id) for r in own]
         prompts = [model.prompt_ids(swarm.task.messages(items[item_id])) for item_id in by_group(rows)]
         drawn = sample(model, prompts, [row.group for row in own], keys, swarm.spec.sampling)
@@ -133,10 +131,6 @@ def by_group(rows: Sequence[Row]) -> list[str]:
     """The item of every group."""
     found = {row.group: row.item_id for row in rows}
     return [found[group] for group in sorted(found)]
-
-
-def duties_of(swarm: Swarm, number: int) -> list[Duty]:
-    return duties(swarm.spec, generator(swarm.seed, "duties", number), swarm._copies())
 
 
 def test_as_many_versions_are_kept_as_anybody_needs(build_swarm: Build) -> None:
