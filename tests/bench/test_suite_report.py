@@ -355,6 +355,11 @@ class TestPage:
         assert "Ranking by the worst case" not in page.text
         assert "Student-t interval" not in html[html.index('id="suite"') : html.index('id="claim-1"')]
 
+    def test_anchors_alone_say_how_a_defense_joins_them(self, tmp_path: Path) -> None:
+        _, page = report(store(tmp_path, suite(defenses=("none", "oracle"))))
+        assert "Anchors alone: --defense lets one stand beside them." in page.text
+        assert "No defense is ranked" not in page.text
+
     def test_only_failures_still_make_a_page(self, tmp_path: Path) -> None:
         _, page = report(store(tmp_path, suite(), but(usual, lambda c: True, error="out of memory")))
         assert "No defense is ranked." in page.text
