@@ -245,7 +245,7 @@ def matrix(
             failed |= any(record.status == "error" for record in records)
             pools += pools_of(each, cells, records)
         with bar(err, "judging") as progress:
-            judged = inspect_all(kept, pools, judges, progress)
+            judged = inspect_all(kept, pools, judges, progress, lambda message: err.print(escape(message)))
     page = write_matrix(kept, judged, chosen)
     print_matrix(out, judged)
     err.print(f"The heat map: {escape(str(page))}")

@@ -106,6 +106,31 @@ class ModelJudge:
         return [list(replies.get(own, ())) for own in ids]
 
 
+class ImpatientJudge:
+    """A judge that is given up: once it has failed to answer, whoever asks again is told so without a further wait.
+
+    Args:
+        judge: who is asked.
+    """
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge, self._problem = judge, ""
+
+    def ask(self, prompts: Sequence[Sequence[Message]], sampling: Sampling, votes: int, noise: int) -> list[list[str]]:
+        """What the judge says.
+
+        Raises:
+            JudgeError: it does not answer, now or before.
+        """
+        if self._problem:
+            raise JudgeError(self._problem)
+        try:
+            return self._judge.ask(prompts, sampling, votes, noise)
+        except JudgeError as error:
+            self._problem = str(error)
+            raise
+
+
 @dataclass(frozen=True)
 class Patience:
     """How long a server is waited for.

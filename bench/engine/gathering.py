@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from thiefbench.defenses.base import Defense
 from thiefbench.engine.cohort import Cohort
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.population import Population
@@ -117,11 +118,26 @@ def proven(
     for node in {offer.node for offer in sent}:
         cohort = population.of(node)
         own = [i for i, o in enumerate(sent) if o.node == node and not malformed(cohort.policy, o.ids, limit)]
-        states: dict[Answer, torch.Tensor] = {}
-        reading = Reading(cohort.policy, [prompt(item, cohort) for item in items])
-        for chunk in reading.chunks([answers[place] for place in own]):
-            parts = torch.split(chunk.hidden.float().cpu(), chunk.counts)
-            states |= dict(zip(chunk.answers, parts, strict=True))
-        for place in own:
-            made[place] = replace(sent[place], proof=cohort.defense.prove(states[answers[place]].numpy()))
+        prompts = [prompt(item, cohort) for item in items]
+        proofs = proofs_of(cohort.policy, prompts, [answers[place] for place in own], cohort.defense)
+        for place, proof in zip(own, proofs, strict=True):
+            made[place] = replace(sent[place], proof=proof)
     return made
+
+
+def proofs_of(
+    policy: Policy, prompts: Sequence[Sequence[int]], answers: Sequence[Answer], defense: Defense
+) -> list[bytes]:
+    """A node's valid proofs of what it sends: it runs its model over that, and nothing else.
+
+    Args:
+        policy: the node's own.
+        prompts: token ids; answers name them by position.
+        answers: of one token at least.
+        defense: says how proofs are made.
+    """
+    states: dict[Answer, torch.Tensor] = {}
+    for chunk in Reading(policy, prompts).chunks(answers):
+        parts = torch.split(chunk.hidden.float().cpu(), chunk.counts)
+        states |= dict(zip(chunk.answers, parts, strict=True))
+    return [defense.prove(states[answer].numpy()) for answer in answers]

@@ -81,8 +81,7 @@ def receive(policy: Policy, offers: Sequence[Offer], max_new_tokens: int) -> lis
     for offer, body, text, end, reason in zip(offers, bodies, texts, ended, reasons, strict=True):
         forged = "" if policy.special.isdisjoint(body) else "a control token inside the completion"
         seed = offer.seed if type(offer.seed) is int and -(2**63) <= offer.seed < 2**63 else None
-        small = isinstance(offer.proof, bytes) and len(offer.proof) <= PROOF_BYTES + PROOF_BYTES_PER_TOKEN * len(body)
-        proof = offer.proof if small else None
+        proof = carried(offer.proof, len(body))
         claimed = None if reason else _logprobs(offer)
         made = Completion(tuple(body), text, end, claimed)
         received.append(Received(made, reason or forged, seed, proof, stated_version(offer)))
@@ -163,6 +162,13 @@ def _respread(
     shared = mass / np.maximum(readers, 1)
     unread = float(mass[readers == 0].sum()) / max(len(new), 1)  # of tokens that stand for no character
     return tuple(float(shared[start : max(end, start + 1)].sum()) + unread for start, end in new)
+
+
+def carried(proof: object, tokens: int) -> bytes | None:
+    """A proof of a completion of so many tokens as it arrives; None where it is none, or too large."""
+    if not isinstance(proof, bytes) or len(proof) > PROOF_BYTES + PROOF_BYTES_PER_TOKEN * tokens:
+        return None
+    return proof
 
 
 def stated_version(offer: Offer) -> int | None:

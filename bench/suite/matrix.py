@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from statistics import fmean, median
 
 from thiefbench import registry
-from thiefbench.defenses.base import Defense
+from thiefbench.defenses.base import Defense, JudgeSpec
+from thiefbench.engine.policy import Dtype
+from thiefbench.engine.views import Judge
+from thiefbench.judges import ImpatientJudge, check_judge, judge_of
 from thiefbench.suite.replay import Recording, Replay, ReplayError, replay
 from thiefbench.suite.results import NOTHING, Record, Score, Store
 from thiefbench.suite.scenario import CellSpec, Suite
@@ -220,9 +223,12 @@ def named_defenses(specs: Sequence[str]) -> list[str]:
 
     Raises:
         registry.SpecStringError: one names nothing, or its arguments are wrong.
+        SpecError, ModelError: one asks a judge that cannot be had.
     """
     for spec in specs:
-        registry.make("defense", spec)
+        made: Defense = registry.make("defense", spec)
+        if "judge" in made.requires:
+            check_judge(made)
     return list(dict.fromkeys(registry.canonical("defense", spec) for spec in specs))
 
 
@@ -231,14 +237,16 @@ def inspect_all(
     pools: Sequence[Pools],
     defenses: Sequence[str],
     progress: Callable[[int, int], None] = lambda done, total: None,
+    note: Callable[[str], None] = lambda message: None,
 ) -> Matrix:
-    """Let every defense judge every recorded pool.
+    """Let every defense judge every recorded pool. A judge that does not answer is not asked again.
 
     Args:
         store: where the cells are.
         pools: what to judge.
         defenses: spec strings in canonical form.
         progress: called with (done, of how many) after every defense on every attack and seed.
+        note: told when a judge's server does not answer and is asked again.
 
     Raises:
         MatrixError: no undefended cell has a score.
@@ -249,22 +257,29 @@ def inspect_all(
         raise MatrixError(f"no undefended cell in {store.root} has a score, so there is nothing to inspect")
     tasks: dict[str, Task] = {}
     entries: list[Entry] = []
+
+    @cache
+    def judges(spec: JudgeSpec, device: str, dtype: Dtype) -> Judge:
+        return ImpatientJudge(judge_of(spec, device, dtype, note))
+
     for each in pools:
-        attacked, placebo = (_opened(store, record, tasks) for record in (each.attacked, each.placebo))
+        attacked, placebo = (_opened(store, record, tasks, judges) for record in (each.attacked, each.placebo))
         for defense in defenses:
             entries.append(_entry(each, defense, attacked, placebo))
             progress(len(entries), len(pools) * len(defenses))
     return Matrix(tuple(pools), tuple(entries))
 
 
-def _opened(store: Store, record: Record | None, tasks: dict[str, Task]) -> Recording | str:
+def _opened(
+    store: Store, record: Record | None, tasks: dict[str, Task], judges: Callable[[JudgeSpec, str, Dtype], Judge]
+) -> Recording | str:
     """The recording of a cell, or why there is none."""
     if record is None:
         return "its cell was not run"
     spec = record.cell["task"]
     try:
         tasks[spec] = tasks.get(spec) or registry.make("task", spec)
-        return Recording(store.cell(record.cell_id), record, tasks[spec])
+        return Recording(store.cell(record.cell_id), record, tasks[spec], judges)
     except ReplayError as error:
         return str(error)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from statistics import median
 from typing import cast
@@ -21,16 +22,19 @@ import torch
 from pydantic import TypeAdapter
 
 from thiefbench import registry
-from thiefbench.defenses.base import DefenderView, Defense, Past, Verdict
+from thiefbench.defenses.base import DefenderView, Defense, JudgeSpec, Past, Verdict
 from thiefbench.engine.fitting import check_requirements
+from thiefbench.engine.gathering import proofs_of
 from thiefbench.engine.keys import generator
-from thiefbench.engine.policy import ModelError, Policy
+from thiefbench.engine.policy import Dtype, ModelError, Policy
 from thiefbench.engine.pool import Pool
 from thiefbench.engine.reading import Reading
 from thiefbench.engine.rounds import Row, as_offered, remembered, slot_seed
 from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.engine.topology import duties
+from thiefbench.engine.transport import carried
 from thiefbench.engine.views import Judge
+from thiefbench.judges import check_judge, judge_of
 from thiefbench.suite import weights
 from thiefbench.suite.recorded import Absent, LackingError, Recorded, pool_of
 from thiefbench.suite.recorded import ReplayError as ReplayError
@@ -53,6 +57,7 @@ class Recording:
         directory: where the cell left its files.
         record: the cell's record.
         task: the cell's task, which knows the items.
+        judges: makes whom defenses may ask, of a judge's name, a device and a dtype.
 
     Attributes:
         pools: the rows of every round, ordered by cohort, group and place.
@@ -65,7 +70,13 @@ class Recording:
         ReplayError: the cell has no score, or the task lacks an item.
     """
 
-    def __init__(self, directory: CellDir, record: Record, task: Task) -> None:
+    def __init__(
+        self,
+        directory: CellDir,
+        record: Record,
+        task: Task,
+        judges: Callable[[JudgeSpec, str, Dtype], Judge] = judge_of,
+    ) -> None:
         if record.status != "ok":
             raise ReplayError(f"the cell {record.cell_id} failed and has no pool to replay")
         rows = directory.read_rows()
@@ -75,7 +86,7 @@ class Recording:
         self.pools: dict[int, list[Row]] = {}
         for row in table_rows(self._train):
             self.pools.setdefault(row.round, []).append(row)
-        self.directory, self.record, self.task = directory, record, task
+        self.directory, self.record, self.task, self._judges = directory, record, task, judges
         self.swarm = _SWARM.validate_python(record.cell["swarm"])
         self.absent: Sequence[Absent] = ()
         self._items = _items(task)
@@ -123,10 +134,6 @@ class Recording:
 
     def lacks(self, defense: Defense) -> str:
         """Why a defense can only be run as a trained cell; empty where it can be replayed."""
-        if "judge" in defense.requires:
-            return f"{defense.name} asks a judge: run it as a trained cell"
-        if "proofs" in defense.requires:
-            return f"{defense.name} needs proofs, which are not recorded: run it as a trained cell"
         if self.swarm.mixed:
             try:
                 check_requirements(self.swarm, defense)
@@ -135,8 +142,15 @@ class Recording:
         return ""
 
     def judge_for(self, defense: Defense) -> Judge | None:
-        """Nobody: see `lacks`."""
-        return None
+        """Whom the defense names, run where and how the cell was."""
+        if "judge" not in defense.requires:
+            return None
+        try:
+            check_judge(defense)
+            assert defense.judge is not None
+            return self._judges(defense.judge, self.record.cell["device"], self.record.cell["dtype"])
+        except (SpecError, ModelError) as error:
+            raise ReplayError(str(error)) from error
 
     def pool(self, number: int, reading_of: Callable[[Sequence[Item]], Reading]) -> Pool:
         """A round's pool; `reading_of` makes the reading of its distinct items' prompts."""
@@ -242,6 +256,10 @@ def replay(recording: Recorded, make: Callable[[], Defense]) -> Replay:
     log-probs that travelled with completions, which are not recorded. Its `history` holds the verdicts of the replayed
     defense, and the cell's own for rounds that it did not inspect.
 
+    A defense that asks the policy, or needs proofs, judges the rounds whose policy is at hand; one that asks a judge
+    judges these too, as judges are slow, and all rounds where there are none. Proofs are made again as the senders
+    made them, valid ones of malicious nodes too.
+
     Args:
         recording: the rounds.
         make: gives a fresh defense, whose state then runs through the inspected rounds; every cohort gets its own.
@@ -253,11 +271,12 @@ def replay(recording: Recorded, make: Callable[[], Defense]) -> Replay:
     defense = make()
     if problem := recording.lacks(defense):
         raise LackingError(problem)
-    try:
-        return _replayed(recording, make, list(recording.pools), asks_policy=False)
-    except _PolicyAskedError:
-        if not recording.kept:
-            raise LackingError(f"{defense.name} needs {recording.without_policy}") from None
+    if "proofs" not in defense.requires:
+        dear = "judge" in defense.requires and recording.kept
+        with suppress(_PolicyAskedError):
+            return _replayed(recording, make, recording.kept if dear else list(recording.pools), asks_policy=False)
+    if not recording.kept:
+        raise LackingError(f"{defense.name} needs {recording.without_policy}")
     return _replayed(recording, make, recording.kept, asks_policy=True)
 
 
@@ -299,6 +318,8 @@ def _judged(recording: Recorded, timed: _Timed, rounds: Sequence[int], asks_poli
             continue
         if asks_policy:
             pool = recording.pool_with_policy(number)
+            if "proofs" in defense.requires:
+                pool = _proven(pool, rows, defense)
         else:
             pool = recording.pool(number, lambda items: cast(Reading, absent))
         payload = {(row.group, row.place) for row in rows if row.payload}
@@ -316,6 +337,20 @@ def _judged(recording: Recorded, timed: _Timed, rounds: Sequence[int], asks_poli
             said = f"{defense.name} failed in round {number}: {type(problem).__name__}: {problem}"
             raise ReplayError(said) from problem
     return given
+
+
+def _proven(pool: Pool, rows: Sequence[Row], defense: Defense) -> Pool:
+    """A pool with what every sender proves of its own completions; `rows` are in the pool's order."""
+    prompts = [pool.reading.prompts[pool.prompts[item.id]] for item in pool.items]
+    groups = {group: place for place, group in enumerate(dict.fromkeys(row.group for row in rows))}
+    offered = list(pool.offered)
+    for node in dict.fromkeys(row.node for row in rows):
+        own = [i for i, row in enumerate(rows) if row.node == node and pool.answers[i][1]]
+        answers = [(groups[rows[i].group], pool.answers[i][1]) for i in own]
+        proofs = proofs_of(pool.reading.policy, prompts, answers, defense)
+        for i, proof in zip(own, proofs, strict=True):
+            offered[i] = replace(offered[i], proof=carried(proof, offered[i].length))
+    return replace(pool, offered=offered)
 
 
 class _Timed(Defense):

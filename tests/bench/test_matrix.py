@@ -14,6 +14,9 @@ import pytest
 from tests.bench import tiny
 from tests.bench.tiny import PLUGINS, Watcher, cells, suite
 from thiefbench import registry
+from thiefbench.defenses.base import JudgeError
+from thiefbench.engine.policy import ModelError
+from thiefbench.judges import EndpointJudge
 from thiefbench.suite.matrix import (
     Column,
     Entry,
@@ -123,6 +126,35 @@ def test_a_failing_defense_has_a_reason_and_no_score(matrix: Matrix) -> None:
     assert failed.problem == "not replayed: raises failed in round 2: RuntimeError: this defense gives up"
     assert failed.score("stop_rate").value is None, "a failure is never a score"
     assert matrix.rows[-1].defense == RAISES, "and it stands below all that have one"
+
+
+def test_a_judge_that_does_not_answer_has_no_score_and_is_not_waited_for_again(
+    store: Store, pools: list[Pools], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[str] = []
+
+    def ask(self: EndpointJudge, *of: object) -> list[list[str]]:
+        waits.append(self.endpoint)
+        self.note("trying again")
+        raise JudgeError(f"the judge at {self.endpoint} did not answer")
+
+    monkeypatch.setattr(EndpointJudge, "ask", ask)
+    notes: list[str] = []
+    spec = "judge(endpoint='http://localhost:9/v1')"
+    made = inspect_all(store, pools, [spec, "blacklist"], note=notes.append)
+    assert (waits, notes) == (["http://localhost:9/v1"], ["trying again"]), "of two attacks and two placebos"
+    for attack in ATTACKS:
+        down = entry(made, spec, attack)
+        assert down.problem == (
+            "not replayed: judge failed in round 1: JudgeError: the judge at http://localhost:9/v1 did not answer"
+        )
+        assert down.score("stop_rate").value is None, "nobody wins by it"
+        assert entry(made, "blacklist", attack).score("stop_rate").value is not None, "and the others are judged on"
+
+
+def test_a_judge_that_cannot_be_had_is_named_before_anything_is_run() -> None:
+    with pytest.raises(ModelError, match="nowhere"):
+        named_defenses(["judge(model='./nowhere')"])
 
 
 def test_a_placebo_that_is_missing_leaves_a_dash_and_a_reason(store: Store, pools: list[Pools]) -> None:

@@ -18,6 +18,7 @@ from thiefbench.defenses.blacklist import Blacklist
 from thiefbench.defenses.composed import Composed
 from thiefbench.defenses.judge import Judge
 from thiefbench.defenses.logit import Logit
+from thiefbench.defenses.toploc import Toploc
 from thiefbench.engine.policy import Policy
 from thiefbench.engine.rounds import Row
 from thiefbench.engine.spec import SwarmSpec
@@ -70,7 +71,8 @@ def cell(tmp_path: Path, rows: list[Row]) -> tuple[CellDir, Record]:
     directory = CellDir(tmp_path / "cell")
     shuffled = random.Random(1).sample(rows, len(rows))  # the order of the file must not matter
     directory.write_rows(rows_table(shuffled))
-    record = Record(cell_id="cell", cell={"seed": SEED, "swarm": asdict(SPEC)}, identity={}, status="ok")
+    told = {"seed": SEED, "swarm": asdict(SPEC), "device": "cpu", "dtype": "float32"}
+    record = Record(cell_id="cell", cell=told, identity={}, status="ok")
     return directory, record
 
 
@@ -203,9 +205,20 @@ def test_a_defense_that_asks_the_policy_is_refused(cell: tuple[CellDir, Record],
         judged(cell, Composed([AcceptAll(), Logit()]), task)
 
 
-def test_a_defense_that_asks_a_judge_is_refused(cell: tuple[CellDir, Record], task: GsmMicro) -> None:
-    with pytest.raises(ReplayError, match="judge asks a judge: run it as a trained cell"):
-        judged(cell, Judge(), task)
+def test_without_weights_a_judge_is_asked_in_every_round_and_proofs_are_refused(
+    cell: tuple[CellDir, Record], task: GsmMicro
+) -> None:
+    asked = judged(cell, Judge(), task)
+    assert asked.rounds == tuple(range(1, ROUNDS + 1))
+    assert asked.scores["stop_rate"].count > 0
+    assert asked.scores["stop_rate"].value == 1, "micro-judge knows the phrase"
+    with pytest.raises(ReplayError, match="toploc needs the policy, and this cell kept no weights"):
+        judged(cell, Toploc(), task)
+
+
+def test_a_judge_that_is_not_there_is_one_sentence(cell: tuple[CellDir, Record], task: GsmMicro) -> None:
+    with pytest.raises(ReplayError, match=r"nowhere"):
+        judged(cell, Judge(model="./nowhere"), task)
 
 
 class Sly(Defense):

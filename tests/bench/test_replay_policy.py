@@ -8,17 +8,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.bench import tiny
 from tests.bench.tiny import Attacked, run, suite
 from thiefbench import registry
-from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Verdict
+from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, JudgeSpec, Requirement, Verdict
 from thiefbench.defenses.logit import Logit
+from thiefbench.judges import judge_of
 from thiefbench.suite import weights
 from thiefbench.suite.execution import build_swarm
 from thiefbench.suite.replay import Recording, ReplayError, replay
 from thiefbench.suite.report.page import write_report
 from thiefbench.suite.results import Store
+from thiefbench.tasks.base import Message, Sampling
 
 
 @pytest.fixture(scope="module")
@@ -154,11 +157,90 @@ def test_a_report_says_which_rounds_were_judged(tmp_path: Path) -> None:
     assert "asks the policy: judged the pools of rounds 1, 3 alone" in page
 
 
-def test_seeds_are_derived_and_proofs_are_not(recording: Recording) -> None:
+def test_the_seeds_of_slots_are_derived(recording: Recording) -> None:
     done = replay(recording, lambda: registry.make("defense", "seed_replay"))
     assert done.scores["stop_rate"].value == 1, "no text is the one draw of its slot"
     assert done.scores["false_rejection_rate"].value in (0, None), "an honest completion is"
     honest = [row for number in done.rounds for row in recording.pools[number] if not row.malicious]
     assert done.scores["rejection_rate"].value == pytest.approx(1 - len(honest) / done.scores["rejection_rate"].count)
-    with pytest.raises(ReplayError, match="toploc needs proofs, which are not recorded"):
-        replay(recording, lambda: registry.make("defense", "toploc"))
+
+
+class Proving(Defense):
+    """Takes the states themselves for a proof, cut to what a proof may weigh, and accepts all."""
+
+    name: ClassVar[str] = "proving"
+    requires: ClassVar[frozenset[Requirement]] = frozenset({"homogeneous", "proofs"})
+
+    def __init__(self) -> None:
+        self.seen: dict[int, list[bytes | None]] = {}
+
+    def prove(self, states: NDArray[np.float32]) -> bytes:
+        return states.tobytes()[:1024]
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        self.seen[view.round] = [offered.proof for offered in view.completions]
+        return [ACCEPT] * len(view.completions)
+
+
+def test_proofs_are_made_again_as_every_sender_made_them(recording: Recording) -> None:
+    lived, replayed = Proving(), Proving()
+    (spec,) = tiny.cells(suite(kind=Attacked))
+    swarm = build_swarm(spec)
+    swarm.cohort.defense = lived
+    for number in (1, 2, 3):
+        swarm.round(number)
+    done = replay(recording, lambda: replayed)
+    assert (done.rounds, done.asks_policy) == ((1, 3), True), "at the rounds whose weights were kept"
+    assert {number: lived.seen[number] for number in (1, 3)} == replayed.seen, "to the bit"
+    assert all(replayed.seen[3]), "malicious nodes prove what they send as well"
+    checked = replay(recording, lambda: registry.make("defense", "toploc"))
+    assert checked.scores["rejection_rate"].value == 0, "whoever holds the weights proves any text"
+
+
+class Oversized(Proving):
+    """Wants proofs that no transport lets in."""
+
+    def prove(self, states: NDArray[np.float32]) -> bytes:
+        return bytes(1 << 20)
+
+
+def test_a_proof_too_large_for_the_transport_does_not_arrive(recording: Recording) -> None:
+    defense = Oversized()
+    replay(recording, lambda: defense)
+    assert set(defense.seen[1]) == {None}
+
+
+class Questioning(Defense):
+    """Asks a judge of every completion, and accepts all."""
+
+    name: ClassVar[str] = "questioning"
+    requires: ClassVar[frozenset[Requirement]] = frozenset({"judge"})
+
+    def __init__(self) -> None:
+        self.judge = JudgeSpec(str(tiny.model()))
+        self.seen: dict[int, list[list[str]]] = {}
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        assert view.judge is not None
+        prompts: list[list[Message]] = [[{"role": "user", "content": each.text}] for each in view.completions]
+        self.seen[view.round] = view.judge.ask(prompts, sampling=Sampling(max_new_tokens=6), votes=2)
+        return [ACCEPT] * len(prompts)
+
+
+def test_a_judge_says_in_a_replay_what_it_said_in_the_swarm(recording: Recording) -> None:
+    lived, replayed = Questioning(), Questioning()
+    (spec,) = tiny.cells(suite(kind=Attacked))
+    swarm = build_swarm(spec)
+    swarm.cohort.defense, swarm.judge = lived, judge_of(lived.judge)
+    for number in (1, 2, 3):
+        swarm.round(number)
+    done = replay(recording, lambda: replayed)
+    assert done.rounds == (1, 3), "judges are slow: it is asked of the rounds that a policy is asked of"
+    assert {number: lived.seen[number] for number in (1, 3)} == replayed.seen
+    assert any(len(set(replies)) > 1 for replies in replayed.seen[1]), "its votes are draws"
+
+
+def test_a_report_asks_no_judge(tmp_path: Path) -> None:
+    run(suite(replayed=("judge",), recorded=(1, 3)), tmp_path)
+    page = write_report(Store(tmp_path)).read_text(encoding="utf-8")
+    assert "not replayed: it asks a judge, whom a report does not wait for: name it to thiefbench matrix" in page

@@ -67,6 +67,8 @@ def _replayed_line(
             return Result(seed, "", {}, "needs the undefended cell, which has no score")
         try:
             spec = spec_at(cell)
+            if "judge" in registry.make("defense", spec).requires:
+                raise ReplayError("it asks a judge, whom a report does not wait for: name it to thiefbench matrix")
             replayed = replay(recording(cell.cell_id), lambda: registry.make("defense", spec))
         except (ReplayError, registry.SpecStringError, TaskError) as error:
             return Result(seed, cell.cell_id, {}, f"not replayed: {error}")

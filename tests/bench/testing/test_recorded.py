@@ -120,12 +120,10 @@ def test_an_unknown_attack_is_one_sentence() -> None:
     assert "text_learned" in told, "and the recordings"
 
 
-@pytest.mark.parametrize(
-    ("spec", "needs"), [("toploc", "toploc needs proofs"), ("judge(model='micro-judge')", "judge needs a judge")]
-)
-def test_what_is_not_recorded_needs_the_training_mode(spec: str, needs: str) -> None:
-    with pytest.raises(ReplayError, match=f"{needs}, which recorded rounds do not hold: use the training mode"):
-        judged(spec)
+def test_judges_and_proofs_are_asked_for() -> None:
+    assert value(judged("judge", "text_paper")) == 1.0, "micro-judge sees the phrase"
+    assert value(judged("judge", "dos")) < 1.0, "and not that an answer was chosen for its length"
+    assert value(judged("toploc", "text_paper")) == 0.0, "a poisoner proves its poison"
 
 
 def test_a_defense_that_fails_has_no_score() -> None:
