@@ -14,7 +14,6 @@ from thiefbench.suite.report.differences import MEASURES, Difference, Pair, Side
 from thiefbench.suite.report.rendering import render
 from thiefbench.suite.report.tables import NBSP, Shown, write_value
 from thiefbench.suite.results import Store, write_atomically
-from thiefbench.suite.statistics import FEW_SEEDS
 
 
 def compared(stores: Sequence[Path], defenses: Sequence[str]) -> Versus:
@@ -69,7 +68,6 @@ def write_comparison(found: Versus, folder: Path) -> Path:
             {"title": t, "settings": settings(found, t), "same": identical(found, t), "pairs": differing(found, t)}
             for t in found.titles
         ],
-        few=FEW_SEEDS,
         state_of=state_of,
     )
     write_atomically(folder / "compare.csv", comparison_csv(found).encode())

@@ -7,6 +7,8 @@ from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, FunctionLoader, StrictUndefined
 
+from thiefbench.suite.statistics import FEW_SEEDS
+
 
 def render(template: str, **values: Any) -> str:
     """A page from a template of this folder; see `environment`."""
@@ -16,12 +18,15 @@ def render(template: str, **values: Any) -> str:
 def environment(*packages: str) -> Environment:
     """The templates that lie in some packages; of several with one name that of the first counts.
 
-    Autoescape is on: completions, errors and spec strings are data from strangers.
+    Autoescape is on: completions, errors and spec strings are data from strangers. `few_seeds` is known to all: below
+    it there is no interval over seeds.
     """
-    return Environment(
+    made = Environment(
         loader=ChoiceLoader([_templates(package) for package in packages]),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
+    made.globals["few_seeds"] = FEW_SEEDS
+    return made
 
 
 def _templates(package: str) -> FunctionLoader:
