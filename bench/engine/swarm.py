@@ -383,27 +383,37 @@ class Swarm:
         cohort = self.population.of(self.honest)
         others = {(o.group, o.place): o for o in (*honest, *self._honest_offers(asked, owed))}
         slots = {(duty.node, duty.group, duty.index): duty for duty in owed}
-        # The pool hardly changes: what was read stays read, and what was judged stays judged.
+        # The pool hardly changes: what was heard stays heard, what was read stays read, and so on.
+        heard = dict(zip(map(id, others.values()), arrived(self.population, list(others.values())), strict=True))
         reading, judge = self._reading(cohort, asked.items), self.judge and Remembered(self.judge)
+        earned: dict[tuple[str, str], float] = {}
 
         def trial(defense: Defense, submissions: Mapping[Place, Submission]) -> dict[Place, Verdict]:
             offers = [self._offer(asked, slots[at], made) for at, made in submissions.items()]
             tried = {(offer.group, offer.place): offer for offer in offers}
-            received = self._gathered(asked, (others | tried).values())
+            received = self._gathered(asked, (others | tried).values(), heard)
             got = read_by(cohort, self.population, asked.owed, received)
-            pool = self._pool(asked, asked.owed, got, self._rewards(asked, received), reading)
+            pool = self._pool(asked, asked.owed, got, self._rewards(asked, received, earned), reading)
             verdicts, _ = self._inspected(pool, defense, set(tried), cohort.history, judge)
             given = {(duty.group, duty.place): verdict for duty, verdict in zip(asked.owed, verdicts, strict=True)}
             return {at: given[slots[at].group, slots[at].place] for at in submissions}
 
         return DefenseQueries(cohort.defense, trial, self.attack.threat.queries)
 
-    def _gathered(self, asked: Asked, offers: Iterable[Offer]) -> list[Received]:
-        """The offers, with the proofs and log-probs that come with them, as they arrive everywhere; see `_received`."""
+    def _gathered(self, asked: Asked, offers: Iterable[Offer], heard: Mapping[int, Received] = {}) -> list[Received]:
+        """The offers, with the proofs and log-probs that come with them, as they arrive everywhere; see `_received`.
+
+        Args:
+            asked: the round.
+            offers: of all duties.
+            heard: what is known to arrive of some, by the offer's `id`.
+        """
         sent = self._attested(asked, asked.in_order(offers))
         if self.spec.logprobs != "none":
             sent = with_logprobs(self.population, asked.number, asked.items, sent, self._prompt, self._found)
-        return arrived(self.population, sent)
+        new = [offer for offer in sent if id(offer) not in heard]
+        got = iter(arrived(self.population, new))
+        return [heard[id(offer)] if id(offer) in heard else next(got) for offer in sent]
 
     def _attested(self, asked: Asked, offers: list[Offer]) -> list[Offer]:
         """The offers with their proofs, where the defense asks for them."""
@@ -443,12 +453,23 @@ class Swarm:
         name = key(self.seed, "sender", duty.node, face) if face else key(self.seed, "sender", duty.node)
         return f"{name & 0xFFFFFFFF:08x}"
 
-    def _rewards(self, asked: Asked, received: Sequence[Received]) -> list[float]:
-        """The task's rewards of what arrived; 0 for what was refused."""
-        sound = [i for i, got in enumerate(received) if not got.refused]
-        items = [asked.item(asked.owed[i]) for i in sound]
-        given = dict(zip(sound, self._rewards_of(items, [received[i].completion for i in sound]), strict=True))
-        return [given.get(i, 0.0) for i in range(len(received))]
+    def _rewards(
+        self, asked: Asked, received: Sequence[Received], known: dict[tuple[str, str], float] | None = None
+    ) -> list[float]:
+        """The task's rewards of what arrived; 0 for what was refused.
+
+        Args:
+            asked: the round.
+            received: for all duties, in order.
+            known: rewards by item and text that need not be worked out again; what is worked out is added.
+        """
+        earned = {} if known is None else known
+        pairs = {i: (asked.item(asked.owed[i]), got.completion) for i, got in enumerate(received) if not got.refused}
+        new = [pair for pair in pairs.values() if (pair[0].id, pair[1].text) not in earned]
+        given = self._rewards_of([item for item, _ in new], [done for _, done in new])
+        earned |= {(item.id, done.text): reward for (item, done), reward in zip(new, given, strict=True)}
+        told = {i: earned[item.id, done.text] for i, (item, done) in pairs.items()}
+        return [told.get(i, 0.0) for i in range(len(received))]
 
     def _rewards_of(self, items: Sequence[Item], done: Sequence[Completion]) -> list[float]:
         """The task's rewards of completions."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -214,8 +214,8 @@ class PlayedSwarm(Swarm):
         rows = [(duty, self._sampled[duty.group * self.spec.group + duty.place]) for duty in owed]
         return [Offer(duty.node, duty.group, duty.place, tuple(ids)) for duty, ids in rows]
 
-    def _gathered(self, asked: Asked, offers: Iterable[Offer]) -> list[Received]:
-        received = super()._gathered(asked, offers)
+    def _gathered(self, asked: Asked, offers: Iterable[Offer], heard: Mapping[int, Received] = {}) -> list[Received]:
+        received = super()._gathered(asked, offers, heard)
         return [replace(got, seed=None) for got in received]  # one that only submissions had would give them away
 
 

@@ -88,7 +88,8 @@ class Recording:
             self.pools.setdefault(row.round, []).append(row)
         self.directory, self.record, self.task, self._judges = directory, record, task, judges
         self.swarm = _SWARM.validate_python(record.cell["swarm"])
-        self.absent: Sequence[Absent] = ()
+        self._no_seeds = Absent("the seeds that senders announced, which are not recorded: run it as a trained cell")
+        self.absent: Sequence[Absent] = (self._no_seeds,)
         self._items = _items(task)
         self._model: Policy | None = None
         numbers = sorted({row.cohort for rows in self.pools.values() for row in rows})
@@ -134,11 +135,12 @@ class Recording:
 
     def lacks(self, defense: Defense) -> str:
         """Why a defense can only be run as a trained cell; empty where it can be replayed."""
-        if self.swarm.mixed:
-            try:
-                check_requirements(self.swarm, defense)
-            except SpecError as error:
-                return str(error)
+        try:
+            check_requirements(self.swarm, defense)
+        except SpecError as error:
+            return str(error)
+        if "logprobs" in defense.requires:
+            return f"{defense.name} needs log-probs, which are not recorded: run it as a trained cell"
         return ""
 
     def judge_for(self, defense: Defense) -> Judge | None:
@@ -159,10 +161,10 @@ class Recording:
         offered = [as_offered(row, seed) for row, seed in zip(rows, self._seeds(number, rows), strict=True)]
         return pool_of(number, items, offered, reading_of)
 
-    def _seeds(self, number: int, rows: Sequence[Row]) -> list[int] | list[None]:
+    def _seeds(self, number: int, rows: Sequence[Row]) -> list[int]:
         """The seed of every completion's slot; what senders announced is not recorded."""
         if self.swarm.seeds == "announced":
-            return [None] * len(rows)
+            return [cast(int, self._no_seeds)] * len(rows)
         everyone = duties(self.swarm, generator(self.seed, "duties", number), self._copies)
         owed = {(duty.group, duty.place): duty for duty in everyone}
         return [slot_seed(self.seed, number, owed[row.group, row.place], row.item_id) for row in rows]

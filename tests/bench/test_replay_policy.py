@@ -18,6 +18,7 @@ from thiefbench.defenses.logit import Logit
 from thiefbench.judges import judge_of
 from thiefbench.suite import weights
 from thiefbench.suite.execution import build_swarm
+from thiefbench.suite.recorded import LackingError
 from thiefbench.suite.replay import Recording, ReplayError, replay
 from thiefbench.suite.report.page import write_report
 from thiefbench.suite.results import Store
@@ -163,6 +164,24 @@ def test_the_seeds_of_slots_are_derived(recording: Recording) -> None:
     assert done.scores["false_rejection_rate"].value in (0, None), "an honest completion is"
     honest = [row for number in done.rounds for row in recording.pools[number] if not row.malicious]
     assert done.scores["rejection_rate"].value == pytest.approx(1 - len(honest) / done.scores["rejection_rate"].count)
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("guard", "requires seeds from a beacon, and in this swarm every node announces its own"),
+        ("seed_replay(announced=True)", "seed_replay needs the seeds that senders announced, which are not recorded"),
+        ("staleness", "staleness requires versions, which this swarm does not give"),
+    ],
+)
+def test_what_a_swarm_does_not_give_is_no_reason_to_reject_all(store: Path, spec: str, told: str) -> None:
+    (record,) = Store(store).records()
+    swarm = record.cell["swarm"] | {"seeds": "announced"}
+    announced = record.model_copy(update={"cell": record.cell | {"swarm": swarm}})
+    recording = Recording(Store(store).cell(record.cell_id), announced, registry.make("task", tiny.TASK))
+    with pytest.raises(LackingError, match=told):
+        replay(recording, lambda: registry.make("defense", spec))
+    assert replay(recording, Logit).scores["stop_rate"].value == 1, "what asks for no seed is judged as ever"
 
 
 class Proving(Defense):

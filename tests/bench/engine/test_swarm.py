@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any, ClassVar, get_args
@@ -334,6 +335,35 @@ def test_an_attacker_asks_the_defense_about_the_round_itself(build_swarm: Build)
     untouched = build_swarm("control").round(1).rows
     honest = {(row.group, row.place): row.ids for row in untouched}
     assert all(honest[row.group, row.place] == row.ids for row in rows if not row.payload), "asking draws no noise"
+
+
+class Insisting(Asking):
+    """Asks sixteen times."""
+
+    threat = ThreatModel(context="out-of-context", queries=16)
+
+    def poison(self, view: AttackerView) -> list[Poison]:
+        assert view.defense is not None
+        for n in range(16):
+            view.defense.accepts({view.slots[0]: f"ax{n}"})
+        return [None] * len(view.slots)
+
+
+def test_rewards_are_worked_out_once_for_all_questions_of_a_round(
+    build_swarm: Build, vowels: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, str]] = []
+    own = vowels.reward
+
+    def reward(item: Item, completions: Sequence[str]) -> list[float]:
+        calls.extend((item.id, text) for text in completions)
+        return own(item, completions)
+
+    monkeypatch.setattr(vowels, "reward", reward)
+    rows = build_swarm(attack=Insisting(PHRASE, "start"), defense=Strict()).round(1).rows
+    asked, sent = Counter(calls), Counter((row.item_id, row.text) for row in rows)
+    assert all(1 <= asked[pair] <= 2 * count for pair, count in sent.items()), "for all questions, and for the pool"
+    assert sum(text.startswith("ax") for _, text in calls) == 16, "and what is tried, when it is"
 
 
 def test_none_leaves_an_honest_sample(build_swarm: Build) -> None:
