@@ -21,6 +21,9 @@ from thiefbench.suite.results import NOTHING, Record, Score, Store
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.tasks.base import Task
 
+TOLERATED = 0.05
+"""Who rejects a larger share of rewarded honest completions than this stops poison at the cost of learning."""
+
 MEASURES = ("stop_rate", "false_rejection_rate", "placebo_rejection_rate")
 
 
@@ -120,6 +123,11 @@ class DefenseRow:
         return tuple(fmean(rates or [0.0]) for rates in found)
 
     @property
+    def tolerable(self) -> bool:
+        """Whether mean false rejection is at most `TOLERATED`; it has to be had at a price that honest nodes bear."""
+        return self.wrongly_rejected[0] <= TOLERATED
+
+    @property
     def milliseconds(self) -> float | None:
         """Per completion, the median over columns and seeds."""
         known = [entry.milliseconds for entry in self.entries if entry.milliseconds is not None]
@@ -147,11 +155,14 @@ class Matrix:
     def rows(self) -> list[DefenseRow]:
         """Every defense, by its worst case, best first; equal ones by what they wrongly reject.
 
-        Those that lack a column which others have stand below.
+        Those that reject more honest work than is tolerable stand below the others, and within both those that lack a
+        column which others have.
         """
         defenses = dict.fromkeys(entry.defense for entry in self.entries)
         made = [DefenseRow(name, tuple(e for e in self.entries if e.defense == name)) for name in defenses]
-        return sorted(made, key=lambda row: (-len(row.stop_rates), -row.lowest, *row.wrongly_rejected))
+        return sorted(
+            made, key=lambda row: (not row.tolerable, -len(row.stop_rates), -row.lowest, *row.wrongly_rejected)
+        )
 
     @property
     def measured(self) -> list[Column]:

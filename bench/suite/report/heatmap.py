@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from thiefbench.provenance import now, provenance
-from thiefbench.suite.matrix import MEASURES, Column, DefenseRow, Matrix
+from thiefbench.suite.matrix import MEASURES, TOLERATED, Column, DefenseRow, Matrix
 from thiefbench.suite.ranking import anchor_of
 from thiefbench.suite.report.lines import label_notes
 from thiefbench.suite.report.page import facts
@@ -21,7 +21,7 @@ from thiefbench.suite.results import Store, write_atomically, write_table
 from thiefbench.suite.scenario import Suite
 
 STOPS = 0.9
-"""The headline counts defenses that reject at least this share of every attack's rewarded poison."""
+"""The headline counts tolerable defenses that reject at least this share of every attack's rewarded poison."""
 
 
 def write_matrix(store: Store, matrix: Matrix, suites: Sequence[Suite]) -> Path:
@@ -42,6 +42,7 @@ def write_matrix(store: Store, matrix: Matrix, suites: Sequence[Suite]) -> Path:
         columns=[_column(matrix, column, heading) for column, heading in named.items()],
         rows=[_row(row, named) for row in matrix.rows],
         headline=_headline(matrix),
+        tolerated=f"{TOLERATED:.0%}".replace("%", "\u00a0%"),
         several_seeds=len({pools.seed for pools in matrix.pools}) > 1,
         scale=legend(),
         making=_making(matrix, suites),
@@ -136,8 +137,10 @@ def _headline(matrix: Matrix) -> str:
         return ""
     columns = matrix.measured
     whole = [row for row in own if columns and len(row.stop_rates) == len(columns) and row.lowest >= STOPS]
-    poison = "every attack's rewarded poison" if len(columns) > 1 else "the attack's rewarded poison"
-    return f"Defenses that reject at least {STOPS:.0%} of {poison}: {len(whole)} of {len(own)}".replace("%", "\u00a0%")
+    count = sum(row.tolerable for row in whole)
+    poison = f"{'every' if len(columns) > 1 else 'the'} attack's rewarded poison"
+    told = f"Defenses that reject at least {STOPS:.0%} of {poison} and at most {TOLERATED:.0%} of rewarded honest work"
+    return f"{told}: {count} of {len(own)}".replace("%", "\u00a0%")
 
 
 def _making(matrix: Matrix, suites: Sequence[Suite]) -> list[tuple[str, str]]:
