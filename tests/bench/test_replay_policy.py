@@ -39,6 +39,15 @@ def recording(store: Path) -> Recording:
     return Recording(Store(store).cell(record.cell_id), record, registry.make("task", tiny.TASK))
 
 
+def live(defense: Defense) -> None:
+    """Let a defense see the cell's three rounds as they are played."""
+    (spec,) = tiny.cells(suite(kind=Attacked))
+    swarm = build_swarm(spec)
+    swarm.cohort.defense, swarm.judge = defense, defense.judge and judge_of(defense.judge)
+    for number in (1, 2, 3):
+        swarm.round(number)
+
+
 class Asking(Defense):
     """Asks the policy for everything it gives, and accepts all, so that it changes no pool."""
 
@@ -67,11 +76,7 @@ class Asking(Defense):
 
 def test_a_replayed_view_is_the_swarm_s_own_to_the_bit(recording: Recording) -> None:
     lived, replayed = Asking(), Asking()
-    (spec,) = tiny.cells(suite(kind=Attacked))
-    swarm = build_swarm(spec)
-    swarm.cohort.defense = lived
-    for number in (1, 2, 3):
-        swarm.round(number)
+    live(lived)
     done = replay(recording, lambda: replayed)
     assert (done.rounds, done.asks_policy) == ((1, 3), True), "it judges the rounds whose weights were kept"
     assert sorted(replayed.seen) == [1, 3]
@@ -203,11 +208,7 @@ class Proving(Defense):
 
 def test_proofs_are_made_again_as_every_sender_made_them(recording: Recording) -> None:
     lived, replayed = Proving(), Proving()
-    (spec,) = tiny.cells(suite(kind=Attacked))
-    swarm = build_swarm(spec)
-    swarm.cohort.defense = lived
-    for number in (1, 2, 3):
-        swarm.round(number)
+    live(lived)
     done = replay(recording, lambda: replayed)
     assert (done.rounds, done.asks_policy) == ((1, 3), True), "at the rounds whose weights were kept"
     assert {number: lived.seen[number] for number in (1, 3)} == replayed.seen, "to the bit"
@@ -248,11 +249,7 @@ class Questioning(Defense):
 
 def test_a_judge_says_in_a_replay_what_it_said_in_the_swarm(recording: Recording) -> None:
     lived, replayed = Questioning(), Questioning()
-    (spec,) = tiny.cells(suite(kind=Attacked))
-    swarm = build_swarm(spec)
-    swarm.cohort.defense, swarm.judge = lived, judge_of(lived.judge)
-    for number in (1, 2, 3):
-        swarm.round(number)
+    live(lived)
     done = replay(recording, lambda: replayed)
     assert done.rounds == (1, 3), "judges are slow: it is asked of the rounds that a policy is asked of"
     assert {number: lived.seen[number] for number in (1, 3)} == replayed.seen
