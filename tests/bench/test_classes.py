@@ -10,6 +10,7 @@ from thiefbench.engine.regimes import ChurnSpec, DelaySpec, NodeClass, SharingSp
 from thiefbench.engine.rounds import Row
 from thiefbench.engine.spec import LearnerSpec, SwarmSpec
 from thiefbench.suite.report.lines import Comparison, Line, Result
+from thiefbench.suite.report.page import facts
 from thiefbench.suite.report.regimes import class_rows, regime_facts
 from thiefbench.suite.results import ROWS, ROWS_OF_MIXED, rows_table, table_rows
 from thiefbench.suite.scoring import cell_curves, cell_scores, classes, of_class
@@ -83,3 +84,12 @@ def test_the_report_says_what_is_not_alike() -> None:
     assert set(dict(regime_facts({"swarm": plain(SwarmSpec())}))) == {"Learner"}, "the paper's swarm has no such facts"
     bounded = dict(regime_facts({"swarm": plain(SwarmSpec(learner=LearnerSpec(delta=4.0)))}))
     assert bounded["Learner"] == "grpo, learning rate 0.0003, delta = 4"
+
+
+def test_the_report_names_the_models_of_all_classes_and_not_the_first_ones() -> None:
+    cell = {"task": "t", "model": "x/a", "rounds": 3, "evaluation": {"final": 8}}
+    mixed = SwarmSpec(topology="vertical", population=(NodeClass("x/a", 0.5), NodeClass("b", 0.5)), logprobs="reported")
+    told = dict(facts({**cell, "swarm": plain(mixed)}))
+    assert "Model" not in told
+    assert told["Population"] == "50\u00a0% x/a, 50\u00a0% b"
+    assert dict(facts({**cell, "swarm": plain(SwarmSpec())}))["Model"] == "x/a"

@@ -202,7 +202,7 @@ def facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
     percent = f"{100 * swarm['malicious'] / swarm['nodes']:.3g}\u00a0%"
     return [
         ("Task", cell["task"]),
-        ("Model", cell["model"]),
+        *([] if swarm.get("population") else [("Model", cell["model"])]),  # a population says which models it has
         ("Topology", f"{swarm['topology']}: {shape.format(share)}"),
         ("Nodes", f"m = {swarm['nodes']}, of which malicious f = {swarm['malicious']} ({percent})"),
         ("Pool per round", f"B = {swarm['prompts']} prompts, G = {swarm['group']} completions each"),
