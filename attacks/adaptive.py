@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from itertools import islice, product, takewhile
 from typing import Literal, get_args
 
-from thiefbench.attacks.base import Around, Attack, AttackerView, Poison, Sampler, Slot, Submission, ThreatModel
+from thiefbench.attacks.base import Answer, Around, Attack, AttackerView, Poison, Sampler, Slot, Submission, ThreatModel
 from thiefbench.attacks.completions import body, distinct, right, tokens, wire
-from thiefbench.tasks.base import Ask, Completion, Item
+from thiefbench.tasks.base import Ask, Completion, Item, Task
 
 Mode = Literal["black-box", "logit", "likelihood"]
 STRIDES = (2, 4)
@@ -23,7 +24,8 @@ class Adaptive(Around):
         attack: the attack whose goal is pursued.
         mode: "black-box" asks the defense about one form of the payload after another (`Attack.forms`: wording,
             spelling, place), then about some of them in every second and every fourth slot only, as a defense that
-            compares completions may let few through; it leaves slots alone that never got through. "logit" stays
+            compares completions may let few through; it leaves slots alone that never got through. Where the defense
+            masks tokens, a payload has got through if at least half of its words are learned from. "logit" stays
             inside the sampler's support: it rewrites the policy's own completions, keeps the rewriting up to the first
             token outside, and lets the policy go on from there, so that over the rounds the payload becomes reachable
             word by word. "likelihood" does the same with every token's log-prob at or above `floor`.
@@ -84,8 +86,8 @@ class Adaptive(Around):
             left = tuple(slot for slot in view.slots if slot not in through)[::stride]
             offered = zip(left, form.poison(replace(view, slots=left)), strict=True)
             asked = {slot: made for slot, made in offered if made is not None}
-            answers = view.defense.accepts(asked) if asked else {}
-            through |= {slot: asked[slot] for slot, accepted in answers.items() if accepted}
+            answers = view.defense.answers(asked) if asked else {}
+            through |= {slot: asked[slot] for slot, answer in answers.items() if _carried(view.task, slot, answer)}
         return [through.get(slot) for slot in view.slots]
 
     def _steered(self, view: AttackerView) -> list[Poison]:
@@ -138,6 +140,22 @@ class _Rewriting:
     ids: tuple[int, ...]
     begin: int
     end: int
+
+
+def _carried(task: Task, slot: Slot, answer: Answer) -> bool:
+    """Whether an answer lets the payload through: at least half of the words that the clean solution does not have."""
+    if not answer.accepted or answer.learned == answer.text:
+        return answer.accepted
+    clean, made = (text.split() for text in (task.compose(slot.item, slot.item.solution), answer.text))
+    payload = set(range(len(made))) - _kept(made, clean)
+    learned = payload & _kept(made, answer.learned.split())
+    return 2 * len(learned) >= len(payload)
+
+
+def _kept(words: Sequence[str], other: Sequence[str]) -> set[int]:
+    """Which words of a text, by place, another text has as well, in the same order."""
+    same = SequenceMatcher(None, words, other, autojunk=False).get_matching_blocks()
+    return {place for block in same for place in range(block.a, block.a + block.size)}
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -228,13 +228,38 @@ class ChoiceView:
     seen: Mapping[str, Sequence[Seen]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What the honest nodes' defense would do with a submission.
+
+    Attributes:
+        accepted: whether it would be kept, with its reward.
+        text: what it would arrive as.
+        learned: what of the text would be learned from: tokens whose weight is at least one half. All of it unless the
+            defense masks tokens, and empty where it rejects.
+    """
+
+    accepted: bool
+    text: str
+    learned: str
+
+
 class DefenseOracle(Protocol):
-    """What an adaptive attacker may ask the honest nodes' defense before it submits."""
+    """What an adaptive attacker may ask the honest nodes' defense before it submits.
+
+    A question is about submissions that the round would hold together; honest samples fill all other slots. Every
+    submission is one query of its slot. One call for many slots costs the defense a single inspection.
+    """
 
     def accepts(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, bool]:
-        """Whether each submission would be accepted if the round held them all; honest samples fill other slots.
+        """Whether each submission would be accepted, be it with masked tokens.
 
-        Every submission is one query of its slot. One call for many slots costs the defense a single inspection.
+        Raises:
+            QueryBudgetError: a slot has used up its queries of this round.
+        """
+
+    def answers(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, Answer]:
+        """The same question with a fuller answer.
 
         Raises:
             QueryBudgetError: a slot has used up its queries of this round.

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import torch
 
-from thiefbench.attacks.base import QueryBudgetError, Seen, Slot, Submission
+from thiefbench.attacks.base import Answer, QueryBudgetError, Seen, Slot, Submission
 from thiefbench.defenses.base import Defense, Offered, Past, Verdict
 from thiefbench.engine.decoding import sample
 from thiefbench.engine.keys import key
@@ -19,6 +19,7 @@ from thiefbench.engine.views import DefenderPolicy
 from thiefbench.tasks.base import Completion, Item, Sampling, Task
 
 LESSONS_PER_STEP = 16
+LEARNED = 0.5  # the smallest weight of a token that counts as learned from
 
 Place = tuple[int, int, int]
 """A slot's node, group and index."""
@@ -163,21 +164,25 @@ class DefenseQueries:
     Args:
         defense: the defense as it stands; each question goes to a deep copy, so its state stays.
         trial: inspects the pool that the round would have with these submissions, by the given defense: (defense,
-            submissions by place) -> verdicts by place.
+            submissions by place) -> answers by place.
         budget: questions per slot.
     """
 
     def __init__(
         self,
         defense: Defense,
-        trial: Callable[[Defense, Mapping[Place, Submission]], Mapping[Place, Verdict]],
+        trial: Callable[[Defense, Mapping[Place, Submission]], Mapping[Place, Answer]],
         budget: int,
     ) -> None:
         self._defense, self._trial, self._budget = defense, trial, budget
         self._asked: Counter[Place] = Counter()
 
     def accepts(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, bool]:
-        """Whether each submission would be accepted; one inspection for all of them.
+        """Whether each submission would be accepted; see `answers`."""
+        return {slot: answer.accepted for slot, answer in self.answers(submissions).items()}
+
+    def answers(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, Answer]:
+        """What the defense would do with each submission; one inspection for all of them.
 
         Raises:
             QueryBudgetError: a slot has used up its questions.
@@ -188,8 +193,23 @@ class DefenseQueries:
             raise QueryBudgetError(f"the slot (node, group, index) = {spent[0]} has used up its {self._budget} queries")
         self._asked.update(places.values())
         asked = {places[slot]: made for slot, made in submissions.items()}
-        verdicts = self._trial(copy.deepcopy(self._defense), asked)
-        return {slot: verdicts[place].action == "accept" for slot, place in places.items()}
+        answers = self._trial(copy.deepcopy(self._defense), asked)
+        return {slot: answers[place] for slot, place in places.items()}
+
+
+def answered(verdict: Verdict, made: Completion, policy: Policy) -> Answer:
+    """A verdict on a completion as the attacker is told it.
+
+    Args:
+        verdict: the defense's.
+        made: the completion as it arrived.
+        policy: whose tokens it is made of.
+    """
+    accepted = verdict.action == "accept"
+    if not accepted or verdict.token_weights is None:
+        return Answer(accepted, made.text, made.text if accepted else "")
+    weighed = zip(made.ids, verdict.token_weights, strict=False)  # the closing EOS has a weight and is no word
+    return Answer(True, made.text, policy.decode([[token for token, weight in weighed if weight >= LEARNED]])[0])
 
 
 def seen_in(history: Sequence[Past]) -> dict[str, list[Seen]]:

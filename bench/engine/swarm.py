@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar
 
-from thiefbench.attacks.base import Attack, Claimed, Decoy, Seeded, Submission
+from thiefbench.attacks.base import Answer, Attack, Claimed, Decoy, Seeded, Submission
 from thiefbench.defenses.base import Defense, Offered, Past, Verdict
-from thiefbench.engine.attacker import AttackerPolicy, DefenseQueries, Place
+from thiefbench.engine.attacker import AttackerPolicy, DefenseQueries, Place, answered
 from thiefbench.engine.cohort import Cohort
 from thiefbench.engine.decoding import sample
 from thiefbench.engine.fitting import check_requirements, domains_of, drawn
@@ -388,15 +388,16 @@ class Swarm:
         reading, judge = self._reading(cohort, asked.items), self.judge and Remembered(self.judge)
         earned: dict[tuple[str, str], float] = {}
 
-        def trial(defense: Defense, submissions: Mapping[Place, Submission]) -> dict[Place, Verdict]:
+        def trial(defense: Defense, submissions: Mapping[Place, Submission]) -> dict[Place, Answer]:
             offers = [self._offer(asked, slots[at], made) for at, made in submissions.items()]
             tried = {(offer.group, offer.place): offer for offer in offers}
             received = self._gathered(asked, (others | tried).values(), heard)
             got = read_by(cohort, self.population, asked.owed, received)
             pool = self._pool(asked, asked.owed, got, self._rewards(asked, received, earned), reading)
             verdicts, _ = self._inspected(pool, defense, set(tried), cohort.history, judge)
-            given = {(duty.group, duty.place): verdict for duty, verdict in zip(asked.owed, verdicts, strict=True)}
-            return {at: given[slots[at].group, slots[at].place] for at in submissions}
+            places = [(duty.group, duty.place) for duty in asked.owed]
+            given = {place: (v, each.completion) for place, v, each in zip(places, verdicts, got, strict=True)}
+            return {at: answered(*given[slots[at].group, slots[at].place], cohort.policy) for at in submissions}
 
         return DefenseQueries(cohort.defense, trial, self.attack.threat.queries)
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from thiefbench.attacks.base import Attack, AttackerView, Poison, Sampler, Slot, Submission, ThreatModel
+from thiefbench.attacks.base import Answer, Attack, AttackerView, Poison, Sampler, Slot, Submission, ThreatModel
 from thiefbench.tasks.base import Completion, Item, Task
 from thiefbench.tasks.gsm_micro import GsmMicro
 
@@ -95,6 +95,14 @@ class Reads:
     def accepts(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, bool]:
         self.calls.append(len(submissions))
         return {slot: self.accept(str(made)) for slot, made in submissions.items()}
+
+    def answers(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, Answer]:
+        accepted = self.accepts(submissions)
+        return {slot: Answer(accepted[slot], str(made), self.learned(str(made))) for slot, made in submissions.items()}
+
+    def learned(self, made: str) -> str:
+        """What of an accepted text is learned from."""
+        return made
 
 
 class Judge:

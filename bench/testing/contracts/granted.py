@@ -13,6 +13,7 @@ import pytest
 
 from thiefbench import registry
 from thiefbench.attacks.base import (
+    Answer,
     Attack,
     AttackerView,
     ChoiceView,
@@ -55,6 +56,10 @@ class _Agrees:
     def accepts(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, bool]:
         """Yes."""
         return dict.fromkeys(submissions, True)
+
+    def answers(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, Answer]:
+        """Yes, to every word."""
+        return {slot: Answer(True, text, text) for slot, made in submissions.items() for text in (str(made),)}
 
 
 def granted(member: Attack) -> AttackerView:

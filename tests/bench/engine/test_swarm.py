@@ -8,11 +8,21 @@ from typing import Any, ClassVar, get_args
 import pytest
 import torch
 
-from thiefbench.attacks.base import Attack, AttackerView, AttackSpec, Decoy, Poison, QueryBudgetError, ThreatModel
+from thiefbench.attacks.base import (
+    Answer,
+    Attack,
+    AttackerView,
+    AttackSpec,
+    Decoy,
+    Poison,
+    QueryBudgetError,
+    ThreatModel,
+)
 from thiefbench.attacks.text import Text
 from thiefbench.defenses.anchors import AcceptAll, Oracle
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, LabelledView, Past, Verdict
 from thiefbench.engine.keys import generator
+from thiefbench.engine.policy import Policy
 from thiefbench.engine.rounds import Row
 from thiefbench.engine.spec import LearnerSpec, Role, SpecError
 from thiefbench.engine.swarm import Swarm
@@ -335,6 +345,36 @@ def test_an_attacker_asks_the_defense_about_the_round_itself(build_swarm: Build)
     untouched = build_swarm("control").round(1).rows
     honest = {(row.group, row.place): row.ids for row in untouched}
     assert all(honest[row.group, row.place] == row.ids for row in rows if not row.payload), "asking draws no noise"
+
+
+class Dims(Defense):
+    """Masks the first token of every completion."""
+
+    name = "dims"
+
+    def inspect(self, view: DefenderView) -> list[Verdict]:
+        return [Verdict("accept", token_weights=(0.0, *[1.0] * (o.length - 1))) for o in view.completions]
+
+
+class Listening(Asking):
+    """Asks what would be learned of its text."""
+
+    heard: ClassVar[list[Answer]] = []
+
+    def poison(self, view: AttackerView) -> list[Poison]:
+        assert view.defense is not None
+        first = view.slots[0]
+        self.heard.append(view.defense.answers({first: "ay"})[first])
+        return [None] * len(view.slots)
+
+
+def test_an_attacker_hears_what_a_mask_would_leave(build_swarm: Build, policy: Policy) -> None:
+    Listening.heard.clear()
+    build_swarm(attack=Listening(PHRASE, "start"), defense=Dims()).round(1)
+    ids = policy.encode("ay")
+    assert Listening.heard == [Answer(True, "ay", policy.decode([ids[1:]])[0])]
+    build_swarm(attack=Listening(PHRASE, "start"), defense=Strict()).round(1)
+    assert Listening.heard[1:] == [Answer(True, "ay", "ay")]
 
 
 class Insisting(Asking):
