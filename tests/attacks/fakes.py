@@ -97,8 +97,8 @@ class Reads:
         return {slot: self.accept(str(made)) for slot, made in submissions.items()}
 
     def answers(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, Answer]:
-        accepted = self.accepts(submissions)
-        return {slot: Answer(accepted[slot], str(made), self.learned(str(made))) for slot, made in submissions.items()}
+        said = {slot: (accepted, str(submissions[slot])) for slot, accepted in self.accepts(submissions).items()}
+        return {slot: Answer(yes, made, self.learned(made) if yes else "") for slot, (yes, made) in said.items()}
 
     def learned(self, made: str) -> str:
         """What of an accepted text is learned from."""
