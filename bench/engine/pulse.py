@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Container, Iterable
 from typing import Any
 
 # A pulse that misses so many beats has stopped.
 _LOST_BEATS = 4
-_LEFT = b"left"
+# What is told in place of a count: that a rank beats no more, and then that it has no more use for the store.
+_LEFT, _GONE = b"left", b"gone"
 
 
 class Pulse(threading.Thread):
@@ -50,7 +52,7 @@ class Pulse(threading.Thread):
 
     def stopped(self) -> list[int]:
         """The other ranks whose pulse has just stopped; not those that said that they leave."""
-        return [other for other in self._quiet(_LOST_BEATS * self.interval) if self._seen[other] != _LEFT]
+        return [other for other in self._quiet(_LOST_BEATS * self.interval) if self._seen[other] not in (_LEFT, _GONE)]
 
     def _quiet(self, seconds: float) -> list[int]:
         since = time.monotonic() - seconds
@@ -67,19 +69,33 @@ class Pulse(threading.Thread):
         """Beat no more, and say that this rank leaves by itself."""
         self._ended.set()
         self.join(5.0)
-        if not self._broken:
-            try:
-                self._store.set(self._keys[self._rank], _LEFT.decode())
-            except RuntimeError:
-                self._broken = True
+        self._say(_LEFT)
 
-    def all_left(self, seconds: float) -> None:
-        """Wait until all ranks have left, at most so long."""
-        until = time.monotonic() + seconds
+    def part(self, seconds: float) -> None:
+        """After `end`: wait until all ranks have left, at most so long.
+
+        Rank 0 keeps the store, so it then waits for every other rank's word that it asks the store nothing more.
+        """
+        if self._rank == 0:
+            self._wait(range(1, len(self._keys)), (_GONE,), seconds)
+            return
+        self._wait(range(len(self._keys)), (_LEFT, _GONE), seconds)
+        self._say(_GONE)
+
+    def _wait(self, ranks: Iterable[int], for_any: Container[bytes], seconds: float) -> None:
+        keys, until = [self._keys[rank] for rank in ranks], time.monotonic() + seconds
         while time.monotonic() < until and not self._broken:
             try:
-                if all(value == _LEFT for value in self._store.multi_get(self._keys)):
+                if all(value in for_any for value in self._store.multi_get(keys)):
                     return
             except RuntimeError:
-                return
+                self._broken = True
             time.sleep(0.02)
+
+    def _say(self, word: bytes) -> None:
+        if self._broken:
+            return
+        try:
+            self._store.set(self._keys[self._rank], word.decode())
+        except RuntimeError:
+            self._broken = True

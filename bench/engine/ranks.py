@@ -176,7 +176,7 @@ class Exchange:
         if self.lost:
             atexit.register(_end_at_once)
             return
-        self._pulse.all_left(_LEAVING_SECONDS)
+        self._pulse.part(_LEAVING_SECONDS)
         dist.destroy_process_group()
 
     def _all_gather(self, message: bytes, where: str) -> list[bytes | None]:
