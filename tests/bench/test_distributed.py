@@ -163,7 +163,7 @@ def test_a_lost_rank_ends_its_cell_and_the_next_run_goes_on(
     until(lambda: at_round(log, 2, lost.pid))
     os.kill(lost.pid, how)
     others = [child for child in children if child is not lost]
-    until(lambda: not any(alive(child.pid) for child in others), 120.0)
+    until(lambda: not any(alive(child.pid) for child in others), 60.0)
     lost.kill()
     assert ended(others) == [1] * (NODES - 1), everything(children)
     (failed,) = [record for record in records(store).values() if record.status == "error"]
