@@ -1,12 +1,14 @@
-# Two commands do everything: `make demo` and `make test`. Both set up .venv on first use and reuse it afterwards.
+# `make demo` and `make test` set up .venv on first use, from the tested set of versions, and reuse it afterwards.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV ?= .venv
-TORCH ?= torch
+TORCH ?=
 BIN := $(VENV)/bin
 SOURCES := $(shell find tasks attacks defenses bench leaderboard -type f -not -name '*.pyc') README.md
+# One process for each processor, each with one thread: two threads on a busy one wait for each other most of the time.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical
 
-.PHONY: demo test lint types check speed install clean
+.PHONY: demo test test-slow test-oldest test-newest lint types check speed lock install clean
 
 demo: install
 	$(BIN)/thiefbench run smoke --store runs/smoke
@@ -21,30 +23,49 @@ lint: install
 types: install
 	$(BIN)/mypy -p thiefbench
 
-# One process for each processor, each with one thread: two threads on a busy one wait for each other most of the time.
 check: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical
+	$(PYTEST) -m "not slow"
+
+# What guards rare machinery: many random kills, Ray, torchrun, the browser.
+test-slow: install
+	$(PYTEST) -m slow
+
+# Exactly the lower bounds of pyproject.toml, and the newest versions that its ranges admit; each in an environment of its own.
+test-oldest: install
+	sh requirements/other.sh $(BIN)/uv "$(PYTHON)" .venv-oldest lowest-direct
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n logical -m "not slow" tests/attacks tests/bench tests/contract tests/defenses tests/tasks
+
+test-newest: install
+	sh requirements/other.sh $(BIN)/uv "$(PYTHON)" .venv-newest highest
+	$(MAKE) lint types check test-slow VENV=.venv-newest INSTALLED=yes
 
 # Against a plain swarm program, in turn (about 40 minutes): make speed BASELINE=path/to/naive_swarm.py
 speed: install
 	$(BIN)/python tests/benchmarks/speed.py --baseline "$(BASELINE)"
 
+# The tested set anew, with the newest versions that the ranges in pyproject.toml admit.
+lock: install
+	sh requirements/lock.sh $(BIN)/uv
+
+ifeq ($(INSTALLED),yes)
+install:
+else
 install: $(VENV)/.installed
+endif
 
 # The package is installed as a user would have it, not in place, so a file missing from the wheel fails the tests.
-$(VENV)/.installed: $(VENV)/.dependencies $(SOURCES)
-	rm -rf build
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --force-reinstall .
-	rm -rf build
+$(VENV)/.installed: $(VENV)/.dependencies $(SOURCES) pyproject.toml
+	@rm -rf build
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --reinstall .
+	@rm -rf build
 	@touch $@
 
-$(VENV)/.dependencies: pyproject.toml
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; name one with make PYTHON=/path/to/python3"; exit 2; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet "$(TORCH)"
-	$(BIN)/python -m pip install --quiet ".[dev]"
-	rm -rf build
+# Another TORCH than the one that is installed means another environment.
+ifneq ($(shell cat $(VENV)/.torch 2>/dev/null),$(TORCH))
+.PHONY: $(VENV)/.dependencies
+endif
+$(VENV)/.dependencies: requirements/tested.txt requirements/tested-without-torch.txt requirements/uv.txt
+	@sh requirements/install.sh "$(PYTHON)" "$(VENV)" "$(TORCH)"
 	@touch $@
 
 clean:

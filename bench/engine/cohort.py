@@ -213,7 +213,7 @@ class Cohort:
                 kl=self.spec.learner.kl,
             )
             loss = learner(batch, self.spec.learner)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             total += float(loss.detach())
         reading.backward()
         return total

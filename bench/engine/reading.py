@@ -243,7 +243,7 @@ def token_logprobs(policy: Policy, hidden: torch.Tensor, targets: torch.Tensor, 
     Returns:
         float32 (float64 for such weights), shape (tokens,).
     """
-    made: torch.Tensor = _TokenLogprobs.apply(hidden, policy.head_weight, targets, temperature)  # type: ignore[no-untyped-call]
+    made: torch.Tensor = _TokenLogprobs.apply(hidden, policy.head_weight, targets, temperature)
     return made
 
 

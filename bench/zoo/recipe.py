@@ -186,7 +186,7 @@ def train(recipe: Recipe, directory: Path, progress: Callable[[int, int, float],
         hidden = model.model(input_ids=batch.ids).last_hidden_state[:, :-1]
         predicted = batch.trained[:, 1:]
         loss = torch.nn.functional.cross_entropy(model.lm_head(hidden[predicted]), batch.ids[:, 1:][predicted])
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()

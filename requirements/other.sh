@@ -1,0 +1,10 @@
+#!/bin/sh
+# An environment with other versions than the tested set. Usage: other.sh UV PYTHON VENV lowest-direct|highest
+set -eu
+uv=$1 python=$2 venv=$3 resolution=$4
+cd "$(dirname "$0")/.."
+"$uv" venv --quiet --clear --seed --python "$python" "$venv"
+rm -rf build
+"$uv" pip install --quiet --python "$venv/bin/python" --resolution "$resolution" --upgrade --no-sources '.[dev]'
+rm -rf build
+"$uv" pip list --quiet --python "$venv/bin/python" | grep -E '^(torch|transformers|datasets|numpy|pyarrow|trl|ray|mypy|pytest) '
