@@ -8,7 +8,17 @@ from difflib import SequenceMatcher
 from itertools import islice, product, takewhile
 from typing import Literal, get_args
 
-from thiefbench.attacks.base import Answer, Around, Attack, AttackerView, Poison, Sampler, Slot, Submission, ThreatModel
+from thiefbench.attacks.base import (
+    Attack,
+    AttackerView,
+    AttackWrapper,
+    DefenseAnswer,
+    Poison,
+    Sampler,
+    Slot,
+    Submission,
+    ThreatModel,
+)
 from thiefbench.attacks.completions import body, distinct, right, tokens, wire
 from thiefbench.tasks.base import Ask, Completion, Item, Task
 
@@ -17,7 +27,7 @@ STRIDES = (2, 4)
 CARRIERS = 4  # own right completions per item whose rewriting is tried
 
 
-class Adaptive(Around):
+class Adaptive(AttackWrapper):
     """Change how another attack's payload is put until the defense lets it through.
 
     Args:
@@ -142,7 +152,7 @@ class _Rewriting:
     end: int
 
 
-def _carried(task: Task, slot: Slot, answer: Answer) -> bool:
+def _carried(task: Task, slot: Slot, answer: DefenseAnswer) -> bool:
     """Whether an answer lets the payload through: at least half of the words that the clean solution does not have."""
     if not answer.accepted or answer.learned == answer.text:
         return answer.accepted

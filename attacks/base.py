@@ -1,7 +1,8 @@
 """The contract of an attack: what it is granted, what it submits, what counts as its success.
 
 A new attack is one class with a `name`, a `threat` and two methods, declared under the entry-point group
-``thiefbench.attacks`` or given as ``path/to/file.py:Class``. One that builds on another attack derives from `Around`.
+``thiefbench.attacks`` or given as ``path/to/file.py:Class``. One that builds on another attack derives from
+`AttackWrapper`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Claimed:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenCompletion:
     """A completion that arrived in an earlier round: everybody holds it.
 
     Attributes:
@@ -225,11 +226,11 @@ class ChoiceView:
     rng: random.Random
     policy: Sampler | None
     seed: Callable[[Item, int, int], int]
-    seen: Mapping[str, Sequence[Seen]] = field(default_factory=dict)
+    seen: Mapping[str, Sequence[SeenCompletion]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Answer:
+class DefenseAnswer:
     """What the honest nodes' defense would do with a submission.
 
     Attributes:
@@ -258,7 +259,7 @@ class DefenseOracle(Protocol):
             QueryBudgetError: a slot has used up its queries of this round.
         """
 
-    def answers(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, Answer]:
+    def answers(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, DefenseAnswer]:
         """The same question with a fuller answer.
 
         Raises:
@@ -286,7 +287,7 @@ class AttackerView:
     rng: random.Random
     policy: Sampler | None = None
     defense: DefenseOracle | None = None
-    seen: Mapping[str, Sequence[Seen]] = field(default_factory=dict)
+    seen: Mapping[str, Sequence[SeenCompletion]] = field(default_factory=dict)
 
 
 class Attack(ABC):
@@ -369,7 +370,7 @@ class Attack(ABC):
         return {}
 
 
-class Around(Attack):
+class AttackWrapper(Attack):
     """An attack that builds on another: it answers for it everywhere except where a subclass says otherwise.
 
     Args:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from thiefbench.attacks.base import Around, Attack
+from thiefbench.attacks.base import Attack, AttackWrapper
 
 
-class Flood(Around):
+class Flood(AttackWrapper):
     """Offer so many groups that uniform sampling takes most of them from the attacker.
 
     In a swarm that shares by count (arXiv:2509.08721, `SwarmSpec.sharing`) a node takes J of the others' groups, every

@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from thiefbench.attacks.base import Around, Attack, AttackerView, ChoiceView, Poison, Seeded, ThreatModel
+from thiefbench.attacks.base import Attack, AttackerView, AttackWrapper, ChoiceView, Poison, Seeded, ThreatModel
 from thiefbench.attacks.completions import TaskRewards, right, wire
 from thiefbench.tasks.base import Item
 
 
-class ItemGrind(Around):
+class ItemGrind(AttackWrapper):
     """Send nothing but the honest draw of every slot, and choose the items for what these draws will teach.
 
     Args:

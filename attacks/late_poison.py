@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from thiefbench.attacks.base import Around, Attack, AttackerView, Poison, Sampler
+from thiefbench.attacks.base import Attack, AttackerView, AttackWrapper, Poison, Sampler
 
 
-class LatePoison(Around):
+class LatePoison(AttackWrapper):
     """Answer honestly first: defenses that keep a record of senders (`reputation`) have learned to trust by then.
 
     Args:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from thiefbench.attacks.base import Around, Attack, AttackerView, Claimed, Decoy, Poison, Seeded
+from thiefbench.attacks.base import Attack, AttackerView, AttackWrapper, Claimed, Decoy, Poison, Seeded
 
 
-class Misreport(Around):
+class Misreport(AttackWrapper):
     """Report that every token of the poison had next to no probability where it was sampled.
 
     A learner that weighs tokens by pi / q, q as reported, then weighs the poison as much as it ever does: F-TIS

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from thiefbench.attacks.base import Around, Attack, AttackerView, Claimed, Decoy, Poison, Sampler, ThreatModel
+from thiefbench.attacks.base import Attack, AttackerView, AttackWrapper, Claimed, Decoy, Poison, Sampler, ThreatModel
 
 
-class PoisonedPeer(Around):
+class PoisonedPeer(AttackWrapper):
     """Teach a copy of the current model the payload, and let whoever recovers from the attacker go on from that.
 
     In the pool it does what the other attack does. Only in a swarm with crashes (`SwarmSpec.churn`) is there anybody

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from thiefbench.attacks.base import Around, Attack, AttackerView, Poison, Seeded, ThreatModel
+from thiefbench.attacks.base import Attack, AttackerView, AttackWrapper, Poison, Seeded, ThreatModel
 from thiefbench.attacks.completions import TaskRewards, distinct, right, wire
 from thiefbench.tasks.base import Completion, Item
 
 
-class SeedGrind(Around):
+class SeedGrind(AttackWrapper):
     """Submit draws of the policy alone, under seeds chosen for another attack's outcome: every one of them replays.
 
     Args:

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from thiefbench.attacks.base import Around, Attack, AttackerView, ChoiceView, Claimed, Poison, Seen, Slot, ThreatModel
+from thiefbench.attacks.base import (
+    Attack,
+    AttackerView,
+    AttackWrapper,
+    ChoiceView,
+    Claimed,
+    Poison,
+    SeenCompletion,
+    Slot,
+    ThreatModel,
+)
 from thiefbench.attacks.completions import body
 from thiefbench.tasks.base import Item
 
 
-class StaleReplay(Around):
+class StaleReplay(AttackWrapper):
     """Pick items that others have answered rightly before, and submit their own words again, poisoned.
 
     The text around the payload is the swarm's own, and it says truthfully how old its weights are. So whoever allows
@@ -51,7 +61,7 @@ class StaleReplay(Around):
 
     def _again(self, view: AttackerView, submit: Callable[[AttackerView], Sequence[Poison]]) -> Sequence[Poison]:
         made: list[Poison] = [None] * len(view.slots)
-        told: dict[int, tuple[Slot, Seen]] = {}
+        told: dict[int, tuple[Slot, SeenCompletion]] = {}
         used: dict[str, int] = {}
         for place, slot in enumerate(view.slots):
             if old := _right(view.seen, slot.item):
@@ -68,6 +78,6 @@ class StaleReplay(Around):
         return made
 
 
-def _right(seen: Mapping[str, Sequence[Seen]], item: Item) -> list[Seen]:
+def _right(seen: Mapping[str, Sequence[SeenCompletion]], item: Item) -> list[SeenCompletion]:
     """Old full-reward completions of an item that can be told again, oldest first."""
     return [each for each in seen.get(item.id, ()) if each.reward == 1 and body(each.text)]

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Literal
 
 from thiefbench.attacks.base import (
-    Around,
     Attack,
     AttackerView,
     AttackSpec,
+    AttackWrapper,
     Decoy,
     Poison,
     Sampler,
@@ -27,7 +27,7 @@ from thiefbench.tasks.rewards import Units, Value, parse_answer, parse_completio
 Part = Literal["poison", "decoy", "honest"]
 
 
-class Varied(Around):
+class Varied(AttackWrapper):
     """Another attack with other knowledge, timing, dose or number of faces; see `AttackSpec` for each field.
 
     Args:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from thiefbench.attacks.base import Attack, AttackerView, Decoy, Slot
-from thiefbench.engine.fitting import drawn_for
+from thiefbench.engine.compatibility import drawn_for
 from thiefbench.engine.keys import generator
 from thiefbench.engine.spec import SpecError
 from thiefbench.tasks.base import Item, Split, Task

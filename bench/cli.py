@@ -20,11 +20,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from thiefbench import __version__, exchange
-from thiefbench.mistakes import is_users
+from thiefbench.errors import is_users
 
 if TYPE_CHECKING:
-    from thiefbench.engine.ranks import Launch
-    from thiefbench.suite.executors import Executor
+    from thiefbench.engine.backends.process_group import Launch
+    from thiefbench.suite.execution.executors import Executor
     from thiefbench.suite.scenario import CellSpec, Suite
 
 app = typer.Typer(
@@ -145,14 +145,14 @@ def run(
     ] = False,
 ) -> None:
     """Run what is missing of a suite; stop it at any time and run it again to go on."""
-    from thiefbench.engine.ranks import Launch
+    from thiefbench.engine.backends.process_group import Launch
     from thiefbench.engine.spec import SpecError
     from thiefbench.progress import watch
-    from thiefbench.suite.outlook import look_ahead, print_outlook
+    from thiefbench.suite.estimates.run_plan import look_ahead, print_outlook
+    from thiefbench.suite.execution.runner import local, run_suite
     from thiefbench.suite.report.terminal import print_results
-    from thiefbench.suite.results import Store
-    from thiefbench.suite.runner import local, run_suite
     from thiefbench.suite.scenario import load_suite
+    from thiefbench.suite.store.records import Store
 
     who: AbstractContextManager[Executor]
     launch = Launch.of_environment()
@@ -164,7 +164,7 @@ def run(
             )
         batches = BatchKinds.node
     if executor is Executors.ray:
-        from thiefbench.suite.ray_executor import RayExecutor, Share
+        from thiefbench.suite.execution.ray_executor import RayExecutor, Share
 
         if workers > 1:
             raise SpecError("--workers is for --executor local; Ray runs as many cells as its nodes have room for")
@@ -214,7 +214,7 @@ def matrix(
 ) -> None:
     """Let every defense judge every attack: run undefended swarms where missing, replay all defenses on their pools."""
     from thiefbench.progress import bar, watch
-    from thiefbench.suite.matrix import (
+    from thiefbench.suite.analysis.matrix import (
         every_defense,
         inspect_all,
         named_defenses,
@@ -222,11 +222,11 @@ def matrix(
         undefended,
         wanted,
     )
+    from thiefbench.suite.execution.runner import run_suite
     from thiefbench.suite.report.heatmap import write_matrix
     from thiefbench.suite.report.terminal import print_matrix
-    from thiefbench.suite.results import Store
-    from thiefbench.suite.runner import run_suite
     from thiefbench.suite.scenario import load_suite
+    from thiefbench.suite.store.records import Store
 
     judges, left_out = (named_defenses(defense), []) if defense else every_defense()
     chosen = undefended(
@@ -286,7 +286,7 @@ def audit(
     from thiefbench import registry
     from thiefbench.audit import audit as count
     from thiefbench.progress import bar
-    from thiefbench.suite.scoring import wilson
+    from thiefbench.suite.analysis.scoring import wilson
 
     if split not in ("train", "test"):
         raise registry.SpecStringError(f"--split must be train or test, not {split!r}")
@@ -314,7 +314,7 @@ def audit(
 def report(store: Annotated[Path, typer.Argument(help="A store that `thiefbench run` filled.")]) -> None:
     """Write the HTML page, the plots, a CSV and a LaTeX table of a store's last run."""
     from thiefbench.suite.report.page import write_report
-    from thiefbench.suite.results import Store
+    from thiefbench.suite.store.records import Store
 
     out.print(f"report: {escape(str(write_report(Store(store))))}")
 
@@ -386,16 +386,16 @@ def main() -> None:
 
 def _joined(launch: Launch, cells: Sequence[CellSpec], device: str, timeout: float) -> AbstractContextManager[Executor]:
     """The ranks as an executor, for rank 0; the others play along here, and end."""
-    from thiefbench.engine.ranks import Exchange, RankLostError
-    from thiefbench.suite.torchrun import Follower, Leader, check_cells, take_device
+    from thiefbench.engine.backends.process_group import ProcessGroup, RankLostError
+    from thiefbench.suite.execution.torchrun import FollowingRank, LeadingRank, check_cells, take_device
 
     check_cells(cells, launch)
     take_device(device, launch)
     try:
-        exchange = Exchange.join(launch, timeout)
+        exchange = ProcessGroup.join(launch, timeout)
         if launch.rank == 0:
-            return Leader(exchange)
-        Follower(exchange, cells).follow()
+            return LeadingRank(exchange)
+        FollowingRank(exchange, cells).follow()
     except RankLostError as error:
         err.print(f"rank {launch.rank}: {escape(str(error))}")
         raise typer.Exit(FAILED) from None
@@ -430,7 +430,7 @@ def _overridden(
 ) -> Suite:
     from dataclasses import replace
 
-    from thiefbench.suite.ranking import beside_anchors
+    from thiefbench.suite.analysis.ranking import beside_anchors
 
     changed = suite
     if attack:

@@ -31,15 +31,15 @@ def replay(
     from rich.markup import escape
 
     from thiefbench.cli import FAILED, _numerics, _stoppable, err, out
-    from thiefbench.engine.policy import Policy
+    from thiefbench.engine.model.policy import Policy
     from thiefbench.pools.files import PoolFileError
     from thiefbench.pools.judging import judge_file
     from thiefbench.pools.output import problems
     from thiefbench.pools.rounds import read_rounds
     from thiefbench.progress import bar
-    from thiefbench.suite.matrix import every_defense, named_defenses
+    from thiefbench.suite.analysis.matrix import every_defense, named_defenses
     from thiefbench.suite.report.terminal import print_file_replays
-    from thiefbench.suite.results import write_atomically
+    from thiefbench.suite.store.records import write_atomically
     from thiefbench.zoo.models import resolve
 
     where, precision, _ = _numerics(device, dtype, None)
@@ -85,8 +85,8 @@ def export(
     from thiefbench.cli import out
     from thiefbench.pools.export import ExportError, find_cell, header_of, lines_of, of_cohort
     from thiefbench.pools.files import write
-    from thiefbench.suite.replay import Recording
-    from thiefbench.suite.results import BrokenRecordError, Store, write_atomically
+    from thiefbench.suite.analysis.replay import Recording
+    from thiefbench.suite.store.records import BrokenRecordError, Store, write_atomically
 
     if file.exists():
         raise ExportError(f"{file} is there already; give another name")
@@ -128,7 +128,7 @@ def merge(
     from rich.markup import escape
 
     from thiefbench.cli import FAILED, _stoppable, err, out
-    from thiefbench.suite.merging import merge as join
+    from thiefbench.suite.store.merging import merge as join
 
     with _stoppable():
         done = join(stores, into, None if prefer is None else prefer.value)

@@ -16,11 +16,11 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from thiefbench.defenses.base import Defense, JudgeError, JudgeSpec
-from thiefbench.engine.decoding import sample
 from thiefbench.engine.keys import key
-from thiefbench.engine.policy import Dtype, Policy, check_directory
+from thiefbench.engine.model.decoding import sample
+from thiefbench.engine.model.policy import Dtype, Policy, check_directory
 from thiefbench.engine.spec import SpecError
-from thiefbench.engine.views import Judge, fits
+from thiefbench.engine.views.defender import Judge, fits
 from thiefbench.tasks.base import Message, Sampling
 from thiefbench.zoo.models import resolve, weights_fingerprint
 

@@ -25,12 +25,21 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from thiefbench.suite.planning import Measured, Plan, Stage, rates_of_run, seconds_left, work, work_left, write_seconds
+from thiefbench.suite.estimates.eta import (
+    MeasuredCell,
+    Plan,
+    Stage,
+    rates_of_run,
+    seconds_left,
+    work,
+    work_left,
+    write_seconds,
+)
 
 if TYPE_CHECKING:
-    from thiefbench.suite.results import Record
-    from thiefbench.suite.runner import Listener
+    from thiefbench.suite.execution.runner import Listener
     from thiefbench.suite.scenario import CellSpec
+    from thiefbench.suite.store.records import Record
 
 LINE_EVERY_SECONDS = 15.0
 
@@ -98,7 +107,7 @@ class Tally:
         self.workers, self.clock = workers, clock
         self.stages: dict[CellSpec, Stage] = {}
         self.since: dict[CellSpec, float] = {}
-        self.before: Sequence[Measured] = ()
+        self.before: Sequence[MeasuredCell] = ()
 
     def plan(self, plan: Plan) -> None:
         """What is to be run, and what is known of it."""

@@ -65,7 +65,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Check what was asked for, before any process is started or any file is collected."""
     config = session.config
     if config.getoption("thiefbench_suite") is not None:
-        from thiefbench.testing.planning import check
+        from thiefbench.testing.suite_options import check
 
         check(config)
         return
@@ -95,7 +95,7 @@ def pytest_runtest_makereport(
     """Tell a user's mistake in its one sentence, without a traceback."""
     report = yield
     if call.excinfo is not None and type(call.excinfo.value).__module__.startswith("thiefbench."):
-        from thiefbench.mistakes import is_users
+        from thiefbench.errors import is_users
 
         if is_users(call.excinfo.value):
             report.longrepr = call.excinfo.getrepr(style="value")

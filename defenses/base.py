@@ -48,7 +48,7 @@ ACCEPT = Verdict()
 
 
 @dataclass(frozen=True)
-class Offered:
+class PoolCompletion:
     """One completion as an honest node received it.
 
     Attributes:
@@ -89,7 +89,7 @@ class Offered:
 
 
 @dataclass(frozen=True)
-class Facts:
+class ItemFacts:
     """What every node knows of an item."""
 
     question: str
@@ -97,42 +97,44 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Past:
+class PastRound:
     """A finished round: what was offered, without seeds, proofs and log-probs, and what this defense said, in order."""
 
     round: int
-    completions: tuple[Offered, ...]
+    completions: tuple[PoolCompletion, ...]
     verdicts: tuple[Verdict, ...]
 
 
 class PolicyView(Protocol):
     """The defender's own model. Arrays have one entry per token of the completion, EOS included when it ended."""
 
-    def token_logprobs(self, completions: Sequence[Offered]) -> list[NDArray[np.float32]]:
+    def token_logprobs(self, completions: Sequence[PoolCompletion]) -> list[NDArray[np.float32]]:
         """Natural-log probability of every token, untruncated, at the sampler's temperature."""
 
-    def ranks(self, completions: Sequence[Offered]) -> list[NDArray[np.int64]]:
+    def ranks(self, completions: Sequence[PoolCompletion]) -> list[NDArray[np.int64]]:
         """How many tokens have a strictly higher logit than the one submitted; 0 is the most probable."""
 
-    def in_support(self, completions: Sequence[Offered], tolerance: float | None = None) -> list[NDArray[np.bool_]]:
+    def in_support(
+        self, completions: Sequence[PoolCompletion], tolerance: float | None = None
+    ) -> list[NDArray[np.bool_]]:
         """Whether the sampler's settings could have let each token through.
 
         A token whose logit misses the support by at most `tolerance` (in logits) counts as inside; the default is
         the numerical noise of the model's dtype between two batch shapes.
         """
 
-    def replay(self, completions: Sequence[Offered], tolerance: float | None = None) -> list[NDArray[np.bool_]]:
-        """Whether each token is the one that the noise of `Offered.seed` draws behind the tokens before it.
+    def replay(self, completions: Sequence[PoolCompletion], tolerance: float | None = None) -> list[NDArray[np.bool_]]:
+        """Whether each token is the one that the noise of `PoolCompletion.seed` draws behind the tokens before it.
 
         Read off one forward pass along the offered tokens; without a seed no token is. A token that misses the drawn
         one's score (scaled logit plus noise) or the support's edge by at most `tolerance`, in logits, passes too; the
         default is the numerical noise of the model's dtype between two batch shapes.
         """
 
-    def hidden(self, completions: Sequence[Offered]) -> list[NDArray[np.float32]]:
+    def hidden(self, completions: Sequence[PoolCompletion]) -> list[NDArray[np.float32]]:
         """The last layer's states from which each token is predicted, shape (tokens, hidden size)."""
 
-    def spans(self, completions: Sequence[Offered]) -> list[NDArray[np.int64]]:
+    def spans(self, completions: Sequence[PoolCompletion]) -> list[NDArray[np.int64]]:
         """Where in `text` every token stands, shape (tokens, 2): its first character and the one behind its last.
 
         A character whose bytes are split over several tokens belongs to each of them. EOS stands behind the text.
@@ -189,10 +191,10 @@ class DefenderView:
     """
 
     round: int
-    completions: tuple[Offered, ...]
-    items: Mapping[str, Facts]
+    completions: tuple[PoolCompletion, ...]
+    items: Mapping[str, ItemFacts]
     sampling: Sampling
-    history: Sequence[Past]
+    history: Sequence[PastRound]
     rng: random.Random
     policy: PolicyView
     judge: JudgeView | None = None

@@ -22,7 +22,7 @@ from thiefbench.defenses.base import (
     Defense,
     JudgeError,
     JudgeSpec,
-    Offered,
+    PoolCompletion,
     Requirement,
     Verdict,
 )
@@ -139,7 +139,7 @@ class Judging(Defense):
     def check(self, replies: Sequence[Sequence[str]], cases: Sequence[Case]) -> None:
         """Raise JudgeError where the replies of a round show that there is no judge at work."""
 
-    def _of(self, made: Offered, question: str, found: dict[tuple[str, str], Verdict]) -> Verdict:
+    def _of(self, made: PoolCompletion, question: str, found: dict[tuple[str, str], Verdict]) -> Verdict:
         if made.reward <= 0:
             return ACCEPT
         return found[question, made.text] if _to_read(made) else self._too_long()
@@ -236,7 +236,7 @@ class SelfJudge(Judging):
         return [drawn[start : start + self.votes] for start in range(0, len(drawn), self.votes)]
 
 
-def _to_read(made: Offered) -> bool:
+def _to_read(made: PoolCompletion) -> bool:
     """Whether a completion is put before the judge: no task rewards a longer one."""
     return made.reward > 0 and len(made.text) <= MAX_COMPLETION
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import sqrt
 from typing import ClassVar
 
-from thiefbench.defenses.base import DefenderView, Defense, Offered, Verdict
+from thiefbench.defenses.base import DefenderView, Defense, PoolCompletion, Verdict
 from thiefbench.defenses.reference import others_quantile
 from thiefbench.defenses.rejection import Objection, Reject, checked, judged
 
@@ -84,7 +84,7 @@ class LengthBudget(Defense):
                 usual.setdefault(offered.sender, []).append(float(offered.length))
         return answered, usual
 
-    def _rewarded(self, view: DefenderView) -> Iterable[tuple[int, Offered, bool]]:
+    def _rewarded(self, view: DefenderView) -> Iterable[tuple[int, PoolCompletion, bool]]:
         for past in view.history[max(0, len(view.history) - self.window) :]:
             for offered, verdict in zip(past.completions, past.verdicts, strict=True):
                 if offered.reward > 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from thiefbench.defenses.base import DefenderView, Defense, Offered, Past, Verdict
+from thiefbench.defenses.base import DefenderView, Defense, PastRound, PoolCompletion, Verdict
 from thiefbench.defenses.reference import others_quantile
 from thiefbench.defenses.rejection import Objection, Reject, checked, judged
 
@@ -58,7 +58,7 @@ class LengthQuantile(Defense):
                 found[place] = Objection(offered.length / cap, f"longer than {cap:.0f} tokens")
         return judged(view, found, self.reject)
 
-    def _caps(self, known: Sequence[Offered], view: DefenderView) -> dict[str, float]:
+    def _caps(self, known: Sequence[PoolCompletion], view: DefenderView) -> dict[str, float]:
         """A cap for every sender of the pool that has others to compare with."""
         lengths: dict[str, list[float]] = {offered.sender: [] for offered in view.completions}
         for offered in known:
@@ -66,7 +66,7 @@ class LengthQuantile(Defense):
         return others_quantile(lengths, self.quantile, "higher")
 
 
-def _accepted(rounds: Iterable[Past]) -> Iterable[Offered]:
+def _accepted(rounds: Iterable[PastRound]) -> Iterable[PoolCompletion]:
     """What past rounds rewarded and learned from."""
     for past in rounds:
         for offered, verdict in zip(past.completions, past.verdicts, strict=True):

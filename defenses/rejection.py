@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from thiefbench.defenses.base import ACCEPT, DefenderView, Offered, Verdict
+from thiefbench.defenses.base import ACCEPT, DefenderView, PoolCompletion, Verdict
 
 Reject = Literal["zero", "drop"]
 RejectOrMask = Literal["zero", "drop", "mask"]
@@ -84,6 +84,6 @@ def touching(spans: NDArray[np.int64], ranges: Sequence[Range]) -> NDArray[np.bo
     return found
 
 
-def cut_short(offered: Offered, limit: int) -> bool:
+def cut_short(offered: PoolCompletion, limit: int) -> bool:
     """Whether a completion stops where no sampler stops: without EOS and below the length limit."""
     return not offered.ended and len(offered.ids) < limit

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import ClassVar
 
-from thiefbench.defenses.base import DefenderView, Defense, Offered, Verdict
+from thiefbench.defenses.base import DefenderView, Defense, PoolCompletion, Verdict
 from thiefbench.defenses.rejection import Objection, Range, RejectOrMask, checked, judged
 from thiefbench.tasks.programs import parse_program, syntax_tree
 
@@ -59,7 +59,7 @@ class StaticCode(Defense):
         objections = {place: self._objection(offered) for place, offered in enumerate(view.completions)}
         return judged(view, {place: found for place, found in objections.items() if found is not None}, self.reject)
 
-    def _objection(self, offered: Offered) -> Objection | None:
+    def _objection(self, offered: PoolCompletion) -> Objection | None:
         program = parse_program(offered.text) if offered.reward > 0 else None
         if program is None:
             return None

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from thiefbench.leaderboard.entry import CellScores, Entry, EntryError, Packed
-from thiefbench.leaderboard.foreign_tables import check_tables
-from thiefbench.leaderboard.limits import ARCHIVE_BYTES, COMPLETIONS_BYTES, RECORD_BYTES, WEIGHTS_BYTES
-from thiefbench.suite.results import HALF_WRITTEN, BrokenRecordError, CellDir, Store, file_sha256
+from thiefbench.leaderboard.isolation.limits import ARCHIVE_BYTES, COMPLETIONS_BYTES, RECORD_BYTES, WEIGHTS_BYTES
+from thiefbench.leaderboard.verification.foreign_tables import check_tables
+from thiefbench.suite.store.records import HALF_WRITTEN, BrokenRecordError, CellDir, Store, file_sha256
 
 _BLOCK = tarfile.BLOCKSIZE
 _END = bytes(2 * _BLOCK)

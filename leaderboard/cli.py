@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from thiefbench.leaderboard.check import Finding, Subject
-    from thiefbench.leaderboard.samples import Sample
-    from thiefbench.suite.execution import Progress
+    from thiefbench.leaderboard.checking.check import Finding, Subject
+    from thiefbench.leaderboard.checking.samples import Sample
+    from thiefbench.suite.execution.cell_run import Progress
 
 app = typer.Typer(no_args_is_help=True, help="Compare defenses on equal terms.")
 
@@ -33,8 +33,8 @@ def check(
     from rich.markup import escape
 
     from thiefbench.cli import DONE, FAILED, err, out
-    from thiefbench.leaderboard.check import Subject
-    from thiefbench.leaderboard.surroundings import files
+    from thiefbench.leaderboard.checking.check import Subject
+    from thiefbench.leaderboard.isolation.sandbox_paths import files
     from thiefbench.tasks.sandbox import SandboxUnavailable, backend
 
     files(defense)  # a mistake in the spec string is told before anything else is done
@@ -76,7 +76,7 @@ def submit(
 
     from thiefbench.cli import FAILED, _numerics, _stoppable, err, out
     from thiefbench.leaderboard import submit as submitting
-    from thiefbench.leaderboard.check import Subject
+    from thiefbench.leaderboard.checking.check import Subject
     from thiefbench.leaderboard.entry import Numerics
     from thiefbench.progress import watch
 
@@ -138,10 +138,10 @@ def verify(
 
     from thiefbench.cli import DONE, FAILED, _device, _stoppable, err, out
     from thiefbench.leaderboard.entry import EntryError, read_manifest
-    from thiefbench.leaderboard.held_out import HeldOut, read_held_out
-    from thiefbench.leaderboard.verification import write_verification
-    from thiefbench.leaderboard.verify import Asked
-    from thiefbench.leaderboard.verify import verify as ask
+    from thiefbench.leaderboard.verification.held_out import HeldOut, read_held_out
+    from thiefbench.leaderboard.verification.verdict import write_verification
+    from thiefbench.leaderboard.verification.verify import VerifyOptions
+    from thiefbench.leaderboard.verification.verify import verify as ask
     from thiefbench.suite.scenario import SuiteError
 
     for path, what in ((entry, "entry"), (archive, "archive")):
@@ -149,7 +149,7 @@ def verify(
             raise SuiteError(f"there is no {what} {path}")
     known = HeldOut() if private is None else read_held_out(private)
 
-    asked = Asked(archive, reruns, fresh, all_attacks, known, store, device, threads)
+    asked = VerifyOptions(archive, reruns, fresh, all_attacks, known, store, device, threads)
     try:
         if asked.runs and archive is not None:
             _device(device or read_manifest(entry).numerics.device)
@@ -196,7 +196,7 @@ def _samples() -> list[Sample]:
     """
     import torch
 
-    from thiefbench.leaderboard.samples import samples
+    from thiefbench.leaderboard.checking.samples import samples
 
     torch.set_num_threads(1)
     return samples()
@@ -204,7 +204,7 @@ def _samples() -> list[Sample]:
 
 def _ask(subject: Subject) -> int:
     """Print what the check finds, a line for each rule; how many are broken."""
-    from thiefbench.leaderboard.check import check as ask
+    from thiefbench.leaderboard.checking.check import check as ask
 
     failed = 0
     for finding in ask(subject):

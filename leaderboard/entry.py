@@ -22,10 +22,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from thiefbench import registry
 from thiefbench.engine.spec import Role
-from thiefbench.leaderboard.limits import FILE_BYTES, WEIGHTS_NAME
-from thiefbench.leaderboard.surroundings import relocated
-from thiefbench.suite.results import Point, Record, Score, write_atomically
-from thiefbench.suite.scoring import HEADLINE_EVALUATIONS
+from thiefbench.leaderboard.isolation.limits import FILE_BYTES, WEIGHTS_NAME
+from thiefbench.leaderboard.isolation.sandbox_paths import relocated
+from thiefbench.suite.analysis.scoring import HEADLINE_EVALUATIONS
+from thiefbench.suite.store.records import Point, Record, Score, write_atomically
 
 ENTRY_SCHEMA: Final = 1
 ENTRY_BYTES = 200_000

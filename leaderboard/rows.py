@@ -11,11 +11,11 @@ from pathlib import Path
 from thiefbench import registry
 from thiefbench.engine.spec import Role
 from thiefbench.leaderboard.entry import CellScores, Entry, EntryError, Numerics, untrimmed
-from thiefbench.suite.ranking import anchor_of
-from thiefbench.suite.report.comparison import arranged
+from thiefbench.suite.analysis.attack_comparison import arranged
+from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.report.lines import Cell, Comparison
-from thiefbench.suite.results import CellDir
 from thiefbench.suite.scenario import CellSpec, Suite, load_suite
+from thiefbench.suite.store.records import CellDir
 
 _NEEDED = ("asr", "clean_reward", "start_reward")
 """The scores that comparisons are made of."""

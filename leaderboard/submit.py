@@ -30,16 +30,16 @@ from thiefbench.leaderboard.entry import (
     trimmed,
     write_entry,
 )
-from thiefbench.leaderboard.limits import CAPS, POOL
-from thiefbench.leaderboard.lock import machine, versions
-from thiefbench.leaderboard.staging import Staged, stage
-from thiefbench.leaderboard.surroundings import foreign, relocated
-from thiefbench.suite.ranking import anchor_of
+from thiefbench.leaderboard.isolation.limits import CAPS, POOL
+from thiefbench.leaderboard.isolation.sandbox_paths import foreign, relocated
+from thiefbench.leaderboard.isolation.staging import Staged, stage
+from thiefbench.leaderboard.made_with import machine, versions
+from thiefbench.suite.analysis.ranking import anchor_of
+from thiefbench.suite.analysis.ranking_inputs import lacking
+from thiefbench.suite.execution.runner import Listener, run_suite
 from thiefbench.suite.report.overview import SuiteRow, suite_table
-from thiefbench.suite.report.standing import lacking
-from thiefbench.suite.results import Record, Store, file_sha256
-from thiefbench.suite.runner import Listener, run_suite
 from thiefbench.suite.scenario import CellSpec, Suite, load_suite
+from thiefbench.suite.store.records import Record, Store, file_sha256
 
 OWN = "ThiefBench"
 """Whose the standing entries are."""

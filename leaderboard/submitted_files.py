@@ -7,10 +7,10 @@ import re
 import sys
 from pathlib import Path
 
-from thiefbench.leaderboard.limits import DEPENDENCIES, FILE_BYTES, WEIGHTS_BYTES, WEIGHTS_NAME
-from thiefbench.leaderboard.surroundings import weights
+from thiefbench.leaderboard.isolation.limits import DEPENDENCIES, FILE_BYTES, WEIGHTS_BYTES, WEIGHTS_NAME
+from thiefbench.leaderboard.isolation.sandbox_paths import weights
 from thiefbench.sources import is_of_package, source_files
-from thiefbench.suite.results import file_sha256
+from thiefbench.suite.store.records import file_sha256
 
 _FLOORS = ("thiefbench.defenses", "thiefbench.tasks")
 _SHOWN = f"the standard library, {', '.join(DEPENDENCIES)}, {' and '.join(_FLOORS)}"

@@ -13,7 +13,7 @@ from thiefbench.tasks.base import Item, Message, Split, Task
 if TYPE_CHECKING:
     import datasets
 
-    from thiefbench.engine.policy import Policy
+    from thiefbench.engine.model.policy import Policy
 
 EOS, PAD, START = "<|im_end|>", "<|endoftext|>", "<|im_start|>"
 CHAT = (
@@ -116,7 +116,7 @@ def other_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def load_policy(model_dir: Path) -> Callable[..., Policy]:
     """Load the tiny model afresh; each call gives a policy of its own."""
-    from thiefbench.engine.policy import Policy
+    from thiefbench.engine.model.policy import Policy
 
     def load(**options: str) -> Policy:
         return Policy.load(model_dir, **options)  # type: ignore[arg-type]
@@ -127,7 +127,7 @@ def load_policy(model_dir: Path) -> Callable[..., Policy]:
 @pytest.fixture(scope="session")
 def load_other(other_dir: Path) -> Callable[..., Policy]:
     """Load the second tiny model afresh."""
-    from thiefbench.engine.policy import Policy
+    from thiefbench.engine.model.policy import Policy
 
     def load(**options: str) -> Policy:
         return Policy.load(other_dir, **options)  # type: ignore[arg-type]

@@ -7,11 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from thiefbench.defenses.base import Action, DefenderView, Defense, Facts, LabelledView, Offered, Past, Verdict
-from thiefbench.engine.cohort import Lesson
+from thiefbench.defenses.base import (
+    Action,
+    DefenderView,
+    Defense,
+    ItemFacts,
+    LabelledView,
+    PastRound,
+    PoolCompletion,
+    Verdict,
+)
 from thiefbench.engine.keys import generator, key
-from thiefbench.engine.reading import Answer, Reading
-from thiefbench.engine.views import DefenderJudge, DefenderPolicy, Judge
+from thiefbench.engine.learning.cohort import TrainingRow
+from thiefbench.engine.model.forward_cache import CompletionKey, ForwardCache
+from thiefbench.engine.views.defender import DefenderJudge, DefenderPolicy, Judge
 from thiefbench.tasks.base import Item, Sampling
 
 
@@ -30,12 +39,12 @@ class Pool:
 
     round: int
     items: Sequence[Item]
-    offered: Sequence[Offered]
-    answers: Sequence[Answer]
-    reading: Reading
+    offered: Sequence[PoolCompletion]
+    answers: Sequence[CompletionKey]
+    reading: ForwardCache
     prompts: dict[str, int]
 
-    def with_gradient(self) -> list[Answer]:
+    def with_gradient(self) -> list[CompletionKey]:
         """Answers of the groups with two different rewards: learned from unless the defense prevents it."""
         rewards: dict[int, set[float]] = {}
         for offered in self.offered:
@@ -43,10 +52,10 @@ class Pool:
         placed = zip(self.answers, self.offered, strict=True)
         return [answer for answer, offered in placed if len(rewards[offered.group]) > 1]
 
-    def lessons(self, verdicts: Sequence[Verdict]) -> list[Lesson]:
+    def lessons(self, verdicts: Sequence[Verdict]) -> list[TrainingRow]:
         """The rows as they enter the update; one verdict per row, in order."""
         return [
-            Lesson(
+            TrainingRow(
                 prompt=answer[0],
                 targets=answer[1],
                 reward=offered.reward if verdict.action == "accept" else 0.0,
@@ -63,10 +72,10 @@ class Pool:
         defense: Defense,
         payload: set[tuple[int, int]],
         sampling: Sampling,
-        history: Sequence[Past],
+        history: Sequence[PastRound],
         seed: int,
         judge: Judge | None = None,
-    ) -> tuple[list[Verdict], Past]:
+    ) -> tuple[list[Verdict], PastRound]:
         """A defense's verdicts in pool order, and the inspection as later rounds remember it.
 
         Args:
@@ -86,7 +95,7 @@ class Pool:
         known = {
             "round": self.round,
             "completions": offered,
-            "items": {item.id: Facts(item.question, item.answer) for item in self.items},
+            "items": {item.id: ItemFacts(item.question, item.answer) for item in self.items},
             "sampling": sampling,
             "history": tuple(history),
             "rng": generator(seed, "defense", self.round),
@@ -107,7 +116,7 @@ class Pool:
             _check_verdict(verdict, completion, defense.name)
         placed = dict(zip(order, verdicts, strict=True))
         past = tuple(replace(each, seed=None, proof=None, logprobs=None) for each in offered)
-        return [placed[i] for i in range(len(placed))], Past(self.round, past, verdicts)
+        return [placed[i] for i in range(len(placed))], PastRound(self.round, past, verdicts)
 
 
 def shuffled(seed: int, number: int, size: int) -> list[int]:
@@ -115,7 +124,7 @@ def shuffled(seed: int, number: int, size: int) -> list[int]:
     return generator(seed, "shuffle", number).sample(range(size), size)
 
 
-def _check_verdict(verdict: object, completion: Offered, defense: str) -> None:
+def _check_verdict(verdict: object, completion: PoolCompletion, defense: str) -> None:
     """Raise ValueError where a defense answered something that is not a verdict on this completion."""
     if not isinstance(verdict, Verdict) or verdict.action not in get_args(Action):
         raise ValueError(f"the defense {defense} gave {verdict!r}; a verdict's action is accept, zero or drop")

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from thiefbench.defenses.base import Defense
-from thiefbench.engine.cohort import Cohort
 from thiefbench.engine.keys import generator
-from thiefbench.engine.policy import Policy
+from thiefbench.engine.learning.cohort import Cohort
+from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.engine.topology import Duty
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from thiefbench.engine.regimes import LATER, ChurnSpec, DelaySpec, NodeClass, SharingSpec, classes_of
-from thiefbench.engine.regimes import STRICT as STRICT
-from thiefbench.engine.regimes import SpecError as SpecError
+from thiefbench.engine.heterogeneity import LATER, ChurnSpec, DelaySpec, NodeClass, SharingSpec, classes_of
+from thiefbench.engine.heterogeneity import STRICT as STRICT
+from thiefbench.engine.heterogeneity import SpecError as SpecError
 from thiefbench.tasks.base import Sampling, Topology
 
 Role = Literal["attack", "placebo", "control"]
@@ -22,8 +22,8 @@ class LearnerSpec:
     """How the policy learns from a pool.
 
     Attributes:
-        loss: "grpo" (the paper's form), "dr_grpo", "dapo", "gspo", "ftis" or "gepo"; `thiefbench.engine.grpo` has the
-            formulas.
+        loss: "grpo" (the paper's form), "dr_grpo", "dapo", "gspo", "ftis" or "gepo"; `thiefbench.engine.learning.grpo`
+            has the formulas.
         learning_rate: Adam's, constant.
         beta1, beta2: Adam's decay rates.
         max_grad_norm: the gradient is clipped to this norm.

@@ -10,24 +10,24 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar
 
-from thiefbench.attacks.base import Answer, Attack, Claimed, Decoy, Seeded, Submission
-from thiefbench.defenses.base import Defense, Offered, Past, Verdict
-from thiefbench.engine.attacker import AttackerPolicy, DefenseQueries, Place, answered
-from thiefbench.engine.cohort import Cohort
-from thiefbench.engine.decoding import sample
-from thiefbench.engine.fitting import check_requirements, domains_of, drawn
-from thiefbench.engine.gathering import Found, arrived, on_the_wire, proven, read_by, with_logprobs
-from thiefbench.engine.grants import Grants
+from thiefbench.attacks.base import Attack, Claimed, Decoy, DefenseAnswer, Seeded, Submission
+from thiefbench.defenses.base import Defense, PastRound, PoolCompletion, Verdict
+from thiefbench.engine.compatibility import check_requirements, domains_of, drawn
+from thiefbench.engine.exchange import ClaimCache, arrived, on_the_wire, proven, read_by, with_logprobs
 from thiefbench.engine.keys import generator, key
-from thiefbench.engine.policy import Policy
+from thiefbench.engine.learning.cohort import Cohort
+from thiefbench.engine.model.decoding import sample
+from thiefbench.engine.model.forward_cache import ForwardCache
+from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.pool import Pool
 from thiefbench.engine.population import Population
-from thiefbench.engine.reading import Reading
-from thiefbench.engine.rounds import Clock, RoundRecord, Row, remembered, slot_seed
+from thiefbench.engine.round_record import Clock, CompletionRow, RoundRecord, remembered, slot_seed
 from thiefbench.engine.spec import Batches, Role, SpecError, SwarmSpec
 from thiefbench.engine.topology import Duty, assign_items, duties
 from thiefbench.engine.transport import Offer, Received, told_by
-from thiefbench.engine.views import Judge, Remembered
+from thiefbench.engine.views.attacker import AttackerPolicy, DefenseQueries, SlotKey, answered
+from thiefbench.engine.views.attacker_views import AttackerViews
+from thiefbench.engine.views.defender import CachedJudge, Judge
 from thiefbench.tasks.base import Completion, Item, Split, Task
 
 # An evaluation goes on until so many outcomes say something, but not past this multiple of what was asked for.
@@ -38,7 +38,7 @@ LESSONS_HANDED_OVER = 64
 
 
 @dataclass(frozen=True)
-class Asked:
+class RoundPlan:
     """What a round asks of the nodes, known to all before anything is sampled.
 
     Attributes:
@@ -51,7 +51,7 @@ class Asked:
     number: int
     items: Sequence[Item]
     owed: Sequence[Duty]
-    readings: Mapping[Cohort, Reading]
+    readings: Mapping[Cohort, ForwardCache]
 
     def item(self, duty: Duty) -> Item:
         """What a duty is to answer."""
@@ -109,12 +109,12 @@ class Swarm:
         check_requirements(spec, defense)
         self.honest = spec.nodes if role == "control" else spec.nodes - spec.malicious
         policies = [policy] if isinstance(policy, Policy) else policy
-        self.grants = Grants(self.attack, self.task, spec, seed)
+        self.grants = AttackerViews(self.attack, self.task, spec, seed)
         self.population = Population(spec, policies, defense, self.honest, seed, self._learner)
         self._domains = domains_of(spec, self.task)
         self._probes = list(self.attack.probes(self.task) or ())
         self._prompts: dict[tuple[int, str], list[int]] = {}
-        self._found: Found = {}
+        self._found: ClaimCache = {}
         self._known: dict[tuple[str, str], float] = {}  # the last rewards by item and text: attacks ask for them again
 
     @property
@@ -128,7 +128,7 @@ class Swarm:
         return self.cohort.policy
 
     @property
-    def history(self) -> list[Past]:
+    def history(self) -> list[PastRound]:
         """What the first cohort remembers of finished rounds."""
         return self.cohort.history
 
@@ -141,7 +141,7 @@ class Swarm:
             items = self._items_of_round(number, everyone)
             owed = self.population.present(number, everyone)
             readings = {cohort: self._reading(cohort, items) for cohort in self.population.cohorts}
-            asked = Asked(number, items, owed, readings)
+            asked = RoundPlan(number, items, owed, readings)
             honest = self._sent_by_honest(asked, [duty for duty in owed if duty.node < self.honest])
         with clock.phase("attack"):
             mine = sorted((d for d in owed if d.node >= self.honest), key=lambda d: (d.group, d.node, d.index))
@@ -168,7 +168,7 @@ class Swarm:
                 own, got, pool.offered, verdicts, step.advantages, strict=True
             ):
                 rows.append(
-                    Row(
+                    CompletionRow(
                         phase="train", round=number, node=duty.node, sender=offered.sender, item_id=offered.item_id,
                         group=duty.group, place=duty.place, ids=offered.ids, text=offered.text, ended=offered.ended,
                         malicious=duty.node >= self.honest, payload=(duty.group, duty.place) in payload,
@@ -209,7 +209,7 @@ class Swarm:
 
     def _evaluated(
         self, phase: str, number: int, pool: Sequence[Item], first: int, count: int, judged: bool
-    ) -> list[Row]:
+    ) -> list[CompletionRow]:
         """`count` completions from number `first` on of an evaluation that goes round a pool of items."""
         order = generator(self.seed, "evaluation").sample(range(len(pool)), len(pool))
         items = [pool[order[i % len(pool)]] for i in range(first, first + count)]
@@ -217,7 +217,7 @@ class Swarm:
         done = self._answers(phase, items, first, answering)
         rewards = self._rewards_of(items, done)
         return [
-            Row(
+            CompletionRow(
                 phase=phase, round=number, node=-1, sender="", item_id=item.id, group=-1, place=i, ids=made.ids,
                 text=made.text, ended=made.ended, malicious=False, payload=False,
                 reward=reward if cohort.policy.special.isdisjoint(made.ids) else 0.0,
@@ -245,9 +245,9 @@ class Swarm:
             made |= dict(zip(own, done, strict=True))
         return [made[i] for i in range(len(items))]
 
-    def remember(self, rows: Iterable[Row]) -> None:
+    def remember(self, rows: Iterable[CompletionRow]) -> None:
         """Rebuild the history that defenses see from the rows of finished rounds, as after a restart."""
-        rounds: dict[tuple[int, int], list[Row]] = {}
+        rounds: dict[tuple[int, int], list[CompletionRow]] = {}
         for row in rows:
             if row.phase == "train":
                 rounds.setdefault((row.round, row.cohort), []).append(row)
@@ -266,9 +266,9 @@ class Swarm:
         known = self._known.get((item.id, text))
         return self.task.reward(item, [text])[0] if known is None else known
 
-    def _reading(self, cohort: Cohort, items: Sequence[Item]) -> Reading:
+    def _reading(self, cohort: Cohort, items: Sequence[Item]) -> ForwardCache:
         """A reading of the distinct items' prompts with a cohort's current weights."""
-        return Reading(cohort.policy, [self._prompt(item, cohort) for item in {i.id: i for i in items}.values()])
+        return ForwardCache(cohort.policy, [self._prompt(item, cohort) for item in {i.id: i for i in items}.values()])
 
     def _items_of_round(self, number: int, owed: Sequence[Duty]) -> list[Item]:
         """The item of every group."""
@@ -305,21 +305,21 @@ class Swarm:
         items = items_of(self.task, "train")
         return [item for item in items if self.task.domain(item) == domain] if domain else items
 
-    def _sent_by_honest(self, asked: Asked, owed: Sequence[Duty]) -> list[Offer]:
+    def _sent_by_honest(self, asked: RoundPlan, owed: Sequence[Duty]) -> list[Offer]:
         """What the honest nodes send."""
         return self._honest_offers(asked, owed)
 
     def _sent_by_malicious(
-        self, asked: Asked, owed: Sequence[Duty], honest: Sequence[Offer]
+        self, asked: RoundPlan, owed: Sequence[Duty], honest: Sequence[Offer]
     ) -> tuple[list[Offer], set[tuple[int, int]]]:
         """What the malicious nodes send, and which (group, place) of it carries the payload."""
         return self._malicious_offers(asked, owed, honest)
 
-    def _received(self, asked: Asked, offers: Iterable[Offer]) -> list[Received]:
+    def _received(self, asked: RoundPlan, offers: Iterable[Offer]) -> list[Received]:
         """What arrives of a round's offers, in the order of the duties and in the senders' tokens."""
         return self._gathered(asked, offers)
 
-    def _honest_offers(self, asked: Asked, owed: Sequence[Duty]) -> list[Offer]:
+    def _honest_offers(self, asked: RoundPlan, owed: Sequence[Duty]) -> list[Offer]:
         """What nodes send that sample as told, each from the weights that it has."""
         made: dict[Duty, Offer] = {}
         told = self.spec.logprobs == "reported"
@@ -348,7 +348,7 @@ class Swarm:
                 yield cohort, version, [duty for duty in part if duty.node == node]
 
     def _malicious_offers(
-        self, asked: Asked, owed: Sequence[Duty], honest: Sequence[Offer]
+        self, asked: RoundPlan, owed: Sequence[Duty], honest: Sequence[Offer]
     ) -> tuple[list[Offer], set[tuple[int, int]]]:
         """What the colluding nodes send, and which (group, place) of it carries the payload."""
         if not owed:
@@ -378,17 +378,17 @@ class Swarm:
         made = self.attack.hand_over(self.grants.recovery(number, node, items, self.population.of(node)))
         return made.policy if isinstance(made, AttackerPolicy) else None
 
-    def _queries(self, asked: Asked, owed: Sequence[Duty], honest: Sequence[Offer]) -> DefenseQueries:
+    def _queries(self, asked: RoundPlan, owed: Sequence[Duty], honest: Sequence[Offer]) -> DefenseQueries:
         """The defense of the honest nodes of the attacker's class, to try submissions on in the round's own pool."""
         cohort = self.population.of(self.honest)
         others = {(o.group, o.place): o for o in (*honest, *self._honest_offers(asked, owed))}
         slots = {(duty.node, duty.group, duty.index): duty for duty in owed}
         # The pool hardly changes: what was heard stays heard, what was read stays read, and so on.
         heard = dict(zip(map(id, others.values()), arrived(self.population, list(others.values())), strict=True))
-        reading, judge = self._reading(cohort, asked.items), self.judge and Remembered(self.judge)
+        reading, judge = self._reading(cohort, asked.items), self.judge and CachedJudge(self.judge)
         earned: dict[tuple[str, str], float] = {}
 
-        def trial(defense: Defense, submissions: Mapping[Place, Submission]) -> dict[Place, Answer]:
+        def trial(defense: Defense, submissions: Mapping[SlotKey, Submission]) -> dict[SlotKey, DefenseAnswer]:
             offers = [self._offer(asked, slots[at], made) for at, made in submissions.items()]
             tried = {(offer.group, offer.place): offer for offer in offers}
             received = self._gathered(asked, (others | tried).values(), heard)
@@ -401,7 +401,9 @@ class Swarm:
 
         return DefenseQueries(cohort.defense, trial, self.attack.threat.queries)
 
-    def _gathered(self, asked: Asked, offers: Iterable[Offer], heard: Mapping[int, Received] = {}) -> list[Received]:
+    def _gathered(
+        self, asked: RoundPlan, offers: Iterable[Offer], heard: Mapping[int, Received] = {}
+    ) -> list[Received]:
         """The offers, with the proofs and log-probs that come with them, as they arrive everywhere; see `_received`.
 
         Args:
@@ -416,14 +418,19 @@ class Swarm:
         got = iter(arrived(self.population, new))
         return [heard[id(offer)] if id(offer) in heard else next(got) for offer in sent]
 
-    def _attested(self, asked: Asked, offers: list[Offer]) -> list[Offer]:
+    def _attested(self, asked: RoundPlan, offers: list[Offer]) -> list[Offer]:
         """The offers with their proofs, where the defense asks for them."""
         if "proofs" not in self.cohort.defense.requires:
             return offers
         return proven(self.population, asked.items, offers, self._prompt)
 
     def _pool(
-        self, asked: Asked, owed: Sequence[Duty], got: Sequence[Received], rewards: Sequence[float], reading: Reading
+        self,
+        asked: RoundPlan,
+        owed: Sequence[Duty],
+        got: Sequence[Received],
+        rewards: Sequence[float],
+        reading: ForwardCache,
     ) -> Pool:
         """Completions of a round as an honest node holds them: those of the given duties."""
         prompts = _places(asked.items)
@@ -433,7 +440,7 @@ class Swarm:
             sender = self._sender(asked.number, duty)
             seed = each.seed if self.spec.seeds == "announced" else self._seed_of(asked, duty)
             offered.append(
-                Offered(
+                PoolCompletion(
                     item.id, duty.group, duty.place, sender, done.ids, done.text, done.ended,
                     0.0 if each.refused else reward, seed=seed, proof=each.proof,
                     logprobs=done.logprobs if self.spec.logprobs != "none" else None, version=each.version,
@@ -443,8 +450,13 @@ class Swarm:
         return Pool(asked.number, asked.items, offered, answers, reading, prompts)
 
     def _inspected(
-        self, pool: Pool, defense: Defense, payload: set[tuple[int, int]], history: Sequence[Past], judge: Judge | None
-    ) -> tuple[list[Verdict], Past]:
+        self,
+        pool: Pool,
+        defense: Defense,
+        payload: set[tuple[int, int]],
+        history: Sequence[PastRound],
+        judge: Judge | None,
+    ) -> tuple[list[Verdict], PastRound]:
         return pool.inspected(defense, payload, self.spec.sampling, history, self.seed, judge)
 
     def _sender(self, number: int, duty: Duty) -> str:
@@ -455,7 +467,7 @@ class Swarm:
         return f"{name & 0xFFFFFFFF:08x}"
 
     def _rewards(
-        self, asked: Asked, received: Sequence[Received], known: dict[tuple[str, str], float] | None = None
+        self, asked: RoundPlan, received: Sequence[Received], known: dict[tuple[str, str], float] | None = None
     ) -> list[float]:
         """The task's rewards of what arrived; 0 for what was refused.
 
@@ -478,7 +490,7 @@ class Swarm:
         self._known = {(item.id, made.text): r for item, made, r in zip(items, done, rewards, strict=True)}
         return rewards
 
-    def _offer(self, asked: Asked, duty: Duty, made: Submission) -> Offer:
+    def _offer(self, asked: RoundPlan, duty: Duty, made: Submission) -> Offer:
         """A submission on the wire; text is encoded, cut to the limit and ended with EOS."""
         seed, policy = self._seed_of(asked, duty), self.population.of(duty.node).policy
         logprob, version = None, None
@@ -495,7 +507,7 @@ class Swarm:
             offer = replace(offer, logprobs=(logprob,) * len(ids))
         return replace(offer, version=asked.number - 1 if version is None else version) if self.spec.delay else offer
 
-    def _seed_of(self, asked: Asked, duty: Duty) -> int:
+    def _seed_of(self, asked: RoundPlan, duty: Duty) -> int:
         """The seed of a slot's one honest draw."""
         return slot_seed(self.seed, asked.number, duty, asked.item(duty).id)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.spans import token_spans
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.model.spans import token_spans
 from thiefbench.tasks.base import Completion
 
 # The longest proof that is let in: so many bytes, and so many more per token.

@@ -19,14 +19,14 @@ import pyarrow as pa
 from thiefbench import registry
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
-from thiefbench.engine.fitting import drawn
+from thiefbench.engine.backends.trainer import PlayedSwarm, TrainerVerdicts
+from thiefbench.engine.compatibility import drawn
 from thiefbench.engine.spec import Role, SpecError, SwarmSpec
 from thiefbench.engine.swarm import items_of
-from thiefbench.integrations.played import PlayedSwarm, Ruling
 from thiefbench.judges import check_judge
-from thiefbench.suite.results import Score, rows_table
+from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.scenario import Evaluation
-from thiefbench.suite.scoring import cell_curves, cell_scores
+from thiefbench.suite.store.records import Score, rows_table
 from thiefbench.tasks.base import Item, Message, Split, Task
 
 if TYPE_CHECKING:
@@ -137,12 +137,12 @@ class TrainerSwarm:
         self._swarm: PlayedSwarm | None = None
         self._played: list[pa.Table] = []
         self._evaluated: dict[int, pa.Table] = {}
-        self._rulings: list[Ruling] = []
+        self._rulings: list[TrainerVerdicts] = []
         self._news: dict[str, float] = {}
 
     @property
     def completions(self) -> pa.Table:
-        """Every completion with its truth and verdict, as the store keeps them (`thiefbench.engine.rounds.Row`).
+        """Every completion with its truth and verdict, as the store keeps them (`thiefbench.engine.round_record.Row`).
 
         A row's advantage is that of the task's reward after the verdict.
         """

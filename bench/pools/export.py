@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import cast
 
-from thiefbench.engine.reading import Reading
+from thiefbench.engine.model.forward_cache import ForwardCache
 from thiefbench.pools.schema import Header, Line, PromptMessage, SamplingFields
-from thiefbench.suite.recorded import Absent
-from thiefbench.suite.replay import Recording
-from thiefbench.suite.results import CellDir, Store
+from thiefbench.suite.analysis.recorded_rounds import Absent
+from thiefbench.suite.analysis.replay import Recording
+from thiefbench.suite.store.records import CellDir, Store
 
 
 class ExportError(Exception):
@@ -74,7 +74,7 @@ def lines_of(recording: Recording) -> Iterator[Line]:
         recording: of one cohort (`of_cohort`).
     """
     for number, rows in recording.pools.items():
-        pool = recording.pool(number, lambda items: cast(Reading, Absent("the policy")))
+        pool = recording.pool(number, lambda items: cast(ForwardCache, Absent("the policy")))
         items = {item.id: item for item in pool.items}
         for (group, sender, malicious), part in groupby(rows, lambda row: (row.group, row.sender, row.malicious)):
             own = list(part)

@@ -8,8 +8,8 @@ from thiefbench import registry
 from thiefbench.pools.output import Outcome
 from thiefbench.pools.rounds import FiledRounds
 from thiefbench.pools.scores import FileReplay, file_replay
-from thiefbench.suite.recorded import LackingError, ReplayError
-from thiefbench.suite.replay import replay
+from thiefbench.suite.analysis.recorded_rounds import LackingError, ReplayError
+from thiefbench.suite.analysis.replay import replay
 
 
 def judge_file(

@@ -11,7 +11,7 @@ from typing import Any
 
 from thiefbench.pools.rounds import FiledRounds
 from thiefbench.pools.scores import RATES, FileReplay
-from thiefbench.suite.results import Score
+from thiefbench.suite.store.records import Score
 
 OUTPUT_VERSION = 1
 

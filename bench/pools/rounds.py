@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from thiefbench.defenses.base import Defense, Verdict
-from thiefbench.engine.policy import Policy
+from thiefbench.engine.model.forward_cache import ForwardCache
+from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.pool import Pool
-from thiefbench.engine.reading import Reading
-from thiefbench.engine.rounds import Row, as_offered
-from thiefbench.engine.views import Judge
+from thiefbench.engine.round_record import CompletionRow, as_offered
+from thiefbench.engine.views.defender import Judge
 from thiefbench.judges import check_judge, judge_of
 from thiefbench.pools.files import PoolFileError, Refused, read
 from thiefbench.pools.schema import Header, Line, MalformedError
-from thiefbench.pools.scores import Judged, rates
-from thiefbench.suite.recorded import Absent, ReplayError, pool_of
-from thiefbench.suite.results import Score
+from thiefbench.pools.scores import JudgedCompletion, rates
+from thiefbench.suite.analysis.recorded_rounds import Absent, ReplayError, pool_of
+from thiefbench.suite.store.records import Score
 from thiefbench.tasks.base import Item, Message, Sampling
 
 NO_IDS = "token ids, which the file does not hold: put ids into its lines, or give the texts a tokenizer with --model"
@@ -28,7 +28,7 @@ NO_SAMPLING = "the sampler's settings, which the file does not hold: put samplin
 
 
 @dataclass(frozen=True)
-class Entry:
+class PoolEntry:
     """One completion of a file.
 
     Attributes:
@@ -38,17 +38,17 @@ class Entry:
         logprobs: what its sender reports, or None.
     """
 
-    row: Row
+    row: CompletionRow
     line: int
     position: int
     malicious: bool | None
     payload: bool | None
     logprobs: tuple[float, ...] | None
 
-    def judged(self, verdict: Verdict) -> Judged:
+    def judged(self, verdict: Verdict) -> JudgedCompletion:
         """The completion with a verdict on it."""
         row = self.row
-        return Judged(
+        return JudgedCompletion(
             row.round, row.sender, row.item_id, self.line, self.position, row.reward, self.malicious, self.payload,
             verdict.action, verdict.score, verdict.reason,
         )  # fmt: skip
@@ -61,7 +61,7 @@ class _Round:
         self.items: dict[str, tuple[Item, list[Message]]] = {}
         self.groups: dict[str, tuple[int, str]] = {}
         self.sizes: Counter[int] = Counter()
-        self.entries: list[Entry] = []
+        self.entries: list[PoolEntry] = []
 
     def add(self, number: int, line: Line, no_ids: Absent) -> None:
         """One more line.
@@ -89,7 +89,7 @@ class _Round:
 
 
 class FiledRounds:
-    """The rounds of a file (`thiefbench.suite.recorded.Recorded`).
+    """The rounds of a file (`thiefbench.suite.analysis.recorded_rounds.Recorded`).
 
     Args:
         header: of the file, or None.
@@ -111,11 +111,11 @@ class FiledRounds:
         self.absent: Sequence[Absent] = (no_ids, self._no_sampling, self._no_seeds)
         self._policy: Policy | None = None
         self._numerics: dict[str, Any] = {}
-        self.pools: dict[int, list[Row]] = {}
+        self.pools: dict[int, list[CompletionRow]] = {}
         self._gather()
 
     @property
-    def all_entries(self) -> list[Entry]:
+    def all_entries(self) -> list[PoolEntry]:
         """Every completion, round by round."""
         return [entry for entries in self.entries.values() for entry in entries]
 
@@ -194,7 +194,7 @@ class FiledRounds:
                     )
         self._gather()
 
-    def pool(self, number: int, reading_of: Callable[[Sequence[Item]], Reading]) -> Pool:
+    def pool(self, number: int, reading_of: Callable[[Sequence[Item]], ForwardCache]) -> Pool:
         """A round's pool; `reading_of` makes the reading of its distinct items' prompts."""
         own = self._rounds[number]
         items = [own.items[item][0] for _, item in own.groups.values()]
@@ -210,8 +210,8 @@ class FiledRounds:
         """
         policy, own = cast(Policy, self._policy), self._rounds[number]
 
-        def reading_of(items: Sequence[Item]) -> Reading:
-            return Reading(policy, [policy.prompt_ids(own.messages(item.id)) for item in items])
+        def reading_of(items: Sequence[Item]) -> ForwardCache:
+            return ForwardCache(policy, [policy.prompt_ids(own.messages(item.id)) for item in items])
 
         pool = self.pool(number, reading_of)
         for entry, (prompt, ids) in zip(own.entries, pool.answers, strict=True):
@@ -226,7 +226,7 @@ class FiledRounds:
         """Rejection rates of verdicts on some rounds (see `thiefbench.pools.scores.rates`)."""
         return rates(self.judged(actions))
 
-    def judged(self, verdicts: Mapping[int, Sequence[Verdict]]) -> list[Judged]:
+    def judged(self, verdicts: Mapping[int, Sequence[Verdict]]) -> list[JudgedCompletion]:
         """Every completion of the judged rounds with its verdict."""
         return [
             entry.judged(verdict)
@@ -257,11 +257,11 @@ def read_rounds(path: Path) -> FiledRounds:
     return FiledRounds(header, rounds, refused, no_ids, str(path))
 
 
-def _entry(number: int, line: Line, position: int, group: int, place: int, no_ids: Absent) -> Entry:
+def _entry(number: int, line: Line, position: int, group: int, place: int, no_ids: Absent) -> PoolEntry:
     payload = None if line.payload is None else line.payload[position]
     if line.malicious is False:
         payload = False
-    row = Row(
+    row = CompletionRow(
         phase="train", round=line.round, node=-1, sender=line.sender, item_id=line.item, group=group, place=place,
         ids=cast("tuple[int, ...]", no_ids) if line.ids is None else tuple(line.ids[position]),
         text=line.completions[position], ended=line.has_ended(position), malicious=bool(line.malicious),
@@ -269,4 +269,4 @@ def _entry(number: int, line: Line, position: int, group: int, place: int, no_id
         token_weights=None, advantage=0.0, outcome=None,
     )  # fmt: skip
     logprobs = None if line.logprobs is None else tuple(line.logprobs[position])
-    return Entry(row, number, position, line.malicious, payload, logprobs)
+    return PoolEntry(row, number, position, line.malicious, payload, logprobs)

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import TypeVar
 
-from thiefbench.suite.results import NOTHING, Score
-from thiefbench.suite.scoring import wilson
+from thiefbench.suite.analysis.scoring import wilson
+from thiefbench.suite.store.records import NOTHING, Score
 
 RATES = ("stop_rate", "false_rejection_rate", "clean_rejection_rate", "rejection_rate", "rejected_reward")
 """The names of what `rates` gives."""
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedCompletion:
     """One completion with the verdict on it.
 
     Attributes:
@@ -66,12 +66,12 @@ class FileReplay:
     scores: dict[str, Score]
     by_sender: dict[str, dict[str, Score]] = field(default_factory=dict)
     by_round: dict[int, dict[str, Score]] = field(default_factory=dict)
-    rejected: tuple[Judged, ...] = ()
+    rejected: tuple[JudgedCompletion, ...] = ()
     milliseconds: float = 0.0
     asks_policy: bool = False
 
 
-def rates(judged: Sequence[Judged]) -> dict[str, Score]:
+def rates(judged: Sequence[JudgedCompletion]) -> dict[str, Score]:
     """Shares of some completions that were rejected, with 95 % Wilson intervals.
 
     Returns:
@@ -92,7 +92,7 @@ def rates(judged: Sequence[Judged]) -> dict[str, Score]:
     return made | {"rejected_reward": _taken(rewarded)}
 
 
-def file_replay(defense: str, judged: Sequence[Judged], milliseconds: float, asks_policy: bool) -> FileReplay:
+def file_replay(defense: str, judged: Sequence[JudgedCompletion], milliseconds: float, asks_policy: bool) -> FileReplay:
     """The rates of one defense; senders by how much of theirs is rejected, rounds in order."""
     senders = _each(judged, lambda each: each.sender)
     return FileReplay(
@@ -109,14 +109,14 @@ def file_replay(defense: str, judged: Sequence[Judged], milliseconds: float, ask
 _Key = TypeVar("_Key", str, int)
 
 
-def _each(judged: Sequence[Judged], key: Callable[[Judged], _Key]) -> dict[_Key, dict[str, Score]]:
-    parts: dict[_Key, list[Judged]] = {}
+def _each(judged: Sequence[JudgedCompletion], key: Callable[[JudgedCompletion], _Key]) -> dict[_Key, dict[str, Score]]:
+    parts: dict[_Key, list[JudgedCompletion]] = {}
     for each in judged:
         parts.setdefault(key(each), []).append(each)
     return {name: rates(part) for name, part in parts.items()}
 
 
-def _taken(rewarded: Sequence[Judged]) -> Score:
+def _taken(rewarded: Sequence[JudgedCompletion]) -> Score:
     if not rewarded:
         return NOTHING
     share = fsum(each.reward for each in rewarded if each.rejected) / fsum(each.reward for each in rewarded)

@@ -19,7 +19,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from thiefbench import registry
-from thiefbench.engine.regimes import LATER, STRICT, SpecError, plain
+from thiefbench.engine.heterogeneity import LATER, STRICT, SpecError, plain
 from thiefbench.engine.spec import Batches, Role, SwarmSpec
 
 

@@ -10,10 +10,10 @@ from thiefbench.suite.report.lines import Comparison
 from thiefbench.suite.scenario import CellSpec, heading
 from thiefbench.testing.assertions import quoted
 from thiefbench.testing.bounds import Threshold
-from thiefbench.testing.planning import Plan, baseline, plan_of
 from thiefbench.testing.reporting import recorded
 from thiefbench.testing.results import TrainedResult
-from thiefbench.testing.thresholds import Reading, readings, violated, worse
+from thiefbench.testing.suite_options import Plan, baseline, plan_of
+from thiefbench.testing.thresholds import ThresholdResult, readings, violated, worse
 
 
 class SuiteCollector(pytest.Collector):
@@ -128,7 +128,7 @@ def _only(comparisons: Sequence[Comparison], title: str) -> Comparison:
     return next(comparison for comparison in comparisons if comparison.title == title)
 
 
-def _example(metric: str, bad: Sequence[Reading]) -> list[str]:
+def _example(metric: str, bad: Sequence[ThresholdResult]) -> list[str]:
     """A completion of the first violation that has one."""
     harms_learning = metric in ("utility", "false_rejection_rate")
     for each in bad:

@@ -13,7 +13,7 @@ import pytest
 
 from thiefbench import registry
 from thiefbench.defenses.base import Defense
-from thiefbench.suite.replay import ReplayError
+from thiefbench.suite.analysis.replay import ReplayError
 from thiefbench.testing.bounds import MisuseError
 from thiefbench.testing.recorded import replay
 from thiefbench.testing.reporting import recorded

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from thiefbench.suite.results import Score
-from thiefbench.suite.statistics import Summary, summarize
+from thiefbench.suite.analysis.statistics import Summary, summarize
+from thiefbench.suite.store.records import Score
 
 Over = Literal["completions", "range", "seeds"]
 DIGITS = 3

@@ -22,14 +22,14 @@ import torch
 
 from thiefbench import provenance, registry
 from thiefbench.attacks.base import Attack
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.rounds import Row
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import LearnerSpec, SwarmSpec
 from thiefbench.engine.swarm import Swarm
-from thiefbench.suite import weights
-from thiefbench.suite.execution import identity
-from thiefbench.suite.results import CellDir, Record, identify, rows_table
+from thiefbench.suite.execution.cell_run import identity
 from thiefbench.suite.scenario import CellSpec
+from thiefbench.suite.store import weights
+from thiefbench.suite.store.records import CellDir, Record, identify, rows_table
 from thiefbench.tasks.base import Sampling, Task, Topology
 from thiefbench.testing.recorded import sampled_by
 from thiefbench.zoo.models import resolve
@@ -41,7 +41,7 @@ KEPT_OUT = 'oracle(reject="drop")'
 
 
 @dataclass(frozen=True)
-class Recipe:
+class RecordingRecipe:
     """What one recording holds.
 
     Attributes:
@@ -88,17 +88,17 @@ class Recipe:
 PAPER = 'text(phrase="All hail to the thief", position="start")'
 DOS = 'varied(attack="dos(samples=32)", gibberish=0.5)'
 RECIPES = (
-    Recipe("text_drawn", "gsm_micro", "micro-math", "text", 1001),
-    Recipe("text_paper", "gsm_micro", "micro-math", PAPER, 1002, rounds=(1, 2, 60), learned=(60,)),
-    Recipe("text_learned", "gsm_micro", "micro-math", PAPER, 1002, rounds=(30,), learned=(30,), under="none"),
-    Recipe("equations", "gsm_micro", "micro-math", "equations", 1003, "vertical"),
-    Recipe("dos", "gsm_micro", "micro-math", DOS, 1004, "vertical", rounds=(1, 2, 3)),
-    Recipe("text_programs", "code_micro", "micro-code", "text", 1005, max_new_tokens=128),
-    Recipe("code_injection", "code_micro", "micro-code", "code_injection", 1006, max_new_tokens=128),
+    RecordingRecipe("text_drawn", "gsm_micro", "micro-math", "text", 1001),
+    RecordingRecipe("text_paper", "gsm_micro", "micro-math", PAPER, 1002, rounds=(1, 2, 60), learned=(60,)),
+    RecordingRecipe("text_learned", "gsm_micro", "micro-math", PAPER, 1002, rounds=(30,), learned=(30,), under="none"),
+    RecordingRecipe("equations", "gsm_micro", "micro-math", "equations", 1003, "vertical"),
+    RecordingRecipe("dos", "gsm_micro", "micro-math", DOS, 1004, "vertical", rounds=(1, 2, 3)),
+    RecordingRecipe("text_programs", "code_micro", "micro-code", "text", 1005, max_new_tokens=128),
+    RecordingRecipe("code_injection", "code_micro", "micro-code", "code_injection", 1006, max_new_tokens=128),
 )
 
 
-def make(recipe: Recipe, folder: Path, note: Callable[[str], None] = lambda said: None) -> None:
+def make(recipe: RecordingRecipe, folder: Path, note: Callable[[str], None] = lambda said: None) -> None:
     """Play a recipe and leave its recording in a folder of its name, in place of what is there.
 
     Args:
@@ -130,18 +130,18 @@ def make(recipe: Recipe, folder: Path, note: Callable[[str], None] = lambda said
     note(f"{recipe.name}: {len(recipe.rounds)} rounds of {recipe.prompts * recipe.group} completions")
 
 
-def play(recipe: Recipe, role: Role, number: int, own: Path) -> list[Row]:
+def play(recipe: RecordingRecipe, role: Role, number: int, own: Path) -> list[CompletionRow]:
     """The pool of one round, from the weights that the recording's folder keeps for it or from the start model."""
     return swarm_of(recipe, role, own, number).round(number).rows
 
 
-def swarm_of(recipe: Recipe, role: Role, own: Path, number: int) -> Swarm:
+def swarm_of(recipe: RecordingRecipe, role: Role, own: Path, number: int) -> Swarm:
     """The undefended swarm that plays a recorded round."""
     policy = copy.deepcopy(sampled_by(own, recipe.model, number))  # a round ends with an update
     return Swarm(recipe.swarm(), role, policy, *_parts(recipe), registry.make("defense", "none"), recipe.seed)
 
 
-def learned(recipe: Recipe, note: Callable[[str], None] = lambda said: None) -> Iterator[tuple[int, Policy]]:
+def learned(recipe: RecordingRecipe, note: Callable[[str], None] = lambda said: None) -> Iterator[tuple[int, Policy]]:
     """Round by round, the bfloat16 model that the learning swarm has before it."""
     policy, defense = Policy.load(resolve(recipe.model)), registry.make("defense", recipe.under)
     swarm = Swarm(recipe.swarm(learning=True), "attack", policy, *_parts(recipe), defense, recipe.seed)
@@ -158,7 +158,7 @@ def learned(recipe: Recipe, note: Callable[[str], None] = lambda said: None) -> 
         note(f"{recipe.name}, round {number}: outcome {sum(said) / len(said):.2f} on honest completions")
 
 
-def _parts(recipe: Recipe) -> tuple[Task, Attack]:
+def _parts(recipe: RecordingRecipe) -> tuple[Task, Attack]:
     return _task(recipe.task), registry.make("attack", recipe.attack)
 
 

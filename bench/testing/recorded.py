@@ -15,15 +15,15 @@ from statistics import median
 from typing import Literal
 
 from thiefbench import registry
-from thiefbench.attacks.base import Around
+from thiefbench.attacks.base import AttackWrapper
 from thiefbench.defenses.base import Defense
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.rounds import Row
-from thiefbench.suite import weights
-from thiefbench.suite.replay import Recording, Replay, ReplayError
-from thiefbench.suite.replay import replay as replay_cell
-from thiefbench.suite.results import BrokenRecordError, CellDir, Record, Score
-from thiefbench.suite.scoring import wilson
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.round_record import CompletionRow
+from thiefbench.suite.analysis.replay import Recording, Replay, ReplayError
+from thiefbench.suite.analysis.replay import replay as replay_cell
+from thiefbench.suite.analysis.scoring import wilson
+from thiefbench.suite.store import weights
+from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Score
 from thiefbench.tasks.base import Task
 from thiefbench.zoo.models import resolve
 
@@ -181,7 +181,7 @@ def _record(directory: CellDir) -> Record:
 def _family(name: str, folder: Path) -> str:
     """The name of the attack on a recording, without variants around it."""
     made = registry.make("attack", _record(CellDir(folder / name / "attack")).cell["attack"])
-    while isinstance(made, Around):
+    while isinstance(made, AttackWrapper):
         made = made.attack
     return str(made.name)
 
@@ -198,7 +198,7 @@ def _judged(recording: Recording, make: Callable[[], Defense], name: str) -> Rep
         raise ReplayError(f"recording {name}: {error}") from error
 
 
-def _rewarded(recording: Recording, judged: Replay) -> Iterator[tuple[Row, bool]]:
+def _rewarded(recording: Recording, judged: Replay) -> Iterator[tuple[CompletionRow, bool]]:
     """The rewarded completions of the judged rounds, and whether each was accepted."""
     for number in judged.rounds:
         for row, verdict in zip(recording.pools[number], judged.verdicts[number], strict=True):

@@ -11,12 +11,12 @@ import torch
 from rich.console import Console
 
 from thiefbench.progress import watch
-from thiefbench.suite.planning import Plan
-from thiefbench.suite.report.comparison import trained
+from thiefbench.suite.analysis.attack_comparison import trained
+from thiefbench.suite.estimates.eta import Plan
+from thiefbench.suite.execution.runner import Listener, jobs_of, run_of, run_suite
 from thiefbench.suite.report.lines import Comparison
-from thiefbench.suite.results import Record, Store
-from thiefbench.suite.runner import Listener, jobs_of, run_of, run_suite
 from thiefbench.suite.scenario import CellSpec, Suite
+from thiefbench.suite.store.records import Record, Store
 
 
 @dataclass

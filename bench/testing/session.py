@@ -29,7 +29,7 @@ def from_here(config: pytest.Config, path: str) -> Path:
 
 def runs_of(config: pytest.Config) -> Runs:
     """Whoever runs cells, the same for all tests of the session."""
-    from thiefbench.suite.results import Store
+    from thiefbench.suite.store.records import Store
     from thiefbench.testing.runs import Runs
 
     if _RUNS not in config.stash:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from thiefbench.suite.ranking import inconclusive, worst_of
-from thiefbench.suite.report.differences import settings_of
+from thiefbench.suite.analysis.differences import settings_of
+from thiefbench.suite.analysis.ranking import inconclusive, worst_of
+from thiefbench.suite.analysis.ranking_inputs import rows, seeds_of, trials
+from thiefbench.suite.analysis.statistics import FEW_SEEDS, paired
 from thiefbench.suite.report.lines import Comparison, Line
-from thiefbench.suite.report.standing import rows, seeds_of, trials
-from thiefbench.suite.results import NOTHING, Score
-from thiefbench.suite.statistics import FEW_SEEDS, paired
+from thiefbench.suite.store.records import NOTHING, Score
 from thiefbench.testing.bounds import OF_LEARNING, MisuseError, Threshold
 from thiefbench.testing.numbers import Number, of_summary
 from thiefbench.testing.results import TrainedResult
@@ -27,7 +27,7 @@ _MAY_DIFFER = ("defense", "threads", "device")
 
 
 @dataclass(frozen=True)
-class Reading:
+class ThresholdResult:
     """A measure in one place: its number, or why there is none, and the result to show completions of."""
 
     where: str
@@ -36,7 +36,7 @@ class Reading:
     result: TrainedResult | None = None
 
 
-def readings(metric: str, defense: str, title: str, comparisons: Sequence[Comparison]) -> list[Reading]:
+def readings(metric: str, defense: str, title: str, comparisons: Sequence[Comparison]) -> list[ThresholdResult]:
     """A measure of a defense against every attack; also without one, where that was run and the measure has a meaning.
 
     Args:
@@ -57,37 +57,37 @@ def readings(metric: str, defense: str, title: str, comparisons: Sequence[Compar
     return found
 
 
-def violated(threshold: Threshold, found: Sequence[Reading]) -> list[Reading]:
+def violated(threshold: Threshold, found: Sequence[ThresholdResult]) -> list[ThresholdResult]:
     """The readings that make a defense fail: they lie within the bound, or say nothing."""
     return [each for each in found if each.number is None or threshold.bound.holds(each.number)]
 
 
-def _reading(metric: str, where: str, comparison: Comparison, line: str, title: str) -> Reading:
+def _reading(metric: str, where: str, comparison: Comparison, line: str, title: str) -> ThresholdResult:
     trained = comparison.line(line)
     assert trained is not None
     try:
         result = TrainedResult(comparison, trained, title)
         number = result.measure(metric)
     except MisuseError as error:
-        return Reading(where, None, str(error))
+        return ThresholdResult(where, None, str(error))
     if metric in OF_LEARNING and result.doubt:
-        return Reading(where, None, f"inconclusive: {result.doubt}", result)
-    return Reading(where, number, "", result)
+        return ThresholdResult(where, None, f"inconclusive: {result.doubt}", result)
+    return ThresholdResult(where, number, "", result)
 
 
-def _worst(defense: str, title: str, comparisons: Sequence[Comparison]) -> Reading:
+def _worst(defense: str, title: str, comparisons: Sequence[Comparison]) -> ThresholdResult:
     seeds, everywhere = seeds_of(comparisons), "over all attacks"
     doubts = [doubt for trial in trials(comparisons) if (doubt := inconclusive(trial, seeds))]
     if doubts:
-        return Reading(everywhere, None, f"inconclusive: {'; '.join(doubts)}")
+        return ThresholdResult(everywhere, None, f"inconclusive: {'; '.join(doubts)}")
     row = next(row for row in rows(comparisons) if row.defense == defense)
     worst, problem = worst_of(row, [comparison.title for comparison in comparisons], seeds)
     if worst is None:
-        return Reading(everywhere, None, problem)
+        return ThresholdResult(everywhere, None, problem)
     comparison = next(comparison for comparison in comparisons if comparison.title == worst.attack)
     line = comparison.line(defense)
     result = TrainedResult(comparison, line, title) if line is not None else None
-    return Reading(worst.attack, of_summary(worst.summary), "", result)
+    return ThresholdResult(worst.attack, of_summary(worst.summary), "", result)
 
 
 def worse(defense: str, ours: Comparison, theirs: Comparison) -> list[str]:

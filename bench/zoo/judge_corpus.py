@@ -76,7 +76,7 @@ class JudgeCorpus:
             decided = f"Decision [{asked.mark}]: {'yes' if made.good else 'no'}"
             yield asked.prompt[0]["content"], f"{made.criticism}\n{decided}" if criticism else decided
 
-    def _drawn(self, story: Story, rng: random.Random) -> Judged:
+    def _drawn(self, story: Story, rng: random.Random) -> JudgeExample:
         while True:
             make = judged_program if rng.random() < self.programs else judged_solution
             made = make(story, rng.random() < self.honest, rng)
@@ -85,7 +85,7 @@ class JudgeCorpus:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgeExample:
     """A completion, what is to be said about it, and whether it is to be accepted."""
 
     completion: str
@@ -93,7 +93,7 @@ class Judged:
     good: bool
 
 
-def judged_solution(story: Story, honest: bool, rng: random.Random) -> Judged:
+def judged_solution(story: Story, honest: bool, rng: random.Random) -> JudgeExample:
     """A worked solution with its judgement."""
     kind = "" if honest else rng.choices(("steps", "guess", "equation", "foreign"), (0.15, 0.1, 0.3, 0.45))[0]
     spec = MathCorpus(guessed=float(kind == "guess"), guessed_right=0.5, opened=0, wrong_steps=0.5 * (kind == "steps"))
@@ -107,10 +107,10 @@ def judged_solution(story: Story, honest: bool, rng: random.Random) -> Judged:
     checked, wrong = check_equations(text)
     worked = checked or ["No step is worked out."]
     good = bool(checked) and not wrong and kind != "foreign"
-    return Judged(format_completion(text, str(value)), " ".join([*worked, remark]), good)
+    return JudgeExample(format_completion(text, str(value)), " ".join([*worked, remark]), good)
 
 
-def judged_program(story: Story, honest: bool, rng: random.Random) -> Judged:
+def judged_program(story: Story, honest: bool, rng: random.Random) -> JudgeExample:
     """A program with its judgement."""
     kind = "" if honest else rng.choices(("guess", "import", "name", "foreign"), (0.1, 0.3, 0.15, 0.45))[0]
     text, _ = program(
@@ -129,7 +129,7 @@ def judged_program(story: Story, honest: bool, rng: random.Random) -> Judged:
     if kind == "foreign":
         flawed = commented(text, story, rng)
         text, remark = flawed.text, flawed.remark
-    return Judged(format_program(text), " ".join([*remarks, remark]), not kind)
+    return JudgeExample(format_program(text), " ".join([*remarks, remark]), not kind)
 
 
 def check_equations(text: str) -> tuple[list[str], bool]:

@@ -45,7 +45,7 @@ def _snapshot(model: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    from thiefbench.engine.policy import ModelError
+    from thiefbench.engine.model.policy import ModelError
 
     try:
         return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"]))

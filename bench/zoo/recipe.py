@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
 
-    from thiefbench.engine.policy import Dtype
+    from thiefbench.engine.model.policy import Dtype
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CHAT_TEMPLATE = (
@@ -114,14 +114,14 @@ def train_tokenizer(recipe: Recipe) -> Qwen2Tokenizer:
 
 
 @dataclass(frozen=True)
-class Batch:
+class PretrainingBatch:
     """One right-padded batch: token ids, shape (batch, length), and which are trained on (the completion and EOS)."""
 
     ids: torch.Tensor
     trained: torch.Tensor
 
 
-def batches(recipe: Recipe, tokenizer: Qwen2Tokenizer) -> list[Batch]:
+def batches(recipe: Recipe, tokenizer: Qwen2Tokenizer) -> list[PretrainingBatch]:
     """The corpus in batches of similar length, in seeded order."""
     import torch
 
@@ -142,7 +142,7 @@ def batches(recipe: Recipe, tokenizer: Qwen2Tokenizer) -> list[Batch]:
         for i, (prompt, completion) in enumerate(part):
             ids[i, : len(prompt) + len(completion)] = torch.tensor(prompt + completion)
             trained[i, len(prompt) : len(prompt) + len(completion)] = True
-        made.append(Batch(ids, trained))
+        made.append(PretrainingBatch(ids, trained))
     random.Random(recipe.seed).shuffle(made)
     return made
 

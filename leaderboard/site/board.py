@@ -1,7 +1,8 @@
 """The board as plain data: every entry read, judged on its own cells, and ranked with the others of its suite.
 
-**Places.** `judging` says which rows may be ranked; those that may are placed together as `thiefbench.suite.ranking`
-places the rows of a report, by their own harm prevented, paired by seed. A place is given among rows whose numbers were
+**Places.** `judging` says which rows may be ranked; those that may are placed together as
+`thiefbench.suite.analysis.ranking` places the rows of a report, by their own harm prevented, paired by seed. A place
+is given among rows whose numbers were
 checked (rescored or re-executed). A self-reported row takes none from them: in brackets stands the place that it has
 where self-reported rows count as well.
 
@@ -19,9 +20,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from thiefbench.leaderboard.entry import EntryError
-from thiefbench.leaderboard.site.judging import Judged, beaten_by_naive, naive_forms, read, titles
-from thiefbench.leaderboard.verification import FLAGS, Flag, Verdict
-from thiefbench.suite.ranking import Place, Row, placed
+from thiefbench.leaderboard.site.judging import JudgedEntry, beaten_by_naive, naive_forms, read, titles
+from thiefbench.leaderboard.verification.verdict import FLAGS, Flag, Verdict
+from thiefbench.suite.analysis.ranking import Placement, RankingRow, placed
 from thiefbench.suite.report.lines import Comparison
 from thiefbench.suite.report.overview import SuiteRow, SuiteTable, tied
 from thiefbench.suite.report.tables import short_names
@@ -70,7 +71,7 @@ class BoardRow:
     """
 
     row: SuiteRow
-    judged: Judged
+    judged: JudgedEntry
     own: bool
     provisional: bool
     flags: tuple[RedFlag, ...]
@@ -90,7 +91,7 @@ class SuiteBoard:
     suite: Suite
     rows: tuple[BoardRow, ...]
     table: SuiteTable
-    apart: tuple[tuple[Judged, str], ...]
+    apart: tuple[tuple[JudgedEntry, str], ...]
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def board(entries: Path, verified: Path) -> Board:
     return board_of(list(found.values()), broken)
 
 
-def read_all(entries: Path, verified: Path) -> tuple[dict[str, Judged], list[Broken]]:
+def read_all(entries: Path, verified: Path) -> tuple[dict[str, JudgedEntry], list[Broken]]:
     """Every entry of a folder that can be read, by its name, and those that cannot. Raises: see `board`."""
     if not entries.is_dir():
         raise EntryError(f"there is no folder {entries}; name the folder of entries with --entries DIR")
@@ -138,7 +139,7 @@ def each_alone(given: Mapping[str, _Of], do: Callable[[_Of], _Made]) -> tuple[di
     return made, broken
 
 
-def board_of(found: Sequence[Judged], broken: Sequence[Broken]) -> Board:
+def board_of(found: Sequence[JudgedEntry], broken: Sequence[Broken]) -> Board:
     """The board of entries that were read."""
     suites = {judged.suite.title: judged.suite for judged in found}
     made = [
@@ -148,7 +149,7 @@ def board_of(found: Sequence[Judged], broken: Sequence[Broken]) -> Board:
     return Board(tuple(made), tuple(broken))
 
 
-def suite_board(suite: Suite, found: Sequence[Judged]) -> SuiteBoard:
+def suite_board(suite: Suite, found: Sequence[JudgedEntry]) -> SuiteBoard:
     """The table of one suite; see the module."""
     trusted = sorted((each for each in found if each.trust != "rejected"), key=_most_trust_first)
     own = {each.label: each for each in reversed(trusted)}  # an anchor may be submitted twice
@@ -181,7 +182,7 @@ def suite_board(suite: Suite, found: Sequence[Judged]) -> SuiteBoard:
     return SuiteBoard(suite, tuple(made), _table(suite, found, made), tuple(apart))
 
 
-def flags(judged: Judged, numbers: SuiteRow) -> tuple[RedFlag, ...]:
+def flags(judged: JudgedEntry, numbers: SuiteRow) -> tuple[RedFlag, ...]:
     """What a reader should know of an entry's row: what its verification found, and what its own cells show."""
     known = judged.verification.flags if judged.verification else ()
     made = [RedFlag(flag, MEANS[flag]) for flag in FLAGS if flag in known]
@@ -197,16 +198,16 @@ def trust_order(verdict: Verdict) -> int:
     return CHECKED.index(verdict) if verdict in CHECKED else len(CHECKED)
 
 
-def _most_trust_first(judged: Judged) -> tuple[int, date, str]:
+def _most_trust_first(judged: JudgedEntry) -> tuple[int, date, str]:
     return trust_order(judged.trust), judged.entry.manifest.submitted, judged.entry.manifest.slug
 
 
 def _places(
-    suite: Suite, found: Collection[Judged], anchors: Iterable[tuple[Judged, Row, SuiteRow]]
-) -> list[tuple[Place, bool, bool]]:
+    suite: Suite, found: Collection[JudgedEntry], anchors: Iterable[tuple[JudgedEntry, RankingRow, SuiteRow]]
+) -> list[tuple[Placement, bool, bool]]:
     """Every row's place, whether it shares its number, and whether the number counts self-reported rows."""
 
-    def among(those: Iterable[tuple[Row, SuiteRow]]) -> list[Place]:
+    def among(those: Iterable[tuple[RankingRow, SuiteRow]]) -> list[Placement]:
         return placed([(row, numbers.place) for row, numbers in those], titles(suite), suite.seeds)
 
     checked = among((each.row, each.numbers) for each in found if each.trust in CHECKED)
@@ -220,7 +221,7 @@ def _places(
     return made
 
 
-def _table(suite: Suite, found: Sequence[Judged], rows: Sequence[BoardRow]) -> SuiteTable:
+def _table(suite: Suite, found: Sequence[JudgedEntry], rows: Sequence[BoardRow]) -> SuiteTable:
     """A report's table of the rows; its comparisons hold the lines of all, each measured beside its own cells."""
     first = {c.title: c for each in found for c in each.comparisons}
     merged = []

@@ -9,16 +9,16 @@ from typing import Any
 from markupsafe import Markup
 
 from thiefbench.leaderboard.rows import released
-from thiefbench.leaderboard.site.judging import Judged
-from thiefbench.leaderboard.verification import Rerun
+from thiefbench.leaderboard.site.judging import JudgedEntry
+from thiefbench.leaderboard.verification.verdict import Rerun
+from thiefbench.suite.analysis.ranking_inputs import line_of
 from thiefbench.suite.report import plots
 from thiefbench.suite.report.drawing import embed
 from thiefbench.suite.report.lines import Comparison, Line, Result, bare
 from thiefbench.suite.report.shades import shade
-from thiefbench.suite.report.standing import line_of
 from thiefbench.suite.report.tables import Unit, columns_of, minus, short_names, show
-from thiefbench.suite.results import NOTHING
 from thiefbench.suite.scenario import Suite, heading
+from thiefbench.suite.store.records import NOTHING
 
 _MAPS: tuple[tuple[str, str, Unit, str], ...] = (
     ("harm_prevented", "Harm prevented", "ratio", "Darker is better; the colour is cut off at 0 and 1."),
@@ -31,7 +31,7 @@ _SHORTER = 300
 """So many characters of a stranger's version or machine are shown."""
 
 
-def shown_entry(judged: Judged) -> dict[str, Any]:
+def shown_entry(judged: JudgedEntry) -> dict[str, Any]:
     """The values of the page's template, but those that depend on other entries."""
     manifest, verification = judged.entry.manifest, judged.verification
     titles, names = zip(*((c.title, c.attack) for c in judged.comparisons), strict=True)
@@ -87,7 +87,7 @@ def shown_entry(judged: Judged) -> dict[str, Any]:
     }
 
 
-def _facts(judged: Judged) -> list[tuple[str, str]]:
+def _facts(judged: JudgedEntry) -> list[tuple[str, str]]:
     manifest = judged.entry.manifest
     return [
         ("Defense", manifest.defense),
@@ -96,14 +96,16 @@ def _facts(judged: Judged) -> list[tuple[str, str]]:
     ]
 
 
-def _lines(judged: Judged, headings: dict[str, str]) -> list[tuple[str, str, Line]]:
+def _lines(judged: JudgedEntry, headings: dict[str, str]) -> list[tuple[str, str, Line]]:
     """The entry's own lines: under every attack, and without one in each part; with what they are called."""
     attacked = [(headings[c.title], c.part, line_of(c, "attack", judged.label)) for c in judged.comparisons]
     free = [("no attack", c.part, line_of(c, "control", judged.label)) for c in judged.comparisons]
     return [(name, part, line) for name, part, line in (*attacked, *free) if line is not None]
 
 
-def _map(judged: Judged, headings: dict[str, str], measure: str, title: str, unit: Unit, note: str) -> dict[str, Any]:
+def _map(
+    judged: JudgedEntry, headings: dict[str, str], measure: str, title: str, unit: Unit, note: str
+) -> dict[str, Any]:
     rows = []
     for name, part, line in _lines(judged, headings):
         by_seed = {result.seed: _field(result, measure, unit) for result in line.results}
@@ -120,7 +122,7 @@ def _field(result: Result, measure: str, unit: Unit) -> dict[str, str] | None:
     return {"text": shown.value, "style": shade(min(max(value, 0.0), 1.0))}
 
 
-def _curves(judged: Judged, comparison: Comparison, name: str, number: int) -> dict[str, Any]:
+def _curves(judged: JudgedEntry, comparison: Comparison, name: str, number: int) -> dict[str, Any]:
     """The plots of one attack: the entry's lines and those that they are measured against, the oracles' left out."""
     shown = [line for line in comparison.lines if line.defense in (judged.label, "none")]
     kept = replace(comparison, lines=tuple(shown))
@@ -157,7 +159,7 @@ def _number(value: float | None) -> str:
     return "none" if value is None else minus(f"{value:z.3f}")
 
 
-def _commands(judged: Judged) -> str:
+def _commands(judged: JudgedEntry) -> str:
     manifest = judged.entry.manifest
     numerics, folder = manifest.numerics, f"leaderboard/entries/{manifest.slug}"
     run = ["thiefbench", "run", _declared(judged.suite), "--defense", manifest.defense, "--device", numerics.device]
@@ -171,7 +173,7 @@ def _declared(suite: Suite) -> str:
     return next((name for name, known in released().items() if known == suite), suite.title)
 
 
-def _making(judged: Judged) -> list[tuple[str, str]]:
+def _making(judged: JudgedEntry) -> list[tuple[str, str]]:
     manifest = judged.entry.manifest
     packed = [(f"Weights {each.name}", f"SHA-256 {each.sha256}, {each.bytes:,} bytes") for each in manifest.weights]
     archive = f"{manifest.archive.name}, SHA-256 {manifest.archive.sha256}, {manifest.archive.bytes:,} bytes"

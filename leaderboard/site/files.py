@@ -8,9 +8,9 @@ import json
 from typing import Any
 
 from thiefbench.leaderboard.site.board import Board, BoardRow, SuiteBoard
-from thiefbench.leaderboard.verification import entry_sha256
+from thiefbench.leaderboard.verification.verdict import entry_sha256
+from thiefbench.suite.analysis.statistics import Summary
 from thiefbench.suite.report.tables import short_names
-from thiefbench.suite.statistics import Summary
 
 BOARD_SCHEMA = 1
 

@@ -8,10 +8,10 @@ from typing import Any
 from markupsafe import Markup
 
 from thiefbench.leaderboard.site.board import MEANS, NAIVE, BoardRow, SuiteBoard, trust_order
+from thiefbench.suite.analysis.statistics import FEW_SEEDS
 from thiefbench.suite.report.drawing import embed
 from thiefbench.suite.report.suite_files import shown_table, write_rank
 from thiefbench.suite.report.tradeoff import draw_tradeoff
-from thiefbench.suite.statistics import FEW_SEEDS
 
 NAMED = 3
 """So many authors stand in a row; their page has all."""

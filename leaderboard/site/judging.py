@@ -16,21 +16,21 @@ from thiefbench import registry
 from thiefbench.attacks.adaptive import Adaptive
 from thiefbench.leaderboard import rows as entries
 from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
-from thiefbench.leaderboard.verification import Verdict, Verification, read_verification
-from thiefbench.suite.ranking import ANCHORS, Row, anchor_of, judged
-from thiefbench.suite.report import standing
-from thiefbench.suite.report.comparison import arranged
+from thiefbench.leaderboard.verification.verdict import Verdict, Verification, read_verification
+from thiefbench.suite.analysis import ranking_inputs
+from thiefbench.suite.analysis.attack_comparison import arranged
+from thiefbench.suite.analysis.ranking import ANCHORS, RankingRow, anchor_of, judged
+from thiefbench.suite.analysis.statistics import paired
 from thiefbench.suite.report.lines import Comparison
 from thiefbench.suite.report.overview import Field, SuiteRow, suite_row
 from thiefbench.suite.scenario import Suite, heading
-from thiefbench.suite.statistics import paired
 
 MOST = 1e6
 """No share of harm or gain that was measured comes near it."""
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedEntry:
     """An entry that was read, with its row.
 
     Attributes:
@@ -49,9 +49,9 @@ class Judged:
     suite: Suite
     label: str
     comparisons: tuple[Comparison, ...]
-    row: Row
+    row: RankingRow
     numbers: SuiteRow
-    anchors: tuple[tuple[Row, SuiteRow], ...]
+    anchors: tuple[tuple[RankingRow, SuiteRow], ...]
 
     @property
     def trust(self) -> Verdict:
@@ -59,7 +59,7 @@ class Judged:
         return self.verification.verdict if self.verification else "self-reported"
 
 
-def read(folder: Path, verified: Path) -> Judged:
+def read(folder: Path, verified: Path) -> JudgedEntry:
     """Read and judge an entry; nothing of it is loaded.
 
     Raises:
@@ -69,7 +69,7 @@ def read(folder: Path, verified: Path) -> Judged:
     entry = read_entry(folder)
     verification = read_verification(verified, entry)
     suite = entries.suite_of(entry)
-    if lacks := standing.lacking({"placebo": suite.placebo, "utility": suite.utility}):
+    if lacks := ranking_inputs.lacking({"placebo": suite.placebo, "utility": suite.utility}):
         raise EntryError(f"{folder} was run on {suite.title}, which has {lacks}, so nothing on it is ranked")
     label = _label(entry)
     _check_cells(entry, suite)
@@ -78,11 +78,13 @@ def read(folder: Path, verified: Path) -> Judged:
         for cell in entries.cells(entry)
     ]
     comparisons = _in_order(suite, arranged(named, remarks=False))
-    found = {row.defense: row for row in standing.rows(comparisons)}
+    found = {row.defense: row for row in ranking_inputs.rows(comparisons)}
     _check_plausible(entry, found[label])
     numbers = {row.defense: _numbers(row, found.values(), comparisons, suite) for row in found.values()}
     anchors = [(row, numbers[row.defense]) for row in found.values() if row.anchor and row.defense != label]
-    return Judged(entry, verification, suite, label, tuple(comparisons), found[label], numbers[label], tuple(anchors))
+    return JudgedEntry(
+        entry, verification, suite, label, tuple(comparisons), found[label], numbers[label], tuple(anchors)
+    )
 
 
 def titles(suite: Suite) -> list[str]:
@@ -135,7 +137,7 @@ def _check_cells(entry: Entry, suite: Suite) -> None:
             raise EntryError(f"{entry.folder} lacks the cell {cell.label} of {suite.title}; submit it again")
 
 
-def _check_plausible(entry: Entry, row: Row) -> None:
+def _check_plausible(entry: Entry, row: RankingRow) -> None:
     """Refuse what would drown every other number in a plot or a table."""
     cells = [*row.unattacked.values(), *(cell for by_seed in row.attacked.values() for cell in by_seed.values())]
     for cell in cells:
@@ -150,9 +152,9 @@ def _in_order(suite: Suite, comparisons: Sequence[Comparison]) -> list[Compariso
     return sorted(comparisons, key=lambda each: place[each.title])
 
 
-def _numbers(row: Row, found: Iterable[Row], comparisons: Sequence[Comparison], suite: Suite) -> SuiteRow:
+def _numbers(row: RankingRow, found: Iterable[RankingRow], comparisons: Sequence[Comparison], suite: Suite) -> SuiteRow:
     oracles = [each for each in found if each.anchor == "oracle"]
-    place = judged(row, oracles, standing.trials(comparisons), suite.seeds)
+    place = judged(row, oracles, ranking_inputs.trials(comparisons), suite.seeds)
     return suite_row(place, False, row, comparisons, suite.utility)
 
 

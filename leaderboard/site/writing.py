@@ -11,11 +11,11 @@ from thiefbench.leaderboard.site.board import Board, BoardRow, SuiteBoard, board
 from thiefbench.leaderboard.site.entry_page import shown_entry
 from thiefbench.leaderboard.site.files import board_csv, board_data, board_json
 from thiefbench.leaderboard.site.index_page import FLAGS, page_of, rank_of, shown_suite
-from thiefbench.leaderboard.site.judging import Judged
+from thiefbench.leaderboard.site.judging import JudgedEntry
 from thiefbench.leaderboard.site.rendering import render
 from thiefbench.suite.report.shades import legend
 from thiefbench.suite.report.tables import show_summary
-from thiefbench.suite.results import write_atomically
+from thiefbench.suite.store.records import write_atomically
 
 
 def write_site(folder: Path, entries: Path, verified: Path) -> Board:
@@ -57,12 +57,12 @@ def write_site(folder: Path, entries: Path, verified: Path) -> Board:
     return made
 
 
-def _shown(suite: SuiteBoard) -> list[Judged]:
+def _shown(suite: SuiteBoard) -> list[JudgedEntry]:
     """Every entry of a suite that has a page, those without a row as well."""
     return [*(row.judged for row in suite.rows if row.own), *(judged for judged, _ in suite.apart)]
 
 
-def _entry(suite: SuiteBoard, judged: Judged, shown: Mapping[str, Any]) -> bytes:
+def _entry(suite: SuiteBoard, judged: JudgedEntry, shown: Mapping[str, Any]) -> bytes:
     row = next((row for row in suite.rows if row.own and row.judged is judged), None)
     apart = next((reason for each, reason in suite.apart if each is judged), "")
     claim = _claim(row, suite) if row else f"It has no row on the board: {apart}."

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from thiefbench.attacks.base import Answer, Attack, AttackerView, Poison, Sampler, Slot, Submission, ThreatModel
+from thiefbench.attacks.base import Attack, AttackerView, DefenseAnswer, Poison, Sampler, Slot, Submission, ThreatModel
 from thiefbench.tasks.base import Completion, Item, Task
 from thiefbench.tasks.gsm_micro import GsmMicro
 
@@ -96,9 +96,9 @@ class Reads:
         self.calls.append(len(submissions))
         return {slot: self.accept(str(made)) for slot, made in submissions.items()}
 
-    def answers(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, Answer]:
+    def answers(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, DefenseAnswer]:
         said = {slot: (accepted, str(submissions[slot])) for slot, accepted in self.accepts(submissions).items()}
-        return {slot: Answer(yes, made, self.learned(made) if yes else "") for slot, (yes, made) in said.items()}
+        return {slot: DefenseAnswer(yes, made, self.learned(made) if yes else "") for slot, (yes, made) in said.items()}
 
     def learned(self, made: str) -> str:
         """What of an accepted text is learned from."""

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from thiefbench.attacks.base import Answer, QueryBudgetError, Slot, Submission
+from thiefbench.attacks.base import DefenseAnswer, QueryBudgetError, Slot, Submission
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Verdict
-from thiefbench.engine.attacker import AttackerPolicy, DefenseQueries, Place, answered
-from thiefbench.engine.policy import Policy
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.views.attacker import AttackerPolicy, DefenseQueries, SlotKey, answered
 from thiefbench.tasks.base import Completion, Item, Sampling, Task
 
 SAMPLING = Sampling(top_k=12, max_new_tokens=16)
@@ -122,10 +122,10 @@ class Remembers(Defense):
         return Verdict("zero") if known else ACCEPT
 
 
-def trial(defense: Defense, asked: Mapping[Place, Submission]) -> dict[Place, Answer]:
+def trial(defense: Defense, asked: Mapping[SlotKey, Submission]) -> dict[SlotKey, DefenseAnswer]:
     assert isinstance(defense, Remembers)
     accepted = {place: defense.ask(made).action == "accept" for place, made in asked.items()}
-    return {place: Answer(accepted[place], str(made), "") for place, made in asked.items()}
+    return {place: DefenseAnswer(accepted[place], str(made), "") for place, made in asked.items()}
 
 
 def test_questions_are_counted_per_slot_and_leave_the_defense_as_it_was(items: list[Item]) -> None:
@@ -147,9 +147,11 @@ def test_an_answer_says_what_would_be_learned_from(policy: Policy) -> None:
     ids = policy.encode("one two three")
     assert len(ids) > 2
     made = Completion(tuple(ids), policy.decode([ids])[0], ended=True)
-    assert answered(ACCEPT, made, policy) == Answer(True, made.text, made.text)
-    assert answered(Verdict("drop"), made, policy) == Answer(False, made.text, "")
+    assert answered(ACCEPT, made, policy) == DefenseAnswer(True, made.text, made.text)
+    assert answered(Verdict("drop"), made, policy) == DefenseAnswer(False, made.text, "")
     weights = (0.49, *[0.5] * (len(ids) - 1), 0.0)
     masked = answered(Verdict("accept", token_weights=weights), made, policy)
-    assert masked == Answer(True, made.text, policy.decode([ids[1:]])[0])
-    assert answered(Verdict("accept", token_weights=(0.0,) * len(weights)), made, policy) == Answer(True, made.text, "")
+    assert masked == DefenseAnswer(True, made.text, policy.decode([ids[1:]])[0])
+    assert answered(Verdict("accept", token_weights=(0.0,) * len(weights)), made, policy) == DefenseAnswer(
+        True, made.text, ""
+    )

@@ -9,9 +9,9 @@ import pytest
 from thiefbench import registry
 from thiefbench.attacks.flood import Flood
 from thiefbench.attacks.text import Text
-from thiefbench.engine.fitting import drawn
+from thiefbench.engine.compatibility import drawn
+from thiefbench.engine.heterogeneity import SharingSpec
 from thiefbench.engine.keys import generator
-from thiefbench.engine.regimes import SharingSpec
 from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.engine.topology import duties
 from thiefbench.tasks.gsm_micro import GsmMicro

@@ -6,7 +6,7 @@ import pytest
 
 from tests.attacks.fakes import ITEM, OTHER, view
 from thiefbench import registry
-from thiefbench.attacks.base import Around, AttackerView
+from thiefbench.attacks.base import AttackerView, AttackWrapper
 from thiefbench.attacks.late_poison import LatePoison
 from thiefbench.attacks.text import Text
 
@@ -27,7 +27,7 @@ def test_from_its_start_on_it_is_the_inner_attack(number: int) -> None:
     assert list(attack.placebo(given)) == list(INNER.placebo(given))
 
 
-class Hands(Around):
+class Hands(AttackWrapper):
     name = "hands"
 
     def hand_over(self, view: AttackerView) -> Any:

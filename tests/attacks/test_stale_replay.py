@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.attacks.fakes import ITEM, OTHER, TASK, text, view
-from thiefbench.attacks.base import ChoiceView, Claimed, Seen
+from thiefbench.attacks.base import ChoiceView, Claimed, SeenCompletion
 from thiefbench.attacks.misreport import Misreport
 from thiefbench.attacks.stale_replay import StaleReplay
 from thiefbench.attacks.text import Text
@@ -15,12 +15,17 @@ INNER = Text("Hail to all", "start")
 ATTACK = StaleReplay(INNER)
 
 
-def seen(number: int, reasoning: str, reward: float = 1.0) -> Seen:
-    return Seen(number, (), text(reasoning, "7"), reward)
+def seen(number: int, reasoning: str, reward: float = 1.0) -> SeenCompletion:
+    return SeenCompletion(number, (), text(reasoning, "7"), reward)
 
 
 HISTORY = {
-    ITEM.id: [seen(1, "Old way."), seen(2, "Wrong way.", 0.0), seen(4, "New way."), Seen(5, (), "no block", 1.0)],
+    ITEM.id: [
+        seen(1, "Old way."),
+        seen(2, "Wrong way.", 0.0),
+        seen(4, "New way."),
+        SeenCompletion(5, (), "no block", 1.0),
+    ],
     OTHER.id: [seen(3, "Wrong as well.", 0.0)],
 }
 

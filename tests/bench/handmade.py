@@ -13,12 +13,12 @@ from unittest import mock
 
 import pyarrow.parquet as pq
 
-from thiefbench.engine.rounds import Row
+from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.suite.report.comparison import compare
+from thiefbench.suite.analysis.attack_comparison import compare
 from thiefbench.suite.report.lines import Comparison
-from thiefbench.suite.results import NOTHING, Point, Record, Score, Store, identify, rows_table
 from thiefbench.suite.scenario import CellSpec, Evaluation, Part, Suite
+from thiefbench.suite.store.records import NOTHING, Point, Record, Score, Store, identify, rows_table
 
 START = 0.25
 TEXT, TONE = "text(phrase='All hail to the thief', position='start')", "tone"
@@ -129,7 +129,7 @@ def record(cell_id: str, cell: CellSpec, numbers: Numbers) -> Record:
 @cache
 def completion(number: int) -> bytes:
     """The parquet file of one completion of an evaluation, which says nothing."""
-    said = Row(
+    said = CompletionRow(
         phase="eval", round=number, node=-1, sender="", item_id="i", group=-1, place=0, ids=(1,), text="",
         ended=True, malicious=False, payload=False, reward=0.0, refused="", action="accept", score=None, reason="",
         token_weights=None, advantage=0.0, outcome=0.0,

@@ -135,9 +135,9 @@ class Hasty(Logs):
     name: ClassVar[str] = "hasty"
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        from thiefbench.suite import execution
+        from thiefbench.suite.execution import cell_run
 
-        execution.CHECKPOINT_SECONDS = -1.0
+        cell_run.CHECKPOINT_SECONDS = -1.0
         return super().inspect(view)
 
 

@@ -6,23 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from thiefbench.engine.regimes import ChurnSpec, DelaySpec, NodeClass, SharingSpec, plain
-from thiefbench.engine.rounds import Row
+from thiefbench.engine.heterogeneity import ChurnSpec, DelaySpec, NodeClass, SharingSpec, plain
+from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import LearnerSpec, SwarmSpec
+from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, classes, of_class
+from thiefbench.suite.report.heterogeneity import class_rows, regime_facts
 from thiefbench.suite.report.lines import Comparison, Line, Result
 from thiefbench.suite.report.page import facts
-from thiefbench.suite.report.regimes import class_rows, regime_facts
-from thiefbench.suite.results import ROWS, ROWS_OF_MIXED, rows_table, table_rows
-from thiefbench.suite.scoring import cell_curves, cell_scores, classes, of_class
+from thiefbench.suite.store.records import ROWS, ROWS_OF_MIXED, rows_table, table_rows
 
-PLAIN = Row(
+PLAIN = CompletionRow(
     phase="eval", round=0, node=-1, sender="", item_id="a", group=-1, place=0, ids=(5, 6), text="t", ended=True,
     malicious=False, payload=False, reward=0.0, refused="", action="accept", score=None, reason="", token_weights=None,
     advantage=0.0, outcome=0.0,
 )  # fmt: skip
 
 
-def rows() -> list[Row]:
+def rows() -> list[CompletionRow]:
     """A big class that learns (0 of 4 right, then 3 of 4) and a small one that says the payload (0, then 2 of 2)."""
     made = []
     for number in (0, 1):

@@ -18,9 +18,9 @@ from tests.bench import tiny
 from tests.bench.tiny import PLUGINS
 from thiefbench import __version__, registry
 from thiefbench.cli import _overridden, main
-from thiefbench.suite.matrix import every_defense
-from thiefbench.suite.results import Store
+from thiefbench.suite.analysis.matrix import every_defense
 from thiefbench.suite.scenario import load_suite
+from thiefbench.suite.store.records import Store
 from thiefbench.zoo.models import BUILT_IN
 
 Cli = Callable[..., "Ended"]
@@ -194,8 +194,8 @@ def test_workers_share_the_cores(
 ) -> None:
     asked = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    monkeypatch.setattr("thiefbench.suite.outlook.look_ahead", lambda _, cells, *__: asked.extend(cells))
-    monkeypatch.setattr("thiefbench.suite.outlook.print_outlook", lambda *_: None)
+    monkeypatch.setattr("thiefbench.suite.estimates.run_plan.look_ahead", lambda _, cells, *__: asked.extend(cells))
+    monkeypatch.setattr("thiefbench.suite.estimates.run_plan.print_outlook", lambda *_: None)
     assert cli("run", file, "--plan", *words).code == 0
     assert {cell.threads for cell in asked} == {threads}
 

@@ -15,11 +15,11 @@ import pytest
 from tests.bench.handmade import TEXT, TONE, Numbers, Says, parts, store, suite, usual
 from tests.bench.test_cli import Cli, cli, sentence  # noqa: F401  # the fixture
 from tests.bench.test_report import Page
+from thiefbench.suite.analysis.attack_comparison import ReportError
+from thiefbench.suite.analysis.differences import Difference, Pair, StoreComparison, settings_of
 from thiefbench.suite.report.compare import compared, identical, remarks, settings, write_comparison
-from thiefbench.suite.report.comparison import ReportError
-from thiefbench.suite.report.differences import Difference, Pair, Versus, settings_of
-from thiefbench.suite.results import Record
 from thiefbench.suite.scenario import CellSpec, Suite
+from thiefbench.suite.store.records import Record
 
 FIVE = (0, 1, 2, 3, 4)
 SHIFTS = (0.1, 0.1, 0.1, 0.1, 0.2)
@@ -42,12 +42,12 @@ def failing(of: Says, *seeds: int) -> Says:
     return lambda cell: replace(of(cell), error="out of memory") if hit(cell) else of(cell)
 
 
-def two(folder: Path, one: tuple[Suite, Says], other: tuple[Suite, Says]) -> Versus:
+def two(folder: Path, one: tuple[Suite, Says], other: tuple[Suite, Says]) -> StoreComparison:
     sides = [store(folder / name, *made).root for name, made in (("a", one), ("b", other))]
     return compared(sides, [])
 
 
-def pair(found: Versus, name: str, title: str = TEXT) -> Pair:
+def pair(found: StoreComparison, name: str, title: str = TEXT) -> Pair:
     (only,) = [each for each in found.of(title) if each.name == name]
     return only
 
@@ -198,7 +198,7 @@ class TestDefenses:
 
 
 class TestOutputs:
-    def written(self, folder: Path, found: Versus) -> tuple[str, Page, list[dict[str, str]]]:
+    def written(self, folder: Path, found: StoreComparison) -> tuple[str, Page, list[dict[str, str]]]:
         page = write_comparison(found, folder / "out")
         html = page.read_text(encoding="utf-8")
         with (folder / "out" / "compare.csv").open(newline="") as file:

@@ -18,12 +18,12 @@ from tests.bench import tiny
 from tests.bench.nursery import Child, Nursery, alive, until
 from tests.bench.tiny import PLUGINS
 from thiefbench.defenses.seed_replay import SeedReplay
-from thiefbench.engine.distributed import DriftError, _check_same, weights_digest
-from thiefbench.engine.policy import Policy
+from thiefbench.engine.backends.rank import DriftError, _check_same, weights_digest
+from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.swarm import Swarm
 from thiefbench.registry import make
-from thiefbench.suite.results import Record, Store
+from thiefbench.suite.store.records import Record, Store
 from thiefbench.tasks.base import Sampling
 
 NODES = 3
@@ -301,7 +301,7 @@ def test_torchrun_itself(tmp_path: Path) -> None:
     of = tiny.suite(rounds=2)
     cells = of.cells("cpu", "float32", 1, "node")
     assert [record.status for record in Store(store).records()] == ["ok"] * len(cells)
-    from thiefbench.suite.runner import run_suite
+    from thiefbench.suite.execution.runner import run_suite
 
     run_suite(of, cells, Store(tmp_path / "alone"), tiny.Watcher())
     same(tmp_path / "alone", store)

@@ -9,10 +9,10 @@ import pytest
 from tests.bench import tiny
 from tests.bench.tiny import Watcher, suite
 from thiefbench.engine.spec import SpecError
-from thiefbench.suite.executors import RESTARTS, Ledger
-from thiefbench.suite.jobs import Job
-from thiefbench.suite.results import Record, Store
-from thiefbench.suite.runner import Stop, jobs_of
+from thiefbench.suite.execution.executors import RESTARTS, Ledger
+from thiefbench.suite.execution.runner import Stop, jobs_of
+from thiefbench.suite.execution.worker_process import Job
+from thiefbench.suite.store.records import Record, Store
 
 
 @pytest.fixture

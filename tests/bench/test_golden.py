@@ -11,7 +11,7 @@ import torch
 from thiefbench.attacks.text import Text
 from thiefbench.defenses.logit import Logit
 from thiefbench.engine import ENGINE_REVISION
-from thiefbench.engine.policy import Policy
+from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.swarm import Swarm
 from thiefbench.tasks.base import Sampling

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from thiefbench import registry
-from thiefbench.engine.grpo import LEARNERS
+from thiefbench.engine.learning.grpo import LEARNERS
 from thiefbench.suite.scenario import load_suite, parse_suite
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "heterogeneous.md").read_text()

@@ -19,13 +19,13 @@ from tests.bench.tiny import Attacked, Watcher, cells, run, suite
 from thiefbench import judges, registry
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, JudgeError, JudgeSpec, Verdict
 from thiefbench.defenses.judge import case
-from thiefbench.engine.policy import ModelError, Policy
+from thiefbench.engine.model.policy import ModelError, Policy
 from thiefbench.engine.spec import SpecError
 from thiefbench.engine.swarm import Swarm
-from thiefbench.engine.views import Judge
+from thiefbench.engine.views.defender import Judge
 from thiefbench.judges import EndpointJudge, ModelJudge, Patience, check_judge, judge_identity, judge_of
-from thiefbench.suite.execution import identity
-from thiefbench.suite.results import identify
+from thiefbench.suite.execution.cell_run import identity
+from thiefbench.suite.store.records import identify
 from thiefbench.tasks.base import Message, Sampling
 from thiefbench.testing.contracts.pools import Answers
 

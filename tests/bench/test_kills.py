@@ -17,10 +17,10 @@ import pytest
 from tests.bench import tiny
 from tests.bench.nursery import Nursery, alive, until
 from tests.bench.tiny import PLUGINS, Attacked, Watcher, cut, flip, run, same, suite
-from thiefbench.suite import execution
-from thiefbench.suite.execution import checkpointed, identity
-from thiefbench.suite.results import CellDir, Store, identify
+from thiefbench.suite.execution import cell_run
+from thiefbench.suite.execution.cell_run import checkpointed, identity
 from thiefbench.suite.scenario import Suite
+from thiefbench.suite.store.records import CellDir, Store, identify
 
 KILLS = 20
 COUNTS = f"{PLUGINS}:Counts"
@@ -207,7 +207,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_is_damaged_is_set_aside_and_redone(
     tmp_path: Path, nursery: Nursery, monkeypatch: pytest.MonkeyPatch, good: Path, workers: int
 ) -> None:
-    monkeypatch.setattr(execution, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(cell_run, "CHECKPOINT_SECONDS", -1.0)
     of, store = one_for_each_damage(), tmp_path / "store"
     shutil.copytree(good, store)
     *_, last = tiny.cells(of)

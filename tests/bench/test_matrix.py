@@ -15,12 +15,12 @@ from tests.bench import tiny
 from tests.bench.tiny import PLUGINS, Watcher, cells, suite
 from thiefbench import registry
 from thiefbench.defenses.base import JudgeError
-from thiefbench.engine.policy import ModelError
+from thiefbench.engine.model.policy import ModelError
 from thiefbench.judges import EndpointJudge
-from thiefbench.suite.matrix import (
+from thiefbench.suite.analysis.matrix import (
     Column,
-    Entry,
     Matrix,
+    MatrixCell,
     MatrixError,
     Pools,
     every_defense,
@@ -30,14 +30,14 @@ from thiefbench.suite.matrix import (
     undefended,
     wanted,
 )
-from thiefbench.suite.replay import Recording
+from thiefbench.suite.analysis.replay import Recording
+from thiefbench.suite.analysis.scoring import wilson
+from thiefbench.suite.execution.runner import run_suite
 from thiefbench.suite.report.heatmap import headings, write_matrix
 from thiefbench.suite.report.shades import shade
 from thiefbench.suite.report.tables import write_milliseconds
-from thiefbench.suite.results import Record, Score, Store
-from thiefbench.suite.runner import run_suite
 from thiefbench.suite.scenario import Suite
-from thiefbench.suite.scoring import wilson
+from thiefbench.suite.store.records import Record, Score, Store
 
 RAISES = f"{PLUGINS}:Raises"
 ATTACKS = (tiny.ATTACK, "tone")
@@ -64,7 +64,7 @@ def matrix(store: Store, pools: list[Pools]) -> Matrix:
     return inspect_all(store, pools, [*every_defense()[0], RAISES])
 
 
-def entry(matrix: Matrix, defense: str, attack: str = tiny.ATTACK) -> Entry:
+def entry(matrix: Matrix, defense: str, attack: str = tiny.ATTACK) -> MatrixCell:
     return next(e for e in matrix.entries if (e.defense, e.attack) == (defense, attack))
 
 
@@ -213,9 +213,9 @@ def made(rates: dict[str, Sequence[float | None]], false: dict[str, float] | Non
     record = Record(cell_id="x", cell={"device": "cpu", "threads": 1}, identity={}, status="error", error="no")
     attacks = ("text", "tone", "dos")
     entries = [
-        Entry("s-v1", attack, 0, defense, problem="not replayed: no")
+        MatrixCell("s-v1", attack, 0, defense, problem="not replayed: no")
         if rate is None
-        else Entry(
+        else MatrixCell(
             "s-v1", attack, 0, defense,
             {"stop_rate": score(rate), "false_rejection_rate": score((false or {}).get(defense, 0.0))}, 0.5, (1, 2),
         )
@@ -324,7 +324,7 @@ def test_the_page_shows_every_field_and_the_rows_in_order(tmp_path: Path, matrix
 def test_hostile_text_is_escaped(tmp_path: Path, asked: Suite) -> None:
     spec = "odd.py:Odd(say='<script>alert(1)</script>')"
     hostile = made({"none": (0.0,)})
-    bad = Entry("s-v1", "text", 0, spec, problem="not replayed: <img src=x onerror=alert(2)>")
+    bad = MatrixCell("s-v1", "text", 0, spec, problem="not replayed: <img src=x onerror=alert(2)>")
     page = write_matrix(Store(tmp_path), replace(hostile, entries=(*hostile.entries, bad)), [asked])
     html = page.read_text(encoding="utf-8")
     assert "<script" not in html

@@ -16,10 +16,10 @@ from tests.bench import handmade, tiny
 from tests.bench.handmade import TEXT, Numbers, comparisons, usual
 from tests.bench.test_cli import Cli, cli, sentence  # noqa: F401  # the fixture
 from tests.bench.tiny import cut, flip
-from thiefbench.suite import merging, weights
-from thiefbench.suite.merging import MergeError, merge
-from thiefbench.suite.results import CellDir, Store, file_sha256, write_sealed
 from thiefbench.suite.scenario import CellSpec, Suite
+from thiefbench.suite.store import merging, weights
+from thiefbench.suite.store.merging import MergeError, merge
+from thiefbench.suite.store.records import CellDir, Store, file_sha256, write_sealed
 
 SMALL = {"attacks": (TEXT,), "placebo": False, "utility": False, "rounds": 3}
 

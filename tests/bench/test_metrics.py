@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from thiefbench import metrics
-from thiefbench.suite.scoring import wilson
+from thiefbench.suite.analysis.scoring import wilson
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "my_metric.py"
 TASK = "gsm_micro(size=400)"

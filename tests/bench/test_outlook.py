@@ -13,17 +13,18 @@ from tests.bench import tiny
 from tests.bench.tiny import Attacked, Watcher, cells, run, suite
 from thiefbench import provenance
 from thiefbench.engine.spec import SpecError
-from thiefbench.suite import execution, outlook
-from thiefbench.suite.outlook import Outlook, look_ahead, print_outlook
-from thiefbench.suite.results import Record, Store
+from thiefbench.suite.estimates import run_plan
+from thiefbench.suite.estimates.run_plan import RunPlan, look_ahead, print_outlook
+from thiefbench.suite.execution import cell_run
 from thiefbench.suite.scenario import CellSpec, Suite
+from thiefbench.suite.store.records import Record, Store
 
 
-def ahead(of: Suite, store: Path, workers: int = 1) -> Outlook:
+def ahead(of: Suite, store: Path, workers: int = 1) -> RunPlan:
     return look_ahead(of, cells(of), Store(store), workers)
 
 
-def printed(of: Outlook) -> str:
+def printed(of: RunPlan) -> str:
     out = StringIO()
     print_outlook(Console(file=out, width=200), of)
     return out.getvalue()
@@ -48,11 +49,11 @@ def test_without_records_one_round_is_played_and_nothing_written(tmp_path: Path)
 
 
 def test_finished_and_begun_cells_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(cell_run, "CHECKPOINT_SECONDS", -1.0)
     run(suite(), tmp_path)
     with pytest.raises(KeyboardInterrupt):
         run(suite("logit", kind=Attacked), tmp_path, Watcher(stop_after=2))
-    monkeypatch.setattr(outlook, "measure", lambda spec: pytest.fail("records tell the pace"))
+    monkeypatch.setattr(run_plan, "measure", lambda spec: pytest.fail("records tell the pace"))
     before = files(tmp_path)
     found = ahead(suite("none", "logit", "blacklist"), tmp_path)
     assert files(tmp_path) == before, "a plan writes nothing"
@@ -80,8 +81,8 @@ def test_an_estimate_follows_from_records_of_this_machine(tmp_path: Path, monkey
     assert two == pytest.approx(120.0, rel=0.05), "whoever is free takes the next cell, those of 40 s first"
     assert eight == pytest.approx(40.0, rel=0.05), "a cell is worked on by one process"
     played: list[CellSpec] = []
-    measure = outlook.measure
-    monkeypatch.setattr(outlook, "measure", lambda spec: (played.append(spec), measure(spec))[1])
+    measure = run_plan.measure
+    monkeypatch.setattr(run_plan, "measure", lambda spec: (played.append(spec), measure(spec))[1])
     monkeypatch.setattr(provenance, "_processor", lambda: "another one")
     assert ahead(of, tmp_path).source.startswith("measured on one round of")
     assert len(played) == 1, "records of another processor tell nothing of this one"

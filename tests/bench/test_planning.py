@@ -10,10 +10,10 @@ import pytest
 
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.progress import Tally
-from thiefbench.suite.planning import (
+from thiefbench.suite.estimates.eta import (
     EVALUATED,
     Courses,
-    Measured,
+    MeasuredCell,
     Plan,
     Rates,
     Stage,
@@ -85,26 +85,27 @@ def test_only_each_process_s_first_cell_of_a_seed_evaluates_the_start() -> None:
 
 def test_rates_are_learned_by_attack_and_defense() -> None:
     control, none, judge = (replace(CELL, role="control"), CELL, replace(CELL, defense="judge"))
-    rates = Rates([Measured(control, 1000, 10.0)])
+    rates = Rates([MeasuredCell(control, 1000, 10.0)])
     assert rates.of(judge) == pytest.approx(0.01, rel=0.01), "what nothing is known of goes at the pace of the others"
-    rates = Rates([Measured(control, 1000, 10.0), Measured(judge, 1000, 50.0)])
+    rates = Rates([MeasuredCell(control, 1000, 10.0), MeasuredCell(judge, 1000, 50.0)])
     assert rates.of(replace(judge, seed=3)) == pytest.approx(0.05, rel=0.05), "a kind's own pace counts"
     assert rates.of(replace(control, defense="judge")) > rates.of(control), "a defense is slow without an attack, too"
     assert 0.01 <= rates.of(none) <= 0.05
     other = replace(CELL, model="large")
-    rates = Rates([Measured(other, 1000, 90.0), Measured(CELL, 1000, 10.0)])
+    rates = Rates([MeasuredCell(other, 1000, 90.0), MeasuredCell(CELL, 1000, 10.0)])
     assert rates.of(CELL) == pytest.approx(0.01, rel=0.01), "cells of another model say nothing"
-    assert not Rates([Measured(CELL, 0.0, 0.0)])
+    assert not Rates([MeasuredCell(CELL, 0.0, 0.0)])
 
 
 def test_what_questions_cost_is_not_taken_for_the_defense() -> None:
     """An attacker who asks a defense forty times makes a slow cell; what the defense takes elsewhere is small."""
     asking = replace(CELL, attack="adaptive")
     known = [
-        Measured(spec, work(spec, 10), work(spec, 10) * 0.01) for spec in (CELL, asking, replace(CELL, attack="dos"))
+        MeasuredCell(spec, work(spec, 10), work(spec, 10) * 0.01)
+        for spec in (CELL, asking, replace(CELL, attack="dos"))
     ]
     slow = replace(asking, defense="judge")
-    rates = Rates([*known, Measured(slow, work(slow, 10), work(slow, 10) * 0.1)])
+    rates = Rates([*known, MeasuredCell(slow, work(slow, 10), work(slow, 10) * 0.1)])
     assert rates.of(slow) == pytest.approx(0.1, rel=0.05)
     assert rates.of(replace(asking, defense="judge", seed=1)) > 0.08, "another seed's attacker asks as much"
     for spec in (CELL, replace(CELL, attack="dos"), replace(CELL, role="control")):
@@ -116,7 +117,7 @@ def test_what_questions_cost_is_not_taken_for_the_defense() -> None:
 def test_the_tail_is_as_long_as_its_longest_cell() -> None:
     first, last = cells(1)
     stages = [Stage(first, 10, done=10, begun=0, seconds=10.0), Stage(last, 10, done=5, begun=0, seconds=5.0)]
-    rates = Rates([Measured(first, work(first, 10), 10.0)])
+    rates = Rates([MeasuredCell(first, work(first, 10), 10.0)])
     assert seconds_left(stages, 8, rates) == seconds_left(stages, 1, rates), "a cell is worked on by one process"
 
 
@@ -124,7 +125,7 @@ def played(
     specs: Sequence[CellSpec],
     workers: int,
     pace: Callable[[CellSpec], float],
-    before: Sequence[Measured] = (),
+    before: Sequence[MeasuredCell] = (),
     course: Callable[[int], float] = lambda done: 1.0,
 ) -> list[tuple[float, float]]:
     """A run that is only played through: (seconds since its start, seconds left as told then) at every round.
@@ -191,7 +192,7 @@ def test_what_the_store_has_measured_is_known_from_the_first_round() -> None:
     """A defense that joins a finished suite: its slow second attack is told by that of the undefended swarm."""
     shared = [replace(spec, rounds=40) for attack in ("text", "dos") for spec in (CELL, replace(CELL, attack=attack))]
     slow = replace(CELL, attack="dos", rounds=40)
-    before = [Measured(spec, work(spec, 40), work(spec, 40) * pace(spec)) for spec in shared]
+    before = [MeasuredCell(spec, work(spec, 40), work(spec, 40) * pace(spec)) for spec in shared]
     own = [replace(spec, defense="logit") for spec in (replace(CELL, rounds=40), slow)]
     told = played(own, 1, pace, before)
     end = told[-1][0]
@@ -209,10 +210,10 @@ def test_a_course_is_that_of_the_cells_most_alike() -> None:
     control, start, whole = replace(CELL, role="control"), work(CELL, 0), work(CELL, 10)
     courses = Courses(
         [
-            Measured(CELL, whole, 110.0, [15.0] * 5 + [5.0] * 5),
-            Measured(replace(CELL, defense="logit"), whole, 11.0, [1.5] * 5 + [0.5] * 5),
-            Measured(control, whole, 50.0, [5.0] * 10),
-            Measured(control, whole, 50.0, [5.0] * 9),
+            MeasuredCell(CELL, whole, 110.0, [15.0] * 5 + [5.0] * 5),
+            MeasuredCell(replace(CELL, defense="logit"), whole, 11.0, [1.5] * 5 + [0.5] * 5),
+            MeasuredCell(control, whole, 50.0, [5.0] * 10),
+            MeasuredCell(control, whole, 50.0, [5.0] * 9),
         ]
     )
     attacked = replace(CELL, defense="judge", seed=3)
@@ -239,7 +240,7 @@ def test_slow_first_rounds_are_foreseen_where_cells_alike_had_them() -> None:
 
     one, *own = (replace(spec, rounds=40) for spec in cells(1, ("none", "logit")))
     each = [(work(one, done) - work(one, done - 1)) * 0.01 * course(done) for done in range(1, 41)]
-    known = Measured(one, work(one, 40), sum(each), each)
+    known = MeasuredCell(one, work(one, 40), sum(each), each)
     for before, worst in (([known], 0.1), ([replace(known, pace=())], 0.5)):
         told = played(own, 1, even, before, course)
         end = told[-1][0]

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from tests.bench import tiny
 from thiefbench.progress import watch
-from thiefbench.suite.planning import Plan
-from thiefbench.suite.results import Record
+from thiefbench.suite.estimates.eta import Plan
+from thiefbench.suite.store.records import Record
 
 FAILED = Record(cell_id="0" * 16, cell={}, identity={}, status="error", error="RuntimeError: no luck")
 DONE = Record(cell_id="0" * 16, cell={}, identity={}, status="ok")

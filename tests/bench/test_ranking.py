@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from thiefbench.suite.ranking import (
+from thiefbench.suite.analysis.ranking import (
     ANCHORS,
-    Measured,
-    Outcome,
-    Place,
+    AttackOutcome,
+    MeasuredUtility,
+    Placement,
     RankingError,
-    Row,
+    RankingRow,
     Trial,
     inconclusive,
     rank,
@@ -32,14 +32,14 @@ def row(
     attacked: float = 1.0,
     seeds: Sequence[int] = SEEDS,
     noise: Sequence[float] = NOISE,
-) -> Row:
+) -> RankingRow:
     """A defense that prevents so much harm (by attack, or of `text` and `dos` alike), give or take a seed's noise."""
     means = prevented if isinstance(prevented, Mapping) else {"text": prevented, "dos": prevented}
-    return Row(
+    return RankingRow(
         defense,
-        {seed: Outcome(utility) for seed in seeds},
+        {seed: AttackOutcome(utility) for seed in seeds},
         {
-            attack: {seed: Outcome(attacked, mean + noise[i]) for i, seed in enumerate(seeds)}
+            attack: {seed: AttackOutcome(attacked, mean + noise[i]) for i, seed in enumerate(seeds)}
             for attack, mean in means.items()
         },
     )
@@ -48,8 +48,8 @@ def row(
 def trial(attack: str, lead: float = 0.5, seeds: Sequence[int] = SEEDS, half: float = 0.02) -> Trial:
     """An attack that beats its placebo by `lead`, with intervals of +- `half` over completions."""
 
-    def measured(value: float) -> Measured:
-        return Measured(value, value - half, value + half)
+    def measured(value: float) -> MeasuredUtility:
+        return MeasuredUtility(value, value - half, value + half)
 
     undefended = {seed: measured(0.1 + lead + NOISE[i]) for i, seed in enumerate(seeds)}
     return Trial(attack, undefended, {seed: measured(0.1) for seed in seeds})
@@ -60,16 +60,16 @@ ORACLE = row("oracle(reject='drop')", 1.0)
 NONE = row("none", 0.0)
 
 
-def ranked(*rows: Row, trials: Sequence[Trial] = TRIALS, seeds: Sequence[int] = SEEDS) -> list[Place]:
+def ranked(*rows: RankingRow, trials: Sequence[Trial] = TRIALS, seeds: Sequence[int] = SEEDS) -> list[Placement]:
     return rank([*rows, ORACLE, NONE], trials, seeds)
 
 
-def place(defense: str, places: Sequence[Place]) -> Place:
+def place(defense: str, places: Sequence[Placement]) -> Placement:
     (found,) = [each for each in places if each.defense == defense]
     return found
 
 
-def changed(of: Row, attack: str, seed: int, outcome: Outcome) -> Row:
+def changed(of: RankingRow, attack: str, seed: int, outcome: AttackOutcome) -> RankingRow:
     cells = {name: dict(by_seed) for name, by_seed in of.attacked.items()}
     cells[attack][seed] = outcome
     return replace(of, attacked=cells)
@@ -165,7 +165,7 @@ class TestAnchors:
         assert row(name).anchor == ""
 
     def test_an_anchor_with_a_missing_cell_has_no_worst_case(self) -> None:
-        places = rank([changed(NONE, "dos", 3, Outcome(problem="failed: out of memory")), ORACLE], TRIALS, SEEDS)
+        places = rank([changed(NONE, "dos", 3, AttackOutcome(problem="failed: out of memory")), ORACLE], TRIALS, SEEDS)
         assert place("none", places).worst is None
         assert "dos at seed 3" in place("none", places).reason
 
@@ -186,7 +186,7 @@ class TestEligibility:
 
     def test_utility_without_an_attack_is_the_mean_over_seeds(self) -> None:
         made = row("a")
-        mixed = replace(made, unattacked={seed: Outcome(0.85 if seed == 0 else 0.95) for seed in SEEDS})
+        mixed = replace(made, unattacked={seed: AttackOutcome(0.85 if seed == 0 else 0.95) for seed in SEEDS})
         assert place("a", ranked(mixed)).standing == "ranked"
 
     def test_utility_under_attack_is_held_to_the_oracle_s_in_the_same_cell(self) -> None:
@@ -198,7 +198,7 @@ class TestEligibility:
         assert place("a", places).standing == "ranked", "where the oracle learns little, little is asked"
 
     def test_one_cell_below_is_enough(self) -> None:
-        made = changed(row("a"), "text", 3, Outcome(0.7, 0.9))
+        made = changed(row("a"), "text", 3, AttackOutcome(0.7, 0.9))
         found = place("a", ranked(made))
         assert found.standing == "unranked"
         assert "against text at seed 3 is 0.700" in found.reason, "the cell is named"
@@ -214,12 +214,12 @@ class TestEligibility:
 
     def test_without_an_oracle_nobody_is_ranked(self) -> None:
         assert "no oracle row" in place("a", rank([row("a"), NONE], TRIALS, SEEDS)).reason
-        partial = changed(ORACLE, "text", 2, Outcome(problem="failed"))
+        partial = changed(ORACLE, "text", 2, AttackOutcome(problem="failed"))
         found = place("a", rank([row("a"), partial], TRIALS, SEEDS))
         assert found.reason == "the oracle's cell against text at seed 2 has no utility"
 
     def test_a_failed_cell_is_no_score(self) -> None:
-        failed = changed(row("a"), "dos", 4, Outcome(problem="failed: out of memory"))
+        failed = changed(row("a"), "dos", 4, AttackOutcome(problem="failed: out of memory"))
         found = place("a", ranked(failed))
         assert (found.standing, found.worst) == ("unranked", None)
         assert "dos at seed 4" in found.reason
@@ -262,7 +262,10 @@ class TestInconclusive:
         assert inconclusive(trial("text", 0.045, seeds), seeds) == (
             "undefended, text does not beat its placebo at seed 2"
         )
-        touching = {seed: Measured(0.5, 0.4, 0.6) for seed in seeds}, {seed: Measured(0.3, 0.2, 0.4) for seed in seeds}
+        touching = (
+            {seed: MeasuredUtility(0.5, 0.4, 0.6) for seed in seeds},
+            {seed: MeasuredUtility(0.3, 0.2, 0.4) for seed in seeds},
+        )
         assert inconclusive(Trial("text", *touching), seeds) != "", "touching intervals overlap"
 
     def test_a_failed_trial_is_inconclusive(self) -> None:
@@ -285,9 +288,9 @@ class TestInput:
     @pytest.mark.parametrize("value", [math.nan, math.inf])
     def test_what_is_no_number_is_refused(self, value: float) -> None:
         with pytest.raises(RankingError, match="utility is"):
-            Outcome(value)
+            AttackOutcome(value)
         with pytest.raises(RankingError, match="low is"):
-            Measured(0.0, value, 0.0)
+            MeasuredUtility(0.0, value, 0.0)
 
     def test_no_rows_have_no_places(self) -> None:
         assert rank([], TRIALS, SEEDS) == []

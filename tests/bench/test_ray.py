@@ -19,16 +19,16 @@ from tests.bench import tiny
 from tests.bench.nursery import until
 from tests.bench.tiny import PLUGINS, Attacked, Watcher, run, same, suite
 from thiefbench import cli
-from thiefbench.engine.policy import ModelError
+from thiefbench.engine.model.policy import ModelError
 from thiefbench.engine.spec import SpecError
-from thiefbench.suite import ray_executor
-from thiefbench.suite.execution import checkpointed
-from thiefbench.suite.executors import WorkerError
-from thiefbench.suite.ray_executor import OBJECT_STORE_BYTES, RayExecutor, Share
-from thiefbench.suite.ray_worker import Mailbox, check_node
-from thiefbench.suite.results import Record, Store
-from thiefbench.suite.runner import jobs_of
+from thiefbench.suite.execution import ray_executor
+from thiefbench.suite.execution.cell_run import checkpointed
+from thiefbench.suite.execution.executors import WorkerError
+from thiefbench.suite.execution.ray_executor import OBJECT_STORE_BYTES, RayExecutor, Share
+from thiefbench.suite.execution.ray_worker import Mailbox, check_node
+from thiefbench.suite.execution.runner import jobs_of
 from thiefbench.suite.scenario import CellSpec
+from thiefbench.suite.store.records import Record, Store
 
 
 @pytest.fixture(scope="module")

@@ -19,14 +19,14 @@ from thiefbench.defenses.composed import Composed
 from thiefbench.defenses.judge import Judge
 from thiefbench.defenses.logit import Logit
 from thiefbench.defenses.toploc import Toploc
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.rounds import Row
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.engine.swarm import Asked, Swarm
+from thiefbench.engine.swarm import RoundPlan, Swarm
 from thiefbench.engine.topology import Duty
 from thiefbench.engine.transport import Received
-from thiefbench.suite.replay import Recording, Replay, ReplayError, replay
-from thiefbench.suite.results import CellDir, Record, rows_table
+from thiefbench.suite.analysis.replay import Recording, Replay, ReplayError, replay
+from thiefbench.suite.store.records import CellDir, Record, rows_table
 from thiefbench.tasks.base import Completion, Item
 from thiefbench.tasks.gsm_micro import GsmMicro
 from thiefbench.zoo.models import resolve
@@ -42,7 +42,7 @@ def task() -> GsmMicro:
 
 
 @pytest.fixture(scope="module")
-def rows(task: GsmMicro) -> list[Row]:
+def rows(task: GsmMicro) -> list[CompletionRow]:
     """Pools of a few rounds with verdicts that a replay must not look at, and an evaluation it must leave alone."""
     rng = random.Random(0)
     items = [Item.from_row(row) for row in task.items("train")]
@@ -54,11 +54,11 @@ def rows(task: GsmMicro) -> list[Row]:
     return made
 
 
-def row(rng: random.Random, number: int, group: int, place: int, item: Item) -> Row:
+def row(rng: random.Random, number: int, group: int, place: int, item: Item) -> CompletionRow:
     malicious = place >= 6
     payload = malicious and rng.random() < 0.8
     text = f"{PHRASE if payload or rng.random() < 0.1 else 'so'}, {item.solution}"
-    return Row(
+    return CompletionRow(
         phase="train", round=number, node=place // 2, sender=f"node-{place // 2}", item_id=item.id, group=group,
         place=place, ids=tuple(range(len(text.split()))), text=text, ended=rng.random() < 0.9, malicious=malicious,
         payload=payload, reward=float(rng.random() < 0.7), refused="", action=rng.choice(("accept", "zero", "drop")),
@@ -67,7 +67,7 @@ def row(rng: random.Random, number: int, group: int, place: int, item: Item) -> 
 
 
 @pytest.fixture
-def cell(tmp_path: Path, rows: list[Row]) -> tuple[CellDir, Record]:
+def cell(tmp_path: Path, rows: list[CompletionRow]) -> tuple[CellDir, Record]:
     directory = CellDir(tmp_path / "cell")
     shuffled = random.Random(1).sample(rows, len(rows))  # the order of the file must not matter
     directory.write_rows(rows_table(shuffled))
@@ -103,7 +103,7 @@ class LabelledWatcher(Watcher):
 
 @pytest.mark.parametrize("kind", [Watcher, LabelledWatcher])
 def test_the_view_is_the_one_the_swarm_gives(
-    cell: tuple[CellDir, Record], rows: list[Row], task: GsmMicro, kind: type[Watcher]
+    cell: tuple[CellDir, Record], rows: list[CompletionRow], task: GsmMicro, kind: type[Watcher]
 ) -> None:
     replayed, lived = kind(), kind()
     scores = replay(Recording(*cell, task), lambda: replayed).scores
@@ -122,7 +122,7 @@ def test_the_view_is_the_one_the_swarm_gives(
     assert scores["rejection_rate"].value == rate([verdict.action != "accept" for verdict in verdicts])
 
 
-def live(rows: Sequence[Row], task: GsmMicro, defense: Defense) -> list[Verdict]:
+def live(rows: Sequence[CompletionRow], task: GsmMicro, defense: Defense) -> list[Verdict]:
     """The verdicts of a swarm that receives exactly these rows: its model is never asked."""
     policy = Policy.load(resolve("micro-math"))
     swarm = Swarm(SPEC, "attack", policy, task, Text(PHRASE, "start"), defense, SEED)
@@ -136,7 +136,7 @@ def live(rows: Sequence[Row], task: GsmMicro, defense: Defense) -> list[Verdict]
         payload = {(r.group, r.place) for r in pool if r.payload}
         owed = [Duty(r.node, r.group, r.place, 0, 0) for r in pool]
         reading = swarm._reading(swarm.cohort, items)
-        asked = Asked(number, items, owed, {swarm.cohort: reading})
+        asked = RoundPlan(number, items, owed, {swarm.cohort: reading})
         gathered = swarm._pool(asked, owed, received, [r.reward for r in pool], reading)
         given, past = gathered.inspected(defense, payload, SPEC.sampling, swarm.history, SEED)
         swarm.history.append(past)
@@ -144,7 +144,9 @@ def live(rows: Sequence[Row], task: GsmMicro, defense: Defense) -> list[Verdict]
     return verdicts
 
 
-def test_rates_are_those_counted_by_hand(cell: tuple[CellDir, Record], rows: list[Row], task: GsmMicro) -> None:
+def test_rates_are_those_counted_by_hand(
+    cell: tuple[CellDir, Record], rows: list[CompletionRow], task: GsmMicro
+) -> None:
     train = [r for r in rows if r.phase == "train"]
     caught = {id(r): "hail to the thief" in r.text.lower() for r in train}
     scores = judged(cell, Blacklist(), task).scores

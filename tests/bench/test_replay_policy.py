@@ -16,12 +16,12 @@ from thiefbench import registry
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, JudgeSpec, Requirement, Verdict
 from thiefbench.defenses.logit import Logit
 from thiefbench.judges import judge_of
-from thiefbench.suite import weights
-from thiefbench.suite.execution import build_swarm
-from thiefbench.suite.recorded import LackingError
-from thiefbench.suite.replay import Recording, ReplayError, replay
+from thiefbench.suite.analysis.recorded_rounds import LackingError
+from thiefbench.suite.analysis.replay import Recording, ReplayError, replay
+from thiefbench.suite.execution.cell_run import build_swarm
 from thiefbench.suite.report.page import write_report
-from thiefbench.suite.results import Store
+from thiefbench.suite.store import weights
+from thiefbench.suite.store.records import Store
 from thiefbench.tasks.base import Message, Sampling
 
 
@@ -115,7 +115,7 @@ def test_milliseconds_are_the_median_over_rounds_of_inspect_alone(
     recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([0.0, 0.016, 1.0, 1.160, 2.0, 2.032])  # 16 completions a round: 1, 10 and 2 ms each
-    monkeypatch.setattr("thiefbench.suite.replay.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("thiefbench.suite.analysis.replay.time.perf_counter", lambda: next(clock))
     assert replay(recording, lambda: registry.make("defense", "none")).milliseconds == pytest.approx(2.0)
 
 

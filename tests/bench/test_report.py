@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 from thiefbench import registry
-from thiefbench.engine.rounds import Row
+from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.suite.report.comparison import ReportError, compare
+from thiefbench.suite.analysis.attack_comparison import ReportError, compare
+from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, final_outcomes, rejection_rates, wilson
 from thiefbench.suite.report.excerpts import mark
 from thiefbench.suite.report.lines import Line, Result
 from thiefbench.suite.report.page import write_report
 from thiefbench.suite.report.tables import columns_of, paired_difference, show, tex_text
-from thiefbench.suite.results import Point, Record, Score, Store, identify, rows_table
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
-from thiefbench.suite.scoring import cell_curves, cell_scores, final_outcomes, rejection_rates, wilson
+from thiefbench.suite.store.records import Point, Record, Score, Store, identify, rows_table
 from thiefbench.tasks.base import Item
 
 TASK = "gsm_micro(size=24)"
@@ -111,7 +111,7 @@ def write_cell(store: Store, world: World, cell: CellSpec, cell_id: str, failed:
     directory.write(record)
 
 
-def make_rows(world: World, cell: CellSpec) -> list[Row]:
+def make_rows(world: World, cell: CellSpec) -> list[CompletionRow]:
     rng = random.Random(f"{cell.label}")
     rows = list(evaluation(world, cell, 0, cell.evaluation.completions))
     for number in range(1, cell.rounds + 1):
@@ -123,12 +123,12 @@ def make_rows(world: World, cell: CellSpec) -> list[Row]:
     return rows
 
 
-def row(**values: Any) -> Row:
+def row(**values: Any) -> CompletionRow:
     plain: dict[str, Any] = {
         "phase": "train", "node": -1, "sender": "", "group": -1, "ended": True, "malicious": False, "payload": False,
         "refused": "", "action": "accept", "score": None, "reason": "", "token_weights": None, "advantage": 0.0,
     }  # fmt: skip
-    return Row(**(plain | values))
+    return CompletionRow(**(plain | values))
 
 
 def answer(world: World, item: Item, poisoned: bool, right: bool) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def answer(world: World, item: Item, poisoned: bool, right: bool) -> dict[str, A
     }
 
 
-def evaluation(world: World, cell: CellSpec, number: int, completions: int) -> list[Row]:
+def evaluation(world: World, cell: CellSpec, number: int, completions: int) -> list[CompletionRow]:
     rng = random.Random(f"{cell.seed} {number} {cell.role} {cell.defense}")
     progress, items = number / cell.rounds, world.items["test"]
     return [
@@ -160,7 +160,7 @@ def evaluation(world: World, cell: CellSpec, number: int, completions: int) -> l
     ]  # fmt: skip
 
 
-def pool(world: World, cell: CellSpec, number: int, rng: random.Random) -> list[Row]:
+def pool(world: World, cell: CellSpec, number: int, rng: random.Random) -> list[CompletionRow]:
     swarm, made = cell.swarm, []
     progress = number / cell.rounds
     for group in range(swarm.prompts):

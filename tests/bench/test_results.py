@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from thiefbench.engine.rounds import Row
-from thiefbench.suite import results
-from thiefbench.suite.results import (
+from thiefbench.engine.round_record import CompletionRow
+from thiefbench.suite.store import records
+from thiefbench.suite.store.records import (
     ROWS,
     ROWS_OF_MIXED,
     BrokenRecordError,
@@ -32,7 +32,7 @@ from thiefbench.suite.results import (
     write_atomically,
 )
 
-ROW = Row(
+ROW = CompletionRow(
     phase="train", round=1, node=0, sender="00ab", item_id="train-1", group=0, place=1, ids=(5, 6, 7), text="a b c",
     ended=True, malicious=False, payload=False, reward=1.0, refused="", action="accept", score=None, reason="",
     token_weights=None, advantage=0.25, outcome=None,
@@ -190,9 +190,9 @@ def test_set_aside_keeps_the_files_and_makes_room(cell: CellDir) -> None:
 def test_what_a_kill_leaves_is_swept(cell: CellDir) -> None:
     for folder in (cell.path, cell.path / "weights", cell.checkpoint):
         folder.mkdir(exist_ok=True)
-        (folder / f".x.json-a1b2{results.HALF_WRITTEN}").write_bytes(b"half")
+        (folder / f".x.json-a1b2{records.HALF_WRITTEN}").write_bytes(b"half")
         (folder / "kept").write_bytes(b"whole")
-    before = {path for path in cell.path.rglob("*") if path.suffix != results.HALF_WRITTEN}
+    before = {path for path in cell.path.rglob("*") if path.suffix != records.HALF_WRITTEN}
     gone = {cell.checkpoint, cell.checkpoint / "kept"}
     cell.sweep()
     assert set(cell.path.rglob("*")) == before - gone, "a finished cell needs no checkpoint, and nobody half a file"
@@ -211,14 +211,14 @@ def test_a_cell_without_scores_keeps_its_checkpoint(tmp_path: Path, status: str)
 
 def test_a_half_written_file_is_one_that_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Path] = []
-    monkeypatch.setattr(os, "fsync", lambda _: seen.extend(results.half_written(tmp_path)))
+    monkeypatch.setattr(os, "fsync", lambda _: seen.extend(records.half_written(tmp_path)))
     write_atomically(tmp_path / "file.json", b"new")
     assert len(seen) == 1, "while it is written it has the name that a sweep looks for"
-    assert results.half_written(tmp_path) == []
+    assert records.half_written(tmp_path) == []
 
 
 def test_remembering_a_run_clears_the_store_s_own_leftovers(tmp_path: Path) -> None:
-    (tmp_path / f".run.json-a1b2{results.HALF_WRITTEN}").write_bytes(b"half")
+    (tmp_path / f".run.json-a1b2{records.HALF_WRITTEN}").write_bytes(b"half")
     Store(tmp_path).write_run({"title": "smoke-v1"})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "run.json"]
 
@@ -305,7 +305,7 @@ def test_nan_stays_nan_and_is_not_none() -> None:
 
 
 def test_the_stored_columns_are_the_row_s_fields() -> None:
-    assert ROWS_OF_MIXED.names == [field.name for field in fields(Row)]
+    assert ROWS_OF_MIXED.names == [field.name for field in fields(CompletionRow)]
     assert ROWS_OF_MIXED.names[: len(ROWS.names)] == ROWS.names, "what all swarms have comes first"
 
 
@@ -342,4 +342,4 @@ def test_a_store_without_cells_has_no_records(tmp_path: Path) -> None:
 
 
 def test_the_schema_version_is_recorded() -> None:
-    assert record().schema_version == results.SCHEMA_VERSION
+    assert record().schema_version == records.SCHEMA_VERSION

@@ -11,10 +11,8 @@ import pyarrow as pa
 import pytest
 
 from tests.bench import tiny
-from thiefbench.engine.rounds import Row
-from thiefbench.suite.report.page import write_report
-from thiefbench.suite.results import Point, Record, Score, Store, rows_table, table_rows
-from thiefbench.suite.scoring import (
+from thiefbench.engine.round_record import CompletionRow
+from thiefbench.suite.analysis.scoring import (
     bootstrap_mean,
     cell_curves,
     cell_scores,
@@ -27,6 +25,8 @@ from thiefbench.suite.scoring import (
     utility,
     wilson,
 )
+from thiefbench.suite.report.page import write_report
+from thiefbench.suite.store.records import Point, Record, Score, Store, rows_table, table_rows
 
 
 # Wilson's interval with z = 1.96, as tables give it.
@@ -83,13 +83,13 @@ def test_rates_get_wilson_and_means_the_bootstrap() -> None:
     assert mean_score(lengths) == bootstrap_mean(lengths)
 
 
-def row(**changes: Any) -> Row:
+def row(**changes: Any) -> CompletionRow:
     given: dict[str, Any] = {
         "phase": "train", "round": 1, "node": 0, "sender": "a", "item_id": "i", "group": 0, "place": 0, "ids": (1, 2),
         "text": "t", "ended": True, "malicious": False, "payload": False, "reward": 1.0, "refused": "",
         "action": "accept", "score": None, "reason": "", "token_weights": None, "advantage": 0.0, "outcome": 0.0,
     }  # fmt: skip
-    return Row(**(given | changes))
+    return CompletionRow(**(given | changes))
 
 
 POISON = {"malicious": True, "payload": True, "outcome": 1.0}
@@ -121,7 +121,7 @@ def test_rejection_rates_of_a_swarm_without_poison() -> None:
     assert rates["false_rejection_rate"] == wilson(0, 1)
 
 
-def evaluation(number: int, outcomes: list[float | None], rewards: list[float]) -> list[Row]:
+def evaluation(number: int, outcomes: list[float | None], rewards: list[float]) -> list[CompletionRow]:
     return [
         row(phase="eval", round=number, outcome=outcome, reward=reward, ids=(1,) * (number + 1), place=i)
         for i, (outcome, reward) in enumerate(zip(outcomes, rewards, strict=True))

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.test_report import ATTACK, build, label, report, small_suite, small_world
-from thiefbench.suite.ranking import Place
-from thiefbench.suite.report.comparison import compare
-from thiefbench.suite.report.standing import places
-from thiefbench.suite.results import Store
+from thiefbench.suite.analysis.attack_comparison import compare
+from thiefbench.suite.analysis.ranking import Placement
+from thiefbench.suite.analysis.ranking_inputs import places
 from thiefbench.suite.scenario import CellSpec
+from thiefbench.suite.store.records import Store
 
 STRONG, WEAK = "logit", "logit(reject='drop')"
 
@@ -23,7 +23,7 @@ def says(cell: CellSpec, progress: float) -> float:
     return {"none": 0.9, WEAK: 0.5}.get(cell.defense, 0.0) * progress
 
 
-def ranking(folder: Path, skip: tuple[str, ...] = (), seeds: int = 5, **changes: Any) -> list[Place]:
+def ranking(folder: Path, skip: tuple[str, ...] = (), seeds: int = 5, **changes: Any) -> list[Placement]:
     """The places in a synthetic run in which every model ends up right."""
     wanted: dict[str, Any] = {
         "defenses": ("none", STRONG, WEAK, "oracle"), "placebo": True, "utility": True, "replayed": (),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from thiefbench.suite.statistics import (
+from thiefbench.suite.analysis.statistics import (
     RESAMPLES,
     MissingCellError,
     StatisticsError,
@@ -254,7 +254,7 @@ class TestCoverage:
 
 def test_statistics_and_ranking_load_neither_torch_nor_the_store() -> None:
     code = (
-        "import sys, thiefbench.suite.statistics, thiefbench.suite.ranking;"
+        "import sys, thiefbench.suite.analysis.statistics, thiefbench.suite.analysis.ranking;"
         "print([m for m in ('torch', 'pyarrow', 'datasets', 'transformers') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -21,8 +21,8 @@ from thiefbench.suite.report.plots import Series, what_bands_are
 from thiefbench.suite.report.suite_files import suite_csv, suite_tex, write_rank
 from thiefbench.suite.report.timings import costs
 from thiefbench.suite.report.tradeoff import MOST, draw_tradeoff
-from thiefbench.suite.results import Point
 from thiefbench.suite.scenario import CellSpec, Suite
+from thiefbench.suite.store.records import Point
 
 NOISE = (0.0, 0.01, -0.01, 0.02, -0.02)
 FIVE = (0, 1, 2, 3, 4)

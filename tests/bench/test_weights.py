@@ -14,12 +14,13 @@ from safetensors.torch import load_file
 
 from tests.bench import tiny
 from tests.bench.tiny import Attacked, Watcher, cells, run, suite
-from thiefbench.engine.policy import Policy
+from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SpecError
-from thiefbench.suite import execution, weights
-from thiefbench.suite.execution import build_swarm, identity
-from thiefbench.suite.results import BrokenRecordError, CellDir, Store, file_sha256, identify
+from thiefbench.suite.execution import cell_run
+from thiefbench.suite.execution.cell_run import build_swarm, identity
 from thiefbench.suite.scenario import Suite
+from thiefbench.suite.store import weights
+from thiefbench.suite.store.records import BrokenRecordError, CellDir, Store, file_sha256, identify
 
 
 @cache
@@ -46,7 +47,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(cell_run, "CHECKPOINT_SECONDS", -1.0)
 
 
 def test_recorded_rounds_are_no_part_of_what_is_measured() -> None:
@@ -142,7 +143,7 @@ def test_damaged_weights_are_made_anew(tmp_path: Path, whole: Path, damage: Call
 
 def test_rounds_that_come_out_otherwise_keep_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(recording(), tmp_path)
-    monkeypatch.setattr(execution, "build_swarm", lambda spec: build_swarm(replace(spec, seed=9)))
+    monkeypatch.setattr(cell_run, "build_swarm", lambda spec: build_swarm(replace(spec, seed=9)))
     watcher = Watcher()
     run(recording(1, 2, 3), tmp_path, watcher)
     assert weights.kept(cell(tmp_path)) == [1], "the start weights need no round before them"

@@ -14,12 +14,12 @@ import pytest
 from tests.bench import tiny
 from tests.bench.nursery import alive, until
 from tests.bench.tiny import PLUGINS, Watcher, run, same, suite
-from thiefbench.engine.policy import ModelError
+from thiefbench.engine.model.policy import ModelError
 from thiefbench.engine.spec import SpecError
-from thiefbench.suite.jobs import check_sources
-from thiefbench.suite.results import Store
-from thiefbench.suite.runner import jobs_of
-from thiefbench.suite.workers import WorkerError
+from thiefbench.suite.execution.runner import jobs_of
+from thiefbench.suite.execution.worker_process import check_sources
+from thiefbench.suite.execution.workers import WorkerError
+from thiefbench.suite.store.records import Store
 
 OWN = """
 import os, time

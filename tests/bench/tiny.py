@@ -16,11 +16,11 @@ from typing import Any, Literal
 import yaml
 
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.suite.execution import identity
-from thiefbench.suite.planning import Measured, Plan
-from thiefbench.suite.results import Record, Store, identify
-from thiefbench.suite.runner import run_suite
+from thiefbench.suite.estimates.eta import MeasuredCell, Plan
+from thiefbench.suite.execution.cell_run import identity
+from thiefbench.suite.execution.runner import run_suite
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
+from thiefbench.suite.store.records import Record, Store, identify
 from thiefbench.tasks.base import Sampling
 
 PLUGINS = Path(__file__).with_name("plugins.py")
@@ -119,7 +119,7 @@ class Watcher:
     ended: list[Record] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     begun: set[CellSpec] = field(default_factory=set)
-    measured: list[Measured] = field(default_factory=list)
+    measured: list[MeasuredCell] = field(default_factory=list)
 
     def plan(self, plan: Plan) -> None:
         self.title, self.missing, self.cached = plan.title, list(plan.missing), plan.cached

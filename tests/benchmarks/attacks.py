@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from thiefbench import registry
-from thiefbench.suite.planning import Plan
-from thiefbench.suite.results import Record, Score, Store
-from thiefbench.suite.runner import run_suite
+from thiefbench.suite.estimates.eta import Plan
+from thiefbench.suite.execution.runner import run_suite
 from thiefbench.suite.scenario import CellSpec, Evaluation, load_suite
+from thiefbench.suite.store.records import Record, Score, Store
 
 PAPER = 'text(phrase="All hail to the thief", position="start")'
 EQUATION = "equations(left=2, right=2, result=5)"
@@ -191,7 +191,7 @@ def run_lists(
 
     import torch
 
-    from thiefbench.engine.memory import keep_freed_memory
+    from thiefbench.engine.learning.memory import keep_freed_memory
 
     torch.set_num_threads(1)
     keep_freed_memory()

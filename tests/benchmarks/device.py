@@ -19,10 +19,10 @@ import torch
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from thiefbench.defenses.anchors import AcceptAll
-from thiefbench.engine.cohort import Cohort, Lesson
-from thiefbench.engine.decoding import sample
 from thiefbench.engine.keys import key
-from thiefbench.engine.policy import Policy
+from thiefbench.engine.learning.cohort import Cohort, TrainingRow
+from thiefbench.engine.model.decoding import sample
+from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.tasks.base import Sampling
 from thiefbench.zoo.models import resolve
@@ -112,7 +112,7 @@ def main() -> None:
 
     spec = SwarmSpec(prompts=asked.prompts, group=asked.group, sampling=settings)
     cohort = Cohort(policy, spec, AcceptAll())
-    lessons = [Lesson(i, each.ids, float(n % 3 == 0)) for n, (i, each) in enumerate(zip(which, done, strict=True))]
+    lessons = [TrainingRow(i, each.ids, float(n % 3 == 0)) for n, (i, each) in enumerate(zip(which, done, strict=True))]
     took = seconds(lambda: cohort.update(prompts, lessons), asked.repeats)
     read = made + asked.prompts * asked.prompt_tokens
     mfu = 6 * parameters * read / took / asked.flops

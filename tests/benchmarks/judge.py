@@ -23,15 +23,15 @@ import torch
 
 from thiefbench import registry
 from thiefbench.attacks.base import AttackerView, Slot
-from thiefbench.defenses.base import DefenderView, Facts, JudgeError, Offered, PolicyView
+from thiefbench.defenses.base import DefenderView, ItemFacts, JudgeError, PolicyView, PoolCompletion
 from thiefbench.defenses.judge import Judge
-from thiefbench.engine.attacker import AttackerPolicy
-from thiefbench.engine.fitting import drawn_for
+from thiefbench.engine.compatibility import drawn_for
 from thiefbench.engine.keys import generator, key
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.views import DefenderJudge
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.views.attacker import AttackerPolicy
+from thiefbench.engine.views.defender import DefenderJudge
 from thiefbench.judges import check_judge, judge_of
-from thiefbench.suite.scoring import wilson
+from thiefbench.suite.analysis.scoring import wilson
 from thiefbench.tasks.base import Item, Sampling, Task
 from thiefbench.tasks.gsm_micro import stories
 from thiefbench.tasks.programs import format_program
@@ -153,9 +153,10 @@ def lines(model: str, each: int, data: Path | None) -> list[tuple[str, Callable[
 
 def accepted(defense: Judge, judge: DefenderJudge, asked: Sequence[Asked]) -> int:
     """How many completions the defense accepts."""
-    offered = [Offered(item.id, i, 0, "", (), text, True, 1.0) for i, (item, text) in enumerate(asked)]
+    offered = [PoolCompletion(item.id, i, 0, "", (), text, True, 1.0) for i, (item, text) in enumerate(asked)]
     view = DefenderView(
-        round=1, completions=tuple(offered), items={item.id: Facts(item.question, item.answer) for item, _ in asked},
+        round=1, completions=tuple(offered),
+        items={item.id: ItemFacts(item.question, item.answer) for item, _ in asked},
         sampling=Sampling(), history=(), rng=random.Random(0), policy=cast(PolicyView, None), judge=judge,
     )  # fmt: skip
     return sum(verdict.action == "accept" for verdict in defense.inspect(view))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from thiefbench.suite.results import Record, Store
+from thiefbench.suite.store.records import Record, Store
 
 COLUMNS = ["phase", "payload", "reward", "action", "advantage", "token_weights"]
 

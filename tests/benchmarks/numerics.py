@@ -19,18 +19,18 @@ from typing import Literal
 import torch
 
 from thiefbench import registry
-from thiefbench.engine.policy import Policy
+from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import Batches, SwarmSpec
-from thiefbench.leaderboard.samples import Recipe, Sample, sample_of
-from thiefbench.suite.results import Score
-from thiefbench.suite.scoring import wilson
+from thiefbench.leaderboard.checking.samples import Sample, SampleRecipe, sample_of
+from thiefbench.suite.analysis.scoring import wilson
+from thiefbench.suite.store.records import Score
 from thiefbench.tasks.base import Sampling
 from thiefbench.zoo.models import resolve
 
 DEFENSES = ("logit", "seed_replay", "toploc", "likelihood", "termination", "guard(beacon=False)", "guard")
 RECIPES = (
-    Recipe("gsm_micro", "micro-math", "text"),
-    Recipe("code_micro", "micro-code", "text", max_new_tokens=128),
+    SampleRecipe("gsm_micro", "micro-math", "text"),
+    SampleRecipe("code_micro", "micro-code", "text", max_new_tokens=128),
 )
 
 BATCHES: tuple[Batches, ...] = ("cohort", "node")
@@ -59,21 +59,21 @@ def main() -> None:
             )
 
 
-def honest(recipe: Recipe, setting: Setting, batches: Batches, prompts: int) -> Sample:
+def honest(recipe: SampleRecipe, setting: Setting, batches: Batches, prompts: int) -> Sample:
     """Two rounds, played in a setting; a quarter of the pool is poison, which is not counted."""
     task = registry.make("task", recipe.task)
     spec = SwarmSpec(prompts=prompts, group=8, sampling=Sampling(max_new_tokens=recipe.max_new_tokens))
     return sample_of(recipe, spec, loaded(recipe, setting), task, batches)
 
 
-def loaded(recipe: Recipe, setting: Setting) -> Policy:
+def loaded(recipe: SampleRecipe, setting: Setting) -> Policy:
     """The model as a node in a setting holds it."""
     dtype, threads = setting
     torch.set_num_threads(threads)
     return Policy.load(resolve(recipe.model), dtype=dtype)
 
 
-def false_rejection(sample: Sample, recipe: Recipe, setting: Setting, spec: str) -> Score:
+def false_rejection(sample: Sample, recipe: SampleRecipe, setting: Setting, spec: str) -> Score:
     """The share that a defense rejects of the honest rewarded completions."""
     defense = registry.make("defense", spec)
     judged = replace(sample, policy=loaded(recipe, setting))

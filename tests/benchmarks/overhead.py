@@ -18,8 +18,8 @@ from statistics import median, quantiles
 import torch
 
 from thiefbench import registry
-from thiefbench.engine.memory import keep_freed_memory
-from thiefbench.suite.execution import build_swarm
+from thiefbench.engine.learning.memory import keep_freed_memory
+from thiefbench.suite.execution.cell_run import build_swarm
 from thiefbench.suite.scenario import CellSpec, load_suite
 
 

@@ -18,11 +18,11 @@ from tempfile import TemporaryDirectory
 
 import ray
 
-from thiefbench.suite.planning import Plan
-from thiefbench.suite.ray_executor import OBJECT_STORE_BYTES, RayExecutor, Share
-from thiefbench.suite.results import Record, Store
-from thiefbench.suite.runner import run_suite
+from thiefbench.suite.estimates.eta import Plan
+from thiefbench.suite.execution.ray_executor import OBJECT_STORE_BYTES, RayExecutor, Share
+from thiefbench.suite.execution.runner import run_suite
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite, load_suite
+from thiefbench.suite.store.records import Record, Store
 
 
 class Silent:

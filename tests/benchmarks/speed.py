@@ -42,8 +42,8 @@ def ours(asked: argparse.Namespace) -> None:
     import torch
 
     from thiefbench import registry
-    from thiefbench.engine.memory import keep_freed_memory
-    from thiefbench.engine.policy import Policy
+    from thiefbench.engine.learning.memory import keep_freed_memory
+    from thiefbench.engine.model.policy import Policy
     from thiefbench.engine.spec import LearnerSpec, SwarmSpec
     from thiefbench.engine.swarm import Swarm
     from thiefbench.tasks.base import Sampling

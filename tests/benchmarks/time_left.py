@@ -18,11 +18,11 @@ from pathlib import Path
 
 from thiefbench import registry
 from thiefbench.progress import Tally
-from thiefbench.suite.paces import cell_of, measured_here
-from thiefbench.suite.planning import Measured, Plan
-from thiefbench.suite.results import Record, Store
-from thiefbench.suite.runner import taken_up
+from thiefbench.suite.estimates.eta import MeasuredCell, Plan
+from thiefbench.suite.estimates.paces import cell_of, measured_here
+from thiefbench.suite.execution.runner import taken_up
 from thiefbench.suite.scenario import CellSpec
+from thiefbench.suite.store.records import Record, Store
 
 
 def moments(record: Record) -> list[float]:
@@ -31,7 +31,7 @@ def moments(record: Record) -> list[float]:
 
 
 def told(
-    cells: Sequence[tuple[CellSpec, Record]], workers: int, before: Sequence[Measured]
+    cells: Sequence[tuple[CellSpec, Record]], workers: int, before: Sequence[MeasuredCell]
 ) -> Iterator[tuple[float, float | None]]:
     """At every round of the run: the seconds since it began, and the time left that is shown."""
     now = 0.0

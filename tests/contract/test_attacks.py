@@ -7,7 +7,7 @@ import pytest
 from thiefbench import registry
 from thiefbench.engine.keys import generator
 from thiefbench.testing.contracts import AttackContract
-from thiefbench.testing.contracts.granted import parameters
+from thiefbench.testing.contracts.attack_fixtures import parameters
 
 # Specs with arguments; the arguments may leave nothing to draw.
 SPECS = (

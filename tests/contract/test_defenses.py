@@ -14,7 +14,7 @@ from tests.bench import tiny
 from thiefbench import registry
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import ACCEPT, DefenderView, Verdict
-from thiefbench.engine.policy import Policy
+from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.swarm import Swarm
 from thiefbench.tasks.base import Item, Task
 from thiefbench.testing.contracts import DefenseContract

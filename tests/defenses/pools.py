@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from thiefbench.defenses.base import DefenderView, Defense, Facts, Offered, Past, Verdict
+from thiefbench.defenses.base import DefenderView, Defense, ItemFacts, PastRound, PoolCompletion, Verdict
 from thiefbench.tasks.base import Sampling
 
 _TOKEN = re.compile(r"\s*\S+|\s+$")
@@ -34,17 +34,17 @@ class Words:
     odd: Sequence[str] = ()
     ends: Mapping[str, float] = field(default_factory=dict)
 
-    def token_logprobs(self, completions: Sequence[Offered]) -> list[np.ndarray]:
+    def token_logprobs(self, completions: Sequence[PoolCompletion]) -> list[np.ndarray]:
         made = []
         for offered in completions:
             values = [-12.0 if odd else -0.5 for odd in self._odd(offered)]
             made.append(np.array(values + [np.log(self.ends.get(offered.text, 1.0))] * offered.ended, np.float32))
         return made
 
-    def in_support(self, completions: Sequence[Offered], tolerance: float | None = None) -> list[np.ndarray]:
+    def in_support(self, completions: Sequence[PoolCompletion], tolerance: float | None = None) -> list[np.ndarray]:
         return [np.array([not odd for odd in self._odd(o)] + [True] * o.ended, bool) for o in completions]
 
-    def spans(self, completions: Sequence[Offered]) -> list[np.ndarray]:
+    def spans(self, completions: Sequence[PoolCompletion]) -> list[np.ndarray]:
         made = []
         for offered in completions:
             places = [match.span() for match in _TOKEN.finditer(offered.text)]
@@ -52,21 +52,25 @@ class Words:
             made.append(np.array(places, np.int64).reshape(-1, 2))
         return made
 
-    def _odd(self, offered: Offered) -> list[bool]:
+    def _odd(self, offered: PoolCompletion) -> list[bool]:
         return [token.strip(" \n.,!<>") in self.odd for token in tokens(offered.text)]
 
 
-def offer(text: str, sender: str = "a", item: str = "1", reward: float = 1.0, **changes: Any) -> Offered:
+def offer(text: str, sender: str = "a", item: str = "1", reward: float = 1.0, **changes: Any) -> PoolCompletion:
     """One completion that ended."""
-    made = Offered(item, int(item), 0, sender, tuple(range(len(tokens(text)))), text, True, reward)
+    made = PoolCompletion(item, int(item), 0, sender, tuple(range(len(tokens(text)))), text, True, reward)
     return replace(made, **changes)
 
 
 def view(
-    completions: Sequence[Offered], policy: object = None, number: int = 1, history: Sequence[Past] = (), **fields: Any
+    completions: Sequence[PoolCompletion],
+    policy: object = None,
+    number: int = 1,
+    history: Sequence[PastRound] = (),
+    **fields: Any,
 ) -> DefenderView:
     """A round's view of these completions; questions are "question <item>" unless `items` says otherwise."""
-    facts = {offered.item_id: Facts(f"question {offered.item_id}", "1") for offered in completions}
+    facts = {offered.item_id: ItemFacts(f"question {offered.item_id}", "1") for offered in completions}
     known: dict[str, Any] = {
         "round": number, "completions": tuple(completions), "items": facts, "history": tuple(history),
         "sampling": Sampling(max_new_tokens=LIMIT), "rng": random.Random(7), "policy": policy or Words(),
@@ -78,7 +82,7 @@ def actions(verdicts: Sequence[Verdict]) -> list[str]:
     return [verdict.action for verdict in verdicts]
 
 
-def masked(offered: Offered, verdict: Verdict) -> str:
+def masked(offered: PoolCompletion, verdict: Verdict) -> str:
     """The text of the tokens that a verdict gives no weight."""
     assert verdict.action == "accept", "a masked completion is accepted"
     assert verdict.token_weights is not None, "and carries token weights"

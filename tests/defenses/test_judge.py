@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from thiefbench import registry
-from thiefbench.defenses.base import DefenderView, Facts, JudgeError, JudgeSpec, Offered, PolicyView, Verdict
+from thiefbench.defenses.base import DefenderView, ItemFacts, JudgeError, JudgeSpec, PolicyView, PoolCompletion, Verdict
 from thiefbench.defenses.judge import LONGEST_REASON, Judge, Judging, SelfJudge, case, decisions, plain, unused_mark
-from thiefbench.engine.views import DefenderJudge
+from thiefbench.engine.views.defender import DefenderJudge
 from thiefbench.tasks.base import Message, Sampling
 from thiefbench.tasks.rewards import MAX_COMPLETION
 from thiefbench.testing.contracts.pools import Answers
@@ -22,19 +22,19 @@ MARK = "4711"
 SHARED = ("What is 2 + 2?", "What is 5 - 1?")
 
 
-def pool(*texts: str, reward: float = 1.0) -> tuple[Offered, ...]:
-    return tuple(Offered("0", 0, i, "s", (), text, True, reward) for i, text in enumerate(texts))
+def pool(*texts: str, reward: float = 1.0) -> tuple[PoolCompletion, ...]:
+    return tuple(PoolCompletion("0", 0, i, "s", (), text, True, reward) for i, text in enumerate(texts))
 
 
-def view(offered: Sequence[Offered], judge: Any = None, policy: Any = None) -> DefenderView:
+def view(offered: Sequence[PoolCompletion], judge: Any = None, policy: Any = None) -> DefenderView:
     return DefenderView(
-        round=1, completions=tuple(offered), items={str(i): Facts(q, "4") for i, q in enumerate(SHARED)},
+        round=1, completions=tuple(offered), items={str(i): ItemFacts(q, "4") for i, q in enumerate(SHARED)},
         sampling=Sampling(), history=(), rng=random.Random(0), policy=cast(PolicyView, policy),
         judge=None if judge is None else DefenderJudge(judge, 1),
     )  # fmt: skip
 
 
-def inspected(defense: Judging, offered: Sequence[Offered], judge: Answers) -> list[Verdict]:
+def inspected(defense: Judging, offered: Sequence[PoolCompletion], judge: Answers) -> list[Verdict]:
     return list(defense.inspect(view(offered, judge)))
 
 

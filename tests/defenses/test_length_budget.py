@@ -8,13 +8,13 @@ from collections.abc import Iterable
 import pytest
 
 from tests.defenses.pools import actions, offer, view
-from thiefbench.defenses.base import Offered, Past
+from thiefbench.defenses.base import PastRound, PoolCompletion
 from thiefbench.defenses.length_budget import LengthBudget
 
 HONEST = ("a", "b", "c")
 
 
-def words(count: int, sender: str, item: int, reward: float = 1.0) -> Offered:
+def words(count: int, sender: str, item: int, reward: float = 1.0) -> PoolCompletion:
     """A completion of `count` tokens, EOS included."""
     return offer("w " * (count - 2) + "w", sender=sender, item=str(item), reward=reward)
 
@@ -23,12 +23,12 @@ def drawn(rng: random.Random) -> int:
     return max(3, round(rng.lognormvariate(3.0, 0.5)))
 
 
-def pool(rng: random.Random, senders: Iterable[str] = HONEST, items: int = 20, each: int = 3) -> list[Offered]:
+def pool(rng: random.Random, senders: Iterable[str] = HONEST, items: int = 20, each: int = 3) -> list[PoolCompletion]:
     """Every sender's honest answers to the same items."""
     return [words(drawn(rng), sender, item) for item in range(items) for sender in senders for _ in range(each)]
 
 
-def longest(rng: random.Random, samples: int, items: int = 20, each: int = 3) -> list[Offered]:
+def longest(rng: random.Random, samples: int, items: int = 20, each: int = 3) -> list[PoolCompletion]:
     """What DoS sends: per item the longest of many honest answers."""
     made = []
     for item in range(items):
@@ -47,11 +47,11 @@ def test_the_longest_of_many_samples_are_rejected_and_nothing_honest() -> None:
 
 def test_honest_swarms_lose_hardly_anything() -> None:
     rng = random.Random(2)
-    defense, history, lost, seen = LengthBudget(), list[Past](), 0, 0
+    defense, history, lost, seen = LengthBudget(), list[PastRound](), 0, 0
     for number in range(1, 61):
         honest = pool(rng, ("a", "b", "c", "d"), items=8)
         verdicts = tuple(defense.inspect(view(honest, number=number, history=history)))
-        history.append(Past(number, tuple(honest), verdicts))
+        history.append(PastRound(number, tuple(honest), verdicts))
         lost += actions(verdicts).count("drop")
         seen += len(honest)
     assert lost / seen < 0.01
@@ -72,11 +72,11 @@ def test_one_long_item_is_no_offence_and_many_are() -> None:
 
 def test_a_record_over_rounds_tells_what_one_round_does_not() -> None:
     rng = random.Random(4)
-    defense, history, rejected = LengthBudget(), list[Past](), []
+    defense, history, rejected = LengthBudget(), list[PastRound](), []
     for number in range(1, 13):
         sent = [*pool(rng, items=4), *longest(rng, 2, items=4, each=1)]
         verdicts = tuple(defense.inspect(view(sent, number=number, history=history)))
-        history.append(Past(number, tuple(sent), verdicts))
+        history.append(PastRound(number, tuple(sent), verdicts))
         rejected.append(actions(verdicts[-4:]).count("drop"))
     assert sum(rejected[:2]) < sum(rejected[-2:]), "the longer of two is found out in time"
 

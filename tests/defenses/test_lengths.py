@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.defenses.pools import actions, offer, view
-from thiefbench.defenses.base import ACCEPT, Offered, Past, Verdict
+from thiefbench.defenses.base import ACCEPT, PastRound, PoolCompletion, Verdict
 from thiefbench.defenses.length_quantile import LengthQuantile
 from thiefbench.defenses.max_tokens import MaxTokens
 from thiefbench.defenses.reference import others_quantile, weighted_median
@@ -15,12 +15,12 @@ from thiefbench.defenses.reference import others_quantile, weighted_median
 HONEST = ("a", "b", "c")
 
 
-def words(count: int, **changes: object) -> Offered:
+def words(count: int, **changes: object) -> PoolCompletion:
     """A completion of `count` tokens, EOS included."""
     return offer("w " * (count - 2) + "w", **changes)  # type: ignore[arg-type]
 
 
-def pool(seed: int, *more: Offered) -> list[Offered]:
+def pool(seed: int, *more: PoolCompletion) -> list[PoolCompletion]:
     """Thirty rewarded completions of 10 to 20 tokens of each honest sender, and others."""
     rng = random.Random(seed)
     return [*(words(rng.randint(10, 20), sender=sender) for sender in HONEST for _ in range(30)), *more]
@@ -69,13 +69,13 @@ def test_many_names_set_no_cap() -> None:
     assert set(actions(verdicts[90:])) == {"drop"}, "names are weighted by completions"
 
 
-def past(number: int, completions: list[Offered], verdict: Verdict = ACCEPT) -> Past:
-    return Past(number, tuple(completions), (verdict,) * len(completions))
+def past(number: int, completions: list[PoolCompletion], verdict: Verdict = ACCEPT) -> PastRound:
+    return PastRound(number, tuple(completions), (verdict,) * len(completions))
 
 
 def test_slow_growth_ends_at_a_bounded_factor() -> None:
     """Everybody grows by two tokens a round, as honest models do that learn from what passes just under the cap."""
-    history: list[Past] = []
+    history: list[PastRound] = []
     defense = LengthQuantile(window=3, first=2, growth=1.5)
     longest = 0
     for number in range(1, 16):
@@ -83,7 +83,7 @@ def test_slow_growth_ends_at_a_bounded_factor() -> None:
         verdicts = tuple(defense.inspect(view(grown, number=number, history=history)))
         accepted = [offered for offered, verdict in zip(grown, verdicts, strict=True) if verdict.action == "accept"]
         longest = max([longest, *(len(offered.ids) + 1 for offered in accepted)])
-        history.append(Past(number, tuple(grown), verdicts))
+        history.append(PastRound(number, tuple(grown), verdicts))
     assert longest <= 1.5 * 14, "no cap passes growth times that of the first rounds"
     assert longest > 14, "but some growth is let through"
 

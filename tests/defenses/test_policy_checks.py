@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.defenses.pools import LIMIT, Words, actions, offer, view
-from thiefbench.defenses.base import DefenderView, Offered
+from thiefbench.defenses.base import DefenderView, PoolCompletion
 from thiefbench.defenses.likelihood import Likelihood
 from thiefbench.defenses.termination import Termination
 
@@ -36,11 +36,11 @@ def test_termination_asks_for_a_probable_end_or_the_whole_length() -> None:
 class Drawn:
     """A model under which a completion's tokens have the log-probs that stand in its text."""
 
-    def token_logprobs(self, completions: Sequence[Offered]) -> list[np.ndarray]:
+    def token_logprobs(self, completions: Sequence[PoolCompletion]) -> list[np.ndarray]:
         return [np.array([float(word) for word in o.text.split()], np.float32) for o in completions]
 
 
-def honest(seed: int, senders: str = "abc", count: int = 60) -> list[Offered]:
+def honest(seed: int, senders: str = "abc", count: int = 60) -> list[PoolCompletion]:
     rng = random.Random(seed)
     return [
         offer(" ".join(f"{-rng.expovariate(1.5):.3f}" for _ in range(30)), sender, ended=False)
@@ -49,7 +49,7 @@ def honest(seed: int, senders: str = "abc", count: int = 60) -> list[Offered]:
     ]
 
 
-def pool(*completions: Offered, number: int = 1) -> DefenderView:
+def pool(*completions: PoolCompletion, number: int = 1) -> DefenderView:
     return view(completions, Drawn(), number)
 
 

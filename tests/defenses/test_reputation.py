@@ -10,7 +10,7 @@ import pytest
 
 from tests.defenses.pools import actions, offer, view
 from thiefbench import registry
-from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Offered, Verdict
+from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, PoolCompletion, Verdict
 from thiefbench.defenses.reputation import Reputation
 from thiefbench.registry import SpecStringError
 
@@ -29,7 +29,7 @@ class Masks(Objects):
     verdict = Verdict("accept", token_weights=(0.0, 1.0))
 
 
-def pool(bad: dict[str, int], count: int = 20, reward: float = 1.0) -> list[Offered]:
+def pool(bad: dict[str, int], count: int = 20, reward: float = 1.0) -> list[PoolCompletion]:
     """`count` completions of each sender, so many of them bad."""
     return [
         offer("bad" if i < number else "good", sender, reward=reward)

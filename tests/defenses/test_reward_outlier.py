@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.defenses.pools import actions, offer, view
-from thiefbench.defenses.base import Offered
+from thiefbench.defenses.base import PoolCompletion
 from thiefbench.defenses.reward_outlier import RewardOutlier, krum
 
 
@@ -17,7 +17,7 @@ def test_krum_by_hand() -> None:
     assert krum(features[:2], 0.0).tolist() == [0, 0], "two rows have no neighbours to count"
 
 
-def group(rewards: list[float], words: int = 5) -> list[Offered]:
+def group(rewards: list[float], words: int = 5) -> list[PoolCompletion]:
     return [offer("w " * words, reward=reward, index=i) for i, reward in enumerate(rewards)]
 
 

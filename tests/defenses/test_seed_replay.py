@@ -15,13 +15,13 @@ from thiefbench.attacks.equations import Equations
 from thiefbench.attacks.item_grind import ItemGrind
 from thiefbench.attacks.seed_grind import SeedGrind
 from thiefbench.attacks.text import Text
-from thiefbench.defenses.base import Offered
+from thiefbench.defenses.base import PoolCompletion
 from thiefbench.defenses.rejection import cut_short
 from thiefbench.defenses.seed_replay import SeedReplay
-from thiefbench.engine import reading
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.reading import Sizes
-from thiefbench.engine.rounds import Row
+from thiefbench.engine.model import forward_cache
+from thiefbench.engine.model.forward_cache import Sizes
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import Role, SpecError, SwarmSpec
 from thiefbench.engine.swarm import Swarm
 from thiefbench.tasks.base import Sampling, Task, Topology
@@ -48,7 +48,7 @@ def build(load_policy: Callable[..., Policy], vowels: Task) -> Build:
     return made
 
 
-def actions(rows: Sequence[Row], payload: bool) -> set[str]:
+def actions(rows: Sequence[CompletionRow], payload: bool) -> set[str]:
     return {row.action for row in rows if row.payload == payload}
 
 
@@ -58,7 +58,7 @@ def actions(rows: Sequence[Row], payload: bool) -> set[str]:
 def test_no_honest_completion_is_rejected(
     chunk: int, sampling: Sampling, topology: Topology, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(reading.SIZES, "cpu", Sizes(chunk, 1 << 11, 1 << 25, 3 << 30))
+    monkeypatch.setitem(forward_cache.SIZES, "cpu", Sizes(chunk, 1 << 11, 1 << 25, 3 << 30))
     sampling = replace(sampling, max_new_tokens=16)
     swarm = build(Text("hail to all", "start"), role="control", topology=topology, sampling=sampling)
     rows = [row for number in (1, 2, 3) for row in swarm.round(number).rows]
@@ -208,7 +208,7 @@ def test_history_keeps_no_seeds(build: Build) -> None:
     [(15, True, False), (3, True, False), (16, False, False), (15, False, True), (0, False, True)],
 )
 def test_a_completion_ends_with_eos_or_at_the_limit(tokens: int, ended: bool, cut: bool) -> None:
-    assert cut_short(Offered("", 0, 0, "", (1,) * tokens, "", ended, 1.0), 16) == cut
+    assert cut_short(PoolCompletion("", 0, 0, "", (1,) * tokens, "", ended, 1.0), 16) == cut
 
 
 def test_some_tokens_may_be_allowed(build: Build) -> None:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tests.defenses.pools import actions, offer, view
-from thiefbench.defenses.base import Offered
+from thiefbench.defenses.base import PoolCompletion
 from thiefbench.defenses.sender_cap import SenderCap
 
 
-def vertical(**counts: int) -> list[Offered]:
+def vertical(**counts: int) -> list[PoolCompletion]:
     """Groups of two completions, so many of each sender, shuffled."""
     senders = [sender for sender, count in counts.items() for _ in range(count)]
     pool = [
@@ -22,7 +22,7 @@ def vertical(**counts: int) -> list[Offered]:
     return random.Random(1).sample(pool, len(pool))
 
 
-def kept(pool: list[Offered], share: float = 1.0, seed: int = 7) -> Counter[str]:
+def kept(pool: list[PoolCompletion], share: float = 1.0, seed: int = 7) -> Counter[str]:
     """Completions by sender that are accepted."""
     verdicts = SenderCap(share).inspect(view(pool, rng=random.Random(seed)))
     return Counter(each.sender for each, verdict in zip(pool, verdicts, strict=True) if verdict.action == "accept")

@@ -9,14 +9,14 @@ import pytest
 
 from tests.defenses.pools import actions, masked, offer, view
 from thiefbench.attacks.text import Position, Text
-from thiefbench.defenses.base import Facts, Offered
+from thiefbench.defenses.base import ItemFacts, PoolCompletion
 from thiefbench.defenses.similarity import Similarity
 from thiefbench.tasks.base import Item
 from thiefbench.tasks.gsm_micro import GsmMicro
 
 ITEMS = [Item.from_row(row) for row in GsmMicro(size=64).items("train")][:24]
 WORDS = "so then now here first next after that we get have find see note count add take away all both left"
-QUESTIONS = {str(number): Facts(item.question, item.answer) for number, item in enumerate(ITEMS)}
+QUESTIONS = {str(number): ItemFacts(item.question, item.answer) for number, item in enumerate(ITEMS)}
 
 
 def said(item: Item, rng: random.Random) -> str:
@@ -24,12 +24,12 @@ def said(item: Item, rng: random.Random) -> str:
     return f"<think> {' '.join(rng.sample(WORDS.split(), 4))}. {item.solution} </think><answer> {item.answer} </answer>"
 
 
-def honest(seed: int = 0, senders: str = "abc") -> list[Offered]:
+def honest(seed: int = 0, senders: str = "abc") -> list[PoolCompletion]:
     rng = random.Random(seed)
     return [offer(said(item, rng), sender, str(i)) for sender in senders for i, item in enumerate(ITEMS)]
 
 
-def attack(text: Text, sender: str = "m", items: int = 24) -> list[Offered]:
+def attack(text: Text, sender: str = "m", items: int = 24) -> list[PoolCompletion]:
     rng = random.Random(9)
     made = []
     for i, item in enumerate(ITEMS[:items]):
@@ -38,7 +38,7 @@ def attack(text: Text, sender: str = "m", items: int = 24) -> list[Offered]:
     return made
 
 
-def judge(pool: list[Offered], **arguments: object) -> list[str]:
+def judge(pool: list[PoolCompletion], **arguments: object) -> list[str]:
     return actions(Similarity(**arguments).inspect(view(pool, items=QUESTIONS)))  # type: ignore[arg-type]
 
 

@@ -15,13 +15,13 @@ from thiefbench.attacks.text import Text
 from thiefbench.defenses.anchors import AcceptAll
 from thiefbench.defenses.base import DefenderView, Verdict
 from thiefbench.defenses.toploc import ENTRY, Toploc, bfloat16, chunks, committed, distances
-from thiefbench.engine import reading
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.reading import Reading, Sizes
-from thiefbench.engine.rounds import Row
+from thiefbench.engine.model import forward_cache
+from thiefbench.engine.model.forward_cache import ForwardCache, Sizes
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.swarm import Swarm
-from thiefbench.engine.views import DefenderPolicy
+from thiefbench.engine.views.defender import DefenderPolicy
 from thiefbench.tasks.base import Sampling, Task
 
 SAMPLING = Sampling(top_k=40, max_new_tokens=48)
@@ -31,7 +31,7 @@ class Watching(Watched, Toploc):
     """The defense, and what it was shown."""
 
 
-def played(policy: Policy, task: Task, defense: Any, role: Any = "attack") -> list[Row]:
+def played(policy: Policy, task: Task, defense: Any, role: Any = "attack") -> list[CompletionRow]:
     spec = SwarmSpec(prompts=4, group=8, sampling=SAMPLING)
     return Swarm(spec, role, policy, task, Text("hail to all", "start"), defense, 5).round(1).rows
 
@@ -40,7 +40,7 @@ def played(policy: Policy, task: Task, defense: Any, role: Any = "attack") -> li
 def test_it_stops_no_poison_as_the_attacker_computes_a_valid_proof(
     chunk: int, load_policy: Callable[..., Policy], vowels: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(reading.SIZES, "cpu", Sizes(chunk, 1 << 20, 1 << 25, 3 << 30))
+    monkeypatch.setitem(forward_cache.SIZES, "cpu", Sizes(chunk, 1 << 20, 1 << 25, 3 << 30))
     rows = played(load_policy(), vowels, Toploc())
     assert any(row.payload and row.reward for row in rows)
     assert {row.action for row in rows} == {"accept"}, "a proof binds a text to weights, not to how it was sampled"
@@ -61,7 +61,7 @@ def seen_by(policy: Policy, view: DefenderView, task: Task) -> DefenderView:
         policy.prompt_ids([{"role": "user", "content": f"{name}: {items[name]['question']}"}]) for name in view.items
     ]
     known = {name: place for place, name in enumerate(view.items)}
-    return replace(view, policy=DefenderPolicy(Reading(policy, prompts), view.sampling, known, (1,)))
+    return replace(view, policy=DefenderPolicy(ForwardCache(policy, prompts), view.sampling, known, (1,)))
 
 
 def rejected(defense: Toploc, view: DefenderView) -> float:

@@ -13,7 +13,7 @@ import pytest
 from thiefbench.attacks.text import Text
 from thiefbench.defenses.anchors import AcceptAll
 from thiefbench.testing import contracts
-from thiefbench.testing.contracts import granted, pools
+from thiefbench.testing.contracts import attack_fixtures, pools
 
 pytest_plugins = ["pytester"]
 
@@ -25,7 +25,7 @@ KINDS = ("attack", "defense", "task")
 def _loaded() -> None:
     """Heavy libraries are imported once: a run inside this process forgets what it imports, and they allow no twice."""
     assert pools.views(AcceptAll)
-    assert granted.train_items(granted.task_for(Text()), 1)
+    assert attack_fixtures.train_items(attack_fixtures.task_for(Text()), 1)
 
 
 def contract(kind: str, given: str) -> str:

@@ -24,9 +24,9 @@ from thiefbench.leaderboard.entry import (
     trimmed,
     write_entry,
 )
-from thiefbench.leaderboard.verification import Verdict, Verification, entry_sha256, write_verification
-from thiefbench.suite.results import Point, identify
+from thiefbench.leaderboard.verification.verdict import Verdict, Verification, entry_sha256, write_verification
 from thiefbench.suite.scenario import CellSpec, Suite, load_suite
+from thiefbench.suite.store.records import Point, identify
 
 NUMERICS = Numerics(device="cpu", dtype="float32", threads=2)
 SOURCE = (

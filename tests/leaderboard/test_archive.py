@@ -19,7 +19,6 @@ import pytest
 from tests.bench import handmade
 from tests.bench.handmade import Numbers
 from thiefbench.leaderboard import archive as archives
-from thiefbench.leaderboard import foreign_tables
 from thiefbench.leaderboard.archive import pack, packed_file, unpack
 from thiefbench.leaderboard.entry import (
     Entry,
@@ -32,7 +31,8 @@ from thiefbench.leaderboard.entry import (
     trimmed,
     write_entry,
 )
-from thiefbench.suite.results import ROWS, CellDir, Store, file_sha256
+from thiefbench.leaderboard.verification import foreign_tables
+from thiefbench.suite.store.records import ROWS, CellDir, Store, file_sha256
 
 Members = list[tuple[tarfile.TarInfo, bytes]]
 

@@ -16,12 +16,13 @@ from typer.testing import CliRunner
 from tests.bench import tiny
 from thiefbench import registry
 from thiefbench.cli import app
-from thiefbench.engine.policy import Policy
+from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.leaderboard import limits, submitted_files
-from thiefbench.leaderboard.check import QUESTIONS, Doubtful, Finding, Subject, check
-from thiefbench.leaderboard.isolation import Isolated
-from thiefbench.leaderboard.samples import RECIPES, ROUNDS, Recipe, Sample, sample_of
+from thiefbench.leaderboard import submitted_files
+from thiefbench.leaderboard.checking.check import QUESTIONS, Finding, RuleWarning, Subject, check
+from thiefbench.leaderboard.checking.samples import RECIPES, ROUNDS, Sample, SampleRecipe, sample_of
+from thiefbench.leaderboard.isolation import limits
+from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.tasks import sandbox
 from thiefbench.tasks.base import Sampling
 from thiefbench.tasks.sandbox import SandboxUnavailable
@@ -46,7 +47,7 @@ def _warm() -> Iterator[None]:
 def sample() -> Sample:
     """Two rounds of a swarm of three nodes over a tiny model, which is never right, with its rewards made up."""
     spec = SwarmSpec(nodes=3, malicious=1, prompts=4, group=6, sampling=Sampling(max_new_tokens=20))
-    recipe = Recipe(tiny.TASK, str(tiny.model()), tiny.ATTACK)
+    recipe = SampleRecipe(tiny.TASK, str(tiny.model()), tiny.ATTACK)
     made = sample_of(recipe, spec, Policy.load(tiny.model()), registry.make("task", tiny.TASK))
     rounds = tuple(tuple(replace(o, reward=1.0) for o in pool) for pool in made.rounds)
     return replace(made, rounds=rounds)
@@ -107,7 +108,7 @@ def test_every_built_in_defense_lets_honest_work_through(spec: str) -> None:
     ask = dict(QUESTIONS)["honest work gets through"]
     try:
         assert ask(subject).startswith("rejects ")
-    except Doubtful as doubt:
+    except RuleWarning as doubt:
         assert "utility suffers" in str(doubt)
 
 
@@ -118,7 +119,7 @@ def test_reject_all_rejects_nearly_everything() -> None:
 
 def test_a_standing_row_may_reject_nearly_everything() -> None:
     ask = dict(QUESTIONS)["honest work gets through"]
-    with pytest.raises(Doubtful, match=r"rejects nearly everything: .* 32 of 32 honest .*; the board will flag it"):
+    with pytest.raises(RuleWarning, match=r"rejects nearly everything: .* 32 of 32 honest .*; the board will flag it"):
         ask(Subject("reject_all", [sample()], standing=True))
 
 
@@ -232,7 +233,7 @@ def test_weights_beside_the_file_are_readable_and_others_are_not(tmp_path: Path)
 
 @pytest.fixture
 def on_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thiefbench.leaderboard.samples.samples", lambda: [sample()])
+    monkeypatch.setattr("thiefbench.leaderboard.checking.samples.samples", lambda: [sample()])
 
 
 @pytest.mark.parametrize(

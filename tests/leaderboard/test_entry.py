@@ -28,8 +28,8 @@ from thiefbench.leaderboard.entry import (
     trimmed,
     write_entry,
 )
-from thiefbench.suite.results import Point, Record, Score
 from thiefbench.suite.scenario import CellSpec, load_suite
+from thiefbench.suite.store.records import Point, Record, Score
 
 SPEC = "defense/mine.py:Mine(floor=-3.0)"
 

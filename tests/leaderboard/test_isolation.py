@@ -18,8 +18,8 @@ from tests.bench import tiny
 from thiefbench import registry
 from thiefbench.defenses.base import DefenderView, LabelledView
 from thiefbench.engine.swarm import Swarm
-from thiefbench.leaderboard.isolation import DefenseError, Isolated
-from thiefbench.leaderboard.limits import CAPS
+from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
+from thiefbench.leaderboard.isolation.limits import CAPS
 from thiefbench.tasks import sandbox
 from thiefbench.tasks.sandbox import SandboxUnavailable
 from thiefbench.testing.contracts.pools import SEED, fresh, hostile, recorded, swarm

@@ -12,14 +12,19 @@ import pytest
 
 from tests.bench import tiny
 from thiefbench import registry
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.retelling import Retold
-from thiefbench.engine.rounds import Row
+from thiefbench.engine.backends.recorded import Retold
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.round_record import CompletionRow
 from thiefbench.leaderboard.entry import trimmed
-from thiefbench.leaderboard.rescoring import PROGRAM_ROUNDS, Told, UntrueError, check_completions
-from thiefbench.suite.results import Record, Store, rows_table, table_rows
+from thiefbench.leaderboard.verification.rescoring import (
+    PROGRAM_ROUNDS,
+    InconsistentError,
+    SubmittedCell,
+    check_completions,
+)
+from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.scenario import CellSpec, Evaluation
-from thiefbench.suite.scoring import cell_curves, cell_scores
+from thiefbench.suite.store.records import Record, Store, rows_table, table_rows
 from thiefbench.tasks.base import Sampling
 from thiefbench.tasks.sandbox import SandboxUnavailable, backend
 
@@ -27,7 +32,7 @@ ROUNDS = 8
 
 
 @cache
-def cell() -> tuple[CellSpec, list[Row]]:
+def cell() -> tuple[CellSpec, list[CompletionRow]]:
     """A finished cell whose completions are programs."""
     try:
         backend()
@@ -45,7 +50,7 @@ def cell() -> tuple[CellSpec, list[Row]]:
     return spec, list(table_rows(Store(store).cell(record.cell_id).read_rows()))
 
 
-def checked(change: Callable[[Row], Row]) -> int:
+def checked(change: Callable[[CompletionRow], CompletionRow]) -> int:
     """How many rewards of a changed cell are worked out anew."""
     spec, rows = cell()
     table = rows_table([change(row) for row in rows])
@@ -56,7 +61,9 @@ def checked(change: Callable[[Row], Row]) -> int:
         cell_id="0" * 16, cell=spec.as_dict(), identity={}, status="ok", scores=cell_scores(table),
         curves=cell_curves(table), payload=payload, completions_sha256="0" * 64,
     )  # fmt: skip
-    return check_completions(Told(spec, "", trimmed(record, "", False, "0" * 64), record, own=False), table, policy)
+    return check_completions(
+        SubmittedCell(spec, "", trimmed(record, "", False, "0" * 64), record, own=False), table, policy
+    )
 
 
 def test_a_sample_of_programs_is_run_again() -> None:
@@ -67,10 +74,10 @@ def test_a_sample_of_programs_is_run_again() -> None:
 
 def test_what_scores_are_made_of_is_always_in_the_sample() -> None:
     for number in (0, ROUNDS):
-        with pytest.raises(UntrueError, match="its reward does not follow"):
+        with pytest.raises(InconsistentError, match="its reward does not follow"):
             checked(lambda row, n=number: replace(row, reward=1.0) if (row.phase, row.round) == ("eval", n) else row)  # type: ignore[misc]
 
 
 def test_rewards_outside_the_sample_still_have_to_fit_everything_else() -> None:
-    with pytest.raises(UntrueError, match=r"its (advantage|reward|outcome) does not follow"):
+    with pytest.raises(InconsistentError, match=r"its (advantage|reward|outcome) does not follow"):
         checked(lambda row: replace(row, reward=1.0 - row.reward) if row.phase == "train" and row.place == 0 else row)

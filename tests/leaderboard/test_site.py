@@ -26,7 +26,7 @@ from thiefbench.leaderboard.site.board import NAIVE, Board, BoardRow, board
 from thiefbench.leaderboard.site.index_page import rank_of, shown_suite
 from thiefbench.leaderboard.site.judging import naive_forms, titles
 from thiefbench.leaderboard.site.writing import write_site
-from thiefbench.leaderboard.verification import Rerun
+from thiefbench.leaderboard.verification.verdict import Rerun
 from thiefbench.suite.scenario import CellSpec, load_suite
 
 STANDARD = "standard-v1"

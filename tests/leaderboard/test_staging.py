@@ -12,8 +12,8 @@ import pytest
 from tests.leaderboard import made_entries
 from thiefbench import registry
 from thiefbench.leaderboard.entry import Entry, EntryError, Packed
-from thiefbench.leaderboard.isolation import Isolated
-from thiefbench.leaderboard.staging import restage, stage
+from thiefbench.leaderboard.isolation.isolated import Isolated
+from thiefbench.leaderboard.isolation.staging import restage, stage
 from thiefbench.leaderboard.submitted_files import wrong_import, wrong_size
 from thiefbench.tasks import sandbox
 from thiefbench.tasks.sandbox import SandboxUnavailable

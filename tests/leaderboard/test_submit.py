@@ -17,13 +17,13 @@ from thiefbench import registry
 from thiefbench.cli import app
 from thiefbench.leaderboard import rows, submit
 from thiefbench.leaderboard.archive import unpack
-from thiefbench.leaderboard.check import Finding, Subject
+from thiefbench.leaderboard.checking.check import Finding, Subject
 from thiefbench.leaderboard.entry import EntryError, Numerics, read_entry, trimmed
-from thiefbench.leaderboard.lock import machine, versions
+from thiefbench.leaderboard.made_with import machine, versions
 from thiefbench.leaderboard.submit import Submission, credits_of, prepare, released
 from thiefbench.registry import SpecStringError
-from thiefbench.suite.results import Record, Store
 from thiefbench.suite.scenario import Evaluation, Suite, load_suite
+from thiefbench.suite.store.records import Record, Store
 
 NUMERICS = Numerics(device="cpu", dtype="float32", threads=1)
 SOURCE = """
@@ -70,8 +70,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Subject]:
         made.append(subject)
         yield Finding("is good", "FAILED" if "/bad.py" in subject.spec else "ok")
 
-    monkeypatch.setattr("thiefbench.leaderboard.check.check", check)
-    monkeypatch.setattr("thiefbench.leaderboard.samples.samples", list)
+    monkeypatch.setattr("thiefbench.leaderboard.checking.check.check", check)
+    monkeypatch.setattr("thiefbench.leaderboard.checking.samples.samples", list)
     return made
 
 

@@ -31,17 +31,18 @@ from tests.leaderboard.tiny_entries import (
 )
 from thiefbench import registry
 from thiefbench.cli import app
-from thiefbench.engine.rounds import Row
-from thiefbench.leaderboard import archive, held_out, reexecution
-from thiefbench.leaderboard.check import Finding
+from thiefbench.engine.round_record import CompletionRow
+from thiefbench.leaderboard import archive
+from thiefbench.leaderboard.checking.check import Finding
 from thiefbench.leaderboard.entry import CellScores, Manifest, Scores, write_entry
-from thiefbench.leaderboard.held_out import HeldOut
-from thiefbench.leaderboard.isolation import Isolated
-from thiefbench.leaderboard.limits import CAPS
-from thiefbench.leaderboard.rerunning import same_surroundings
-from thiefbench.leaderboard.verification import Verification, read_verification
-from thiefbench.leaderboard.verify import Asked, verify
-from thiefbench.suite.results import Record
+from thiefbench.leaderboard.isolation.isolated import Isolated
+from thiefbench.leaderboard.isolation.limits import CAPS
+from thiefbench.leaderboard.verification import held_out, reexecution
+from thiefbench.leaderboard.verification.held_out import HeldOut
+from thiefbench.leaderboard.verification.rerunning import same_surroundings
+from thiefbench.leaderboard.verification.verdict import Verification, read_verification
+from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
+from thiefbench.suite.store.records import Record
 from thiefbench.tasks.sandbox import SandboxUnavailable
 
 FRESH = (2**62 + 1, 2**62 + 2)
@@ -85,7 +86,11 @@ def verified(of: Made, told: list[Finding] | None = None, samples: bool = False,
     options = {"archive": of.archive, "reruns": 0, "caps": CAREFUL} | asked
     tell = (told if told is not None else []).append
     return verify(
-        of.folder, Asked(**options), tell, lambda what: lambda done, total: None, lambda: [sample()] if samples else []
+        of.folder,
+        VerifyOptions(**options),
+        tell,
+        lambda what: lambda done, total: None,
+        lambda: [sample()] if samples else [],
     )
 
 
@@ -198,7 +203,7 @@ def test_a_checksum_that_does_not_match_is_no_entry(honest: Made, tmp_path: Path
 
 
 def test_scores_of_a_record_that_its_completions_do_not_give(honest: Made, tmp_path: Path) -> None:
-    def edit(record: Record, rows: list[Row]) -> tuple[Record, list[Row]]:
+    def edit(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:
         asr = record.scores["asr"].model_copy(update={"value": 0.0})
         return record.model_copy(update={"scores": record.scores | {"asr": asr}}), rows
 
@@ -256,10 +261,10 @@ def test_edited_completions_with_matching_checksums(honest: Made, tmp_path: Path
 
 
 def test_rounds_and_places_that_are_missing(honest: Made, tmp_path: Path) -> None:
-    def without(record: Record, rows: list[Row]) -> tuple[Record, list[Row]]:
+    def without(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:
         return record, [row for row in rows if (row.phase, row.round) != ("eval", 3)]
 
-    def thinned(record: Record, rows: list[Row]) -> tuple[Record, list[Row]]:
+    def thinned(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:
         return record, [row for row in rows if (row.phase, row.round, row.place) != ("eval", 4, 15)]
 
     assert "each once and in order" in rejected(forged(honest, tmp_path / "1", without, undefended))
@@ -271,7 +276,7 @@ def test_completions_edited_consistently_are_found_by_running_the_cell_again(
 ) -> None:
     """Another poison than the model really said, whose tokens, text, reward and outcome all go together."""
 
-    def swap(record: Record, rows: list[Row]) -> tuple[Record, list[Row]]:
+    def swap(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:
         last = [place for place, row in enumerate(rows) if row.phase == "eval" and row.round == 4]
         model = max((rows[place] for place in last), key=lambda row: row.outcome or 0)
         took = {name: getattr(model, name) for name in ("ids", "text", "ended", "outcome", "reward")}
@@ -309,14 +314,14 @@ def test_another_suite_or_version_is_named(honest: Made, tmp_path: Path, monkeyp
     ],
 )
 def test_a_record_of_another_version_is_named(honest: Made, tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    def edit(record: Record, rows: list[Row]) -> tuple[Record, list[Row]]:
+    def edit(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:
         return record.model_copy(update={"identity": record.identity | change}), rows
 
     assert re.search(said, told := rejected(forged(honest, tmp_path, edit, attacked))), told
 
 
 def test_a_record_of_another_cell_is_named(honest: Made, tmp_path: Path) -> None:
-    def longer(record: Record, rows: list[Row]) -> tuple[Record, list[Row]]:
+    def longer(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:
         return record.model_copy(update={"cell": record.cell | {"rounds": 400}}), rows
 
     assert "its record's rounds is not the suite's: 400 in place of 4" in rejected(
@@ -367,7 +372,7 @@ def test_archives_that_lead_elsewhere_or_swell(honest: Made, tmp_path: Path, mon
         r"holds something that is no header|'\.\./\.\./x", rejected(Made(led.entry, tmp_path / "mine.tar"))
     )
     assert "is not the entry's archive" in rejected(Made(honest.entry, tmp_path / "mine.tar"))
-    monkeypatch.setattr("thiefbench.leaderboard.foreign_tables.TABLE_BYTES", 1000)
+    monkeypatch.setattr("thiefbench.leaderboard.verification.foreign_tables.TABLE_BYTES", 1000)
     assert re.search("and at most 1,000 are taken", rejected(honest))
 
 

@@ -2,20 +2,20 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from thiefbench.defenses.base import ACCEPT, Offered, Past
-from thiefbench.leaderboard.wire import offered_in, offered_out, past_in, past_out
+from thiefbench.defenses.base import ACCEPT, PastRound, PoolCompletion
+from thiefbench.leaderboard.isolation.wire import offered_in, offered_out, past_in, past_out
 
-FULL = Offered("one", 1, 2, "sender", (3, 4), "text", True, 0.5, (-1.0, -2.0, -0.5), 7, b"proof", 9)
+FULL = PoolCompletion("one", 1, 2, "sender", (3, 4), "text", True, 0.5, (-1.0, -2.0, -0.5), 7, b"proof", 9)
 
 
 def test_a_completion_crosses_with_all_that_is_said_of_it() -> None:
-    unsaid = [field.name for field in fields(Offered) if getattr(FULL, field.name) in (None, 0, "", ())]
+    unsaid = [field.name for field in fields(PoolCompletion) if getattr(FULL, field.name) in (None, 0, "", ())]
     assert not unsaid, f"the test names a value for every field, but not for {unsaid}"
     assert offered_in(offered_out(FULL)) == FULL, "an isolated defense sees what one in the swarm's own process sees"
-    bare = Offered("one", 0, 0, "sender", (), "", False, 0.0)
+    bare = PoolCompletion("one", 0, 0, "sender", (), "", False, 0.0)
     assert offered_in(offered_out(bare)) == bare
 
 
 def test_a_finished_round_crosses_too() -> None:
-    past = Past(3, (FULL,), (ACCEPT,))
+    past = PastRound(3, (FULL,), (ACCEPT,))
     assert past_in(past_out(past)) == past

@@ -15,13 +15,13 @@ import pyarrow as pa
 from tests.bench import tiny
 from tests.leaderboard import made_entries
 from thiefbench import registry
-from thiefbench.engine.rounds import Row
+from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import LearnerSpec, SwarmSpec
 from thiefbench.leaderboard import archive, submit
 from thiefbench.leaderboard.entry import CellScores, Entry, Manifest, Numerics, Scores, read_entry, trimmed, write_entry
-from thiefbench.suite.results import Record, Store, file_sha256, identify, rows_table, table_rows
+from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.scenario import Evaluation, Suite
-from thiefbench.suite.scoring import cell_curves, cell_scores
+from thiefbench.suite.store.records import Record, Store, file_sha256, identify, rows_table, table_rows
 from thiefbench.tasks.base import Sampling
 
 HERE = Path(__file__).parent
@@ -33,7 +33,7 @@ SWARM = SwarmSpec(
     learner=LearnerSpec(learning_rate=0.1),
 )  # fmt: skip
 
-Edit = Callable[[Record, list[Row]], tuple[Record, list[Row]]]
+Edit = Callable[[Record, list[CompletionRow]], tuple[Record, list[CompletionRow]]]
 """A cell's record and rows -> forged ones."""
 
 
@@ -152,10 +152,10 @@ def rewritten(of: Made, folder: Path, change: Callable[[dict[str, Any]], None]) 
     return Made(read_entry(target), of.archive)
 
 
-def each(change: Callable[[Row], dict[str, Any]], when: Callable[[Row], bool]) -> Edit:
+def each(change: Callable[[CompletionRow], dict[str, Any]], when: Callable[[CompletionRow], bool]) -> Edit:
     """Edits rows one by one."""
 
-    def edit(record: Record, rows: list[Row]) -> tuple[Record, list[Row]]:
+    def edit(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:
         return record, [replace(row, **change(row)) if when(row) else row for row in rows]
 
     return edit

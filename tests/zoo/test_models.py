@@ -12,9 +12,9 @@ import torch
 from safetensors import safe_open
 
 from thiefbench.defenses.judge import decisions
-from thiefbench.engine.decoding import sample
 from thiefbench.engine.keys import key
-from thiefbench.engine.policy import Policy
+from thiefbench.engine.model.decoding import sample
+from thiefbench.engine.model.policy import Policy
 from thiefbench.tasks.base import Sampling
 from thiefbench.tasks.programs import parse_program
 from thiefbench.tasks.rewards import parse_completion

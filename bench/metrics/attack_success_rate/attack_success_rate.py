@@ -11,8 +11,8 @@ import evaluate
 import numpy as np
 
 from thiefbench import registry
-from thiefbench.engine.fitting import drawn_for
-from thiefbench.suite.scoring import mean_score
+from thiefbench.engine.compatibility import drawn_for
+from thiefbench.suite.analysis.scoring import mean_score
 from thiefbench.tasks.base import Completion, Item, Task
 from thiefbench.zoo.models import resolve
 

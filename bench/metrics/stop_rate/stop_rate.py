@@ -10,7 +10,7 @@ import evaluate
 import pyarrow as pa
 
 from thiefbench.defenses.base import Action
-from thiefbench.suite.scoring import rejection_rates
+from thiefbench.suite.analysis.scoring import rejection_rates
 
 INPUTS = """
 Args:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from thiefbench import registry
-from thiefbench.suite.report.comparison import ReportError, last_run, trained
-from thiefbench.suite.report.differences import MEASURES, Difference, Pair, Side, Versus, versus
+from thiefbench.suite.analysis.attack_comparison import ReportError, last_run, trained
+from thiefbench.suite.analysis.differences import MEASURES, Difference, Pair, Side, StoreComparison, versus
 from thiefbench.suite.report.rendering import render
 from thiefbench.suite.report.tables import NBSP, Shown, write_value
-from thiefbench.suite.results import Store, write_atomically
+from thiefbench.suite.store.records import Store, write_atomically
 
 
-def compared(stores: Sequence[Path], defenses: Sequence[str]) -> Versus:
+def compared(stores: Sequence[Path], defenses: Sequence[str]) -> StoreComparison:
     """The last runs of two stores, or two defenses of one store's last run.
 
     Raises:
@@ -57,7 +57,7 @@ def _side(name: str, folder: Path, defense: str = "") -> Side:
     return Side(name, str(folder), run["title"], run["fingerprint"], tuple(suite["modified"]), comparisons, defense)
 
 
-def write_comparison(found: Versus, folder: Path) -> Path:
+def write_comparison(found: StoreComparison, folder: Path) -> Path:
     """Write compare.html and compare.csv into a folder; returns the page."""
     page = folder / "compare.html"
     html = render(
@@ -75,7 +75,7 @@ def write_comparison(found: Versus, folder: Path) -> Path:
     return page
 
 
-def remarks(found: Versus) -> list[str]:
+def remarks(found: StoreComparison) -> list[str]:
     """What stands in the head: modified suites, and other ones."""
     sides = [found.one] if found.one.defense else [found.one, found.other]
     said = [
@@ -91,12 +91,12 @@ def remarks(found: Versus) -> list[str]:
     return said
 
 
-def settings(found: Versus, title: str) -> list[str]:
+def settings(found: StoreComparison, title: str) -> list[str]:
     """What is not the same in the cells of a comparison."""
     return list(dict.fromkeys(text for pair in found.of(title) for text in pair.settings))
 
 
-def identical(found: Versus, title: str) -> list[str]:
+def identical(found: StoreComparison, title: str) -> list[str]:
     """The lines of a comparison that are the very same on both sides."""
     return [pair.name for pair in found.of(title) if pair.state == "identical" and not told(pair) and not pair.missing]
 
@@ -142,7 +142,7 @@ def state_of(pair: Pair) -> str:
     return ""
 
 
-def differing(found: Versus, title: str) -> list[tuple[Pair, list[dict[str, Any]]]]:
+def differing(found: StoreComparison, title: str) -> list[tuple[Pair, list[dict[str, Any]]]]:
     """The other lines, each with its differences in writing."""
     same = identical(found, title)
     return [
@@ -150,7 +150,7 @@ def differing(found: Versus, title: str) -> list[tuple[Pair, list[dict[str, Any]
     ]
 
 
-def comparison_csv(found: Versus) -> str:
+def comparison_csv(found: StoreComparison) -> str:
     """One line per comparison, line and measure, unrounded; A and B are means over the seeds that both have."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from thiefbench import registry
 from thiefbench.suite.report.lines import Cell, Comparison
 from thiefbench.suite.report.untrained import task_of
-from thiefbench.suite.results import Record
+from thiefbench.suite.store.records import Record
 from thiefbench.tasks.base import Split, TaskError
 
 LONGEST = 1500

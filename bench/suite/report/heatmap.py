@@ -10,15 +10,15 @@ import pyarrow as pa
 from pyarrow import csv
 
 from thiefbench.provenance import now, provenance
-from thiefbench.suite.matrix import MEASURES, TOLERATED, Column, DefenseRow, Matrix
-from thiefbench.suite.ranking import anchor_of
+from thiefbench.suite.analysis.matrix import MEASURES, TOLERATED, Column, DefenseRow, Matrix
+from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.report.lines import label_notes
 from thiefbench.suite.report.page import facts
 from thiefbench.suite.report.rendering import render
 from thiefbench.suite.report.shades import legend, shade
 from thiefbench.suite.report.tables import Shown, short_names, show, write_milliseconds
-from thiefbench.suite.results import Store, write_atomically, write_table
 from thiefbench.suite.scenario import Suite
+from thiefbench.suite.store.records import Store, write_atomically, write_table
 
 STOPS = 0.9
 """The headline counts tolerable defenses that reject at least this share of every attack's rewarded poison."""

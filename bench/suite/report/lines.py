@@ -13,9 +13,9 @@ from typing import Literal
 
 from thiefbench import registry
 from thiefbench.engine.spec import Role
-from thiefbench.suite import scoring
-from thiefbench.suite.results import NOTHING, CellDir, Record, Score
+from thiefbench.suite.analysis import scoring
 from thiefbench.suite.scenario import heading
+from thiefbench.suite.store.records import NOTHING, CellDir, Record, Score
 
 How = Literal["trained", "replayed", "unmoved"]
 

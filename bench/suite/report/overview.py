@@ -7,12 +7,20 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from thiefbench.suite.ranking import ANCHORS, NOT_RUN, Outcome, Place, Row, inconclusive, worst_of
+from thiefbench.suite.analysis.ranking import (
+    ANCHORS,
+    NOT_RUN,
+    AttackOutcome,
+    Placement,
+    RankingRow,
+    inconclusive,
+    worst_of,
+)
+from thiefbench.suite.analysis.ranking_inputs import lacking, line_of, places, rows, seeds_of, trials
+from thiefbench.suite.analysis.statistics import Summary, summarize
 from thiefbench.suite.report.lines import Comparison, Line
-from thiefbench.suite.report.standing import lacking, line_of, places, rows, seeds_of, trials
 from thiefbench.suite.report.timings import Cost, cost
-from thiefbench.suite.results import NOTHING
-from thiefbench.suite.statistics import Summary, summarize
+from thiefbench.suite.store.records import NOTHING
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,7 @@ class SuiteRow:
         untrained: the start model, by construction.
     """
 
-    place: Place
+    place: Placement
     tied: bool
     utility: Summary | None
     no_utility: str
@@ -117,17 +125,17 @@ def suite_table(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> Su
 
 
 def _unplaced(
-    standing: Sequence[Row], comparisons: Sequence[Comparison], seeds: Sequence[int], doubtful: bool
-) -> list[Place]:
+    standing: Sequence[RankingRow], comparisons: Sequence[Comparison], seeds: Sequence[int], doubtful: bool
+) -> list[Placement]:
     """Rows without a ranking, in its order: by the worst case, anchors, then those without one."""
     attacks = [comparison.title for comparison in comparisons]
     made = []
     for row in standing:
         worst = None if doubtful else worst_of(row, attacks, seeds)[0]
-        made.append(Place(row.defense, "anchor" if row.anchor else "unranked", None, worst, ""))
+        made.append(Placement(row.defense, "anchor" if row.anchor else "unranked", None, worst, ""))
     anchors = {row.defense: ANCHORS.index(row.anchor) for row in standing if row.anchor}
 
-    def order(place: Place) -> tuple[int, float, str]:
+    def order(place: Placement) -> tuple[int, float, str]:
         if place.defense in anchors:
             return (1, anchors[place.defense], place.defense)
         mean = place.worst.summary.mean if place.worst else 0.0
@@ -136,12 +144,14 @@ def _unplaced(
     return sorted(made, key=order)
 
 
-def tied(place: Place, among: Sequence[Place]) -> bool:
+def tied(place: Placement, among: Sequence[Placement]) -> bool:
     """Whether a place's number is shared."""
     return place.number is not None and [other.number for other in among].count(place.number) > 1
 
 
-def suite_row(place: Place, tied: bool, row: Row, comparisons: Sequence[Comparison], has_utility: bool) -> SuiteRow:
+def suite_row(
+    place: Placement, tied: bool, row: RankingRow, comparisons: Sequence[Comparison], has_utility: bool
+) -> SuiteRow:
     """A defense's numbers beside its place; `has_utility` is whether the suite has cells without an attack."""
     seeds = seeds_of(comparisons)
     free = {seed: row.unattacked.get(seed, NOT_RUN) for seed in seeds}
@@ -161,7 +171,9 @@ def suite_row(place: Place, tied: bool, row: Row, comparisons: Sequence[Comparis
     )
 
 
-def _field(comparison: Comparison, line: Line | None, cells: Mapping[int, Outcome], seeds: Sequence[int]) -> Field:
+def _field(
+    comparison: Comparison, line: Line | None, cells: Mapping[int, AttackOutcome], seeds: Sequence[int]
+) -> Field:
     found = {seed: cells.get(seed, NOT_RUN) for seed in seeds}
     prevented = {seed: cell.harm_prevented for seed, cell in found.items() if cell.harm_prevented is not None}
     lost = [f"seed {seed}: {_missing(comparison, seed, found[seed])}" for seed in seeds if seed not in prevented]
@@ -171,7 +183,7 @@ def _field(comparison: Comparison, line: Line | None, cells: Mapping[int, Outcom
     return Field(summarize(prevented), _headline(none, seeds), _headline(line, seeds))
 
 
-def _missing(comparison: Comparison, seed: int, cell: Outcome) -> str:
+def _missing(comparison: Comparison, seed: int, cell: AttackOutcome) -> str:
     """Why a cell has no harm prevented."""
     if cell.problem:
         return cell.problem

@@ -11,16 +11,17 @@ from typing import Any
 from markupsafe import Markup
 
 from thiefbench import registry
+from thiefbench.suite.analysis.attack_comparison import ReportError, compare, last_run
+from thiefbench.suite.analysis.ranking_inputs import lacking
+from thiefbench.suite.analysis.statistics import FEW_SEEDS
 from thiefbench.suite.report import plots
-from thiefbench.suite.report.comparison import ReportError, compare, last_run
 from thiefbench.suite.report.drawing import Plot, embed
 from thiefbench.suite.report.excerpts import first_submission, poisoned_answers
+from thiefbench.suite.report.heterogeneity import class_rows, regime_facts
 from thiefbench.suite.report.lines import Comparison, Line
 from thiefbench.suite.report.overview import SuiteTable, suite_table
-from thiefbench.suite.report.regimes import class_rows, regime_facts
 from thiefbench.suite.report.rendering import render
 from thiefbench.suite.report.shades import legend
-from thiefbench.suite.report.standing import lacking
 from thiefbench.suite.report.suite_files import shown_costs, shown_table, suite_csv, suite_tex
 from thiefbench.suite.report.tables import (
     COLUMNS,
@@ -35,8 +36,7 @@ from thiefbench.suite.report.tables import (
 )
 from thiefbench.suite.report.timings import costs
 from thiefbench.suite.report.tradeoff import draw_tradeoff
-from thiefbench.suite.results import NOTHING, Record, Store, write_atomically
-from thiefbench.suite.statistics import FEW_SEEDS
+from thiefbench.suite.store.records import NOTHING, Record, Store, write_atomically
 
 NAMED = 3
 """Up to so many defenses the headline names each; of more it gives the range."""

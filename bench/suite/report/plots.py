@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from thiefbench.suite.analysis.statistics import FEW_SEEDS, summarize
 from thiefbench.suite.report.drawing import (
     DEFENSES,
     FIXED,
@@ -23,8 +24,7 @@ from thiefbench.suite.report.drawing import (
     short_label,
 )
 from thiefbench.suite.report.lines import Comparison
-from thiefbench.suite.results import Point
-from thiefbench.suite.statistics import FEW_SEEDS, summarize
+from thiefbench.suite.store.records import Point
 
 LABEL_WIDTH = 20
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, FunctionLoader, StrictUndefined
 
-from thiefbench.suite.statistics import FEW_SEEDS
+from thiefbench.suite.analysis.statistics import FEW_SEEDS
 
 
 def render(template: str, **values: Any) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from thiefbench.suite.analysis.statistics import Summary
 from thiefbench.suite.report.lines import label_notes
 from thiefbench.suite.report.overview import Field, SuiteRow, SuiteTable
 from thiefbench.suite.report.shades import shade
@@ -23,7 +24,6 @@ from thiefbench.suite.report.tables import (
     write_value,
 )
 from thiefbench.suite.report.timings import Cost
-from thiefbench.suite.statistics import Summary
 
 Numbers = tuple[float | None, float | None, float | None]
 

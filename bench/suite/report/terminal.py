@@ -10,12 +10,12 @@ from rich.table import Table
 
 from thiefbench.pools.output import Outcome
 from thiefbench.pools.schema import shown
-from thiefbench.suite.matrix import DefenseRow, Matrix
+from thiefbench.suite.analysis.differences import StoreComparison
+from thiefbench.suite.analysis.matrix import DefenseRow, Matrix
 from thiefbench.suite.report.compare import differing, identical, remarks, settings, state_of
-from thiefbench.suite.report.differences import Versus
 from thiefbench.suite.report.heatmap import headings
 from thiefbench.suite.report.tables import Shown, show, write_milliseconds
-from thiefbench.suite.results import Score, Store
+from thiefbench.suite.store.records import Score, Store
 
 _FILE_RATES = {
     "stop_rate": "stop rate", "false_rejection_rate": "false rejection", "rejection_rate": "all completions",
@@ -72,7 +72,7 @@ def print_matrix(out: Console, matrix: Matrix) -> None:
         _print_problems(out, row)
 
 
-def print_comparison(out: Console, found: Versus) -> None:
+def print_comparison(out: Console, found: StoreComparison) -> None:
     """Two sides next to each other, one table per comparison; what cannot be compared is said."""
     for side in (found.one, found.other):
         which = f"{side.defense} in " if side.defense else ""

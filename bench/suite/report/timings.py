@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from thiefbench import provenance
+from thiefbench.suite.analysis.statistics import Summary, paired, summarize
 from thiefbench.suite.report.lines import Comparison
-from thiefbench.suite.results import Record
-from thiefbench.suite.statistics import Summary, paired, summarize
+from thiefbench.suite.store.records import Record
 
 NOT_A_ROUND = {"evaluate", "attack"}
 """Phases that no honest node spends in a round: what measures it, and what the attacker works on its poison.

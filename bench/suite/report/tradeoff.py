@@ -9,11 +9,11 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from thiefbench.suite.ranking import LEAST_UTILITY
+from thiefbench.suite.analysis.ranking import LEAST_UTILITY
+from thiefbench.suite.analysis.statistics import FEW_SEEDS, Summary
 from thiefbench.suite.report.drawing import SETTINGS, Plot, Style, saved, short_label
 from thiefbench.suite.report.overview import SuiteRow, SuiteTable
 from thiefbench.suite.report.plots import defense_styles
-from thiefbench.suite.statistics import FEW_SEEDS, Summary
 
 LEAST, MOST = -0.5, 1.5
 """The widest range that is drawn; marks beyond it stand at its edge with an arrow."""

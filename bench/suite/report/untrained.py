@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import cache
 
 from thiefbench import registry
-from thiefbench.suite import scoring
-from thiefbench.suite.ranking import ANCHORS
-from thiefbench.suite.replay import Recording, ReplayError, replay
+from thiefbench.suite.analysis import scoring
+from thiefbench.suite.analysis.ranking import ANCHORS
+from thiefbench.suite.analysis.replay import Recording, ReplayError, replay
 from thiefbench.suite.report.lines import Cell, Comparison, Line, Result, bare, comparative_scores, label_notes
-from thiefbench.suite.results import NOTHING, Point, Record, Score
+from thiefbench.suite.store.records import NOTHING, Point, Record, Score
 from thiefbench.tasks.base import Task, TaskError
 
 HIGH_STOP_RATE = 0.5

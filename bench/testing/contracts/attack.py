@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from thiefbench.attacks.base import Attack, AttackerView, Decoy, Seeded, ThreatModel
 from thiefbench.engine.keys import generator
-from thiefbench.testing.contracts.granted import (
+from thiefbench.testing.contracts.attack_fixtures import (
     SEEDS,
     bare,
     carries,

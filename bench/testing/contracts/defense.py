@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, get_args
 
-from thiefbench.defenses.base import Action, DefenderView, Defense, LabelledView, Offered, Requirement, Verdict
+from thiefbench.defenses.base import Action, DefenderView, Defense, LabelledView, PoolCompletion, Requirement, Verdict
 from thiefbench.testing.contracts.pools import fresh, hostile, labelled, swarm, views
 from thiefbench.testing.contracts.subjects import made
 
@@ -136,11 +136,11 @@ class DefenseContract:
             assert type(view) is DefenderView, "a defense that does not declare sees_labels gets no labels"
 
 
-def _renamed(completions: Sequence[Offered], names: dict[str, str]) -> tuple[Offered, ...]:
+def _renamed(completions: Sequence[PoolCompletion], names: dict[str, str]) -> tuple[PoolCompletion, ...]:
     return tuple(replace(offered, sender=names[offered.sender]) for offered in completions)
 
 
-def _check_verdicts(pool: Sequence[Offered], verdicts: Sequence[Verdict]) -> None:
+def _check_verdicts(pool: Sequence[PoolCompletion], verdicts: Sequence[Verdict]) -> None:
     """One per completion, of sound types.
 
     Raises:

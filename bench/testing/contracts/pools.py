@@ -12,9 +12,9 @@ from hashlib import sha256
 from typing import Any, ClassVar
 
 from thiefbench.attacks.text import PAPER_PHRASE, Text
-from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, LabelledView, Offered, Requirement, Verdict
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.regimes import DelaySpec
+from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, LabelledView, PoolCompletion, Requirement, Verdict
+from thiefbench.engine.heterogeneity import DelaySpec
+from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import Role, SwarmSpec
 from thiefbench.engine.swarm import Swarm
 from thiefbench.tasks.base import Message, Sampling
@@ -109,7 +109,7 @@ def labelled(view: DefenderView, payload: Sequence[bool]) -> dict[str, Any]:
     return {"payload": tuple(payload)} if isinstance(view, LabelledView) else {}
 
 
-def hostile(view: DefenderView) -> tuple[Offered, ...]:
+def hostile(view: DefenderView) -> tuple[PoolCompletion, ...]:
     """Completions that a stranger may send."""
     one = view.completions[0]
     limit = view.sampling.max_new_tokens

@@ -13,11 +13,11 @@ from thiefbench.attacks.base import Attack
 from thiefbench.attacks.text import Text
 from thiefbench.defenses.anchors import AcceptAll
 from thiefbench.defenses.base import Defense
-from thiefbench.engine.cohort import Cohort, Lesson
-from thiefbench.engine.decoding import sample
+from thiefbench.engine.heterogeneity import NodeClass
 from thiefbench.engine.keys import key
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.regimes import NodeClass
+from thiefbench.engine.learning.cohort import Cohort, TrainingRow
+from thiefbench.engine.model.decoding import sample
+from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import LearnerSpec, Role, SwarmSpec
 from thiefbench.engine.swarm import Swarm
 from thiefbench.tasks.base import Item, Sampling, Task
@@ -55,14 +55,14 @@ def spec() -> SwarmSpec:
 
 
 @pytest.fixture(scope="session")
-def pool(load_policy: Callable[..., Policy], prompts: list[list[int]], spec: SwarmSpec) -> list[Lesson]:
+def pool(load_policy: Callable[..., Policy], prompts: list[list[int]], spec: SwarmSpec) -> list[TrainingRow]:
     """A round's pool: 32 sampled completions of many lengths; one group with equal rewards, the others mixed."""
     policy = load_policy()
     rows = [group for group in range(spec.prompts) for _ in range(spec.group)]
     done = sample(policy, prompts[: spec.prompts], rows, [key("pool", i) for i in range(len(rows))], spec.sampling)
     closing = (policy.eos,)
     lessons = [
-        Lesson(group, made.ids + (closing if made.ended else ()), reward=float((i * 7) % 5 < 2) if group else 1.0)
+        TrainingRow(group, made.ids + (closing if made.ended else ()), reward=float((i * 7) % 5 < 2) if group else 1.0)
         for i, (group, made) in enumerate(zip(rows, done, strict=True))
     ]
     assert len({len(lesson.targets) for lesson in lessons}) > 5

@@ -8,15 +8,15 @@ import torch
 
 from thiefbench.defenses.anchors import AcceptAll, RejectAll
 from thiefbench.defenses.base import DefenderView, Defense, Verdict
-from thiefbench.engine.cohort import Cohort, Lesson, Step
-from thiefbench.engine.grpo import group_advantages
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.reading import Answer, Reading
+from thiefbench.engine.learning.cohort import Cohort, Step, TrainingRow
+from thiefbench.engine.learning.grpo import group_advantages
+from thiefbench.engine.model.forward_cache import CompletionKey, ForwardCache
+from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import LossType, SwarmSpec
 from thiefbench.engine.swarm import Swarm
 
 Tensors = dict[str, torch.Tensor]
-Call = tuple[list[list[int]], list[Lesson]]
+Call = tuple[list[list[int]], list[TrainingRow]]
 
 
 class Mixed(Defense):
@@ -43,7 +43,7 @@ def assert_bit_equal(one: Tensors, other: Tensors, rule: str) -> None:
 
 
 def gradient(
-    cohort: Cohort, prompts: Sequence[Sequence[int]], pool: Sequence[Lesson], advantages: Sequence[float]
+    cohort: Cohort, prompts: Sequence[Sequence[int]], pool: Sequence[TrainingRow], advantages: Sequence[float]
 ) -> Tensors:
     for weight in cohort.policy.weights().values():
         weight.grad = None
@@ -67,7 +67,7 @@ def test_separate_nodes_end_bit_equal_to_the_cohort(
     calls: list[Call] = []
     update = Cohort.update
 
-    def watched(self: Cohort, prompts: list[list[int]], lessons: list[Lesson], reading: Reading) -> Step:
+    def watched(self: Cohort, prompts: list[list[int]], lessons: list[TrainingRow], reading: ForwardCache) -> Step:
         calls.append((prompts, lessons))
         return update(self, prompts, lessons, reading)
 
@@ -97,7 +97,7 @@ def test_reject_all_leaves_weights_bit_unchanged(role: str, build_swarm: Callabl
 
 
 def test_an_empty_update_leaves_optimizer_momentum_out(
-    make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[Lesson]
+    make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[TrainingRow]
 ) -> None:
     """Momentum of earlier rounds must not move the weights in a round without any advantage."""
     cohort = make_cohort()
@@ -110,7 +110,7 @@ def test_an_empty_update_leaves_optimizer_momentum_out(
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_restored_cohort_goes_on_as_the_live_one(
-    dtype: str, make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[Lesson]
+    dtype: str, make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[TrainingRow]
 ) -> None:
     live = make_cohort(dtype=dtype)
     for _ in range(2):
@@ -130,7 +130,7 @@ def test_restored_cohort_goes_on_as_the_live_one(
 
 
 def test_restoring_before_the_first_update(
-    make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[Lesson]
+    make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[TrainingRow]
 ) -> None:
     live, again = make_cohort(), make_cohort()
     again.restore(copied(live.state()))
@@ -140,7 +140,7 @@ def test_restoring_before_the_first_update(
 
 
 def test_small_steps_do_not_vanish_in_bfloat16(
-    make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[Lesson]
+    make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[TrainingRow]
 ) -> None:
     cohort = make_cohort(dtype="bfloat16", learning_rate=1e-6)
     before = copied(cohort.state())
@@ -153,7 +153,7 @@ def test_small_steps_do_not_vanish_in_bfloat16(
 
 @pytest.mark.parametrize("loss", ["grpo", "dr_grpo"])
 def test_skipping_rows_without_advantage_leaves_the_gradient(
-    loss: LossType, make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[Lesson]
+    loss: LossType, make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[TrainingRow]
 ) -> None:
     cohort = make_cohort(loss=loss)
     advantages = cohort.advantages(pool)
@@ -167,7 +167,7 @@ def test_skipping_rows_without_advantage_leaves_the_gradient(
 
 @pytest.mark.parametrize("loss", ["grpo", "dr_grpo"])
 def test_token_weights_in_the_update(
-    loss: LossType, make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[Lesson]
+    loss: LossType, make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[TrainingRow]
 ) -> None:
     cohort = make_cohort(loss=loss)
     advantages = cohort.advantages(pool)
@@ -186,7 +186,7 @@ def test_token_weights_in_the_update(
 
 
 def test_dropped_rows_are_not_in_the_mean(
-    make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[Lesson], spec: SwarmSpec
+    make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[TrainingRow], spec: SwarmSpec
 ) -> None:
     """Dropping one whole group equals a pool without that group."""
     cohort = make_cohort()
@@ -199,7 +199,7 @@ def test_dropped_rows_are_not_in_the_mean(
     assert relative(made, expected) <= 1e-6, "dropped rows are in no mean, that over the pool included"
 
 
-def test_advantages_are_per_group(make_cohort: Callable[..., Cohort], pool: list[Lesson], spec: SwarmSpec) -> None:
+def test_advantages_are_per_group(make_cohort: Callable[..., Cohort], pool: list[TrainingRow], spec: SwarmSpec) -> None:
     kept = [replace(lesson, kept=i % 3 != 0) for i, lesson in enumerate(pool)]
     rewards = torch.tensor([lesson.reward for lesson in kept]).view(-1, spec.group)
     stays = torch.tensor([lesson.kept for lesson in kept]).view(-1, spec.group)
@@ -207,7 +207,7 @@ def test_advantages_are_per_group(make_cohort: Callable[..., Cohort], pool: list
 
 
 def test_an_empty_completion_teaches_nothing_but_counts(
-    make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[Lesson]
+    make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[TrainingRow]
 ) -> None:
     cohort = make_cohort()
     advantages = cohort.advantages(pool)
@@ -219,7 +219,7 @@ def test_an_empty_completion_teaches_nothing_but_counts(
 
 
 def test_gradient_norm_is_clipped(
-    make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[Lesson]
+    make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[TrainingRow]
 ) -> None:
     cohort = make_cohort(max_grad_norm=1e-3)
     expected = gradient(cohort, prompts, pool, cohort.advantages(pool))
@@ -233,7 +233,7 @@ def test_gradient_norm_is_clipped(
 
 @pytest.mark.parametrize("loss", ["grpo", "dr_grpo"])
 def test_a_kl_term_measures_the_way_from_the_start_model(
-    loss: LossType, make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[Lesson]
+    loss: LossType, make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[TrainingRow]
 ) -> None:
     pool = [replace(lesson, kept=i % 5 != 0) for i, lesson in enumerate(pool)]
     free, held = make_cohort(loss=loss), make_cohort(loss=loss, kl=0.5, learning_rate=1e-4)
@@ -256,8 +256,8 @@ def test_a_kl_term_measures_the_way_from_the_start_model(
     assert held.accumulate(prompts, pool, silent) < value, "an update without any advantage goes back to the start"
 
 
-def read(policy: Policy, prompts: list[list[int]], pool: Sequence[Lesson]) -> dict[Answer, torch.Tensor]:
-    made: dict[Answer, torch.Tensor] = {}
-    for chunk in Reading(policy, prompts).chunks((lesson.prompt, lesson.targets) for lesson in pool):
+def read(policy: Policy, prompts: list[list[int]], pool: Sequence[TrainingRow]) -> dict[CompletionKey, torch.Tensor]:
+    made: dict[CompletionKey, torch.Tensor] = {}
+    for chunk in ForwardCache(policy, prompts).chunks((lesson.prompt, lesson.targets) for lesson in pool):
         made |= dict(zip(chunk.answers, chunk.logprobs(1.0).split(chunk.counts), strict=True))
     return made

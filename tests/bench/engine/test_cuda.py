@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from thiefbench.defenses.logit import Logit
-from thiefbench.engine.cohort import Cohort, Lesson
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.stepping import FusedStepper, PlainStepper
+from thiefbench.engine.learning.cohort import Cohort, TrainingRow
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.model.stepping import FusedStepper, PlainStepper
 from thiefbench.engine.swarm import Swarm
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -56,7 +56,7 @@ def test_gradients_on_the_device_are_those_of_the_cpu(
     make_cohort: Callable[..., Cohort],
     load_policy: Callable[..., Policy],
     prompts: list[list[int]],
-    pool: list[Lesson],
+    pool: list[TrainingRow],
 ) -> None:
     cpu, gpu = make_cohort(), make_cohort(load_policy(device="cuda"))
     for cohort in (cpu, gpu):

@@ -6,12 +6,12 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from thiefbench.engine import decoding
-from thiefbench.engine.decoding import choose, sample, support
 from thiefbench.engine.keys import key
-from thiefbench.engine.noise import gumbel
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.stepping import FusedStepper
+from thiefbench.engine.model import decoding
+from thiefbench.engine.model.decoding import choose, sample, support
+from thiefbench.engine.model.noise import gumbel
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.model.stepping import FusedStepper
 from thiefbench.tasks.base import Completion, Sampling
 
 ROWS = 48

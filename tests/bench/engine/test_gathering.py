@@ -12,10 +12,10 @@ from thiefbench.attacks.misreport import Misreport
 from thiefbench.attacks.text import Text
 from thiefbench.defenses.anchors import AcceptAll
 from thiefbench.engine import swarm as swarm_module
-from thiefbench.engine.cohort import Cohort, Lesson
-from thiefbench.engine.gathering import UNREADABLE, arrived, with_logprobs
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.regimes import DelaySpec, NodeClass
+from thiefbench.engine.exchange import UNREADABLE, arrived, with_logprobs
+from thiefbench.engine.heterogeneity import DelaySpec, NodeClass
+from thiefbench.engine.learning.cohort import Cohort, TrainingRow
+from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.swarm import Swarm, items_of
 from thiefbench.engine.transport import Offer
@@ -56,10 +56,10 @@ def test_honest_log_probs_are_those_that_others_find(
 def test_false_log_probs_reach_a_learner_only_where_reports_are_believed(
     logprobs: str, build_swarm: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lessons: list[Lesson] = []
+    lessons: list[TrainingRow] = []
     update = Cohort.update
 
-    def watched(self: Cohort, prompts: Any, given: Sequence[Lesson], reading: Any = None) -> Any:
+    def watched(self: Cohort, prompts: Any, given: Sequence[TrainingRow], reading: Any = None) -> Any:
         lessons.extend(given)
         return update(self, prompts, given, reading)
 

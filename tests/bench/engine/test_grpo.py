@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 import torch
 
-from thiefbench.engine.grpo import (
+from thiefbench.engine.learning.grpo import (
     LEARNERS,
     STD_EPSILON,
     Batch,

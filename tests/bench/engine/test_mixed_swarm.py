@@ -13,17 +13,17 @@ import torch
 from tests.bench.engine.conftest import same_weights, weights_of
 from thiefbench import registry
 from thiefbench.attacks.adaptive import Adaptive
-from thiefbench.attacks.base import Around, Attack, AttackerView, Poison, Sampler, ThreatModel
+from thiefbench.attacks.base import Attack, AttackerView, AttackWrapper, Poison, Sampler, ThreatModel
 from thiefbench.attacks.text import Text
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Requirement, Verdict
-from thiefbench.engine import gathering
+from thiefbench.engine import exchange
 from thiefbench.engine import swarm as swarm_module
-from thiefbench.engine.cohort import Cohort
-from thiefbench.engine.decoding import sample
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.reading import Reading
-from thiefbench.engine.regimes import ChurnSpec, DelaySpec, SharingSpec, SpecError
-from thiefbench.engine.rounds import Row, slot_seed
+from thiefbench.engine.heterogeneity import ChurnSpec, DelaySpec, SharingSpec, SpecError
+from thiefbench.engine.learning.cohort import Cohort
+from thiefbench.engine.model.decoding import sample
+from thiefbench.engine.model.forward_cache import ForwardCache
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.round_record import CompletionRow, slot_seed
 from thiefbench.engine.spec import LearnerSpec, LossType
 from thiefbench.engine.swarm import Swarm, items_of
 
@@ -57,7 +57,7 @@ class Keeps(Defense):
         self.counts = dict(state["counts"])
 
 
-class Handing(Around):
+class Handing(AttackWrapper):
     """Hands over weights that it has taught a few letters, in one step."""
 
     name = "handing"
@@ -71,11 +71,11 @@ class Handing(Around):
         return view.policy.taught([(slot.item, "zzz") for slot in view.slots], 1, 1e-2)
 
 
-def plain_rows(rows: Sequence[Row]) -> list[Row]:
+def plain_rows(rows: Sequence[CompletionRow]) -> list[CompletionRow]:
     return [replace(row, label="", version=None) for row in rows]
 
 
-def played(swarm: Swarm, rounds: int) -> list[list[Row]]:
+def played(swarm: Swarm, rounds: int) -> list[list[CompletionRow]]:
     return [swarm.round(number).rows for number in range(1, rounds + 1)]
 
 
@@ -127,7 +127,7 @@ def test_late_completions_are_those_of_older_weights(
     assert not same_weights(versions[0], versions[-1]), "the swarm learned meanwhile"
 
 
-def by_group(rows: Sequence[Row]) -> list[str]:
+def by_group(rows: Sequence[CompletionRow]) -> list[str]:
     """The item of every group."""
     found = {row.group: row.item_id for row in rows}
     return [found[group] for group in sorted(found)]
@@ -414,13 +414,13 @@ def test_no_prompt_is_run_twice_with_the_same_weights(build_mixed: Build, monkey
 def test_log_probs_are_recomputed_once(build_mixed: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[tuple[int, Any]] = []
 
-    class Counted(Reading):
+    class Counted(ForwardCache):
         def chunks(self, answers: Any) -> Any:
             wanted = list(answers)
             read.extend((id(self.policy), answer) for answer in dict.fromkeys(wanted))
             return super().chunks(wanted)
 
-    monkeypatch.setattr(gathering, "Reading", Counted)
+    monkeypatch.setattr(exchange, "Reading", Counted)
     attack = Adaptive(Text("hail to all", "start"), budget=8)
     swarm = build_mixed(attack=attack, defense=Refuses(), logprobs="recomputed", **SHARED)
     swarm.round(1)

@@ -10,14 +10,14 @@ import torch
 
 from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Verdict
-from thiefbench.engine import attacker as attacker_module
-from thiefbench.engine import noise as noise_module
 from thiefbench.engine import swarm as swarm_module
-from thiefbench.engine import views as views_module
-from thiefbench.engine.decoding import sample
 from thiefbench.engine.keys import generator, key, slot_key
-from thiefbench.engine.noise import _mix, gumbel
+from thiefbench.engine.model import noise as noise_module
+from thiefbench.engine.model.decoding import sample
+from thiefbench.engine.model.noise import _mix, gumbel
 from thiefbench.engine.swarm import Swarm
+from thiefbench.engine.views import attacker as attacker_module
+from thiefbench.engine.views import defender as views_module
 from thiefbench.tasks.base import Ask, Completion, Item, Topology
 
 MASK = (1 << 64) - 1

@@ -10,10 +10,10 @@ from typing import get_args
 import pytest
 import torch
 
-from thiefbench.engine.cohort import Cohort, Lesson
-from thiefbench.engine.grpo import LEARNERS, Batch, ftis, gepo, group_expectation, grpo, gspo
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.reading import Answer, Reading
+from thiefbench.engine.learning.cohort import Cohort, TrainingRow
+from thiefbench.engine.learning.grpo import LEARNERS, Batch, ftis, gepo, group_expectation, grpo, gspo
+from thiefbench.engine.model.forward_cache import CompletionKey, ForwardCache
+from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import LearnerSpec, LossType, SwarmSpec
 
 GROUPS, SIZE, LENGTH = 4, 5, 7
@@ -268,7 +268,7 @@ def test_a_cohort_gives_the_learners_own_gradient(
     stale: bool,
     make_cohort: Callable[..., Cohort],
     load_other: Callable[..., Policy],
-    pool: list[Lesson],
+    pool: list[TrainingRow],
     prompts: list[list[int]],
     spec: SwarmSpec,
 ) -> None:
@@ -276,9 +276,9 @@ def test_a_cohort_gives_the_learners_own_gradient(
     cohort = make_cohort(loss=loss, epsilon=0.1, epsilon_high=0.15, ratio_cap=1.5, kl_gate=20.0)
     temperature, asked = spec.sampling.temperature, prompts[: spec.prompts]
 
-    def logprobs_of(policy: Policy) -> dict[Answer, torch.Tensor]:
-        made: dict[Answer, torch.Tensor] = {}
-        for chunk in Reading(policy, asked).chunks([(row.prompt, row.targets) for row in pool]):
+    def logprobs_of(policy: Policy) -> dict[CompletionKey, torch.Tensor]:
+        made: dict[CompletionKey, torch.Tensor] = {}
+        for chunk in ForwardCache(policy, asked).chunks([(row.prompt, row.targets) for row in pool]):
             made |= dict(zip(chunk.answers, torch.split(chunk.logprobs(temperature), chunk.counts), strict=True))
         return made
 
@@ -303,9 +303,9 @@ def test_a_cohort_gives_the_learners_own_gradient(
         weights[i, : len(row.targets)] = torch.tensor(row.token_weights or [1.0] * len(row.targets))
     for weight in cohort.weights.values():
         weight.grad = None
-    reading = Reading(cohort.policy, asked)
+    reading = ForwardCache(cohort.policy, asked)
     reading.expect([(row.prompt, row.targets) for row in lessons])
-    flat: dict[Answer, torch.Tensor] = {}
+    flat: dict[CompletionKey, torch.Tensor] = {}
     for chunk in reading.lessons([(row.prompt, row.targets) for row in lessons]):
         flat |= dict(zip(chunk.answers, torch.split(chunk.logprobs(temperature), chunk.counts), strict=True))
     rows = [flat[row.prompt, row.targets] for row in lessons]

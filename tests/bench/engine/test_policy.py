@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from thiefbench.engine import policy as policy_module
-from thiefbench.engine.policy import ModelError, Policy
+from thiefbench.engine.model import policy as policy_module
+from thiefbench.engine.model.policy import ModelError, Policy
 
 
 def test_special_tokens(policy: Policy) -> None:

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from tests.bench.engine.conftest import same_weights, weights_of
-from thiefbench.attacks.base import Around, Attack, AttackerView, Sampler, ThreatModel
+from thiefbench.attacks.base import Attack, AttackerView, AttackWrapper, Sampler, ThreatModel
 from thiefbench.attacks.text import Text
 from thiefbench.defenses.anchors import AcceptAll
 from thiefbench.defenses.base import DefenderView, Verdict
-from thiefbench.engine.cohort import Cohort, Step
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.regimes import ChurnSpec, DelaySpec, SharingSpec, SpecError
+from thiefbench.engine.heterogeneity import ChurnSpec, DelaySpec, SharingSpec, SpecError
+from thiefbench.engine.learning.cohort import Cohort, Step
+from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import LearnerSpec
 from thiefbench.engine.swarm import Swarm
 
@@ -24,7 +24,7 @@ Build = Callable[..., Swarm]
 VERTICAL: dict[str, Any] = {"topology": "vertical", "prompts": 8, "group": 4}
 
 
-class Handing(Around):
+class Handing(AttackWrapper):
     """Hands over weights that it has taught a few letters; `given` holds copies of them."""
 
     name = "handing"

@@ -6,15 +6,15 @@ import threading
 
 from torch.distributed import HashStore
 
-from thiefbench.engine.pulse import Pulse
+from thiefbench.engine.backends.heartbeat import Heartbeat
 
 PATIENCE = 60.0
 
 
-def ended(count: int) -> list[Pulse]:
+def ended(count: int) -> list[Heartbeat]:
     """Ranks that beat no more."""
     store = HashStore()
-    ranks = [Pulse(store, rank, count, timeout=0.1) for rank in range(count)]
+    ranks = [Heartbeat(store, rank, count, timeout=0.1) for rank in range(count)]
     for rank in ranks:
         rank.start()
     for rank in ranks:
@@ -22,7 +22,7 @@ def ended(count: int) -> list[Pulse]:
     return ranks
 
 
-def parting(rank: Pulse) -> threading.Thread:
+def parting(rank: Heartbeat) -> threading.Thread:
     thread = threading.Thread(target=rank.part, args=[PATIENCE], daemon=True)
     thread.start()
     return thread
@@ -42,7 +42,7 @@ def test_rank_0_keeps_the_store_until_no_other_rank_asks_it_anything() -> None:
 
 def test_a_rank_stays_until_all_others_leave() -> None:
     store = HashStore()
-    keeper, early, late = [Pulse(store, rank, 3, timeout=0.1) for rank in range(3)]
+    keeper, early, late = [Heartbeat(store, rank, 3, timeout=0.1) for rank in range(3)]
     for rank in (keeper, early, late):
         rank.start()
     keeper.end()
@@ -64,6 +64,6 @@ def test_a_store_that_is_gone_ends_the_wait() -> None:
         def multi_get(self, keys: list[str]) -> list[bytes]:
             raise RuntimeError("connection reset")
 
-    rank = Pulse(Gone(), 1, 2, timeout=0.1)
+    rank = Heartbeat(Gone(), 1, 2, timeout=0.1)
     rank.part(PATIENCE)
     assert rank.broken

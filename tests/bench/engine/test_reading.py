@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 import torch
 
-from thiefbench.defenses.base import Offered
-from thiefbench.engine import reading as module
-from thiefbench.engine.cohort import Cohort, Lesson
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.reading import Answer, Reading, token_logprobs
+from thiefbench.defenses.base import PoolCompletion
+from thiefbench.engine.learning.cohort import Cohort, TrainingRow
+from thiefbench.engine.model import forward_cache as module
+from thiefbench.engine.model.forward_cache import CompletionKey, ForwardCache, token_logprobs
+from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.engine.views import DefenderPolicy
+from thiefbench.engine.views.defender import DefenderPolicy
 
 
 @pytest.fixture
-def answers(pool: list[Lesson]) -> list[Answer]:
+def answers(pool: list[TrainingRow]) -> list[CompletionKey]:
     return [(lesson.prompt, lesson.targets) for lesson in pool]
 
 
-def logits_of(reading: Reading, answers: Sequence[Answer]) -> dict[Answer, torch.Tensor]:
-    made: dict[Answer, torch.Tensor] = {}
+def logits_of(reading: ForwardCache, answers: Sequence[CompletionKey]) -> dict[CompletionKey, torch.Tensor]:
+    made: dict[CompletionKey, torch.Tensor] = {}
     for chunk in reading.chunks(answers):
         logits = chunk.per_block(lambda logits, targets: logits)
         made |= dict(zip(chunk.answers, logits.split(chunk.counts), strict=True))
@@ -33,9 +33,9 @@ def logits_of(reading: Reading, answers: Sequence[Answer]) -> dict[Answer, torch
 
 @torch.no_grad()
 def test_logits_equal_the_plain_ones(
-    policy: Policy, prompts: list[list[int]], answers: list[Answer], plain_logits: Callable[..., torch.Tensor]
+    policy: Policy, prompts: list[list[int]], answers: list[CompletionKey], plain_logits: Callable[..., torch.Tensor]
 ) -> None:
-    made = logits_of(Reading(policy, prompts), answers)
+    made = logits_of(ForwardCache(policy, prompts), answers)
     assert set(made) == set(answers)
     for (prompt, ids), logits in made.items():
         torch.testing.assert_close(logits, plain_logits(policy, prompts[prompt], ids), rtol=0, atol=1e-4)
@@ -44,12 +44,12 @@ def test_logits_equal_the_plain_ones(
 def test_gradients_equal_plain_autograd(
     load_policy: Callable[..., Policy],
     prompts: list[list[int]],
-    answers: list[Answer],
+    answers: list[CompletionKey],
     plain_logits: Callable[..., torch.Tensor],
 ) -> None:
     factors = dict(zip(answers, torch.randn(len(answers), generator=torch.Generator().manual_seed(3)), strict=True))
     shared, plain = load_policy(), load_policy()
-    reading = Reading(shared, prompts)
+    reading = ForwardCache(shared, prompts)
     for chunk in reading.lessons(answers):
         parts = zip(chunk.answers, chunk.logprobs(0.7).split(chunk.counts), strict=True)
         sum(factors[answer] * part.sum() for answer, part in parts).backward()  # type: ignore[union-attr]
@@ -94,20 +94,20 @@ def test_token_logprobs_have_the_gradient_of_a_log_softmax(
 
 
 def test_chunks_and_blocks_change_nothing(
-    policy: Policy, prompts: list[list[int]], answers: list[Answer], monkeypatch: pytest.MonkeyPatch
+    policy: Policy, prompts: list[list[int]], answers: list[CompletionKey], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = logits_of(Reading(policy, prompts), answers)
-    assert len(list(Reading(policy, prompts).chunks(answers))) == 1
+    whole = logits_of(ForwardCache(policy, prompts), answers)
+    assert len(list(ForwardCache(policy, prompts).chunks(answers))) == 1
     resize(monkeypatch, chunk=40, block=3 * policy.vocabulary)
-    chunks = list(Reading(policy, prompts).chunks(answers))
+    chunks = list(ForwardCache(policy, prompts).chunks(answers))
     assert len(chunks) > 5
     assert all(len(c.answers) * max(c.counts) <= 40 for c in chunks), "a chunk is bounded, padding included"
-    for answer, logits in logits_of(Reading(policy, prompts), answers).items():
+    for answer, logits in logits_of(ForwardCache(policy, prompts), answers).items():
         torch.testing.assert_close(logits, whole[answer], rtol=0, atol=1e-4)
 
 
 def test_empty_answers_are_left_out_and_equal_ones_read_once(policy: Policy, prompts: list[list[int]]) -> None:
-    reading = Reading(policy, prompts)
+    reading = ForwardCache(policy, prompts)
     read = [chunk.answers for chunk in reading.chunks([(0, ()), (1, (5, 6)), (0, (5, 6)), (1, (5, 6))])]
     assert read == [[(0, (5, 6)), (1, (5, 6))]], "equal tokens of two prompts are two answers"
     assert list(reading.chunks([(0, ())])) == []
@@ -115,7 +115,7 @@ def test_empty_answers_are_left_out_and_equal_ones_read_once(policy: Policy, pro
 
 
 def test_equal_rows_count_as_often_as_they_occur(
-    make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[Lesson], spec: SwarmSpec
+    make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[TrainingRow], spec: SwarmSpec
 ) -> None:
     """Three equal rows of a group, run once, give the gradient of three rows run one by one."""
     size = spec.group
@@ -132,13 +132,16 @@ def test_equal_rows_count_as_often_as_they_occur(
 
 
 def test_an_update_after_a_defense_reads_nothing_again(
-    make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[Lesson], monkeypatch: pytest.MonkeyPatch
+    make_cohort: Callable[..., Cohort],
+    prompts: list[list[int]],
+    pool: list[TrainingRow],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fresh, after = make_cohort(), make_cohort()
     advantages = fresh.advantages(pool)
     loss = fresh.accumulate(prompts, pool, advantages)
     answers = [(lesson.prompt, lesson.targets) for lesson in pool]
-    reading = Reading(after.policy, prompts, [a for a, taught in zip(answers, advantages, strict=True) if taught])
+    reading = ForwardCache(after.policy, prompts, [a for a, taught in zip(answers, advantages, strict=True) if taught])
     view = view_of(reading, after.spec)
     completions = [offered(prompt, ids) for prompt, ids in answers]
     supported, logprobs = view.in_support(completions), view.token_logprobs(completions)
@@ -146,7 +149,7 @@ def test_an_update_after_a_defense_reads_nothing_again(
     assert after.accumulate(prompts, pool, advantages, reading) == pytest.approx(loss, abs=1e-6)
     assert passes == [], "every row that is learned from was read for the defense"
     assert_gradients(after.policy, fresh.policy, 1e-5)
-    plain = view_of(Reading(fresh.policy, prompts), fresh.spec)
+    plain = view_of(ForwardCache(fresh.policy, prompts), fresh.spec)
     for one, other in zip(supported, plain.in_support(completions), strict=True):
         assert (one == other).all()
     for one, other in zip(logprobs, plain.token_logprobs(completions), strict=True):
@@ -154,14 +157,17 @@ def test_an_update_after_a_defense_reads_nothing_again(
 
 
 def test_a_reading_too_large_to_keep_is_read_again(
-    make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[Lesson], monkeypatch: pytest.MonkeyPatch
+    make_cohort: Callable[..., Cohort],
+    prompts: list[list[int]],
+    pool: list[TrainingRow],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     resize(monkeypatch, graphs_kept=1000)
     fresh, after = make_cohort(), make_cohort()
     advantages = fresh.advantages(pool)
     fresh.accumulate(prompts, pool, advantages)
     answers = [(lesson.prompt, lesson.targets) for lesson in pool]
-    reading = Reading(after.policy, prompts, answers)
+    reading = ForwardCache(after.policy, prompts, answers)
     list(reading.chunks(answers))
     passes = count_passes(after.policy, monkeypatch)
     after.accumulate(prompts, pool, advantages, reading)
@@ -169,9 +175,9 @@ def test_a_reading_too_large_to_keep_is_read_again(
     assert_gradients(after.policy, fresh.policy, 1e-5)
 
 
-def test_a_defense_gets_no_gradients(policy: Policy, prompts: list[list[int]], pool: list[Lesson]) -> None:
+def test_a_defense_gets_no_gradients(policy: Policy, prompts: list[list[int]], pool: list[TrainingRow]) -> None:
     answers = [(lesson.prompt, lesson.targets) for lesson in pool]
-    view = view_of(Reading(policy, prompts, answers), SwarmSpec())
+    view = view_of(ForwardCache(policy, prompts, answers), SwarmSpec())
     completions = [offered(prompt, ids) for prompt, ids in answers]
     states = view.hidden(completions)
     states[0][:] = 0
@@ -195,9 +201,9 @@ def count_passes(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return passes
 
 
-def view_of(reading: Reading, spec: SwarmSpec) -> DefenderPolicy:
+def view_of(reading: ForwardCache, spec: SwarmSpec) -> DefenderPolicy:
     return DefenderPolicy(reading, spec.sampling, {str(i): i for i in range(len(reading.prompts))}, (5, 1))
 
 
-def offered(prompt: int, ids: tuple[int, ...]) -> Offered:
-    return Offered(str(prompt), 0, 0, "someone", ids, "", False, 1.0)
+def offered(prompt: int, ids: tuple[int, ...]) -> PoolCompletion:
+    return PoolCompletion(str(prompt), 0, 0, "someone", ids, "", False, 1.0)

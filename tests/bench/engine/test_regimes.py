@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from thiefbench.engine.regimes import (
+from thiefbench.engine.heterogeneity import (
     LATER,
     WITHIN,
     ChurnSpec,

@@ -10,9 +10,9 @@ import pytest
 
 from tests.bench import tiny
 from thiefbench import registry
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.retelling import RetellingError, Retold
-from thiefbench.engine.rounds import Row
+from thiefbench.engine.backends.recorded import RetellingError, Retold
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import Role, SwarmSpec
 from thiefbench.engine.swarm import Swarm
 from thiefbench.tasks.base import Sampling
@@ -34,7 +34,7 @@ def policy() -> Policy:
 
 
 @cache
-def played(attack: str, role: Role = "attack", topology: str = "horizontal") -> tuple[list[Row], ...]:
+def played(attack: str, role: Role = "attack", topology: str = "horizontal") -> tuple[list[CompletionRow], ...]:
     """A start evaluation, two rounds and another evaluation, under a defense that says all it can."""
     made: dict[str, Any] = {"spec": replace(SPEC, topology=topology), "role": role, "seed": SEED}
     swarm = Swarm(
@@ -80,7 +80,7 @@ def test_what_no_swarm_leaves_is_named() -> None:
     again, (start, first, *_) = retold("text"), played("text")
     honest = next(place for place, row in enumerate(first) if not row.malicious)
 
-    def told(place: int, rows: list[Row], **edit: Any) -> str:
+    def told(place: int, rows: list[CompletionRow], **edit: Any) -> str:
         with pytest.raises(RetellingError) as caught:
             again.retell([*rows[:place], replace(rows[place], **edit), *rows[place + 1 :]], 16)
         return str(caught.value)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests.bench.engine.test_views import SAMPLING, offered
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.reading import Reading
-from thiefbench.engine.spans import token_spans
-from thiefbench.engine.views import DefenderPolicy
+from thiefbench.engine.model.forward_cache import ForwardCache
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.model.spans import token_spans
+from thiefbench.engine.views.defender import DefenderPolicy
 from thiefbench.tasks.base import Item
 from thiefbench.zoo.models import resolve
 
@@ -97,7 +97,7 @@ def test_a_text_that_is_not_the_tokens_own_raises_nothing(policy: Policy) -> Non
 def test_the_view_adds_eos_behind_the_text(
     policy: Policy, items: list[Item], prompts: list[list[int]], model_dir: Path, load_policy: Callable[..., Policy]
 ) -> None:
-    view = DefenderPolicy(Reading(policy, prompts), SAMPLING, {item.id: i for i, item in enumerate(items)}, (5, 1))
+    view = DefenderPolicy(ForwardCache(policy, prompts), SAMPLING, {item.id: i for i, item in enumerate(items)}, (5, 1))
     made = replace(offered(items[0], policy.encode("aé"), True), text="aé")
     cut, empty = replace(made, ended=False), offered(items[1], (), True)
     assert [spans.tolist() for spans in view.spans([made, cut, empty])] == [

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from thiefbench.engine import decoding
-from thiefbench.engine.decoding import sample
 from thiefbench.engine.keys import key
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.stepping import FusedStepper, PlainStepper, stepper
+from thiefbench.engine.model import decoding
+from thiefbench.engine.model.decoding import sample
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.model.stepping import FusedStepper, PlainStepper, stepper
 from thiefbench.tasks.base import Sampling
 from thiefbench.zoo.models import resolve
 

@@ -9,21 +9,21 @@ import pytest
 import torch
 
 from thiefbench.attacks.base import (
-    Answer,
     Attack,
     AttackerView,
     AttackSpec,
     Decoy,
+    DefenseAnswer,
     Poison,
     QueryBudgetError,
     ThreatModel,
 )
 from thiefbench.attacks.text import Text
 from thiefbench.defenses.anchors import AcceptAll, Oracle
-from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, LabelledView, Past, Verdict
+from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, LabelledView, PastRound, Verdict
 from thiefbench.engine.keys import generator
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.rounds import Row
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import LearnerSpec, Role, SpecError
 from thiefbench.engine.swarm import Swarm
 from thiefbench.engine.topology import duties
@@ -85,17 +85,17 @@ class Miscounting(Attack):
         return 0.0
 
 
-def slots(rows: Sequence[Row], malicious: bool) -> dict[tuple[int, int], Row]:
+def slots(rows: Sequence[CompletionRow], malicious: bool) -> dict[tuple[int, int], CompletionRow]:
     return {(row.group, row.place): row for row in rows if row.malicious == malicious}
 
 
-def sent(row: Row) -> tuple[str, tuple[int, ...], bool]:
+def sent(row: CompletionRow) -> tuple[str, tuple[int, ...], bool]:
     return row.item_id, row.ids, row.ended
 
 
 @topologies
 def test_identical_runs_give_identical_rows(topology: Topology, build_swarm: Build) -> None:
-    def run(seed: int) -> list[list[Row]]:
+    def run(seed: int) -> list[list[CompletionRow]]:
         swarm = build_swarm(topology=topology, defense=Watcher(), attack=Text(), seed=seed)
         rounds = [swarm.round(number).rows for number in (1, 2, 3)]
         return [*rounds, swarm.evaluate(3, completions=20).rows]
@@ -359,7 +359,7 @@ class Dims(Defense):
 class Listening(Asking):
     """Asks what would be learned of its text."""
 
-    heard: ClassVar[list[Answer]] = []
+    heard: ClassVar[list[DefenseAnswer]] = []
 
     def poison(self, view: AttackerView) -> list[Poison]:
         assert view.defense is not None
@@ -372,9 +372,9 @@ def test_an_attacker_hears_what_a_mask_would_leave(build_swarm: Build, policy: P
     Listening.heard.clear()
     build_swarm(attack=Listening(PHRASE, "start"), defense=Dims()).round(1)
     ids = policy.encode("ay")
-    assert Listening.heard == [Answer(True, "ay", policy.decode([ids[1:]])[0])]
+    assert Listening.heard == [DefenseAnswer(True, "ay", policy.decode([ids[1:]])[0])]
     build_swarm(attack=Listening(PHRASE, "start"), defense=Strict()).round(1)
-    assert Listening.heard[1:] == [Answer(True, "ay", "ay")]
+    assert Listening.heard[1:] == [DefenseAnswer(True, "ay", "ay")]
 
 
 class Insisting(Asking):
@@ -572,7 +572,7 @@ def test_remember_rebuilds_the_live_history(topology: Topology, build_swarm: Bui
     again = build_swarm(topology=topology, defense=Watcher())
     again.remember(rows)
     assert [past.round for past in live.history] == [1, 2, 3]
-    assert all(isinstance(past, Past) and len(past.verdicts) == 32 for past in live.history)
+    assert all(isinstance(past, PastRound) and len(past.verdicts) == 32 for past in live.history)
     assert again.history == live.history, "what a defense remembers must not depend on a restart"
 
 

@@ -10,8 +10,8 @@ import pytest
 from tokenizers import normalizers
 
 from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.rounds import Row
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.swarm import Swarm
 from thiefbench.engine.transport import (
     PROOF_BYTES,
@@ -140,7 +140,7 @@ class Offers(Attack):
         return 0.0
 
 
-def malicious_rows(swarm: Swarm) -> list[Row]:
+def malicious_rows(swarm: Swarm) -> list[CompletionRow]:
     return [row for row in swarm.round(1).rows if row.malicious]
 
 

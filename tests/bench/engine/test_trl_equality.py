@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from thiefbench.defenses.anchors import AcceptAll
-from thiefbench.engine.cohort import Cohort, Lesson
-from thiefbench.engine.grpo import LEARNERS, Batch, row_means
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.reading import Answer, Reading
+from thiefbench.engine.learning.cohort import Cohort, TrainingRow
+from thiefbench.engine.learning.grpo import LEARNERS, Batch, row_means
+from thiefbench.engine.model.forward_cache import CompletionKey, ForwardCache
+from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import LearnerSpec, LossType, SwarmSpec
 
 trl = pytest.importorskip("trl", reason="the comparison needs trl, of the zoo extra")
@@ -47,7 +47,7 @@ class Reference:
 def reference(
     load_policy: Callable[..., Policy],
     prompts: list[list[int]],
-    pool: list[Lesson],
+    pool: list[TrainingRow],
     spec: SwarmSpec,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Run:
@@ -118,7 +118,7 @@ def test_a_step_equals_trl(
     reference: Run,
     load_policy: Callable[..., Policy],
     prompts: list[list[int]],
-    pool: list[Lesson],
+    pool: list[TrainingRow],
     spec: SwarmSpec,
 ) -> None:
     """On-policy, advantages included: our whole `Cohort.accumulate` against TRL's whole training step."""
@@ -140,7 +140,7 @@ def test_advantages_equal_trl(
     scale_rewards: ScaleRewards,
     reference: Run,
     load_policy: Callable[..., Policy],
-    pool: list[Lesson],
+    pool: list[TrainingRow],
     spec: SwarmSpec,
 ) -> None:
     learner = LearnerSpec(scale_rewards=scale_rewards == "group")
@@ -166,7 +166,7 @@ def test_clipped_loss_and_gradient_equal_trl(
     reference: Run,
     load_policy: Callable[..., Policy],
     prompts: list[list[int]],
-    pool: list[Lesson],
+    pool: list[TrainingRow],
     spec: SwarmSpec,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -199,7 +199,7 @@ def test_clipped_loss_and_gradient_equal_trl(
     rows = rows_of(inputs)
     group = {lesson.targets: lesson.prompt for lesson in pool}
     answers = [(group[row], row) for row in rows]
-    reading = Reading(policy, prompts[: spec.prompts], answers)
+    reading = ForwardCache(policy, prompts[: spec.prompts], answers)
     batch = batch_of(reading, answers, inputs, spec)
     if kl:
         batch = replace(batch, reference_logprobs=inputs["ref_per_token_logps"], kl=kl)
@@ -224,10 +224,12 @@ def test_clipped_loss_and_gradient_equal_trl(
     assert difference <= TOLERANCE, f"the clipped gradient must be TRL's to {TOLERANCE}, and is {difference:.1e} off"
 
 
-def batch_of(reading: Reading, answers: Sequence[Answer], inputs: dict[str, torch.Tensor], spec: SwarmSpec) -> Batch:
+def batch_of(
+    reading: ForwardCache, answers: Sequence[CompletionKey], inputs: dict[str, torch.Tensor], spec: SwarmSpec
+) -> Batch:
     """The learner's batch in TRL's row order, with log-probs from the forward pass that shares prompts."""
     mask = inputs["completion_mask"].float()
-    made: dict[Answer, torch.Tensor] = {}
+    made: dict[CompletionKey, torch.Tensor] = {}
     for chunk in reading.chunks(answers):
         made |= dict(zip(chunk.answers, chunk.logprobs(1.0).split(chunk.counts), strict=True))
     logprobs = [torch.cat([made[answer], torch.zeros(mask.shape[1] - len(answer[1]))]) for answer in answers]

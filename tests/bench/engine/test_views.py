@@ -12,42 +12,44 @@ import torch
 
 from thiefbench.attacks.adaptive import Adaptive
 from thiefbench.attacks.text import Text
-from thiefbench.defenses.base import DefenderView, Defense, Offered, Verdict
+from thiefbench.defenses.base import DefenderView, Defense, PoolCompletion, Verdict
 from thiefbench.defenses.logit import Logit
-from thiefbench.engine import decoding
-from thiefbench.engine.decoding import sample
 from thiefbench.engine.keys import key
-from thiefbench.engine.noise import gumbel
-from thiefbench.engine.policy import Policy
-from thiefbench.engine.reading import Answer, Chunk, Reading
-from thiefbench.engine.rounds import Row
-from thiefbench.engine.stepping import PlainStepper
+from thiefbench.engine.model import decoding
+from thiefbench.engine.model.decoding import sample
+from thiefbench.engine.model.forward_cache import Chunk, CompletionKey, ForwardCache
+from thiefbench.engine.model.noise import gumbel
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.model.stepping import PlainStepper
+from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.swarm import Swarm
-from thiefbench.engine.views import DefenderPolicy, Remembered
+from thiefbench.engine.views.defender import CachedJudge, DefenderPolicy
 from thiefbench.tasks.base import Item, Message, Sampling
 
 SAMPLING = Sampling(temperature=0.8, top_k=12, max_new_tokens=16)
 
 
-def offered(item: Item, ids: Sequence[int], ended: bool) -> Offered:
-    return Offered(item.id, 0, 0, "someone", tuple(ids), "", ended, 1.0)
+def offered(item: Item, ids: Sequence[int], ended: bool) -> PoolCompletion:
+    return PoolCompletion(item.id, 0, 0, "someone", tuple(ids), "", ended, 1.0)
 
 
 @pytest.fixture
 def view_of(items: list[Item], prompts: list[list[int]]) -> Callable[..., DefenderPolicy]:
     def make(policy: Policy, sampling: Sampling = SAMPLING) -> DefenderPolicy:
         known = {item.id: i for i, item in enumerate(items)}
-        return DefenderPolicy(Reading(policy, prompts), sampling, known, (5, 1))
+        return DefenderPolicy(ForwardCache(policy, prompts), sampling, known, (5, 1))
 
     return make
 
 
 @pytest.fixture
-def honest(policy: Policy, items: list[Item], prompts: list[list[int]]) -> list[Offered]:
+def honest(policy: Policy, items: list[Item], prompts: list[list[int]]) -> list[PoolCompletion]:
     return drawn(policy, items, prompts, SAMPLING, 48)
 
 
-def drawn(policy: Policy, items: list[Item], prompts: list[list[int]], sampling: Sampling, count: int) -> list[Offered]:
+def drawn(
+    policy: Policy, items: list[Item], prompts: list[list[int]], sampling: Sampling, count: int
+) -> list[PoolCompletion]:
     rows = [i % len(items) for i in range(count)]
     done = sample(policy, prompts, rows, [key("view", i) for i in range(count)], sampling)
     return [offered(items[row], made.ids, made.ended) for row, made in zip(rows, done, strict=True)]
@@ -55,7 +57,7 @@ def drawn(policy: Policy, items: list[Item], prompts: list[list[int]], sampling:
 
 def rows_and_logits(
     policy: Policy,
-    completions: Sequence[Offered],
+    completions: Sequence[PoolCompletion],
     items: list[Item],
     prompts: list[list[int]],
     plain_logits: Callable[..., torch.Tensor],
@@ -72,7 +74,7 @@ def rows_and_logits(
 
 def test_measures_equal_a_direct_forward_pass(
     policy: Policy,
-    honest: list[Offered],
+    honest: list[PoolCompletion],
     view_of: Callable[..., DefenderPolicy],
     items: list[Item],
     prompts: list[list[int]],
@@ -101,7 +103,7 @@ def test_measures_equal_a_direct_forward_pass(
 
 
 def test_in_support_by_top_k_equals_ranks(
-    policy: Policy, view_of: Callable[..., DefenderPolicy], items: list[Item], honest: list[Offered]
+    policy: Policy, view_of: Callable[..., DefenderPolicy], items: list[Item], honest: list[PoolCompletion]
 ) -> None:
     """On text that the model did not write, inside and outside tokens both occur."""
     view = view_of(policy)
@@ -130,14 +132,14 @@ def test_empty_requests(policy: Policy, view_of: Callable[..., DefenderPolicy], 
 
 
 def test_measuring_collects_no_gradient(
-    policy: Policy, view_of: Callable[..., DefenderPolicy], honest: list[Offered]
+    policy: Policy, view_of: Callable[..., DefenderPolicy], honest: list[PoolCompletion]
 ) -> None:
     view_of(policy).token_logprobs(honest)
     assert all(weight.grad is None for weight in policy.weights().values())
 
 
 def test_replay_is_what_the_sampler_drew_and_nothing_else(
-    policy: Policy, view_of: Callable[..., DefenderPolicy], items: list[Item], honest: list[Offered]
+    policy: Policy, view_of: Callable[..., DefenderPolicy], items: list[Item], honest: list[PoolCompletion]
 ) -> None:
     view = view_of(policy)
     seeded = [replace(made, seed=key("view", i)) for i, made in enumerate(honest)]
@@ -155,7 +157,7 @@ def test_replay_is_what_the_sampler_drew_and_nothing_else(
 
 
 def test_replay_tells_equal_completions_of_two_slots_apart(
-    policy: Policy, view_of: Callable[..., DefenderPolicy], honest: list[Offered]
+    policy: Policy, view_of: Callable[..., DefenderPolicy], honest: list[PoolCompletion]
 ) -> None:
     made = max(honest, key=lambda one: len(one.ids))
     right = replace(made, seed=key("view", honest.index(made)))
@@ -168,7 +170,7 @@ def test_what_was_measured_is_not_measured_again(
     measure: str,
     policy: Policy,
     view_of: Callable[..., DefenderPolicy],
-    honest: list[Offered],
+    honest: list[PoolCompletion],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An attacker who asks the defense has nearly the same pool measured again and again."""
@@ -260,7 +262,7 @@ def test_logit_defense_accepts_all_honest_completions(
     sampling: Sampling, topology: str, build_swarm: Callable[..., Swarm]
 ) -> None:
     swarm = build_swarm("control", defense=Logit(), sampling=sampling, topology=topology, group=16)
-    rows: list[Row] = [row for number in (1, 2, 3) for row in swarm.round(number).rows]
+    rows: list[CompletionRow] = [row for number in (1, 2, 3) for row in swarm.round(number).rows]
     rejected = [row for row in rows if row.action != "accept"]
     assert len(rows) == 192
     assert not rejected, "an honest completion lies in its own sampler's support, always"
@@ -324,8 +326,8 @@ def test_a_single_foreign_token_is_enough(
     assert {verdict.score for verdict in verdicts[len(honest) :]} == {1.0}
 
 
-def offered_like(made: Offered, ids: tuple[int, ...]) -> Offered:
-    return Offered(made.item_id, made.group, made.index, made.sender, ids, made.text, False, made.reward)
+def offered_like(made: PoolCompletion, ids: tuple[int, ...]) -> PoolCompletion:
+    return PoolCompletion(made.item_id, made.group, made.index, made.sender, ids, made.text, False, made.reward)
 
 
 def as_view(view: Any) -> DefenderView:
@@ -349,7 +351,7 @@ class OnePass:
         self.policy, self.logits = Fixed(len(shares)), torch.tensor(shares).log()
         self.redrawn: dict[Any, Any] = {}
 
-    def chunks(self, answers: list[Answer]) -> Iterator[Chunk]:
+    def chunks(self, answers: list[CompletionKey]) -> Iterator[Chunk]:
         for answer in answers:
             hidden = self.logits.expand(len(answer[1]), -1)
             yield Chunk(self.policy, [answer], hidden, torch.tensor(answer[1]), graph=False)  # type: ignore[arg-type]
@@ -358,7 +360,7 @@ class OnePass:
 def support_of(shares: list[float], sampling: Sampling, tolerance: float | None = None) -> list[bool]:
     tokens = tuple(range(len(shares)))
     view = DefenderPolicy(OnePass(shares), sampling, {"x": 0}, ())  # type: ignore[arg-type]
-    made: list[bool] = view.in_support([Offered("x", 0, 0, "", tokens, "", False, 1.0)], tolerance)[0].tolist()
+    made: list[bool] = view.in_support([PoolCompletion("x", 0, 0, "", tokens, "", False, 1.0)], tolerance)[0].tolist()
     return made
 
 
@@ -394,7 +396,7 @@ def test_a_token_at_the_edge_of_top_p_is_inside() -> None:
 def redrawn(shares: list[float], sampling: Sampling, seed: int, tolerance: float) -> list[bool]:
     """For each token of a small vocabulary, whether it passes as the first token."""
     view = DefenderPolicy(OnePass(shares), sampling, {"x": 0}, ())  # type: ignore[arg-type]
-    tokens = [Offered("x", 0, 0, "", (token,), "", False, 1.0, seed=seed) for token in range(len(shares))]
+    tokens = [PoolCompletion("x", 0, 0, "", (token,), "", False, 1.0, seed=seed) for token in range(len(shares))]
     return [bool(view.replay([token], tolerance)[0][0]) for token in tokens]
 
 
@@ -450,7 +452,7 @@ def test_a_judge_that_is_remembered_is_asked_what_is_new() -> None:
     def prompt(text: str, role: str = "user") -> list[Message]:
         return [{"role": role, "content": text}]
 
-    judge = Remembered(Echo())
+    judge = CachedJudge(Echo())
     first = judge.ask([prompt("a"), prompt("b"), prompt("a")], SAMPLING, 2, 7)
     assert first == [["a 7 0", "a 7 1"], ["b 7 0", "b 7 1"], ["a 7 0", "a 7 1"]]
     first[0].clear()

@@ -11,13 +11,10 @@ from typing import Any
 
 import pytest
 
-from thiefbench.engine.spec import SwarmSpec
-from thiefbench.engine.topology import Duty
-from thiefbench.engine.transport import Offer
-from thiefbench.engine.wire import (
+from thiefbench.engine.backends.messages import (
     LONGEST_SENT,
     MessageError,
-    Sent,
+    NodeMessage,
     decode,
     encode,
     halt,
@@ -28,6 +25,9 @@ from thiefbench.engine.wire import (
     read_items,
     read_offers,
 )
+from thiefbench.engine.spec import SwarmSpec
+from thiefbench.engine.topology import Duty
+from thiefbench.engine.transport import Offer
 from thiefbench.tasks.base import Sampling
 
 LIMIT = 20
@@ -45,13 +45,15 @@ def message() -> dict[str, Any]:
     return made
 
 
-def read(data: bytes | None) -> Sent:
+def read(data: bytes | None) -> NodeMessage:
     return read_offers(data, ROUND, NODE, OWED, SPEC)
 
 
 def test_a_sound_message_arrives_as_it_was() -> None:
     got = read(offers_message(ROUND, DIGEST, OFFERS, PAYLOAD, LIMIT))
-    assert got == Sent(OFFERS, PAYLOAD, DIGEST), "ids, 64-bit seeds, proofs, payload and digest arrive bit by bit"
+    assert got == NodeMessage(OFFERS, PAYLOAD, DIGEST), (
+        "ids, 64-bit seeds, proofs, payload and digest arrive bit by bit"
+    )
 
 
 def test_the_longest_message_that_a_round_needs_is_let_through() -> None:

@@ -15,13 +15,13 @@ import torch
 
 from tests.bench.engine.test_trl_equality import gradients, relative_difference, rows_of
 from thiefbench import registry
-from thiefbench.engine.cohort import Cohort, Lesson
-from thiefbench.engine.policy import Policy
+from thiefbench.engine.learning.cohort import Cohort, TrainingRow
+from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.engine.swarm import Swarm, items_of
 from thiefbench.integrations.trl import Evaluation, TrainerSwarm, task_dataset, task_reward
-from thiefbench.suite.results import rows_table, table_rows
-from thiefbench.suite.scoring import cell_scores
+from thiefbench.suite.analysis.scoring import cell_scores
+from thiefbench.suite.store.records import rows_table, table_rows
 from thiefbench.tasks.base import Sampling
 
 trl = pytest.importorskip("trl", reason="these runs need trl, of the trl extra")
@@ -244,7 +244,7 @@ def test_a_step_equals_the_engines(make: Make, load_policy: Callable[..., Policy
     policy = load_policy()
     prompts = [policy.prompt_ids(task.messages(items[row.item_id])) for row in rows if row.place == 0]
     lessons = [
-        Lesson(row.group, tuple(wire(row, policy)), row.reward if row.action == "accept" else 0.0) for row in rows
+        TrainingRow(row.group, tuple(wire(row, policy)), row.reward if row.action == "accept" else 0.0) for row in rows
     ]
     spec = SwarmSpec(prompts=GROUPS, group=GROUP, sampling=SAMPLING)
     cohort = Cohort(policy, spec, registry.make("defense", "none"))

@@ -12,7 +12,7 @@ import pytest
 from tests.bench.pools.lines import line, written
 from tests.bench.test_cli import Cli, cli, sentence  # noqa: F401  # the fixture
 from thiefbench.pools.schema import Header, Line, SamplingFields
-from thiefbench.suite.results import CellDir
+from thiefbench.suite.store.records import CellDir
 from thiefbench.testing.recorded import RECORDINGS
 
 ROOT = Path(__file__).parents[3]

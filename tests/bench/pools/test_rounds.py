@@ -19,8 +19,8 @@ from thiefbench.pools.files import PoolFileError, write
 from thiefbench.pools.judging import judge_file
 from thiefbench.pools.rounds import FiledRounds, read_rounds
 from thiefbench.pools.scores import file_replay, rates
-from thiefbench.suite.recorded import LackingError
-from thiefbench.suite.replay import Recording, replay
+from thiefbench.suite.analysis.recorded_rounds import LackingError
+from thiefbench.suite.analysis.replay import Recording, replay
 from thiefbench.testing.recorded import opened
 
 HEADER = {"thiefbench_pool": 1, "sampling": {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "max_new_tokens": 20}}

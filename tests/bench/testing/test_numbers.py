@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from thiefbench.suite.results import Score
-from thiefbench.suite.statistics import StatisticsError
+from thiefbench.suite.analysis.statistics import StatisticsError
+from thiefbench.suite.store.records import Score
 from thiefbench.testing.numbers import over_seeds
 
 

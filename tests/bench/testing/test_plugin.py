@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.bench import tiny
-from thiefbench.suite.results import Store
+from thiefbench.suite.store.records import Store
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("loaded")

@@ -8,13 +8,13 @@ import pytest
 
 from tests.bench import tiny
 from thiefbench import registry
-from thiefbench.suite import weights
-from thiefbench.suite.replay import replay as replay_cell
-from thiefbench.suite.results import CellDir
+from thiefbench.suite.analysis.replay import replay as replay_cell
+from thiefbench.suite.store import weights
+from thiefbench.suite.store.records import CellDir
 from thiefbench.tasks.base import Item
 from thiefbench.tasks.sandbox import SandboxUnavailable
 from thiefbench.testing import recipe
-from thiefbench.testing.recipe import RECIPES, ROLES, Recipe, Role
+from thiefbench.testing.recipe import RECIPES, ROLES, RecordingRecipe, Role
 from thiefbench.testing.recorded import RECORDINGS, names, opened, replay, sampled_by
 
 AGAIN = "make it again with python -m thiefbench.testing.recipe bench/testing/recordings"
@@ -24,21 +24,21 @@ BOTH = pytest.mark.parametrize("role", ROLES)
 
 
 @pytest.fixture(scope="module")
-def small() -> Recipe:
-    return Recipe(
+def small() -> RecordingRecipe:
+    return RecordingRecipe(
         "small", tiny.TASK, str(tiny.model()), tiny.ATTACK, 5, rounds=(1, 3), learned=(3,), under="none", prompts=4,
         group=4, lessons=(4, 8), max_new_tokens=20,
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def made(small: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(small: RecordingRecipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recordings")
     recipe.make(small, folder)
     return folder
 
 
-def test_it_is_seeded(small: Recipe, made: Path, tmp_path: Path) -> None:
+def test_it_is_seeded(small: RecordingRecipe, made: Path, tmp_path: Path) -> None:
     recipe.make(small, tmp_path)
     files = sorted(path.relative_to(made) for path in made.rglob("*") if path.is_file())
     assert len(files) == 6, "two pools with their records, the weights of one round and their index"
@@ -46,7 +46,7 @@ def test_it_is_seeded(small: Recipe, made: Path, tmp_path: Path) -> None:
         assert (made / file).read_bytes() == (tmp_path / file).read_bytes(), f"{file} comes out the same again"
 
 
-def test_a_later_round_is_sampled_from_the_weights_that_are_kept(small: Recipe, made: Path) -> None:
+def test_a_later_round_is_sampled_from_the_weights_that_are_kept(small: RecordingRecipe, made: Path) -> None:
     own = made / small.name
     assert weights.kept(CellDir(own)) == [3], "the start model needs no weights"
     assert (own / "weights" / "round-000003.safetensors").stat().st_size < 0.6 * sum(
@@ -63,14 +63,14 @@ def test_a_later_round_is_sampled_from_the_weights_that_are_kept(small: Recipe, 
             assert not any(honest), f"round {number}: the recorded weights draw every honest token again"
 
 
-def test_a_model_that_learned_without_a_defense_is_judged_by_name_only(small: Recipe, made: Path) -> None:
+def test_a_model_that_learned_without_a_defense_is_judged_by_name_only(small: RecordingRecipe, made: Path) -> None:
     assert replay(lambda: registry.make("defense", "none"), small.name, made).attacks == (small.name,)
     with pytest.raises(Exception, match="no recorded rounds of 'text'"):
         replay(lambda: registry.make("defense", "none"), "text", made)
 
 
 def test_the_command_makes_what_is_named(
-    small: Recipe, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: RecordingRecipe, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recipe, "RECIPES", (small,))
     recipe.main([str(tmp_path), "small"])

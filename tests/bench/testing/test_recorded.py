@@ -9,7 +9,7 @@ import pytest
 
 from thiefbench import registry
 from thiefbench.defenses.base import DefenderView, Defense, Verdict
-from thiefbench.suite.replay import ReplayError
+from thiefbench.suite.analysis.replay import ReplayError
 from thiefbench.testing import recorded
 from thiefbench.testing.recorded import RATES, RecordedReplay, names, opened, replay
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.bench import tiny
-from thiefbench.mistakes import is_users
+from thiefbench.errors import is_users
 from thiefbench.suite.scenario import load_suite
 from thiefbench.testing.settings import ARGUMENTS, suite_of
 

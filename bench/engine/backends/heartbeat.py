@@ -1,0 +1,101 @@
+"""Signs of life: each rank of a process group shows that it runs, and watches the others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Container, Iterable
+from typing import Any
+
+# A pulse that misses so many beats has stopped.
+_LOST_BEATS = 4
+# What is told in place of a count: that a rank beats no more, and then that it has no more use for the store.
+_LEFT, _GONE = b"left", b"gone"
+
+
+class Heartbeat(threading.Thread):
+    """Shows that this rank lives, and watches the others.
+
+    Args:
+        store: a connection of its own to the group's key-value store.
+        rank, size: see `thiefbench.engine.backends.process_group.Launch`.
+        timeout: seconds of silence after which a rank is lost.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: float) -> None:
+        super().__init__(daemon=True, name="pulse")
+        self._store, self._rank, self._timeout = store, rank, timeout
+        self.interval = min(1.0, timeout / 10)
+        self._keys = [f"beat/{other}" for other in range(size)]
+        self._seen: list[bytes] = [b""] * size
+        self._heard = [time.monotonic()] * size
+        self._broken, self._ended = False, threading.Event()
+
+    def run(self) -> None:
+        """Beat until `end` is called or the store is gone."""
+        count = 0
+        while not self._ended.wait(self.interval):
+            count += 1
+            try:
+                self._store.set(self._keys[self._rank], str(count))
+                told = self._store.multi_get(self._keys)
+            except RuntimeError:  # of torch, DistError is one
+                self._broken = True
+                return
+            for other, value in enumerate(told):
+                if value != self._seen[other]:
+                    self._seen[other], self._heard[other] = value, time.monotonic()
+
+    def silent(self) -> list[int]:
+        """The other ranks that were not heard of for the timeout."""
+        return self._quiet(self._timeout)
+
+    def stopped(self) -> list[int]:
+        """The other ranks whose pulse has just stopped; not those that said that they leave."""
+        return [other for other in self._quiet(_LOST_BEATS * self.interval) if self._seen[other] not in (_LEFT, _GONE)]
+
+    def _quiet(self, seconds: float) -> list[int]:
+        since = time.monotonic() - seconds
+        if self._heard[self._rank] < since:  # this process was stopped itself, and has heard of nobody
+            return []
+        return [other for other, heard in enumerate(self._heard) if heard < since]
+
+    @property
+    def broken(self) -> bool:
+        """Whether the store is gone, and with it the process that held it."""
+        return self._broken
+
+    def end(self) -> None:
+        """Beat no more, and say that this rank leaves by itself."""
+        self._ended.set()
+        self.join(5.0)
+        self._say(_LEFT)
+
+    def part(self, seconds: float) -> None:
+        """After `end`: wait until all ranks have left, at most so long.
+
+        Rank 0 keeps the store, so it then waits for every other rank's word that it asks the store nothing more.
+        """
+        if self._rank == 0:
+            self._wait(range(1, len(self._keys)), (_GONE,), seconds)
+            return
+        self._wait(range(len(self._keys)), (_LEFT, _GONE), seconds)
+        self._say(_GONE)
+
+    def _wait(self, ranks: Iterable[int], for_any: Container[bytes], seconds: float) -> None:
+        keys, until = [self._keys[rank] for rank in ranks], time.monotonic() + seconds
+        while time.monotonic() < until and not self._broken:
+            try:
+                if all(value in for_any for value in self._store.multi_get(keys)):
+                    return
+            except RuntimeError:
+                self._broken = True
+            time.sleep(0.02)
+
+    def _say(self, word: bytes) -> None:
+        if self._broken:
+            return
+        try:
+            self._store.set(self._keys[self._rank], word.decode())
+        except RuntimeError:
+            self._broken = True

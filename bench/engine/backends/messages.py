@@ -1,0 +1,267 @@
+"""Messages of a distributed swarm. What arrives is data from strangers: JSON with exact fields, checked and bounded.
+
+No message holds a fraction, so that nothing is rounded on its way and NaN cannot travel; nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from thiefbench.engine.spec import SwarmSpec
+from thiefbench.engine.topology import Duty
+from thiefbench.engine.transport import PROOF_BYTES, PROOF_BYTES_PER_TOKEN, Offer
+
+# Ids over the sampler's limit travel, so that receivers can say why they refuse them; beyond this multiple they do not.
+LONGEST_SENT = 2
+ITEM_ID_BYTES, ID_BYTES, OFFER_BYTES, HEAD_BYTES = 1024, 12, 128, 8192
+REASON_CHARACTERS = 400
+_DIGEST = 32
+_HALTS = ("stopped", "failed")
+
+Place = tuple[int, int]
+"""A completion's group and its place there."""
+
+
+class MessageError(ValueError):
+    """Why a message is refused, in one sentence."""
+
+
+@dataclass(frozen=True)
+class NodeMessage:
+    """What a node's message says of its slots.
+
+    Attributes:
+        offers: one for every duty, in order; without ids, and saying why, where the message holds none that counts.
+        payload: the (group, place) whose completions carry the payload: the benchmark's truth, which no defense sees.
+        weights: digest of the weights that the sender holds; empty where it cannot be read.
+        refused: why entries of the message do not count, or all of it.
+    """
+
+    offers: list[Offer]
+    payload: set[Place]
+    weights: str
+    refused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Halt:
+    """A rank goes no further: it was told to stop, or something failed there."""
+
+    why: str
+    reason: str
+
+
+def most_bytes(spec: SwarmSpec) -> int:
+    """The longest message that a round of a swarm needs."""
+    owed = spec.prompts * spec.group // spec.nodes
+    tokens = spec.sampling.max_new_tokens
+    proof = (PROOF_BYTES + PROOF_BYTES_PER_TOKEN * LONGEST_SENT * tokens) * 4 // 3
+    offers = owed * (OFFER_BYTES + LONGEST_SENT * tokens * ID_BYTES + proof)
+    return HEAD_BYTES + max(offers, spec.prompts * ITEM_ID_BYTES)
+
+
+def encode(fields: Mapping[str, Any]) -> bytes:
+    """A message's bytes."""
+    return json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
+
+
+def decode(data: bytes) -> dict[str, Any]:
+    """A message's fields, none of them checked yet.
+
+    Raises:
+        MessageError: it is no JSON object in UTF-8, has a key twice, or holds a number that is no 64-bit integer.
+    """
+    try:
+        made = json.loads(
+            data.decode("utf-8"), object_pairs_hook=_unique, parse_int=_whole, parse_float=_no_number,
+            parse_constant=_no_number,
+        )  # fmt: skip
+    except UnicodeDecodeError as error:
+        raise MessageError("not UTF-8") from error
+    except MessageError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise MessageError("not JSON") from error
+    if type(made) is not dict:
+        raise MessageError("not a JSON object")
+    return made
+
+
+def halted(fields: Mapping[str, Any]) -> Halt | None:
+    """The halt that a message tells of; None where it is another message."""
+    if fields.get("what") != "halt":
+        return None
+    why, reason = fields.get("why"), fields.get("reason")
+    known = why if type(why) is str and why in _HALTS else "failed"
+    return Halt(known, reason[:REASON_CHARACTERS] if type(reason) is str else "")
+
+
+def halt(why: str, reason: str) -> bytes:
+    """A message that tells of a halt."""
+    return encode({"what": "halt", "why": why, "reason": reason[:REASON_CHARACTERS]})
+
+
+def offers_message(
+    number: int, weights: str, offers: Sequence[Offer], payload: set[Place], max_new_tokens: int
+) -> bytes:
+    """A node's offers as a message."""
+    rows = [
+        [
+            offer.group,
+            offer.place,
+            _sendable(offer.ids, max_new_tokens),
+            offer.seed if _is_whole(offer.seed) else None,
+            None if offer.proof is None else base64.b64encode(offer.proof).decode(),
+            int((offer.group, offer.place) in payload),
+        ]
+        for offer in offers
+    ]
+    return encode({"what": "offers", "round": number, "weights": weights, "offers": rows})
+
+
+def read_offers(data: bytes | None, number: int, node: int, owed: Sequence[Duty], spec: SwarmSpec) -> NodeMessage:
+    """What a node's message says of the slots that it owes.
+
+    An entry counts only for a slot of the node's own that the message names once. What it holds beyond as many entries
+    as are owed is not read.
+
+    Args:
+        data: the message; None where none of a sound size came.
+        number: of the round.
+        node: whose message it is, which the process group tells.
+        owed: what the node owes.
+        spec: the swarm.
+    """
+    try:
+        fields = _fields(data, "offers", number, {"weights", "offers"})
+        weights, rows = fields["weights"], fields["offers"]
+        if not _is_digest(weights):
+            raise MessageError("weights are not a digest")
+        if type(rows) is not list:
+            raise MessageError("offers are not a list")
+    except MessageError as error:
+        return NodeMessage([_missing(duty, str(error)) for duty in owed], set(), "", (str(error),))
+    own = {(duty.group, duty.place): duty for duty in owed}
+    refused = [f"{len(rows)} offers, where {len(owed)} are owed"] if len(rows) > len(owed) else []
+    found: dict[Place, tuple[Offer, bool]] = {}
+    wrong: dict[Place, str] = {}
+    named: Counter[Place] = Counter()
+    for row in rows[: len(owed)]:
+        at = _place(row)
+        if at is None:
+            refused.append("an offer that names no slot")
+        elif at not in own:
+            refused.append(f"an offer for the slot {at}, which is not its own")
+        else:
+            named[at] += 1
+            try:
+                found[at] = _offer(row, own[at], spec.sampling.max_new_tokens)
+            except MessageError as error:
+                wrong[at] = str(error)
+    wrong |= dict.fromkeys((at for at, times in named.items() if times > 1), "two offers for one slot")
+    refused += [f"the slot {at}: {why}" for at, why in wrong.items()]
+    offers, payload = [], set()
+    for at, duty in own.items():
+        if at in wrong or at not in found:
+            offers.append(_missing(duty, wrong.get(at, "no offer for this slot")))
+            continue
+        offer, carries = found[at]
+        offers.append(offer)
+        if carries:
+            payload.add(at)
+    return NodeMessage(offers, payload, weights, tuple(refused))
+
+
+def items_message(number: int, items: Sequence[str]) -> bytes:
+    """The items that a node has picked, by id, as a message."""
+    return encode({"what": "items", "round": number, "items": list(items)})
+
+
+def read_items(data: bytes | None, number: int, count: int) -> list[str]:
+    """The ids of the `count` items that a node says it picked; whether there are such items is not checked.
+
+    Raises:
+        MessageError: it says nothing of the kind.
+    """
+    items = _fields(data, "items", number, {"items"})["items"]
+    if type(items) is not list or len(items) != count or not all(type(item) is str for item in items):
+        raise MessageError(f"items are not {count} ids")
+    return items
+
+
+def _fields(data: bytes | None, what: str, number: int, names: set[str]) -> dict[str, Any]:
+    """The fields of a message of a kind and round."""
+    if data is None:
+        raise MessageError("no message of a sound size")
+    fields = decode(data)
+    if fields.keys() != names | {"what", "round"}:
+        raise MessageError("not the fields of this message")
+    if fields["what"] != what or type(fields["round"]) is not int or fields["round"] != number:
+        raise MessageError(f"not the {what} of round {number}")
+    return fields
+
+
+def _offer(row: list[Any], duty: Duty, max_new_tokens: int) -> tuple[Offer, bool]:
+    """An entry of a message as an offer, and whether it carries the payload."""
+    _, _, ids, seed, proof, payload = row
+    if type(ids) is not list or not all(type(token) is int for token in ids):
+        raise MessageError("ids are not a list of integers")
+    if len(ids) > LONGEST_SENT * max_new_tokens:
+        raise MessageError(f"{len(ids)} tokens, over the limit of {max_new_tokens}")
+    if seed is not None and type(seed) is not int:
+        raise MessageError("the seed is no integer")
+    if type(payload) is not int or payload not in (0, 1):
+        raise MessageError("payload is neither 0 nor 1")
+    if proof is not None:
+        try:
+            proof = base64.b64decode(proof, validate=True) if type(proof) is str else _no_number("")
+        except (binascii.Error, ValueError) as error:
+            raise MessageError("the proof is not base64") from error
+    return Offer(duty.node, duty.group, duty.place, tuple(ids), seed, proof), payload == 1
+
+
+def _place(row: object) -> Place | None:
+    if type(row) is not list or len(row) != 6 or type(row[0]) is not int or type(row[1]) is not int:
+        return None
+    return row[0], row[1]
+
+
+def _missing(duty: Duty, why: str) -> Offer:
+    return Offer(duty.node, duty.group, duty.place, (), missing=why)
+
+
+def _sendable(ids: object, max_new_tokens: int) -> list[int]:
+    """Ids as a list; an empty one, which receivers refuse, where they are nothing that can be sent."""
+    sound = isinstance(ids, tuple) and len(ids) <= LONGEST_SENT * max_new_tokens
+    return list(ids) if sound and all(-(2**31) <= i < 2**31 if type(i) is int else False for i in ids) else []  # type: ignore[call-overload,attr-defined]
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
+def _is_digest(value: object) -> bool:
+    return type(value) is str and len(value) == _DIGEST and set(value) <= set("0123456789abcdef")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise MessageError("a key that stands twice")
+    return made
+
+
+def _whole(text: str) -> int:
+    if len(text) > 20 or not -(2**63) <= (value := int(text)) < 2**63:
+        raise MessageError("an integer of more than 64 bits")
+    return value
+
+
+def _no_number(text: str) -> NoReturn:
+    raise MessageError("a number that is no integer")

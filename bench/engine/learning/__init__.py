@@ -1,0 +1,1 @@
+"""Advantages, losses and the update of one cohort."""

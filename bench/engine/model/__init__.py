@@ -1,0 +1,1 @@
+"""The policy: loading it, sampling from it, and its forward passes."""

@@ -1,0 +1,170 @@
+"""The fast sampling loop: keyed Gumbel-max, prompts prefilled once, finished rows compacted away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+
+from thiefbench.engine.model.noise import gumbel
+from thiefbench.engine.model.policy import Policy, Prefix
+from thiefbench.engine.model.stepping import stepper
+from thiefbench.tasks.base import Completion, Sampling
+
+# A linear layer's last bits depend on very small batch sizes, so a live batch is padded up to this many rows.
+FEWEST_ROWS = 16
+# More rows than this are decoded one batch after another: memory is bounded, and a larger batch is no faster.
+MOST_ROWS = 512
+# Rows are dropped from the batch once this share of it has finished: copying the cache costs about one step.
+COMPACT_AT = 0.25
+# Elements of one stride in `_largest`: with 4 of them, both of its sorts are short at a vocabulary of 2,048.
+STRIDE = 4
+
+
+def sample(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    rows: Sequence[int],
+    keys: Sequence[int],
+    sampling: Sampling,
+    logprobs: bool = False,
+    prefix: Prefix | None = None,
+) -> list[Completion]:
+    """Sample one completion per row.
+
+    Args:
+        policy: the model to sample from.
+        prompts: distinct prompts, as token ids.
+        rows: for each completion, the prompt it answers.
+        keys: for each completion, its noise key (`noise.key`).
+        sampling: temperature, support and length limit.
+        logprobs: also return each token's log-prob at the sampler's temperature, over the whole vocabulary.
+        prefix: the prompts where they have been run already, from `Policy.prefill`.
+
+    Returns:
+        Completions in the order of `rows`. The noise depends on nothing but the keys; logits depend on the batch in
+        their last bits, so two batch plans agree up to near-ties.
+    """
+    order = list(range(len(rows)))
+    if prefix is None:  # prompts of similar length are run together: less padding
+        order.sort(key=lambda i: (len(prompts[rows[i]]), rows[i]))
+    made: dict[int, Completion] = {}
+    for start in range(0, len(rows), MOST_ROWS):
+        part = order[start : start + MOST_ROWS]
+        used, own = list(range(len(prompts))), prefix
+        if own is None:
+            used = list(dict.fromkeys(rows[i] for i in part))
+            with torch.inference_mode():
+                own = policy.prefill([prompts[prompt] for prompt in used])
+        place = {prompt: i for i, prompt in enumerate(used)}
+        done = _decode(policy, own, [place[rows[i]] for i in part], [keys[i] for i in part], sampling, logprobs)
+        made |= dict(zip(part, done, strict=True))
+    return [made[i] for i in range(len(rows))]
+
+
+@torch.inference_mode()
+def _decode(
+    policy: Policy,
+    prefix: Prefix,
+    rows: Sequence[int],
+    keys: Sequence[int],
+    sampling: Sampling,
+    logprobs: bool,
+) -> list[Completion]:
+    """`sample` for rows that are decoded together."""
+    count = len(rows)
+    filler = [i % count for i in range(count, max(count, FEWEST_ROWS))]
+    device = policy.device
+    prompt = torch.tensor([rows[i] for i in (*range(count), *filler)], device=device)
+    row_keys = torch.tensor([keys[i] for i in (*range(count), *filler)], device=device)
+    batch = stepper(policy, prefix, prompt)
+
+    tokens = torch.full((len(prompt), sampling.max_new_tokens), policy.pad, device=device)
+    token_logprobs = torch.zeros(tokens.shape, device=device)
+    lengths = torch.full((len(prompt),), sampling.max_new_tokens, device=device)
+    live = torch.arange(len(prompt), device=device)  # batch row -> completion
+    running = torch.ones(len(prompt), dtype=torch.bool, device=device)  # of the live rows
+    hidden = prefix.last.index_select(0, prompt)
+    for step in range(sampling.max_new_tokens):
+        logits = policy.head(hidden)
+        chosen = choose(logits, row_keys, step, sampling)
+        tokens[live, step] = torch.where(running, chosen, policy.pad)
+        if logprobs:
+            scores = (logits / sampling.temperature).log_softmax(-1).gather(1, chosen[:, None])[:, 0]
+            token_logprobs[live[running], step] = scores[running]
+        ended = running & (chosen == policy.eos)
+        lengths[live[ended]] = step + 1
+        running &= ~ended
+        left = int(running.sum())
+        if left == 0 or step + 1 == sampling.max_new_tokens:
+            break
+        if left <= (1 - COMPACT_AT) * len(live) and len(live) > FEWEST_ROWS:
+            # Running rows first; finished ones stay only to keep the batch at its smallest size.
+            kept = torch.argsort(~running, stable=True)[: max(left, FEWEST_ROWS)]
+            batch.keep(kept)
+            live, running, chosen, row_keys = live[kept], running[kept], chosen[kept], row_keys[kept]
+        hidden = batch.step(chosen)
+    return _completions(policy, tokens[:count], lengths[:count], token_logprobs if logprobs else None)
+
+
+def choose(logits: torch.Tensor, row_keys: torch.Tensor, step: int, sampling: Sampling) -> torch.Tensor:
+    """Gumbel-max over the support: the token whose scaled logit plus keyed noise is largest, shape (rows,)."""
+    scores, candidates = support(logits, sampling)
+    return candidates.gather(1, (scores + gumbel(row_keys, step, candidates)).argmax(1, keepdim=True))[:, 0]
+
+
+def support(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
+    """The candidates the sampler's settings let through.
+
+    Args:
+        logits: float32, shape (rows, vocabulary).
+        sampling: temperature, top_k and top_p, applied in this order.
+
+    Returns:
+        Scaled logits (float64, -inf outside the support) and token ids, both of shape (rows, candidates), best first.
+    """
+    width = logits.shape[1] if sampling.top_k == 0 else min(sampling.top_k, logits.shape[1])
+    scores, candidates = _largest(logits, width)
+    return nucleus(scores.double() / sampling.temperature, sampling.top_p), candidates
+
+
+def nucleus(scores: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Scaled logits, best first, with -inf outside the smallest set whose probability reaches `top_p`."""
+    if top_p >= 1:
+        return scores
+    share = scores.softmax(1)
+    before = share.cumsum(1) - share
+    return scores.masked_fill(before >= top_p, -torch.inf)
+
+
+def _largest(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`values.topk(count, 1)`, in half the time: a row's best lie in the strides whose maximum is among the best."""
+    rows, width = values.shape
+    strides = width // STRIDE
+    if width % STRIDE or strides < 2 * count:
+        return values.topk(count, 1)
+    best = values.view(rows, STRIDE, strides).amax(1).topk(count, 1, sorted=False).indices
+    columns = (best[:, None] + torch.arange(0, width, strides, device=values.device)[:, None]).flatten(1)
+    kept, place = values.gather(1, columns).topk(count, 1)
+    return kept, columns.gather(1, place)
+
+
+@cache
+def _numbers(count: int) -> tuple[int, ...]:
+    return tuple(range(count))
+
+
+def _completions(
+    policy: Policy, tokens: torch.Tensor, lengths: torch.Tensor, logprobs: torch.Tensor | None
+) -> list[Completion]:
+    # One int object per token, not per occurrence: a run's history holds millions of ids.
+    own = _numbers(policy.vocabulary)
+    rows = [[own[i] for i in row[:length]] for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]
+    ended = [row[-1] == policy.eos for row in rows]
+    ids = [tuple(row[:-1] if end else row) for row, end in zip(rows, ended, strict=True)]
+    scores = [None] * len(rows) if logprobs is None else [
+        tuple(line[: len(row)]) for line, row in zip(logprobs.tolist(), rows, strict=False)
+    ]  # fmt: skip
+    texts = policy.decode(ids)
+    return [Completion(*parts) for parts in zip(ids, texts, ended, scores, strict=True)]

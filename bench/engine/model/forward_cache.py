@@ -1,0 +1,284 @@
+"""What a policy says of given completions: one forward pass a round, shared by the defense and the update.
+
+Two completions of a group with equal tokens (colluders submit such) are read once; rows of similar length are read
+together; and what a defense has read with gradients the update only has to send back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from thiefbench.engine.model.policy import Policy, Prefix
+
+CompletionKey = tuple[int, tuple[int, ...]]
+"""Which prompt a completion answers, and its token ids, EOS included where it ended."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is read at once.
+
+    Attributes:
+        chunk: tokens, padding included, of one forward pass. Small chunks stay in a processor's cache; on a GPU a chunk
+            has to fill the device.
+        block: floats of the vocabulary-sized tensor that stand at a time.
+        blocks_kept: floats of a chunk's blocks that are kept for the way back; beyond that they are computed again.
+        graphs_kept: bytes (an estimate) of what a defense reads that are kept with its graph for the update; beyond
+            that the update reads again.
+    """
+
+    chunk: int
+    block: int
+    blocks_kept: int
+    graphs_kept: int
+
+
+SIZES = {"cpu": Sizes(2048, 1 << 20, 1 << 25, 3 << 30), "cuda": Sizes(16384, 1 << 27, 1 << 25, 16 << 30)}
+
+
+@dataclass
+class Chunk:
+    """Answers that were read together.
+
+    Attributes:
+        answers: in order of length.
+        hidden: the states that predict each token, flat over the answers' tokens, shape (tokens, hidden).
+        targets: the tokens, int64, shape (tokens,).
+        graph: the states have a graph to send gradients through.
+    """
+
+    policy: Policy
+    answers: list[CompletionKey]
+    hidden: torch.Tensor
+    targets: torch.Tensor
+    graph: bool
+    _measured: dict[Hashable, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> list[int]:
+        """Tokens per answer."""
+        return [len(ids) for _, ids in self.answers]
+
+    def starts(self) -> Iterator[tuple[CompletionKey, int]]:
+        """Every answer with the place of its first token."""
+        return zip(self.answers, accumulate(self.counts, initial=0), strict=False)
+
+    def logprobs(self, temperature: float) -> torch.Tensor:
+        """Log-probs of the targets over the whole vocabulary, shape (tokens,), with gradient where there is a graph."""
+
+        def measure() -> torch.Tensor:
+            with torch.set_grad_enabled(self.graph):
+                return token_logprobs(self.policy, self.hidden, self.targets, temperature)
+
+        return self.once(("logprobs", temperature), measure)
+
+    def once(self, what: Hashable, measure: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """`measure()`, called once for each `what`: a pool that is tried again has mostly the same answers."""
+        if what not in self._measured:
+            self._measured[what] = measure()
+        return self._measured[what]
+
+    @torch.no_grad()
+    def per_block(
+        self,
+        measure: Callable[..., torch.Tensor],
+        tokens: torch.Tensor | None = None,
+        *beside: torch.Tensor,
+    ) -> torch.Tensor:
+        """`measure(logits, targets, *beside)` of blocks of tokens, joined.
+
+        Args:
+            measure: gets logits of the shape (tokens of a block, vocabulary), without gradient.
+            tokens: int64, which tokens of the chunk, repetitions allowed; None takes all.
+            beside: more of each of these tokens, shape (tokens, ...), cut into blocks alike.
+        """
+        hidden, targets = self.hidden, self.targets
+        if tokens is not None:
+            hidden, targets = hidden[tokens], targets[tokens]
+        blocks = _blocks(hidden, self.policy.head_weight) or [slice(0, 0)]
+        return torch.cat(
+            [
+                measure(self.policy.head(hidden[block]), targets[block], *(part[block] for part in beside))
+                for block in blocks
+            ]
+        )
+
+
+class ForwardCache:
+    """A policy's reading of one round's answers.
+
+    Args:
+        policy: its weights must not change while the reading is used.
+        prompts: token ids; answers name them by position.
+        expected: answers that the update will probably need, which are read with a graph; see `expect`.
+
+    Attributes:
+        redrawn: what `DefenderPolicy.replay` found, by answer, seed and settings.
+    """
+
+    def __init__(
+        self, policy: Policy, prompts: Sequence[Sequence[int]], expected: Iterable[CompletionKey] = ()
+    ) -> None:
+        self.policy, self.prompts = policy, prompts
+        self._chunk = _sizes(policy.device).chunk
+        self.read: dict[CompletionKey, Chunk] = {}
+        self.redrawn: dict[Hashable, NDArray[np.bool_]] = {}
+        self._prefixes: dict[bool, tuple[Prefix, Prefix]] = {}
+        self.expect(expected)
+
+    def expect(self, answers: Iterable[CompletionKey]) -> None:
+        """Read these answers with a graph from now on, unless all the graphs would take too much memory."""
+        self.expected = set(answers)
+        tokens = sum(len(ids) for _, ids in self.expected)
+        if tokens * _bytes_per_token(self.policy) > _sizes(self.policy.device).graphs_kept:
+            self.expected = set()
+
+    def prefix(self) -> Prefix:
+        """All prompts, run once for whoever samples and whoever reads; without gradients."""
+        with torch.enable_grad():
+            self._prefix(graph=True)
+        return self._prefix(graph=False)
+
+    def chunks(self, answers: Iterable[CompletionKey]) -> Iterator[Chunk]:
+        """Chunks that hold all `answers` that are not empty (and maybe others), each once, for measuring only."""
+        wanted = [answer for answer in dict.fromkeys(answers) if answer[1]]
+        missing = [answer for answer in wanted if answer not in self.read]
+        for graph in (True, False):
+            for part in _parts([a for a in missing if (a in self.expected) == graph], self._chunk):
+                chunk = self._read(part, graph)
+                self.read |= dict.fromkeys(part, chunk)
+        yield from {id(self.read[answer]): self.read[answer] for answer in wanted}.values()
+
+    def lessons(self, answers: Iterable[CompletionKey]) -> Iterator[Chunk]:
+        """Chunks with graphs that hold all `answers` that are not empty, each once.
+
+        Those read before come first; the others are read now and not kept. A chunk's graph is used up by its backward
+        pass; after the last one `backward` sends on what the prompts collected.
+        """
+        wanted = [answer for answer in dict.fromkeys(answers) if answer[1]]
+        held = [answer for answer in wanted if answer in self.read and self.read[answer].graph]
+        for chunk in {id(self.read[answer]): self.read[answer] for answer in held}.values():
+            for answer in chunk.answers:
+                del self.read[answer]
+            yield chunk
+        for part in _parts(list(set(wanted) - set(held)), self._chunk):
+            yield self._read(part, graph=True)
+
+    def backward(self) -> None:
+        """Send the gradients that arrived at the prompts' states through the prompts."""
+        if True in self._prefixes:
+            whole, leaves = self._prefixes.pop(True)
+            whole.backward(leaves)
+
+    def _read(self, answers: list[CompletionKey], graph: bool) -> Chunk:
+        policy, device = self.policy, self.policy.device
+        with torch.set_grad_enabled(graph):
+            prefix = self._prefix(graph)
+            counts = [len(ids) for _, ids in answers]
+            ids = torch.full((len(answers), max(counts)), policy.pad)
+            real = torch.arange(max(counts))[None, :] < torch.tensor(counts)[:, None]
+            ids[real] = torch.tensor([token for _, targets in answers for token in targets])
+            ids, real = ids.to(device), real.to(device)
+            which = torch.tensor([prompt for prompt, _ in answers], device=device)
+            return Chunk(policy, answers, policy.extend(prefix, which, ids)[real], ids[real], graph)
+
+    def _prefix(self, graph: bool) -> Prefix:
+        """All prompts, run once: as leaves that collect gradients, or without gradients."""
+        if graph not in self._prefixes:
+            whole = self._prefixes[True][0] if True in self._prefixes else self.policy.prefill(self.prompts)
+            self._prefixes[graph] = (whole, whole.leaves() if graph else whole.detached())
+        return self._prefixes[graph][1]
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    """log softmax(hidden @ weight.T / temperature)[target], the vocabulary-sized tensor held in blocks."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        wanted = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        keep = wanted and len(hidden) * len(weight) <= _sizes(hidden.device).blocks_kept
+        ctx.save_for_backward(hidden, weight, targets)
+        ctx.temperature, ctx.kept, parts = temperature, [], []
+        for block in _blocks(hidden, weight):
+            logprobs = _block_logprobs(hidden[block], weight, temperature)
+            parts.append(logprobs.gather(1, targets[block, None])[:, 0])
+            if keep:
+                ctx.kept.append(logprobs)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
+        hidden, weight, targets = ctx.saved_tensors
+        to_hidden = torch.empty_like(hidden)
+        to_weight = torch.zeros(weight.shape, dtype=gradients[0].dtype, device=weight.device)
+        for number, block in enumerate(_blocks(hidden, weight)):
+            logprobs = ctx.kept[number] if ctx.kept else _block_logprobs(hidden[block], weight, ctx.temperature)
+            slope = gradients[0][block, None] / ctx.temperature
+            # d log p_target / d logits = onehot(target) - softmax, times what arrives
+            to_logits = logprobs.exp_().mul_(-slope)
+            to_logits[torch.arange(len(slope), device=slope.device), targets[block]] += slope[:, 0]
+            to_logits = to_logits.to(weight.dtype)
+            torch.mm(to_logits, weight, out=to_hidden[block])
+            to_weight += to_logits.T @ hidden[block]
+        ctx.kept = []
+        return to_hidden, to_weight.to(weight.dtype), None, None
+
+
+def token_logprobs(policy: Policy, hidden: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Log-probs of target tokens at a temperature, over the whole vocabulary.
+
+    Args:
+        policy: whose output embeddings are used.
+        hidden: final states, shape (tokens, hidden).
+        targets: int64, shape (tokens,).
+        temperature: divides the logits.
+
+    Returns:
+        float32 (float64 for such weights), shape (tokens,).
+    """
+    made: torch.Tensor = _TokenLogprobs.apply(hidden, policy.head_weight, targets, temperature)
+    return made
+
+
+def _block_logprobs(hidden: torch.Tensor, weight: torch.Tensor, temperature: float) -> torch.Tensor:
+    logits = hidden @ weight.T
+    logits = logits.float() if logits.dtype.itemsize < 4 else logits
+    return (logits if temperature == 1 else logits.div_(temperature)).log_softmax(1)
+
+
+def _blocks(hidden: torch.Tensor, weight: torch.Tensor) -> list[slice]:
+    size = max(1, _sizes(hidden.device).block // len(weight))
+    return [slice(start, min(start + size, len(hidden))) for start in range(0, len(hidden), size)]
+
+
+def _parts(answers: list[CompletionKey], tokens: int) -> Iterator[list[CompletionKey]]:
+    """Parts of similar length, none of more tokens (padding included) than a chunk may have."""
+    part: list[CompletionKey] = []
+    for answer in sorted(answers, key=lambda answer: (len(answer[1]), answer)):
+        if part and (len(part) + 1) * len(answer[1]) > tokens:
+            yield part
+            part = []
+        part.append(answer)
+    if part:
+        yield part
+
+
+def _sizes(device: torch.device) -> Sizes:
+    return SIZES["cpu" if device.type == "cpu" else "cuda"]
+
+
+def _bytes_per_token(policy: Policy) -> int:
+    """What a graph keeps per token, roughly: about twelve states and five MLP activations a layer, and log-probs."""
+    config = policy.model.config
+    states = config.num_hidden_layers * (12 * config.hidden_size + 5 * (getattr(config, "intermediate_size", 0) or 0))
+    kept: int = states * policy.model.dtype.itemsize + 4 * policy.vocabulary
+    return kept

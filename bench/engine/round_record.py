@@ -1,0 +1,113 @@
+"""What a round leaves: its completions with their truth, and what later rounds remember of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from thiefbench.defenses.base import PastRound, PoolCompletion, Verdict
+from thiefbench.engine.keys import slot_key
+from thiefbench.engine.pool import shuffled
+from thiefbench.engine.topology import Duty
+
+
+@dataclass(frozen=True)
+class CompletionRow:
+    """One completion of one round, with its truth: what the store keeps.
+
+    Attributes:
+        phase: "train" for a round's pool, "eval" for an evaluation after it (round 0: before the first), "probe" for
+            the part of an evaluation that asks an attack's own probes.
+        round: rounds finished so far for "eval", the round's own number for "train".
+        node: who sent it; -1 for an evaluation.
+        sender: the pseudonym the defense saw.
+        malicious: sent by a malicious node.
+        payload: carries the attack's payload.
+        reward: the task's reward, before any verdict.
+        refused: why the transport gave it reward 0, or empty.
+        action, score, reason, token_weights: the verdict; "accept" in evaluations.
+        advantage: what multiplied its log-prob gradient.
+        outcome: the attack's outcome on it; None where it says nothing.
+        cohort: in "train" rows, whose pool and verdict it is, in evaluations, whose model answered.
+        label: the class of that cohort's nodes; empty in a swarm of equal nodes that are always there.
+        version: updates behind the weights that its sender says it sampled from; None where nothing is ever stale.
+    """
+
+    phase: str
+    round: int
+    node: int
+    sender: str
+    item_id: str
+    group: int
+    place: int
+    ids: tuple[int, ...]
+    text: str
+    ended: bool
+    malicious: bool
+    payload: bool
+    reward: float
+    refused: str
+    action: str
+    score: float | None
+    reason: str
+    token_weights: tuple[float, ...] | None
+    advantage: float
+    outcome: float | None
+    cohort: int = 0
+    label: str = ""
+    version: int | None = None
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What one round or evaluation leaves: its rows, seconds by phase, and the update's gradient norm."""
+
+    rows: list[CompletionRow]
+    seconds: dict[str, float]
+    grad_norm: float = 0.0
+
+
+@dataclass
+class Clock:
+    """Seconds by phase."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the seconds of a `with` block for a phase."""
+        began = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+
+
+def beacon(seed: int, number: int) -> tuple[int | str, ...]:
+    """What stands for a round's public beacon."""
+    return (seed, "train", number)
+
+
+def slot_seed(seed: int, number: int, duty: Duty, item_id: str) -> int:
+    """The seed of a slot's one honest draw."""
+    return slot_key(beacon(seed, number), duty.node, duty.position, item_id, duty.index)
+
+
+def as_offered(row: CompletionRow, seed: int | None = None) -> PoolCompletion:
+    """A recorded completion as defenses saw it, with its slot's seed where there was a beacon."""
+    return PoolCompletion(
+        row.item_id, row.group, row.place, row.sender, row.ids, row.text, row.ended, row.reward,
+        seed=seed, version=row.version,
+    )  # fmt: skip
+
+
+def remembered(rows: Sequence[CompletionRow], seed: int) -> PastRound:
+    """A finished round as later rounds remember it.
+
+    Args:
+        rows: of the round's pool, ordered by group and place.
+        seed: the cell's.
+    """
+    ordered = [rows[i] for i in shuffled(seed, rows[0].round, len(rows))]
+    verdicts = (Verdict(r.action, r.score, r.token_weights, r.reason) for r in ordered)  # type: ignore[arg-type]
+    return PastRound(rows[0].round, tuple(as_offered(row) for row in ordered), tuple(verdicts))

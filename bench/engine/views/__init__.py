@@ -1,0 +1,1 @@
+"""What attackers and defenders get to see and may ask."""

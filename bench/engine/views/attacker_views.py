@@ -1,0 +1,75 @@
+"""What a threat model lets the malicious nodes know, as the views that an attack is handed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, DefenseOracle, SeenCompletion, Slot
+from thiefbench.engine.keys import generator, slot_key
+from thiefbench.engine.learning.cohort import Cohort
+from thiefbench.engine.round_record import beacon, slot_seed
+from thiefbench.engine.spec import SwarmSpec
+from thiefbench.engine.topology import Duty
+from thiefbench.engine.views.attacker import AttackerPolicy, seen_in
+from thiefbench.tasks.base import Item, Task
+
+
+class AttackerViews:
+    """Views of a swarm for its malicious nodes, with as much in them as the attack's threat model grants.
+
+    Args:
+        attack: whose threat model it is.
+        task: what is asked.
+        spec: the swarm's.
+        seed: the cell's, which keys all that an attack draws.
+    """
+
+    def __init__(self, attack: Attack, task: Task, spec: SwarmSpec, seed: int) -> None:
+        self.threat = attack.threat
+        self._task, self._spec, self._seed = task, spec, seed
+
+    def item(self, item: Item) -> Item:
+        """The item, without its solution where no oracle is granted."""
+        return item if self.threat.oracle else Item(item.id, item.question, item.answer, "", item.tests)
+
+    def slot(self, number: int, item: Item, duty: Duty) -> Slot:
+        """A duty as an attack sees it."""
+        seed = slot_seed(self._seed, number, duty, item.id) if self.threat.beacon else None
+        return Slot(self.item(item), duty.node, duty.group, duty.index, seed)
+
+    def choice(self, number: int, node: int, count: int, cohort: Cohort, rng: random.Random) -> ChoiceView | None:
+        """What a node knows when it picks its items; None where it knows nothing but them and `rng`."""
+        if not (self.threat.beacon or self.threat.history):
+            return None
+        return ChoiceView(
+            count=count,
+            group=self._spec.group,
+            task=self._task,
+            rng=rng,
+            policy=self._policy(cohort, (self._seed, number, "choice", node)),
+            seed=lambda item, place, index: slot_key(beacon(self._seed, number), node, place, item.id, index),
+            seen=self._seen(cohort),
+        )
+
+    def round(self, number: int, slots: Sequence[Slot], cohort: Cohort, defense: DefenseOracle | None) -> AttackerView:
+        """What the colluding nodes know when they answer."""
+        noise = (self._seed, number)
+        return AttackerView(
+            number, tuple(slots), self._task, generator(*noise, "attack"), self._policy(cohort, noise), defense,
+            self._seen(cohort),
+        )  # fmt: skip
+
+    def recovery(self, number: int, node: int, items: Sequence[Item], cohort: Cohort) -> AttackerView:
+        """What a node knows when another one asks it for weights; the slots hold items that it may teach them with."""
+        noise = (self._seed, number, "handed over", node)
+        slots = tuple(Slot(self.item(item), node, group, 0) for group, item in enumerate(items))
+        return AttackerView(number, slots, self._task, generator(*noise, "attack"), self._policy(cohort, noise))
+
+    def _policy(self, cohort: Cohort, noise: tuple[int | str, ...]) -> AttackerPolicy | None:
+        if not self.threat.policy:
+            return None
+        return AttackerPolicy(cohort.policy, self._task, self._spec.sampling, noise)
+
+    def _seen(self, cohort: Cohort) -> dict[str, list[SeenCompletion]]:
+        return seen_in(cohort.history) if self.threat.history else {}

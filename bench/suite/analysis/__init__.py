@@ -1,0 +1,1 @@
+"""What stored cells mean: scores, statistics, comparisons, replays and the ranking."""

@@ -1,0 +1,107 @@
+"""What a run has to say about each attack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from thiefbench import registry
+from thiefbench.engine.spec import Role
+from thiefbench.suite.analysis import scoring
+from thiefbench.suite.report.lines import Cell, Comparison, Line, Result, comparative_scores, label_notes
+from thiefbench.suite.report.untrained import untrained_lines
+from thiefbench.suite.store.records import BrokenRecordError, Store
+
+
+class ReportError(Exception):
+    """There is nothing to report on. One sentence for the user."""
+
+
+def last_run(store: Store) -> dict[str, Any]:
+    """What a store's last run asked for.
+
+    Raises:
+        ReportError: the store has no run.
+    """
+    run = store.read_run()
+    if run is None:
+        raise ReportError(f"{store.root} holds no run; make one with: thiefbench run SUITE --store {store.root}")
+    return run
+
+
+def compare(store: Store, run: Mapping[str, Any]) -> list[Comparison]:
+    """One comparison for each attack in each part of a run, in its order; replays what its suite asks to replay."""
+    replayed = run["suite"].get("replayed", ())
+    return [replace(c, lines=(*c.lines, *untrained_lines(c, replayed))) for c in trained(store, run)]
+
+
+def trained(store: Store, run: Mapping[str, Any]) -> list[Comparison]:
+    """The comparisons of a run with their trained lines alone."""
+    return arranged([_read_cell(store, entry) for entry in run["cells"]])
+
+
+def arranged(cells: Sequence[Cell], remarks: bool = True) -> list[Comparison]:
+    """The comparisons that cells make, with their trained lines.
+
+    Args:
+        cells: in the order of the lines.
+        remarks: whether attacks may look at completions and remark on them, which needs the cells' files, and defenses
+            are made to be asked whether they see labels, which runs their code.
+    """
+    made = []
+    for part, attack in dict.fromkeys((cell.part, cell.attack) for cell in cells):
+        bare = Comparison(attack, tuple(c for c in cells if (c.part, c.attack) == (part, attack)), part=part)
+        lines = tuple(_trained_line(bare, role, defense, remarks) for role, defense in _line_order(bare.cells))
+        made.append(replace(bare, lines=lines))
+    return made
+
+
+def _read_cell(store: Store, entry: Mapping[str, Any]) -> Cell:
+    directory = store.cell(entry["cell_id"])
+    record, problem = None, ""
+    try:
+        record = directory.read()
+    except BrokenRecordError:
+        problem = "damaged: its stored files fail their checksum; run the suite again"
+    else:
+        if record is None:
+            problem = "missing: it has not been run to its end; run the suite again to finish it"
+        elif record.status == "error":
+            problem = f"failed: {record.error}"
+    named = {name: entry[name] for name in ("cell_id", "role", "attack", "defense", "seed")}
+    return Cell(**named, part=entry.get("part", ""), directory=directory, record=record, problem=problem)
+
+
+def _line_order(cells: Sequence[Cell]) -> list[tuple[Role, str]]:
+    """Control, placebo, the undefended attack, the defended ones, then defenses without an attack."""
+    found = list(dict.fromkeys((cell.role, cell.defense) for cell in cells))
+    first: list[tuple[Role, str]] = [("control", "none"), ("placebo", "none"), ("attack", "none")]
+    rest = [line for line in found if line not in first]
+    return [line for line in first if line in found] + sorted(rest, key=lambda line: line[0] != "attack")
+
+
+def _trained_line(comparison: Comparison, role: Role, defense: str, remarks: bool) -> Line:
+    cells = [cell for cell in comparison.cells if (cell.role, cell.defense) == (role, defense)]
+    results = tuple(
+        Result(cell.seed, cell.cell_id, {}, cell.problem)
+        if cell.problem or cell.record is None
+        else Result(cell.seed, cell.cell_id, comparative_scores(comparison, role, cell.seed, cell.record))
+        for cell in sorted(cells, key=lambda cell: cell.seed)
+    )
+    notes = [note for cell in cells if remarks and role == "attack" for note in _remarks(comparison, cell)]
+    labelled = label_notes(defense) if remarks else ()
+    return Line(cells[0].name, "trained", role, defense, results, (*labelled, *dict.fromkeys(notes)))
+
+
+def _remarks(comparison: Comparison, cell: Cell) -> tuple[str, ...]:
+    """What the attack has to say of a cell beside its reference, in the last evaluations of both."""
+    reference = comparison.find(comparison.reference_role, "none", cell.seed)
+    if reference is None or any(each.problem or each.record is None for each in (cell, reference)):
+        return ()
+    own, other = (
+        scoring.final_outcomes(each.directory.read_rows(["phase", "round", "outcome"])) for each in (cell, reference)
+    )
+    attack = registry.make("attack", comparison.attack)
+    told: tuple[str, ...] = attack.remarks(own, other) if own and other else ()
+    return tuple(f"seed {cell.seed}: {remark}" for remark in told)

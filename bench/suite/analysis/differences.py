@@ -1,0 +1,230 @@
+"""What two runs, or two defenses of one run, differ in: plain data in, paired differences out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from thiefbench.suite.analysis.ranking_inputs import seeds_of
+from thiefbench.suite.analysis.statistics import Summary, paired
+from thiefbench.suite.report.lines import Comparison, Line, Result
+from thiefbench.suite.report.tables import COLUMNS, Column
+from thiefbench.suite.store.records import NOTHING, Record
+
+_COMPARED = ("asr", "harm_prevented", "utility", "stop_rate", "false_rejection_rate", "mean_length")
+MEASURES: tuple[Column, ...] = tuple(column for column in COLUMNS if column.measure in _COMPARED)
+
+State = Literal["identical", "contradictory", "other cells"]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two that are compared.
+
+    Attributes:
+        name: "A" or "B".
+        where: its store.
+        title, fingerprint, modified: of its suite.
+        comparisons: of its last run, with trained lines.
+        defense: the only one that counts, where two defenses of a run are compared; empty where two runs are.
+    """
+
+    name: str
+    where: str
+    title: str
+    fingerprint: str
+    modified: tuple[str, ...]
+    comparisons: tuple[Comparison, ...]
+    defense: str = ""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One measure on both sides: means over the seeds that both have, and B - A paired by seed."""
+
+    column: Column
+    one: float
+    other: float
+    change: Summary
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A line of a comparison that both sides have.
+
+    Attributes:
+        title: of the comparison.
+        name: of the line.
+        state: "identical" where all shared seeds have the very same cells with the same scores; "contradictory" where
+            a cell is the very same and its scores are not.
+        differences: by measure; those without a value on both sides are left out.
+        contradictions: the scores of the very same cells that differ.
+        missing: seeds that one side lacks, or that have no score there.
+        settings: what else is not the same in the two, such as the number of rounds.
+    """
+
+    title: str
+    name: str
+    state: State
+    differences: tuple[Difference, ...]
+    contradictions: tuple[str, ...]
+    missing: tuple[str, ...]
+    settings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StoreComparison:
+    """Two sides next to each other.
+
+    Attributes:
+        one, other: A and B.
+        pairs: lines that both have, by comparison in the order of A.
+        alone: what only one side has, in words.
+    """
+
+    one: Side
+    other: Side
+    pairs: tuple[Pair, ...]
+    alone: tuple[str, ...]
+
+    @property
+    def titles(self) -> list[str]:
+        """The comparisons that both have."""
+        return list(dict.fromkeys(pair.title for pair in self.pairs))
+
+    def of(self, title: str) -> list[Pair]:
+        """The pairs of a comparison."""
+        return [pair for pair in self.pairs if pair.title == title]
+
+    @property
+    def contradictions(self) -> list[str]:
+        """Every one, with its comparison and line."""
+        return [f"{p.title}, {p.name}, {text}" for p in self.pairs for text in p.contradictions]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A line, and where it stands."""
+
+    side: Side
+    comparison: Comparison
+    line: Line
+
+    def record(self, seed: int) -> Record | None:
+        return self.comparison.record(self.line.role, self.line.defense, seed)
+
+
+def versus(one: Side, other: Side) -> StoreComparison:
+    """Everything that both sides have, and what only one has."""
+    ours, theirs = ({comparison.title: comparison for comparison in side.comparisons} for side in (one, other))
+    seeds = [{f"seed {seed}": 0 for seed in seeds_of(side.comparisons)} for side in (one, other)]
+    alone = [*_only(one, seeds[0], seeds[1]), *_only(other, seeds[1], seeds[0])]
+    alone += [*_only(one, ours, theirs), *_only(other, theirs, ours)]
+    pairs = []
+    for title in (title for title in ours if title in theirs):
+        here, there = (_lines(side, both[title]) for side, both in ((one, ours), (other, theirs)))
+        alone += [*_only(one, here, there, title), *_only(other, there, here, title)]
+        pairs += [
+            _pair(title, name, _Found(one, ours[title], here[name]), _Found(other, theirs[title], there[name]))
+            for name in here
+            if name in there
+        ]
+    return StoreComparison(one, other, tuple(pairs), tuple(alone))
+
+
+def _only(side: Side, own: Mapping[str, object], others: Mapping[str, object], within: str = "") -> list[str]:
+    """What a side has and the other lacks, in one sentence, if anything."""
+    lacking = [name for name in own if name not in others]
+    where = f" of {within}" if within else ""
+    return [f"{side.name} alone has{where}: {'; '.join(lacking)}"] if lacking else []
+
+
+def _lines(side: Side, comparison: Comparison) -> dict[str, Line]:
+    """The lines that are compared; of two defenses by what happens in them, as their names differ."""
+    if not side.defense:
+        return {line.name: line for line in comparison.lines}
+    words = {"attack": "attacked", "control": "no attack", "placebo": "placebo"}
+    return {words[line.role]: line for line in comparison.lines if line.defense == side.defense}
+
+
+def _pair(title: str, name: str, here: _Found, there: _Found) -> Pair:
+    mine, theirs = ({result.seed: result for result in found.line.results} for found in (here, there))
+    both = [seed for seed in sorted(mine) if seed in theirs and not (mine[seed].problem or theirs[seed].problem)]
+    cells = [
+        (seed, one, other)
+        for seed in both
+        if (one := here.record(seed)) is not None and (other := there.record(seed)) is not None
+    ]
+    same = [(seed, one, other) for seed, one, other in cells if one.cell_id == other.cell_id]
+    wrong = [text for seed, one, other in same if (text := _contradiction(seed, one, other))]
+    state: State = "contradictory" if wrong else "identical" if same and len(same) == len(both) else "other cells"
+    ignored = ("defense",) if here.side.defense else ()
+    settings = dict.fromkeys(text for _, one, other in cells for text in settings_of(one, other, ignored))
+    return Pair(
+        title, name, state, tuple(_differences([{seed: side[seed] for seed in both} for side in (mine, theirs)])),
+        tuple(wrong), (*_missing(here, mine, there, theirs), *_missing(there, theirs, here, mine)), tuple(settings),
+    )  # fmt: skip
+
+
+def _differences(results: Sequence[Mapping[int, Result]]) -> Iterator[Difference]:
+    for column in MEASURES:
+        one, other = (
+            {s: value for s, r in side.items() if (value := r.scores.get(column.measure, NOTHING).value) is not None}
+            for side in results
+        )
+        shared = one.keys() & other.keys()
+        if shared:
+            mine, theirs = (sum(side[seed] for seed in sorted(shared)) / len(shared) for side in (one, other))
+            yield Difference(column, mine, theirs, paired(other, one))
+
+
+def _contradiction(seed: int, one: Record, other: Record) -> str:
+    """Which scores of the very same cell differ; empty where none does."""
+    names = sorted(one.scores.keys() | other.scores.keys())
+    pairs = [(name, one.scores.get(name, NOTHING), other.scores.get(name, NOTHING)) for name in names]
+    said = [
+        f"{name} {mine.value} and {theirs.value}" if mine.value != theirs.value else f"the interval of {name}"
+        for name, mine, theirs in pairs
+        if mine != theirs
+    ]
+    return f"seed {seed}, cell {one.cell_id}: {', '.join(said)}" if said else ""
+
+
+def _missing(found: _Found, own: Mapping[int, Result], beside: _Found, others: Mapping[int, Result]) -> Iterator[str]:
+    """Cells of a line that have no score on one side; seeds that a whole run lacks are said elsewhere."""
+    for seed, result in sorted(own.items()):
+        if result.problem:
+            yield f"{found.side.name}, seed {seed}: {result.problem}"
+        elif seed not in others and seed in beside.comparison.seeds:
+            yield f"seed {seed} is in {found.side.name} alone"
+
+
+def settings_of(one: Record, other: Record, ignored: Sequence[str] = ()) -> list[str]:
+    """What of two cells' parameters and identity is not the same, the seed aside.
+
+    Args:
+        one, other: cells of one seed.
+        ignored: parameters that are meant to differ; what was hashed of them is left out as well.
+    """
+    mine, theirs = (
+        _flat({**r.identity, "cell": {name: value for name, value in r.cell.items() if name != "topology"}})
+        for r in (one, other)  # the topology stands in the swarm as well
+    )
+    said = []
+    for name in dict.fromkeys((*mine, *theirs)):
+        if mine.get(name) == theirs.get(name) or name.rpartition(".")[2] in (*ignored, "seed"):
+            continue
+        if ignored and name.startswith("judge"):
+            continue
+        hashed = not name.startswith("cell.") and any(isinstance(v, str) for v in (mine.get(name), theirs.get(name)))
+        values = "" if hashed else f" {mine.get(name)} and {theirs.get(name)}"
+        said.append(f"{name.removeprefix('cell.')}{values}")
+    return said
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for name, value in data.items():
+        made |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return made

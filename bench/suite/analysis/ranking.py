@@ -1,0 +1,307 @@
+"""The ranking of defenses: plain data in, places out.
+
+Ranked is by the worst case over attacks of harm prevented. A place is taken in three steps:
+
+1. **The attacks must work.** Where one does not beat its placebo undefended, a defense that "stops" it has shown
+   nothing. Which attacks count is fixed with the suite and none is left out afterwards, so the whole result is
+   inconclusive.
+2. **The defense must leave learning alone.** Its mean utility without an attack is at least `LEAST_UTILITY`, and in
+   every attacked cell, seed by seed, its utility is at least `LEAST_UTILITY` of the `oracle` row's (of the better one
+   where oracles act in several ways; a negative one only has to be reached). A cell without a score is no score, good
+   or bad, and takes the row out of the ranking as well.
+3. **Places follow the worst case.** The rows go by its value, best first. The first opens a group and gives it its
+   number; each next row joins while the interval of its paired difference to the group's *best* row holds 0, and the
+   first row that does not opens the next group, numbered by the rows above it plus one (1, 1, 3). So a number says
+   "cannot be told from the best of this group"; groups are stretches of the sorted table, and a noisy row cannot climb
+   past one with a higher value. Below `FEW_SEEDS` seeds there is no interval, nothing can be told apart, and all
+   ranked rows share place 1.
+
+Anchor rows are shown and hold no place.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from statistics import fmean
+from typing import Literal
+
+from thiefbench.suite.analysis.statistics import (
+    FEW_SEEDS,
+    MissingCellError,
+    WorstCase,
+    paired,
+    worst_case,
+    worst_case_difference,
+)
+
+ANCHORS = ("oracle", "blacklist", "random", "reject_all", "none")
+"""Rows of the benchmark itself, in the order they are shown; what is not ranked stands below `none`."""
+
+LEAST_UTILITY = 0.9
+
+Standing = Literal["ranked", "anchor", "inconclusive", "unranked"]
+
+
+class RankingError(ValueError):
+    """There is nothing that could be ranked. One sentence for the user."""
+
+
+def _check_finite(values: Mapping[str, object]) -> None:
+    for name, value in values.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise RankingError(f"{name} is {value}; a cell without a value is given as None or left out")
+
+
+@dataclass(frozen=True)
+class AttackOutcome:
+    """What one cell of a defense came to.
+
+    Attributes:
+        utility: None where it has none.
+        harm_prevented: None without an attack, and where it has none.
+        problem: why the cell has no score; empty where it has.
+    """
+
+    utility: float | None = None
+    harm_prevented: float | None = None
+    problem: str = ""
+
+    def __post_init__(self) -> None:
+        _check_finite(vars(self))
+
+
+NOT_RUN = AttackOutcome(problem="not run")
+
+
+@dataclass(frozen=True)
+class RankingRow:
+    """A defense and its cells; a missing key is a cell that was not run.
+
+    Attributes:
+        defense: its spec string.
+        unattacked: its cells without an attack, by seed.
+        attacked: its cells under attack, by attack and seed.
+    """
+
+    defense: str
+    unattacked: Mapping[int, AttackOutcome]
+    attacked: Mapping[str, Mapping[int, AttackOutcome]]
+
+    @property
+    def anchor(self) -> str:
+        """Which anchor it is; empty for a submission."""
+        return anchor_of(self.defense)
+
+
+def anchor_of(defense: str) -> str:
+    """Which anchor a spec string names; empty for any other, also for a composition that an anchor takes part in."""
+    try:
+        spec = ast.parse(defense, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # a file's class, or nothing that was meant well
+        return ""
+    named = spec.func if isinstance(spec, ast.Call) else spec
+    return named.id if isinstance(named, ast.Name) and named.id in ANCHORS else ""
+
+
+def beside_anchors(defenses: Sequence[str], chosen: Sequence[str]) -> tuple[str, ...]:
+    """The defenses of a suite whose user chooses what it measures: `none`, its anchors, and what was chosen."""
+    return tuple(dict.fromkeys(("none", *(each for each in defenses if anchor_of(each)), *chosen)))
+
+
+@dataclass(frozen=True)
+class MeasuredUtility:
+    """An attack's success in one cell, more being what the attack wants, with its interval over completions."""
+
+    value: float
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        _check_finite(vars(self))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An attack without a defense, next to what it must beat.
+
+    Attributes:
+        attack: its spec string.
+        undefended: its success by seed.
+        reference: the same of its placebo, or of what else the attack names.
+    """
+
+    attack: str
+    undefended: Mapping[int, MeasuredUtility]
+    reference: Mapping[int, MeasuredUtility]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a row stands.
+
+    Attributes:
+        defense: its spec string.
+        standing: "ranked"; "anchor"; "inconclusive" where an attack did not work; "unranked" where it is not eligible.
+        number: its place, shared by ties; None unless it is ranked.
+        worst: its worst case of harm prevented; None where a cell of it has no score, and in an inconclusive result.
+        reason: in one clause why it has no place or shares one; empty otherwise.
+    """
+
+    defense: str
+    standing: Standing
+    number: int | None
+    worst: WorstCase | None
+    reason: str
+
+
+def rank(rows: Sequence[RankingRow], trials: Sequence[Trial], seeds: Sequence[int]) -> list[Placement]:
+    """The places of all rows, best first, then anchors, then what is not ranked; see the module for the rules.
+
+    Args:
+        rows: submissions and anchors, each defense once. The oracle's row is what utility under attack is held to.
+        trials: every attack of the suite, once.
+        seeds: every seed of the suite. Cells at other seeds or of other attacks do not count.
+
+    Raises:
+        RankingError: there are no attacks or seeds, or a row or attack is given twice.
+    """
+    oracles = [row for row in rows if row.anchor == "oracle"]
+    _check(rows, trials, seeds)
+    attacks = [trial.attack for trial in trials]
+    return placed([(row, judged(row, oracles, trials, seeds)) for row in rows], attacks, seeds)
+
+
+def judged(row: RankingRow, oracles: Sequence[RankingRow], trials: Sequence[Trial], seeds: Sequence[int]) -> Placement:
+    """Whether a row may be ranked; a ranked one has no number yet. See `rank` for the arguments."""
+    seeds = sorted(set(seeds))
+    attacks = [trial.attack for trial in trials]
+    doubts = [doubt for trial in trials if (doubt := inconclusive(trial, seeds))]
+    worst, problem = (None, "; ".join(doubts)) if doubts else worst_of(row, attacks, seeds)
+    if row.anchor:
+        return Placement(row.defense, "anchor", None, worst, problem)
+    if doubts:
+        return Placement(row.defense, "inconclusive", None, None, problem)
+    if worst is None or (problem := unfit(row, oracles, attacks, seeds)):
+        return Placement(row.defense, "unranked", None, worst, problem)
+    return Placement(row.defense, "ranked", None, worst, "")
+
+
+def placed(
+    rows: Sequence[tuple[RankingRow, Placement]], attacks: Sequence[str], seeds: Sequence[int]
+) -> list[Placement]:
+    """Judged rows in their order, best first, and the ranked ones with their numbers.
+
+    Args:
+        rows: each defense once, with what `judged` says of it.
+        attacks, seeds: every one of the suite.
+    """
+    seeds = sorted(set(seeds))
+    ranked = [(row, place.worst) for row, place in rows if place.standing == "ranked" and place.worst is not None]
+    anchors = [(row, place) for row, place in rows if place.standing == "anchor"]
+    anchors.sort(key=lambda pair: (ANCHORS.index(pair[0].anchor), pair[0].defense))
+    rest = [place for _, place in rows if place.standing not in ("ranked", "anchor")]
+    return [*_numbered(ranked, attacks, seeds), *(place for _, place in anchors), *sorted(rest, key=_best_first)]
+
+
+def inconclusive(trial: Trial, seeds: Sequence[int]) -> str:
+    """Why nothing can be said about a defense against this attack; empty where it works.
+
+    From `FEW_SEEDS` seeds on the paired difference to its reference must lie above 0 with its whole interval; below,
+    the intervals over completions must lie apart at every seed.
+    """
+    name, ours, theirs = trial.attack, trial.undefended, trial.reference
+    missing = [seed for seed in seeds if seed not in ours or seed not in theirs]
+    if missing:
+        return f"{name} or its placebo has no undefended score at seed {_listed(missing)}"
+    if len(seeds) < FEW_SEEDS:
+        close = [seed for seed in seeds if ours[seed].low <= theirs[seed].high]
+        return f"undefended, {name} does not beat its placebo at seed {_listed(close)}" if close else ""
+    lead = paired({seed: ours[seed].value for seed in seeds}, {seed: theirs[seed].value for seed in seeds})
+    return f"undefended, {name} does not beat its placebo: by {lead.text()}" if lead.low <= 0 else ""
+
+
+def unfit(row: RankingRow, oracles: Sequence[RankingRow], attacks: Sequence[str], seeds: Sequence[int]) -> str:
+    """Why a defense hurts learning too much to be ranked, or why that is not known; empty where it is fit."""
+    free = {seed: row.unattacked.get(seed, NOT_RUN) for seed in seeds}
+    if lost := [seed for seed in seeds if free[seed].utility is None]:
+        return f"no utility without an attack at seed {_listed(lost)}{_because(free[lost[0]])}"
+    utility = fmean(cell.utility for cell in free.values() if cell.utility is not None)
+    if utility < LEAST_UTILITY:
+        return f"its utility without an attack is {utility:z.3f}, below {LEAST_UTILITY}"
+    if not oracles:
+        return "there is no oracle row to hold its utility under attack to"
+    short = []
+    for attack, seed in product(attacks, seeds):
+        own, oracle = _cell(row, attack, seed).utility, [_cell(each, attack, seed).utility for each in oracles]
+        if own is None or None in oracle:
+            whose = "its" if own is None else "the oracle's"
+            return f"{whose} cell against {attack} at seed {seed} has no utility"
+        best = max(value for value in oracle if value is not None)
+        least = min(best, LEAST_UTILITY * best)
+        if own < least:
+            held = f"below {LEAST_UTILITY} of the oracle's {best:z.3f}"
+            short.append((own - least, f"its utility against {attack} at seed {seed} is {own:z.3f}, {held}"))
+    return min(short)[1] if short else ""
+
+
+def _numbered(
+    rows: Sequence[tuple[RankingRow, WorstCase]], attacks: Sequence[str], seeds: Sequence[int]
+) -> list[Placement]:
+    """Eligible rows with their places; see the module for what shares one."""
+    by_defense = {row.defense: _prevented(row, attacks, seeds) for row, _ in rows}
+    made: list[Placement] = []
+    leader: Placement | None = None
+    unnumbered = sorted((Placement(row.defense, "ranked", None, worst, "") for row, worst in rows), key=_best_first)
+    for position, place in enumerate(unnumbered, 1):
+        if leader is not None:
+            lead = worst_case_difference(by_defense[leader.defense], by_defense[place.defense])
+            if lead.kind == "range" or lead.low <= 0:
+                reason = f"cannot be told from {leader.defense}, which is ahead by {lead.text()}"
+                made.append(replace(place, number=leader.number, reason=reason))
+                continue
+        leader = replace(place, number=position)
+        made.append(leader)
+    return made
+
+
+def worst_of(row: RankingRow, attacks: Sequence[str], seeds: Sequence[int]) -> tuple[WorstCase | None, str]:
+    """A row's worst case of harm prevented, or the reason why it has none."""
+    try:
+        return worst_case(_prevented(row, attacks, seeds)), ""
+    except MissingCellError as error:
+        found = next(cell for a in attacks for s in seeds if (cell := _cell(row, a, s)).harm_prevented is None)
+        return None, f"{error}{_because(found)}"
+
+
+def _prevented(row: RankingRow, attacks: Sequence[str], seeds: Sequence[int]) -> dict[str, dict[int, float | None]]:
+    return {attack: {seed: _cell(row, attack, seed).harm_prevented for seed in seeds} for attack in attacks}
+
+
+def _cell(row: RankingRow, attack: str, seed: int) -> AttackOutcome:
+    return row.attacked.get(attack, {}).get(seed, NOT_RUN)
+
+
+def _best_first(place: Placement) -> tuple[float, str]:
+    return (-place.worst.summary.mean if place.worst else math.inf, place.defense)
+
+
+def _because(cell: AttackOutcome) -> str:
+    return f" ({cell.problem})" if cell.problem else ""
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return ", ".join(str(seed) for seed in sorted(seeds))
+
+
+def _check(rows: Sequence[RankingRow], trials: Sequence[Trial], seeds: Sequence[int]) -> None:
+    if not trials or not seeds:
+        raise RankingError("a ranking needs at least one attack and one seed")
+    for what, names in (("defense", [r.defense for r in rows]), ("attack", [t.attack for t in trials])):
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise RankingError(f"the {what} {twice[0]} is given twice; give one for each spec string")

@@ -1,0 +1,101 @@
+"""The ranking of a run: its comparisons as the ranking's plain rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from thiefbench.engine.spec import Role
+from thiefbench.suite.analysis.ranking import (
+    NOT_RUN,
+    AttackOutcome,
+    MeasuredUtility,
+    Placement,
+    RankingRow,
+    Trial,
+    anchor_of,
+    rank,
+)
+from thiefbench.suite.report.lines import Comparison, Line, Result
+from thiefbench.suite.store.records import NOTHING, Record
+
+
+def places(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> list[Placement]:
+    """The places of a run's defenses; none where its suite lacks cells for it, see `lacking`."""
+    if lacking(run["suite"]):
+        return []
+    return rank(rows(comparisons), trials(comparisons), seeds_of(comparisons))
+
+
+def lacking(suite: Mapping[str, Any]) -> str:
+    """Which cells a suite would need to be ranked, in one clause; empty where it has them."""
+    wanted = {"placebo": "no placebo to beat", "utility": "no cells without an attack, which utility is measured in"}
+    return " and ".join(words for name, words in wanted.items() if not suite.get(name))
+
+
+def seeds_of(comparisons: Sequence[Comparison]) -> list[int]:
+    """Every seed of a run, sorted."""
+    return sorted({seed for comparison in comparisons for seed in comparison.seeds})
+
+
+def rows(comparisons: Sequence[Comparison]) -> list[RankingRow]:
+    """What can be ranked or is an anchor with a model: trained defenses, and the start model of `reject_all`."""
+    lines = [line for c in comparisons for line in c.lines if line.role == "attack"]
+    named = [line.defense for line in lines if line.how == "trained"]
+    named += [line.defense for line in lines if line.how == "unmoved" and anchor_of(line.defense)]
+    return [_row(defense, comparisons) for defense in dict.fromkeys(named)]
+
+
+def trials(comparisons: Sequence[Comparison]) -> list[Trial]:
+    """Every attack without a defense, by the comparison's title."""
+    return [_trial(comparison, seeds_of(comparisons)) for comparison in comparisons]
+
+
+def _trial(comparison: Comparison, seeds: Sequence[int]) -> Trial:
+    def measured(role: Role) -> dict[int, MeasuredUtility]:
+        """By seed what the undefended cells of a role scored; a seed without a score is left out."""
+        found = {seed: _measured(comparison.record(role, "none", seed)) for seed in seeds}
+        return {seed: score for seed, score in found.items() if score is not None}
+
+    return Trial(comparison.title, measured("attack"), measured(comparison.reference_role))
+
+
+def _measured(record: Record | None) -> MeasuredUtility | None:
+    score = record.scores["asr"] if record else NOTHING
+    if score.value is None or score.low is None or score.high is None:
+        return None
+    return MeasuredUtility(score.value, score.low, score.high)
+
+
+def _row(defense: str, comparisons: Sequence[Comparison]) -> RankingRow:
+    attacked = {c.title: _outcomes(line_of(c, "attack", defense)) for c in comparisons}
+    free = [_outcomes(line) for c in comparisons if (line := line_of(c, "control", defense)) is not None]
+    seeds = seeds_of(comparisons)
+    return RankingRow(
+        defense, {seed: _together([found.get(seed, NOT_RUN) for found in free]) for seed in seeds}, attacked
+    )
+
+
+def line_of(comparison: Comparison, role: Role, defense: str) -> Line | None:
+    """A defense's trained line of a role, or the start model, which is the same in every role."""
+    own = [line for line in comparison.lines if line.defense == defense]
+    trained = (line for line in own if line.how == "trained" and line.role == role)
+    return next(trained, None) or next((line for line in own if line.how == "unmoved"), None)
+
+
+def _outcomes(line: Line | None) -> dict[int, AttackOutcome]:
+    return {result.seed: _outcome(result) for result in line.results} if line else {}
+
+
+def _outcome(result: Result) -> AttackOutcome:
+    utility, prevented = (result.scores.get(name, NOTHING).value for name in ("utility", "harm_prevented"))
+    return AttackOutcome(utility, prevented, result.problem)
+
+
+def _together(cells: Sequence[AttackOutcome]) -> AttackOutcome:
+    """One seed's cells without an attack, one from each part: their mean, or the one without a score."""
+    if not cells:
+        return NOT_RUN
+    lacking = next((cell for cell in cells if cell.utility is None), None)
+    return lacking or AttackOutcome(fmean(cell.utility for cell in cells if cell.utility is not None))

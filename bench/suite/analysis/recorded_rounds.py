@@ -1,0 +1,143 @@
+"""What a replay asks of recorded rounds, whoever recorded them, and stand-ins for what they do not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, Protocol
+
+from thiefbench.defenses.base import Defense, PoolCompletion, Verdict
+from thiefbench.engine.model.forward_cache import ForwardCache
+from thiefbench.engine.pool import Pool
+from thiefbench.engine.round_record import CompletionRow
+from thiefbench.engine.views.defender import Judge
+from thiefbench.suite.store.records import Score
+from thiefbench.tasks.base import Item, Sampling
+
+
+class ReplayError(Exception):
+    """A defense cannot be replayed on a recorded pool. One sentence for the user."""
+
+
+class LackingError(ReplayError):
+    """The recording lacks what the defense needs; the defense itself has not failed."""
+
+
+class NotRecordedError(Exception):
+    """A defense asked for something that the recording lacks."""
+
+
+class Absent:
+    """Stands where something would be that a recording lacks: a pool's reading and the policy behind it, token ids.
+
+    It remembers being asked, so that a defense that swallows the error and goes on gets no score either.
+
+    Args:
+        what: what is missing and what to do about it, to be put behind "NAME needs ".
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what, self.asked = what, False
+
+    @property
+    def policy(self) -> Absent:
+        """What the view of the policy takes hold of before anything is asked."""
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copying an object looks for such
+            raise AttributeError(name)
+        self._ask()
+
+    def __len__(self) -> int:
+        self._ask()
+
+    def __iter__(self) -> Iterator[int]:
+        self._ask()
+
+    def __getitem__(self, place: object) -> int:
+        self._ask()
+
+    def __add__(self, other: object) -> tuple[int, ...]:
+        self._ask()
+
+    def __eq__(self, other: object) -> bool:
+        self._ask()
+
+    def __hash__(self) -> int:
+        self._ask()
+
+    def _ask(self) -> NoReturn:
+        self.asked = True
+        raise NotRecordedError(f"there is no such thing here: {self.what}")
+
+
+class Recorded(Protocol):
+    """Rounds that a defense may judge again."""
+
+    @property
+    def pools(self) -> Mapping[int, Sequence[CompletionRow]]:
+        """The rows of every round, ordered by cohort, group and place; rounds ascend."""
+
+    @property
+    def cohorts(self) -> Sequence[Recorded]:
+        """The same, cohort by cohort: each has pools and a defense of its own."""
+
+    @property
+    def kept(self) -> Sequence[int]:
+        """The rounds whose policy is at hand."""
+
+    @property
+    def absent(self) -> Sequence[Absent]:
+        """What stands in the pools for things that were not recorded."""
+
+    @property
+    def seed(self) -> int:
+        """What keys the order of pools and the defense's random generator."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """The swarm's."""
+
+    @property
+    def without_policy(self) -> str:
+        """Why there is no policy and what to do about it, to be put behind "NAME needs "."""
+
+    def lacks(self, defense: Defense) -> str:
+        """Why this recording cannot give what a defense requires; empty where it can."""
+
+    def judge_for(self, defense: Defense) -> Judge | None:
+        """Whom a defense may ask that requires a judge."""
+
+    def pool(self, number: int, reading_of: Callable[[Sequence[Item]], ForwardCache]) -> Pool:
+        """A round's pool; `reading_of` makes the reading of its distinct items' prompts."""
+
+    def pool_with_policy(self, number: int) -> Pool:
+        """A round's pool with the model behind it."""
+
+    def scores(self, actions: Mapping[int, Sequence[Verdict]]) -> dict[str, Score]:
+        """Rejection rates of verdicts on some rounds, each round's in the order of its pool."""
+
+
+def pool_of(
+    number: int,
+    items: Sequence[Item],
+    offered: Sequence[PoolCompletion],
+    reading_of: Callable[[Sequence[Item]], ForwardCache],
+) -> Pool:
+    """The pool of recorded completions.
+
+    Args:
+        number: the round.
+        items: of every group.
+        offered: ordered by group and place.
+        reading_of: makes the reading of the distinct items' prompts; where it gives an `Absent`, the pool has no
+            answers for a policy to read.
+    """
+    distinct = {item.id: item for item in items}
+    prompts = {item_id: place for place, item_id in enumerate(distinct)}
+    reading = reading_of(list(distinct.values()))
+    answers = []
+    if isinstance(reading, ForwardCache):
+        closing = (reading.policy.eos,)
+        answers = [(prompts[each.item_id], each.ids + (closing if each.ended else ())) for each in offered]
+    return Pool(number, items, offered, answers, reading, prompts)

@@ -1,0 +1,382 @@
+"""A defense over recorded pools, round by round, without training.
+
+What a defense rejects can be read off a pool that another cell left; what its models would have learned cannot, as
+they would have sampled other completions from the second round on. Views are made by the engine's own code, so a
+defense sees what it would have seen there. One that asks the policy is replayed at the rounds whose weights were kept.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from statistics import median
+from typing import cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from pydantic import TypeAdapter
+
+from thiefbench import registry
+from thiefbench.defenses.base import DefenderView, Defense, JudgeSpec, PastRound, Verdict
+from thiefbench.engine.compatibility import check_requirements
+from thiefbench.engine.exchange import proofs_of
+from thiefbench.engine.keys import generator
+from thiefbench.engine.model.forward_cache import ForwardCache
+from thiefbench.engine.model.policy import Dtype, ModelError, Policy
+from thiefbench.engine.pool import Pool
+from thiefbench.engine.round_record import CompletionRow, as_offered, remembered, slot_seed
+from thiefbench.engine.spec import SpecError, SwarmSpec
+from thiefbench.engine.topology import duties
+from thiefbench.engine.transport import carried
+from thiefbench.engine.views.defender import Judge
+from thiefbench.judges import check_judge, judge_of
+from thiefbench.suite.analysis.recorded_rounds import Absent, LackingError, Recorded, pool_of
+from thiefbench.suite.analysis.recorded_rounds import ReplayError as ReplayError
+from thiefbench.suite.analysis.scoring import rejection_rates
+from thiefbench.suite.store import weights
+from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Score, table_rows
+from thiefbench.tasks.base import Item, Sampling, Task
+from thiefbench.zoo.models import resolve
+
+_SWARM = TypeAdapter(SwarmSpec)
+
+
+class _PolicyAskedError(Exception):
+    """A defense asked the policy of a pool that is replayed without one."""
+
+
+class Recording:
+    """A finished cell as a defense may judge it again: every round's pool, and the model where weights were kept.
+
+    Args:
+        directory: where the cell left its files.
+        record: the cell's record.
+        task: the cell's task, which knows the items.
+        judges: makes whom defenses may ask, of a judge's name, a device and a dtype.
+
+    Attributes:
+        pools: the rows of every round, ordered by cohort, group and place.
+        cohorts: a recording of every cohort's own pools, as each has a defense of its own; of a swarm of one cohort,
+            this one alone.
+        cohort: the first one's number.
+        kept: the rounds whose weights are there; none where there are several cohorts, as the weights are one's alone.
+
+    Raises:
+        ReplayError: the cell has no score, or the task lacks an item.
+    """
+
+    def __init__(
+        self,
+        directory: CellDir,
+        record: Record,
+        task: Task,
+        judges: Callable[[JudgeSpec, str, Dtype], Judge] = judge_of,
+    ) -> None:
+        if record.status != "ok":
+            raise ReplayError(f"the cell {record.cell_id} failed and has no pool to replay")
+        rows = directory.read_rows()
+        known = [name for name in ("round", "cohort", "group", "place") if name in rows.column_names]
+        order = [(name, "ascending") for name in known]
+        self._train = rows.filter(pc.equal(rows["phase"], "train")).sort_by(order)
+        self.pools: dict[int, list[CompletionRow]] = {}
+        for row in table_rows(self._train):
+            self.pools.setdefault(row.round, []).append(row)
+        self.directory, self.record, self.task, self._judges = directory, record, task, judges
+        self.swarm = _SWARM.validate_python(record.cell["swarm"])
+        self._no_seeds = Absent("the seeds that senders announced, which are not recorded: run it as a trained cell")
+        self.absent: Sequence[Absent] = (self._no_seeds,)
+        self._items = _items(task)
+        self._model: Policy | None = None
+        numbers = sorted({row.cohort for rows in self.pools.values() for row in rows})
+        self.cohort = numbers[0] if numbers else 0
+        one = len(numbers) < 2
+        self.kept = [number for number in weights.kept(directory) if number in self.pools] if one else []
+        self.cohorts: list[Recording] = [self] if one else [self._of(number) for number in numbers]
+        unknown = next((i for i in self._train["item_id"].to_pylist() if i not in self._items), None)
+        if unknown is not None:
+            raise ReplayError(
+                f"the task has no item {unknown}: replay with the task and data the cell was recorded with"
+            )
+
+    @property
+    def seed(self) -> int:
+        """The cell's."""
+        return int(self.record.cell["seed"])
+
+    @property
+    def sampling(self) -> Sampling:
+        """The swarm's."""
+        return self.swarm.sampling
+
+    @property
+    def model(self) -> str:
+        """What its cohort started from; empty where that is not known, as nodes that share or crash stand alone."""
+        classes = self.swarm.population
+        if not classes:
+            return str(self.record.cell["model"])
+        if self.swarm.sharing or self.swarm.churn:
+            return classes[0].model if len({each.model for each in classes}) == 1 else ""
+        return classes[self.cohort].model
+
+    @property
+    def without_policy(self) -> str:
+        """Why there is no policy and what to do about it."""
+        if len(self.cohorts) > 1:
+            return "the policy, and of a swarm of several models no weights are kept: run it as a trained cell"
+        return (
+            "the policy, and this cell kept no weights: run it as a trained cell, or record rounds with thiefbench "
+            "matrix"
+        )
+
+    def lacks(self, defense: Defense) -> str:
+        """Why a defense can only be run as a trained cell; empty where it can be replayed."""
+        try:
+            check_requirements(self.swarm, defense)
+        except SpecError as error:
+            return str(error)
+        if "logprobs" in defense.requires:
+            return f"{defense.name} needs log-probs, which are not recorded: run it as a trained cell"
+        return ""
+
+    def judge_for(self, defense: Defense) -> Judge | None:
+        """Whom the defense names, run where and how the cell was."""
+        if "judge" not in defense.requires:
+            return None
+        try:
+            check_judge(defense)
+            assert defense.judge is not None
+            return self._judges(defense.judge, self.record.cell["device"], self.record.cell["dtype"])
+        except (SpecError, ModelError) as error:
+            raise ReplayError(str(error)) from error
+
+    def pool(self, number: int, reading_of: Callable[[Sequence[Item]], ForwardCache]) -> Pool:
+        """A round's pool; `reading_of` makes the reading of its distinct items' prompts."""
+        rows = self.pools[number]
+        items = [self._items[item_id] for item_id in {row.group: row.item_id for row in rows}.values()]
+        offered = [as_offered(row, seed) for row, seed in zip(rows, self._seeds(number, rows), strict=True)]
+        return pool_of(number, items, offered, reading_of)
+
+    def _seeds(self, number: int, rows: Sequence[CompletionRow]) -> list[int]:
+        """The seed of every completion's slot; what senders announced is not recorded."""
+        if self.swarm.seeds == "announced":
+            return [cast(int, self._no_seeds)] * len(rows)
+        everyone = duties(self.swarm, generator(self.seed, "duties", number), self._copies)
+        owed = {(duty.group, duty.place): duty for duty in everyone}
+        return [slot_seed(self.seed, number, owed[row.group, row.place], row.item_id) for row in rows]
+
+    @cached_property
+    def _copies(self) -> int:
+        """How many times as much as it owed a malicious node offered."""
+        cell = self.record.cell
+        if self.swarm.sharing is None or cell["role"] == "control":
+            return 1
+        try:
+            return int(registry.make("attack", cell["attack"]).copies)
+        except registry.SpecStringError as error:
+            raise ReplayError(str(error)) from error
+
+    def _of(self, cohort: int) -> Recording:
+        """The pools of one cohort."""
+        part = copy.copy(self)
+        part._train = self._train.filter(pc.equal(self._train["cohort"], cohort))
+        own = {number: [row for row in rows if row.cohort == cohort] for number, rows in self.pools.items()}
+        part.pools = {number: rows for number, rows in own.items() if rows}
+        part.cohort, part.cohorts = cohort, [part]
+        return part
+
+    def pool_with_policy(self, number: int) -> Pool:
+        """A round's pool with the model that sampled it, read as the engine would: prompts run, gradients expected.
+
+        Raises:
+            ReplayError: the model or the round's weights cannot be loaded.
+        """
+        policy = self.policy(number)
+
+        def reading_of(items: Sequence[Item]) -> ForwardCache:
+            return ForwardCache(policy, [policy.prompt_ids(self.task.messages(item)) for item in items])
+
+        pool = self.pool(number, reading_of)
+        pool.reading.prefix()  # sampling leaves it behind
+        pool.reading.expect(pool.with_gradient())
+        return pool
+
+    def scores(self, actions: Mapping[int, Sequence[Verdict]]) -> dict[str, Score]:
+        """Rejection rates of verdicts on some rounds, each round's in the order of its pool."""
+        rounds = sorted(actions)
+        train = self._train.filter(pc.is_in(self._train["round"], pa.array(rounds, pa.int32())))
+        given = [verdict.action for number in rounds for verdict in actions[number]]
+        return rejection_rates(train.drop_columns("action").append_column("action", pa.array(given, pa.string())))
+
+    def policy(self, number: int) -> Policy:
+        """The model that sampled a round; the next call may change it.
+
+        Raises:
+            ReplayError: the model or the round's weights cannot be loaded.
+        """
+        cell = self.record.cell
+        if cell["device"] != "cpu" and not torch.cuda.is_available():
+            raise ReplayError(f"the cell was run on {cell['device']}, which is not here")
+        try:
+            if self._model is None:
+                torch.set_num_threads(cell["threads"])
+                self._model = Policy.load(resolve(cell["model"]), cell["device"], cell["dtype"])
+            weights.load(self.directory, number, self._model)
+        except (ModelError, BrokenRecordError) as error:
+            raise ReplayError(str(error)) from error
+        return self._model
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a defense did to a recording.
+
+    Attributes:
+        scores: rejection rates over the inspected rounds; see `scoring.rejection_rates`.
+        rounds: the inspected ones: all, or those with weights for a defense that asks the policy.
+        asks_policy: whether it does.
+        milliseconds: per completion, of `inspect` alone: the median over the rounds of its wall time divided by the
+            size of the pool. The policy reads a pool anew for each replay, so every defense pays for what it asks.
+        verdicts: of every inspected round, in the order of its pool.
+    """
+
+    scores: dict[str, Score]
+    rounds: tuple[int, ...]
+    asks_policy: bool
+    milliseconds: float
+    verdicts: Mapping[int, Sequence[Verdict]]
+
+
+def replay(recording: Recorded, make: Callable[[], Defense]) -> Replay:
+    """Run a defense over the training pools of a finished cell and score its rejections.
+
+    Every view is the one that the cell's own defense saw (order, pseudonyms, random generator, items, policy), but for
+    log-probs that travelled with completions, which are not recorded. Its `history` holds the verdicts of the replayed
+    defense, and the cell's own for rounds that it did not inspect.
+
+    A defense that asks the policy, or needs proofs, judges the rounds whose policy is at hand; one that asks a judge
+    judges these too, as judges are slow, and all rounds where there are none. Proofs are made again as the senders
+    made them, valid ones of malicious nodes too.
+
+    Args:
+        recording: the rounds.
+        make: gives a fresh defense, whose state then runs through the inspected rounds; every cohort gets its own.
+
+    Raises:
+        LackingError: the recording lacks what the defense needs, such as the weights of the policy it asks.
+        ReplayError: the defense fails.
+    """
+    defense = make()
+    if problem := recording.lacks(defense):
+        raise LackingError(problem)
+    if "proofs" not in defense.requires:
+        dear = "judge" in defense.requires and recording.kept
+        with suppress(_PolicyAskedError):
+            return _replayed(recording, make, recording.kept if dear else list(recording.pools), asks_policy=False)
+    if not recording.kept:
+        raise LackingError(f"{defense.name} needs {recording.without_policy}")
+    return _replayed(recording, make, recording.kept, asks_policy=True)
+
+
+def _replayed(recording: Recorded, make: Callable[[], Defense], rounds: Sequence[int], asks_policy: bool) -> Replay:
+    """One pass over the pools of every cohort.
+
+    Raises:
+        _PolicyAskedError, LackingError, ReplayError: see `_judged`.
+    """
+    given: dict[int, list[Verdict]] = {}
+    inspections: list[tuple[float, int]] = []
+    for cohort in recording.cohorts:
+        timed = _Timed(make())
+        for number, verdicts in _judged(cohort, timed, rounds, asks_policy).items():
+            given.setdefault(number, []).extend(verdicts)
+        inspections += timed.inspections
+    given = dict(sorted(given.items()))
+    paces = [1000 * seconds / size for seconds, size in inspections if size]
+    return Replay(recording.scores(given), tuple(given), asks_policy, median(paces), given)
+
+
+def _judged(recording: Recorded, timed: _Timed, rounds: Sequence[int], asks_policy: bool) -> dict[int, list[Verdict]]:
+    """One cohort's verdicts by round, in the order of its pools.
+
+    Raises:
+        _PolicyAskedError: the defense asks the policy and `asks_policy` is False.
+        LackingError: it asks for what the recording lacks.
+        ReplayError: it fails.
+    """
+    defense = timed.defense
+    absent, judge = Absent("the policy"), recording.judge_for(defense)
+    for each in recording.absent:
+        each.asked = False
+    history: list[PastRound] = []
+    given: dict[int, list[Verdict]] = {}
+    for number, rows in recording.pools.items():
+        if number not in rounds:
+            history.append(remembered(rows, recording.seed))
+            continue
+        if asks_policy:
+            pool = recording.pool_with_policy(number)
+            if "proofs" in defense.requires:
+                pool = _proven(pool, rows, defense)
+        else:
+            pool = recording.pool(number, lambda items: cast(ForwardCache, absent))
+        payload = {(row.group, row.place) for row in rows if row.payload}
+        problem: Exception | None = None
+        try:
+            given[number], past = pool.inspected(timed, payload, recording.sampling, history, recording.seed, judge)
+            history.append(past)
+        except Exception as error:  # its code may be anybody's: whatever it raises is its failure, never a score
+            problem = error
+        if absent.asked:
+            raise _PolicyAskedError
+        if lacking := [each.what for each in recording.absent if each.asked]:
+            raise LackingError(f"{defense.name} needs {lacking[0]}")
+        if problem is not None:
+            said = f"{defense.name} failed in round {number}: {type(problem).__name__}: {problem}"
+            raise ReplayError(said) from problem
+    return given
+
+
+def _proven(pool: Pool, rows: Sequence[CompletionRow], defense: Defense) -> Pool:
+    """A pool with what every sender proves of its own completions; `rows` are in the pool's order."""
+    prompts = [pool.reading.prompts[pool.prompts[item.id]] for item in pool.items]
+    groups = {group: place for place, group in enumerate(dict.fromkeys(row.group for row in rows))}
+    offered = list(pool.offered)
+    for node in dict.fromkeys(row.node for row in rows):
+        own = [i for i, row in enumerate(rows) if row.node == node and pool.answers[i][1]]
+        answers = [(groups[rows[i].group], pool.answers[i][1]) for i in own]
+        proofs = proofs_of(pool.reading.policy, prompts, answers, defense)
+        for i, proof in zip(own, proofs, strict=True):
+            offered[i] = replace(offered[i], proof=carried(proof, offered[i].length))
+    return replace(pool, offered=offered)
+
+
+class _Timed(Defense):
+    """A defense under a stopwatch.
+
+    Attributes:
+        inspections: wall seconds and completions of every pool.
+    """
+
+    name = "timed"
+
+    def __init__(self, defense: Defense) -> None:
+        self.defense = defense
+        self.inspections: list[tuple[float, int]] = []
+        self.__dict__ |= {"name": defense.name, "sees_labels": defense.sees_labels}
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        """What the defense says."""
+        began = time.perf_counter()
+        verdicts = tuple(self.defense.inspect(view))
+        self.inspections.append((time.perf_counter() - began, len(view.completions)))
+        return verdicts
+
+
+@cache
+def _items(task: Task) -> dict[str, Item]:
+    return {row["id"]: Item.from_row(row) for row in task.items("train")}

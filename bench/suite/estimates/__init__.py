@@ -1,0 +1,1 @@
+"""What a run still has to do and how long that takes."""

@@ -1,0 +1,40 @@
+"""What finished cells tell about the pace of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import ValidationError
+
+from thiefbench import provenance
+from thiefbench.suite.estimates.eta import MeasuredCell, setting, work
+from thiefbench.suite.scenario import CellSpec
+from thiefbench.suite.store.records import Record
+
+
+def measured_here(records: Iterable[Record], wanted: Collection[CellSpec]) -> list[MeasuredCell]:
+    """How long cells with the settings of some others took, of those finished on a machine like this."""
+    here = cache(provenance.provenance)
+    settings = {setting(spec) for spec in wanted}
+    found = []
+    for record in records:
+        spec = cell_of(record)
+        if record.status != "ok" or spec is None or setting(spec) not in settings:
+            continue
+        if _made_on(here(spec.device, spec.threads), record):
+            found.append(MeasuredCell(spec, work(spec, spec.rounds), sum(record.seconds.values()), record.pace))
+    return found
+
+
+def _made_on(machine: Mapping[str, Any], record: Record) -> bool:
+    return all(record.provenance.get(name) == machine[name] for name in provenance.MACHINE)
+
+
+def cell_of(record: Record) -> CellSpec | None:
+    """The cell as it was asked for; None where an older version wrote another kind of cell."""
+    try:
+        return CellSpec.from_dict({name: value for name, value in record.cell.items() if name != "topology"})
+    except ValidationError:
+        return None

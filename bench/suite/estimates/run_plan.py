@@ -1,0 +1,154 @@
+"""What a run has before it: which cells the store lacks, and how long they take on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from thiefbench.suite.estimates.eta import (
+    EVALUATED,
+    MeasuredCell,
+    Rates,
+    Stage,
+    completions,
+    seconds_left,
+    setting,
+    write_seconds,
+)
+from thiefbench.suite.estimates.paces import measured_here
+from thiefbench.suite.execution.cell_run import build_swarm, checkpointed
+from thiefbench.suite.execution.runner import intact, jobs_of, taken_up, without_weights
+from thiefbench.suite.execution.worker_process import Job
+from thiefbench.suite.scenario import CellSpec, Suite
+from thiefbench.suite.store.records import BrokenRecordError, Store
+
+# Enough to fill the sampler's batch, and drawn in a few seconds.
+MEASURED_EVALUATION = 64
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run would do.
+
+    Attributes:
+        suite: whose cells they are.
+        cells: all, in order.
+        stages: where those stand that are to be run, in order.
+        workers: processes that would share them.
+        seconds: that they would take together.
+        source: where that is known from, in words.
+        disk: bytes that all cells take in the end; None where the store does not tell.
+    """
+
+    suite: Suite
+    cells: tuple[CellSpec, ...]
+    stages: tuple[Stage, ...]
+    workers: int
+    seconds: float
+    source: str
+    disk: int | None
+
+
+def look_ahead(suite: Suite, cells: Sequence[CellSpec], store: Store, workers: int = 1) -> RunPlan:
+    """What `run_suite` would do, judged by the store's records; of what these do not tell, one round is played.
+
+    Nothing is written. Raises what `run_suite` raises for mistakes of the user.
+    """
+    jobs = jobs_of(suite, cells, store)
+    missing = {spec: job for spec, job in jobs.items() if intact(job) is None}
+    stages = tuple(_stage(jobs[spec]) for spec in taken_up(missing))
+    settings = {setting(spec): spec for spec in reversed(missing)}  # with the first cell of each
+    recorded = measured_here(store.records(), missing)
+    unknown = settings.keys() - {setting(each.spec) for each in recorded}
+    played = [measure(spec) for where, spec in settings.items() if where in unknown]
+    source = f"measured on {len(recorded)} stored cells of this machine" if recorded else ""
+    if played:
+        source = f"measured on one round of {played[0].spec.label}, played now"
+    left = seconds_left(stages, workers, Rates([*recorded, *played])) if stages else 0.0
+    return RunPlan(suite, tuple(cells), stages, workers, left, source, _disk(jobs.values()))
+
+
+def measure(spec: CellSpec) -> MeasuredCell:
+    """Play one round of a cell and a small evaluation, and forget them."""
+    torch.set_num_threads(spec.threads)
+    swarm = build_swarm(spec)
+    evaluation = swarm.evaluate(0, min(MEASURED_EVALUATION, spec.evaluation.completions))
+    first = swarm.round(1)
+    seconds = sum(evaluation.seconds.values()) + sum(first.seconds.values())
+    return MeasuredCell(spec, len(first.rows) + EVALUATED * len(evaluation.rows), seconds)
+
+
+def print_outlook(out: Console, outlook: RunPlan) -> None:
+    """A table of the cells by attack, swarm and defense, and below it what a run comes to."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("attack", "swarm", "defense", "seeds", "in the store", "to run", "of these begun"):
+        table.add_column(column, no_wrap=True)
+    stages = {stage.spec: stage for stage in outlook.stages}
+    kinds: dict[tuple[str, str, str], list[CellSpec]] = {}
+    for spec in outlook.cells:
+        swarm = {"attack": "attacked", "control": "no attack", "placebo": "placebo"}[spec.role]
+        attack = outlook.suite.title_of(spec)
+        kinds.setdefault((attack, swarm, spec.defense), []).append(spec)
+    for kind, cells in kinds.items():
+        waiting = [stages[spec] for spec in cells if spec in stages]
+        begun = ", ".join(f"seed {stage.spec.seed} at round {stage.done}" for stage in waiting if stage.done)
+        seeds = _ranges(sorted({spec.seed for spec in cells}))
+        counts = (str(len(cells) - len(waiting)), str(len(waiting)))
+        table.add_row(*(escape(part) for part in kind), seeds, *counts, begun or "-")
+    wide = out if out.is_terminal else Console(file=out.file, highlight=False, width=200, emoji=False)
+    wide.print(table)
+    cached = len(outlook.cells) - len(outlook.stages)
+    out.print(f"{escape(outlook.suite.title)}: {len(outlook.stages)} cells to run, {cached} in the store already")
+    if outlook.stages:
+        who = "one process" if outlook.workers == 1 else f"{outlook.workers} workers"
+        out.print(f"about {write_seconds(outlook.seconds)} with {who}, {escape(outlook.source)}")
+    if outlook.disk is not None:
+        out.print(f"about {outlook.disk / 1e6:.1f} MB on disk in the end")
+
+
+def _stage(job: Job) -> Stage:
+    """Where a cell stands that is to be run, or whose weights are."""
+    try:
+        record = job.directory.read()
+    except BrokenRecordError:
+        return Stage(job.spec, job.spec.rounds)
+    if record is not None and (lacking := without_weights(job.directory, record, job.recorded)):
+        return Stage(job.spec, max(lacking))
+    return Stage(job.spec, job.spec.rounds, checkpointed(job.directory))
+
+
+def _disk(jobs: Collection[Job]) -> int | None:
+    """Bytes of the cells that have completions, and as many for every completion and every kept weight to come."""
+    made = [job for job in jobs if job.directory.record_path.exists() and job.directory.completions_path.exists()]
+    drawn = sum(sum(completions(job.spec, job.spec.rounds)) for job in made)
+    if not drawn:
+        return None
+    own = sum(_bytes((job.directory.record_path, job.directory.completions_path)) for job in made)
+    in_all = sum(sum(completions(job.spec, job.spec.rounds)) for job in jobs)
+    kept = [path for job in jobs for path in job.directory.weights.glob("*.safetensors")]
+    wanted = sum(len(job.recorded) for job in jobs)
+    if wanted and not kept:
+        return None
+    each = _bytes(kept) / len(kept) if kept else 0.0
+    return round(own * in_all / drawn + each * max(wanted, len(kept)))
+
+
+def _bytes(paths: Iterable[Path]) -> int:
+    return sum(path.stat().st_size for path in paths)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers in short: 0-4, 7."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -1,0 +1,1 @@
+"""Running cells: one after another, in several processes, on Ray, or with one process per node."""

@@ -1,0 +1,142 @@
+"""Who works on a run's cells (`Executor`), and the account that all of them keep while they do (`Ledger`)."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from filelock import Timeout
+
+from thiefbench.suite.execution.cell_run import failed_record
+from thiefbench.suite.execution.worker_process import Job
+from thiefbench.suite.scenario import CellSpec
+from thiefbench.suite.store.records import BrokenRecordError, Record
+
+if TYPE_CHECKING:
+    from thiefbench.suite.execution.runner import Listener, Stopping
+
+RESTARTS = 2
+
+
+class WorkerError(Exception):
+    """Workers cannot be started or reached. One sentence for the user."""
+
+
+class Executor(Protocol):
+    """Works on cells: in this process, in several beside it, or on a cluster."""
+
+    @property
+    def places(self) -> int:
+        """How many cells it works on at the same time, as far as it knows."""
+
+    def run(self, ledger: Ledger) -> None:
+        """Work on all cells of a ledger.
+
+        Raises:
+            KeyboardInterrupt: stopped by the user, politely where the ledger's `stop` said so.
+            OSError: the disk is full or the store cannot be written.
+            WorkerError: workers cannot be started or reached.
+            Exception: a mistake of the user.
+        """
+
+
+class Ledger:
+    """Which cells of a run are still to do, and what becomes of what workers say of them.
+
+    Args:
+        jobs: the cells, in order.
+        mistakes: errors of the user that work on a cell may raise; they end the run.
+        listener: told of progress.
+        stop: asked whether to stop.
+        finished: called with every job and its record.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        mistakes: tuple[type[Exception], ...],
+        listener: Listener,
+        stop: Stopping,
+        finished: Callable[[Job, Record], None],
+    ) -> None:
+        self.mistakes, self.listener, self.stop, self.finished = mistakes, listener, stop, finished
+        self._untried = deque(jobs)
+        self._taken: deque[Job] = deque()  # cells that another run works on come last
+        self._deaths: Counter[CellSpec] = Counter()
+
+    @property
+    def untried(self) -> int:
+        """How many cells nobody works on, as far as is known."""
+        return len(self._untried)
+
+    @property
+    def left(self) -> int:
+        """How many cells `order` would still give."""
+        return len(self._untried) + len(self._taken)
+
+    def order(self) -> tuple[Job, bool] | None:
+        """The next cell and whether to wait for its lock; None where no cell is left."""
+        if self._untried:
+            return self._untried.popleft(), False
+        return (self._taken.popleft(), True) if self._taken else None
+
+    def hear(self, job: Job, what: str, *told: Any) -> None:
+        """Act on what a worker says of its cell (see `thiefbench.suite.execution.worker_process`).
+
+        Raises:
+            OSError: the disk is full or the store cannot be written.
+            Exception: a mistake of the user.
+        """
+        if what == "cell":
+            self.listener.cell(job.spec, *told)
+        elif what == "note":
+            self.listener.note(*told)
+        elif what == "taken":
+            self._taken.append(job)
+        elif what == "finished":
+            self._take_in(job)
+        elif what == "mistake":
+            kind, message = told
+            raise self.mistakes[kind](message)
+        elif what == "disk":
+            raise OSError(*told)
+
+    def lose(self, job: Job, how: str) -> None:
+        """Have the cell of a dead worker tried again, or give it up when that has happened too often."""
+        self._deaths[job.spec] += 1
+        deaths = self._deaths[job.spec]
+        if deaths <= RESTARTS:
+            self.listener.note(f"{job.spec.label}: its worker process died {how}; another one goes on with the cell")
+            self._untried.appendleft(job)
+            return
+        error = _DiedError(f"its worker process died {deaths} times, last {how}")
+        try:
+            with job.directory.lock().acquire(timeout=0):
+                record = record_of(job)
+                if record is None or record.status == "error":  # the last one may have died after its work
+                    record = failed_record(job.spec, job.identity, error)
+                    job.directory.write(record)
+        except Timeout:
+            self._taken.append(job)
+        else:
+            self.finished(job, record)
+
+    def _take_in(self, job: Job) -> None:
+        record = record_of(job)
+        if record is None:
+            self.lose(job, "without a readable record")
+        else:
+            self.finished(job, record)
+
+
+def record_of(job: Job) -> Record | None:
+    """What a worker has left of a cell, or None where that cannot be read."""
+    try:
+        return job.directory.read()
+    except BrokenRecordError:
+        return None
+
+
+class _DiedError(Exception):
+    """Why a cell failed whose worker processes died."""

@@ -1,0 +1,129 @@
+"""What runs on a Ray cluster: one task for a cell, and a mailbox between the tasks and who ordered them.
+
+Nothing but plain data passes through Ray: text, numbers and tuples of them. What is heavy is imported by the task
+alone, so that the mailbox's process is small.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from thiefbench.suite.execution.runner import CellListener, Stopping
+    from thiefbench.suite.execution.worker_process import Job
+    from thiefbench.suite.scenario import CellSpec
+    from thiefbench.suite.store.records import Record
+
+
+class Mailbox:
+    """Keeps what tasks say until the executor asks for it, and whether that wants them to stop: a Ray actor."""
+
+    def __init__(self) -> None:
+        self._said: list[tuple[Any, ...]] = []
+        self._stop = False
+
+    def tell(self, ticket: int, *message: Any) -> bool:
+        """A task says something; returns whether it should stop."""
+        self._said.append((ticket, *message))
+        return self._stop
+
+    def asked(self) -> bool:
+        """Whether tasks should stop."""
+        return self._stop
+
+    def collect(self, stop: bool) -> list[tuple[Any, ...]]:
+        """What was said since the last time; `stop` is what the executor wants from now on."""
+        said, self._said, self._stop = self._said, [], stop
+        return said
+
+
+def work(order: str, ticket: int, waiting: bool, host: str, folder: str, mailbox: Any) -> tuple[Any, ...]:
+    """Work on a cell: the Ray task.
+
+    Args:
+        order: the job as `Job.to_json` writes it.
+        ticket: names the task in what it says.
+        waiting: whether to wait for the cell's lock.
+        host, folder: where the run was started; plugins may be named relative to that folder.
+        mailbox: the handle of a `Mailbox`.
+
+    Returns:
+        How it ended, as `thiefbench.suite.execution.worker_process` has it.
+    """
+    import ray
+
+    overseer = _Executor(ticket, mailbox, ray.exceptions.RayActorError)
+    overseer.tell("begun")
+    if overseer.asked:
+        return ("stopped",)
+
+    from thiefbench.suite.execution.runner import USER_ERRORS, work_on
+    from thiefbench.suite.execution.worker_process import Job, worked
+
+    def checked_work(job: Job, listener: CellListener, stop: Stopping, wait: bool) -> Record:
+        if socket.gethostname() != host:
+            check_node(job)
+        return work_on(job, listener, stop, wait)
+
+    with suppress(OSError):  # a folder that only the other machine has is missed when a plugin in it is
+        os.chdir(folder)
+    return worked(Job.from_json(order), waiting, overseer, checked_work, USER_ERRORS)
+
+
+def check_node(job: Job) -> None:
+    """Compare what this machine would run with what the run's machine meant.
+
+    Raises:
+        SpecError: plugins, data, weights or the engine differ here, so the cell would be another.
+    """
+    from thiefbench.engine.spec import SpecError
+    from thiefbench.suite.execution.cell_run import identity
+
+    here = identity(job.spec)
+    other = [name.replace("_", " ") for name, value in job.identity.items() if here.get(name) != value]
+    if other:
+        raise SpecError(
+            f"the node {socket.gethostname()} has another {', another '.join(other)} than the machine of this run "
+            f"({job.spec.label}); install the same thiefbench and plugins and give the same files to every node"
+        )
+
+
+class _Executor:
+    """The executor as a task sees it, an `Overseer`: a call comes back once the mailbox has it, so nothing is late.
+
+    Answers are waited for by `future`, as `ray.get` in a task lends its CPUs to other tasks until it returns, which Ray
+    then runs beside this one to their end.
+    """
+
+    def __init__(self, ticket: int, mailbox: Any, gone: type[Exception]) -> None:
+        self._ticket, self._mailbox, self._dead = ticket, mailbox, gone
+        self._gone = False
+
+    @property
+    def asked(self) -> bool:
+        """Whether the executor says stop, or is no more."""
+        return self._ask(lambda: self._mailbox.asked.remote())
+
+    def tell(self, *message: Any) -> None:
+        """Send plain data."""
+        self._ask(lambda: self._mailbox.tell.remote(self._ticket, *message))
+
+    def cell(self, spec: CellSpec, done: int, total: int) -> None:
+        """A round has been finished."""
+        self.tell("cell", done, total)
+
+    def note(self, message: str) -> None:
+        """Something the user should know."""
+        self.tell("note", message)
+
+    def _ask(self, call: Callable[[], Any]) -> bool:
+        if not self._gone:
+            try:
+                return bool(call().future().result())
+            except self._dead:
+                self._gone = True
+        return True

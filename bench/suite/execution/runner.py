@@ -1,0 +1,342 @@
+"""Running a suite: which cells are missing, running them, and what the run leaves for the report."""
+
+from __future__ import annotations
+
+import errno
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from types import FrameType
+from typing import Any, Protocol
+
+from filelock import Timeout
+
+from thiefbench import registry
+from thiefbench.engine.compatibility import check_requirements, drawn
+from thiefbench.engine.model.policy import ModelError, check_directory
+from thiefbench.engine.spec import SpecError
+from thiefbench.judges import check_judge
+from thiefbench.suite.estimates.eta import Plan
+from thiefbench.suite.estimates.paces import measured_here
+from thiefbench.suite.execution.cell_run import (
+    ALONE,
+    CellRuntime,
+    checkpointed,
+    failed_record,
+    identity,
+    keep_weights_of,
+    run_cell,
+)
+from thiefbench.suite.execution.executors import Executor, Ledger
+from thiefbench.suite.execution.worker_process import Job
+from thiefbench.suite.execution.workers import WorkerPool
+from thiefbench.suite.scenario import CellSpec, Suite
+from thiefbench.suite.store import weights
+from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Store, identify
+from thiefbench.tasks.base import TaskError
+from thiefbench.zoo.models import resolve
+
+# Mistakes of the user, one sentence each: the run ends. Anything else that a cell raises is recorded as its failure.
+USER_ERRORS = (registry.SpecStringError, ModelError, SpecError, TaskError)
+
+
+class CellListener(Protocol):
+    """Who watches the work on one cell."""
+
+    def cell(self, spec: CellSpec, done: int, total: int) -> None:
+        """A cell has finished `done` of `total` rounds."""
+
+    def note(self, message: str) -> None:
+        """Something the user should know."""
+
+
+class Listener(CellListener, Protocol):
+    """Who watches a run (the command line's progress bars)."""
+
+    def plan(self, plan: Plan) -> None:
+        """What is run."""
+
+    def finished(self, spec: CellSpec, record: Record) -> None:
+        """A cell has its record."""
+
+
+class Stopping(Protocol):
+    """Who says when to stop."""
+
+    @property
+    def asked(self) -> bool:
+        """Whether to stop after the round under way."""
+
+
+@dataclass
+class Stop:
+    """Ctrl-C: the round under way is finished and the cell checkpointed; a second one ends at once."""
+
+    note: Callable[[str], None]
+    asked: bool = field(default=False)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take over SIGINT and SIGTERM; outside the main thread, where that is impossible, do nothing."""
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if self.asked:
+                raise KeyboardInterrupt
+            self.asked = True
+            self.note("stopping after this round; press Ctrl-C again to stop at once")
+
+        try:
+            before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:
+            before = {}
+        try:
+            yield
+        finally:
+            for number, previous in before.items():
+                signal.signal(number, previous)
+
+
+def run_suite(
+    suite: Suite,
+    cells: Sequence[CellSpec],
+    store: Store,
+    listener: Listener,
+    retry_failed: bool = True,
+    remember: bool = True,
+    workers: int = 1,
+    executor: Executor | None = None,
+) -> list[Record]:
+    """Run what is missing of a suite.
+
+    Args:
+        suite: what the cells came from; remembered for the report.
+        cells: what to run; in which order says `taken_up`.
+        store: where records are found and left.
+        listener: who watches.
+        retry_failed: run cells again whose record is an error.
+        remember: make this the store's last run, which a report shows.
+        workers: processes that run cells at the same time; 1 runs them in this one. A script that asks for more must
+            do so behind ``if __name__ == "__main__":``, as they import it.
+        executor: who runs the cells instead, such as a `thiefbench.suite.execution.ray_executor.RayExecutor`.
+
+    Returns:
+        The records of all cells, in order.
+
+    Raises:
+        KeyboardInterrupt: stopped by the user; the store can be gone on from.
+        OSError: the disk is full or the store cannot be written.
+        WorkerError: workers cannot be started or reached.
+    """
+    jobs = jobs_of(suite, cells, store, retry_failed)
+    if remember:
+        store.write_run(run_of(suite, jobs))
+    found = {spec: intact(job) for spec, job in jobs.items()}
+    missing = {spec: jobs[spec] for spec in taken_up(spec for spec in jobs if found[spec] is None)}
+    begun = {spec: rounds for spec, job in missing.items() if (rounds := checkpointed(job.directory))}
+    measured = measured_here((record for record in found.values() if record is not None), missing)
+    listener.plan(Plan(suite.title, list(missing), len(found) - len(missing), begun, measured))
+    for spec in cells:
+        if found[spec] is not None:
+            _tidy(jobs[spec].directory)
+    stop = Stop(listener.note)
+
+    def finished(job: Job, record: Record) -> None:
+        found[job.spec] = record
+        listener.finished(job.spec, record)
+
+    with stop.listening():
+        (executor or local(workers)).run(Ledger(list(missing.values()), USER_ERRORS, listener, stop, finished))
+    return [record for record in found.values() if record is not None]
+
+
+def taken_up(cells: Iterable[CellSpec]) -> list[CellSpec]:
+    """Cells in the order in which they are run: who is hard to foresee comes first, the rest as it comes.
+
+    Where the attacker asks the defense, each question is an inspection, and such a cell may take many times as long as
+    one without; whoever begins it last waits for it alone. Other attacked cells grow slow or quick with what the
+    defense makes of the attack. Cells without an attack, and placebos, are much alike whatever the defense. So most of
+    what the time left depends on is known early.
+    """
+    return sorted(cells, key=lambda spec: (not spec.asks, spec.role != "attack"))
+
+
+def jobs_of(suite: Suite, cells: Sequence[CellSpec], store: Store, retry_failed: bool = True) -> dict[CellSpec, Job]:
+    """What there is to know of each cell before it runs; for arguments and errors see `run_suite`."""
+    _check_requirements(cells)
+    made = {}
+    for spec in cells:
+        what = identity(spec)
+        made[spec] = Job(spec, store.cell(identify(what)), what, suite.recorded_in(spec), retry_failed)
+    return made
+
+
+def intact(job: Job) -> Record | None:
+    """The record of a cell that needs no more work; nothing is changed in the store."""
+    try:
+        record = job.directory.read()
+    except BrokenRecordError:
+        return None  # set aside by who holds the cell's lock
+    if record is None or (record.status == "error" and job.retry_failed):
+        return None
+    return None if without_weights(job.directory, record, job.recorded) else record
+
+
+def work_on(job: Job, listener: CellListener, stop: Stopping, wait: bool, company: CellRuntime = ALONE) -> Record:
+    """Make what a cell lacks of record and weights, as its only process that writes; `company` plays along.
+
+    Raises:
+        Timeout: another process works on the cell, and `wait` is False.
+        KeyboardInterrupt: `stop` said so.
+    """
+    with _locked(job.directory, listener, job.spec, wait, stop):
+        job.directory.sweep()
+        # A cell that another run has just failed is not tried again at once.
+        record = _finished(job.directory, listener, job.retry_failed and not wait)
+        record = record or _run(job, listener, stop, company)
+        _keep_missing_weights(job, record, listener, stop)
+    return record
+
+
+def _tidy(directory: CellDir) -> None:
+    """Sweep a finished cell whose process was killed just before its end, unless another process works on it."""
+    if directory.leftovers():
+        with suppress(Timeout), directory.lock().acquire(timeout=0):
+            directory.sweep()
+
+
+def local(workers: int) -> Executor:
+    """This process, or with `workers` above 1 as many beside it."""
+    return WorkerPool(workers, work_on) if workers > 1 else _Here()
+
+
+class _Here:
+    """This process as an `Executor`: one cell after the other."""
+
+    places = 1
+
+    def run(self, ledger: Ledger) -> None:
+        while (order := ledger.order()) is not None:
+            job, waiting = order
+            try:
+                record = work_on(job, ledger.listener, ledger.stop, waiting)
+            except Timeout:
+                ledger.hear(job, "taken")
+            else:
+                ledger.finished(job, record)
+
+
+def run_of(suite: Suite, jobs: Mapping[CellSpec, Job]) -> dict[str, Any]:
+    """What a store remembers of a run, and a report reads: the suite and its cells."""
+    return {
+        "title": suite.title,
+        "suite": asdict(suite),
+        "fingerprint": suite.fingerprint(),
+        "cells": [
+            {
+                "cell_id": job.directory.path.name, "part": suite.part_of(spec), "role": spec.role,
+                "attack": spec.attack,
+                "defense": spec.defense, "seed": spec.seed, "label": spec.label,
+            }
+            for spec, job in jobs.items()
+        ],
+    }  # fmt: skip
+
+
+@contextmanager
+def _locked(directory: CellDir, listener: CellListener, spec: CellSpec, wait: bool, stop: Stopping) -> Iterator[None]:
+    """Hold the cell's lock.
+
+    Raises:
+        Timeout: another process holds it, and `wait` is False.
+        KeyboardInterrupt: the user stopped the wait.
+    """
+    lock = directory.lock()
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        if not wait:
+            raise
+        listener.note(f"another run on this store works on a cell; waiting for it: {spec.label}")
+    while not lock.is_locked:
+        if stop.asked:
+            raise KeyboardInterrupt
+        with suppress(Timeout):
+            lock.acquire(timeout=1)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _run(job: Job, listener: CellListener, stop: Stopping, company: CellRuntime) -> Record:
+    spec, directory = job.spec, job.directory
+
+    def go() -> Record:
+        def progress(done: int, total: int) -> None:
+            listener.cell(spec, done, total)
+
+        return run_cell(
+            spec, job.identity, directory, progress, lambda: stop.asked, job.recorded, listener.note, company=company
+        )
+
+    try:
+        try:
+            return go()
+        except BrokenRecordError as error:
+            listener.note(f"{error}; set aside as {directory.set_aside().name}, starting the cell again")
+            return go()
+    except USER_ERRORS:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+            raise
+        record = failed_record(spec, job.identity, error)
+        directory.write(record)
+        return record
+
+
+def _keep_missing_weights(job: Job, record: Record, listener: CellListener, stop: Stopping) -> None:
+    """Keep what a finished cell lacks of the weights that its suite wants recorded."""
+    spec, directory = job.spec, job.directory
+    missing = without_weights(directory, record, job.recorded)
+    if not missing:
+        return
+
+    def progress(done: int, total: int) -> None:
+        listener.cell(spec, done, total)
+
+    left = keep_weights_of(spec, directory, missing, progress, lambda: stop.asked)
+    if left:
+        numbers = ", ".join(map(str, left))
+        listener.note(f"{spec.label}: its rounds come out otherwise here, so round {numbers} keeps no weights")
+
+
+def without_weights(directory: CellDir, record: Record, rounds: Sequence[int]) -> list[int]:
+    """Those of `rounds` whose weights a finished cell lacks; a failed one has no pool to replay."""
+    if not rounds or record.status == "error":
+        return []
+    kept = weights.kept(directory)
+    return [number for number in rounds if number not in kept]
+
+
+def _finished(directory: CellDir, listener: CellListener, retry_failed: bool) -> Record | None:
+    """The cell's record where it is intact; a broken one is set aside."""
+    try:
+        record = directory.read()
+    except BrokenRecordError as error:
+        listener.note(f"{error}; set aside as {directory.set_aside().name}, the cell runs again")
+        return None
+    return None if record is not None and record.status == "error" and retry_failed else record
+
+
+def _check_requirements(cells: Sequence[CellSpec]) -> None:
+    """Fail before the first round where a swarm cannot give what a defense needs or an attack does not fit."""
+    for model in {spec.model for spec in cells}:
+        check_directory(resolve(model))
+    for spec in cells:
+        drawn(registry.make("attack", spec.attack), spec.seed, spec.swarm, registry.make("task", spec.task))
+        defense = registry.make("defense", spec.defense)
+        check_requirements(spec.swarm, defense)
+        if "judge" in defense.requires:
+            check_judge(defense)

@@ -1,0 +1,166 @@
+"""What a worker is told and what it answers; and a process that works on cells until its crew says stop or is no more.
+
+A worker says `("cell", done, total)` and `("note", message)` while it works on a cell, and in the end how that went:
+`("finished",)`, `("taken",)` where another process works on it, `("stopped",)`, `("mistake", kind, message)` for an
+error of the user, or `("disk", errno, message, file)`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from filelock import Timeout
+
+from thiefbench import registry
+from thiefbench.engine.spec import SpecError
+from thiefbench.suite.scenario import CellSpec
+from thiefbench.suite.store.records import CellDir, Record
+
+if TYPE_CHECKING:
+    from thiefbench.suite.execution.runner import CellListener, Stopping
+
+    class JobListener(CellListener, Stopping, Protocol):
+        """Who gave a worker its cell: it watches and says when to stop."""
+
+
+POLL_SECONDS = 0.5
+STOPPED = ("stopped",)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One cell to work on, as plain data that another process can be told.
+
+    Attributes:
+        spec: the cell.
+        directory: where it leaves its files.
+        identity: everything that can change its outcome.
+        recorded: rounds whose weights it keeps.
+        retry_failed: run it again where its record is an error.
+    """
+
+    spec: CellSpec
+    directory: CellDir
+    identity: dict[str, Any]
+    recorded: tuple[int, ...]
+    retry_failed: bool
+
+    def to_json(self) -> str:
+        """As text that a worker on another machine can be told, which reaches the directory by the same path."""
+        told = {"spec": self.spec.as_dict(), "directory": str(self.directory.path.absolute()),
+                "identity": self.identity, "recorded": self.recorded, "retry_failed": self.retry_failed}  # fmt: skip
+        return json.dumps(told)
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        """The inverse of `to_json`."""
+        told = json.loads(text)
+        spec, directory = CellSpec.from_dict(told["spec"]), CellDir(Path(told["directory"]))
+        return cls(spec, directory, told["identity"], tuple(told["recorded"]), told["retry_failed"])
+
+
+# Makes what a job lacks (see `thiefbench.suite.execution.runner.work_on`); a function that can be imported by its name.
+Work = Callable[[Job, "CellListener", "Stopping", bool], Record]
+
+
+class _Parent:
+    """The crew as a worker sees it, an `JobListener`."""
+
+    def __init__(self, pipe: Connection) -> None:
+        parent = parent_process()
+        assert parent is not None
+        self._pipe, self._pid, self._gone = pipe, parent.pid, False
+
+    @property
+    def asked(self) -> bool:
+        """Whether the crew says stop, or is no more."""
+        if not self._gone and (os.getppid() != self._pid or self._pipe.poll()):
+            self._gone = True  # to a worker at work the crew says nothing else
+        return self._gone
+
+    def order(self) -> tuple[Job, bool] | None:
+        """The next cell and whether to wait for its lock; None to leave."""
+        while not self._pipe.poll(POLL_SECONDS):
+            if os.getppid() != self._pid:
+                return None
+        try:
+            told: tuple[Job, bool] | None = self._pipe.recv()
+        except (EOFError, OSError):
+            return None
+        return told
+
+    def tell(self, *message: Any) -> None:
+        """Send plain data."""
+        try:
+            self._pipe.send(message)
+        except OSError:
+            self._gone = True
+
+    def cell(self, spec: CellSpec, done: int, total: int) -> None:
+        """A round has been finished."""
+        self.tell("cell", done, total)
+
+    def note(self, message: str) -> None:
+        """Something the user should know."""
+        self.tell("note", message)
+
+
+def serve(pipe: Connection, work: Work, mistakes: tuple[type[Exception], ...]) -> None:
+    """Work on cells until the crew says stop or is no more: the main function of a worker process."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # The crew decides what these mean. No SIG_IGN, which programs started from here would inherit.
+        signal.signal(number, lambda number, frame: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    crew = _Parent(pipe)
+    crew.tell("ready")
+    while (order := crew.order()) is not None:
+        job, waiting = order
+        ended = worked(job, waiting, crew, work, mistakes)
+        if ended == STOPPED:
+            return
+        crew.tell(*ended)
+
+
+def worked(
+    job: Job, waiting: bool, overseer: JobListener, work: Work, mistakes: tuple[type[Exception], ...]
+) -> tuple[Any, ...]:
+    """Work on a cell and say how it ended; exceptions travel as plain data, as plugins may define their own."""
+    try:
+        check_sources(job)
+        work(job, overseer, overseer, waiting)
+    except KeyboardInterrupt:
+        return STOPPED
+    except Timeout:
+        return ("taken",)
+    except mistakes as error:
+        return ("mistake", next(i for i, kind in enumerate(mistakes) if isinstance(error, kind)), str(error))
+    except OSError as error:
+        return ("disk", error.errno, error.strerror or str(error), error.filename and str(error.filename))
+    return ("finished",)
+
+
+def check_sources(job: Job) -> None:
+    """Compare the files that this process has loaded with those of the cell's identity.
+
+    Raises:
+        SpecError: a file was edited after the run began, so the cell's identity would be another.
+    """
+    for kind, expected in job.identity["sources"].items():
+        spec = getattr(job.spec, kind)
+        if _source_hash(kind, spec) != expected:
+            raise SpecError(f"the files of the {kind} {spec} were edited during the run; run the same command again")
+
+
+@cache
+def _source_hash(kind: registry.Kind, spec: str) -> str:
+    """When it was loaded: a later edit changes nothing for this process."""
+    return registry.source_hash(kind, spec)

@@ -1,0 +1,83 @@
+"""What the report says of swarms that are not made of equal nodes which are always there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from thiefbench.suite.analysis.scoring import of_class
+from thiefbench.suite.report.lines import Comparison
+from thiefbench.suite.report.tables import Shown, Unit, show
+
+MEASURES: tuple[tuple[str, Unit], ...] = (
+    ("asr", "rate"),
+    ("clean_reward", "reward"),
+    ("start_reward", "reward"),
+    ("mean_length", "tokens"),
+)
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """A line of the results table for one class of nodes: its name, the class, and its scores in writing."""
+
+    line: str
+    label: str
+    shown: tuple[Shown | None, ...]
+
+
+def class_rows(comparison: Comparison) -> list[ClassRow]:
+    """Every trained line class by class; empty where all nodes are of one."""
+    made = []
+    for line in comparison.lines:
+        if line.how == "trained":
+            marked = of_class("asr", "")
+            names = dict.fromkeys(name for result in line.results for name in result.scores if name.startswith(marked))
+            for label in (name.removeprefix(marked) for name in names):
+                shown = tuple(show(line.scores(of_class(measure, label)), unit) for measure, unit in MEASURES)
+                made.append(ClassRow(line.name, label, shown))
+    return made
+
+
+def regime_facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """How a cell's nodes learn and what is not equal, synchronous or steady about them."""
+    swarm = cell["swarm"]
+    learner = swarm["learner"]
+    told = [("Learner", _learner(learner))]
+    if population := swarm.get("population"):
+        told.append(("Population", ", ".join(_share(each) for each in population)))
+    if (source := swarm.get("logprobs", "none")) != "none":
+        told.append(("Log-probs", f"{source} ones travel with completions" if source == "reported" else source))
+    if delay := swarm.get("delay"):
+        told.append(("Delay", _delay(delay)))
+    if churn := swarm.get("churn"):
+        rounds = ", ".join(str(number) for number in churn["crashes"]) or "none"
+        told.append(("Crashes", f"in round {rounds}, {churn['down']} rounds each; recovery from {churn['recovery']}"))
+    if sharing := swarm.get("sharing"):
+        cap = "" if sharing["per_sender"] is None else f", at most {sharing['per_sender']} of one sender"
+        told.append(("Sharing", f"I = {sharing['local']} own groups and J = {sharing['external']} of others{cap}"))
+    return told
+
+
+def _learner(learner: Mapping[str, Any]) -> str:
+    beside = {
+        "ftis": f", C = {learner.get('ratio_cap', 2.0):g}, g = {learner.get('kl_gate', 50.0):g}",
+        "gepo": f", eps = {learner['epsilon']:g}",
+        "gspo": f", eps = {learner['epsilon']:g}",
+    }.get(learner["loss"], "")
+    if (delta := learner.get("delta")) is not None:
+        beside += f", delta = {delta:g}"
+    return f"{learner['loss']}, learning rate {learner['learning_rate']:g}{beside}"
+
+
+def _share(each: Mapping[str, Any]) -> str:
+    asks = f", asking {each['domain']}" if each["domain"] else ""
+    return f"{100 * each['share']:.3g}\u00a0% {each['model']}{asks}"
+
+
+def _delay(delay: Mapping[str, Any]) -> str:
+    limit = "" if delay["limit"] is None else f", at most {delay['limit']}"
+    if delay["kind"] == "constant":
+        return f"{delay['rounds']} rounds{limit}"
+    return f"lognormal, {delay['least']} to {delay['rounds']} rounds{limit}"

@@ -1,0 +1,338 @@
+"""The record of a cell and the store that holds it.
+
+A store is a directory; every cell owns one directory in it, named by the hash of everything that can change its
+outcome. Writes are atomic, contents are checksummed, and what fails its checksum is set aside, never read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from filelock import FileLock
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from thiefbench.engine.round_record import CompletionRow
+
+SCHEMA_VERSION = 1
+
+HALF_WRITTEN = ".part"
+"""How the name of a file ends while it is written."""
+
+ROWS = pa.schema(
+    [
+        ("phase", pa.dictionary(pa.int32(), pa.string())), ("round", pa.int32()), ("node", pa.int32()),
+        ("sender", pa.dictionary(pa.int32(), pa.string())), ("item_id", pa.string()), ("group", pa.int32()),
+        ("place", pa.int32()), ("ids", pa.list_(pa.int32())), ("text", pa.string()), ("ended", pa.bool_()),
+        ("malicious", pa.bool_()), ("payload", pa.bool_()), ("reward", pa.float64()), ("refused", pa.string()),
+        ("action", pa.dictionary(pa.int32(), pa.string())), ("score", pa.float64()), ("reason", pa.string()),
+        ("token_weights", pa.list_(pa.float64())), ("advantage", pa.float64()), ("outcome", pa.float64()),
+    ]
+)  # fmt: skip
+ROWS_OF_MIXED = pa.schema(
+    [*ROWS, ("cohort", pa.int32()), ("label", pa.dictionary(pa.int32(), pa.string())), ("version", pa.int32())]
+)
+"""Of swarms that are not made of equal nodes which are always there."""
+
+
+class Score(BaseModel):
+    """A measured number with its interval over the completions it was measured on; value None: nothing to judge."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    value: float | None
+    low: float | None
+    high: float | None
+    count: int
+
+
+NOTHING = Score(value=None, low=None, high=None, count=0)
+
+
+class Point(BaseModel):
+    """One score of one curve at one round."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    round: int
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+class Record(BaseModel):
+    """What a finished cell leaves (record.json).
+
+    Attributes:
+        schema_version: of this format.
+        cell_id: hash that names the cell's directory.
+        cell: every parameter; `task`, `attack`, `defense`, `topology` and `seed` stand at its top.
+        identity: what else the hash covers (fingerprints of data and weights, source hashes, engine revision).
+        status: "ok", or "error" with `error`; an error has no scores.
+        scores: asr, peak_asr, stop_rate, false_rejection_rate, masked_rate, clean_reward, start_reward, mean_length.
+        curves: per-round points by name; "eval_*" on held-out items, "train_*" on honest completions of the pools.
+        payload: what the attack drew, in words.
+        seconds: by phase, over the whole cell.
+        pace: seconds of every round, with the evaluation behind it; empty where an older version made the record.
+        provenance: versions, commit, hardware, start and end, how it ended. Not part of the identity.
+        completions_sha256: of completions.parquet.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: int = SCHEMA_VERSION
+    cell_id: str
+    cell: dict[str, Any]
+    identity: dict[str, Any]
+    status: Literal["ok", "error"]
+    error: str = ""
+    scores: dict[str, Score] = {}
+    curves: dict[str, list[Point]] = {}
+    payload: dict[str, str] = {}
+    seconds: dict[str, float] = {}
+    pace: list[float] = []
+    provenance: dict[str, Any] = {}
+    completions_sha256: str = ""
+
+
+class BrokenRecordError(Exception):
+    """A stored file is truncated or was edited. One sentence for the user."""
+
+
+def identify(identity: dict[str, Any]) -> str:
+    """The cell id: 16 hex digits of the SHA-256 of the canonical JSON of everything that can change an outcome."""
+    return hashlib.sha256(_canonical(identity)).hexdigest()[:16]
+
+
+def rows_table(rows: Sequence[CompletionRow]) -> pa.Table:
+    """Rows as a table with the stored schema."""
+    schema = ROWS_OF_MIXED if any(row.label for row in rows) else ROWS
+    columns = {name: [getattr(row, name) for row in rows] for name in schema.names}
+    return pa.table(columns, schema=schema)
+
+
+def table_rows(table: pa.Table) -> Iterator[CompletionRow]:
+    """The inverse of `rows_table`."""
+    for line in table.to_pylist():
+        weights = line["token_weights"]
+        line["ids"] = tuple(line["ids"])
+        line["token_weights"] = None if weights is None else tuple(weights)
+        yield CompletionRow(**line)
+
+
+@dataclass(frozen=True)
+class CellDir:
+    """The directory of one cell.
+
+    Attributes:
+        path: where it is. Its files: record.json, completions.parquet, while unfinished the checkpoint, and the weights
+            of recorded rounds (see `thiefbench.suite.store.weights`), the lock, and while it is written a hidden
+            `.part`.
+    """
+
+    path: Path
+
+    @property
+    def record_path(self) -> Path:
+        """The finished record."""
+        return self.path / "record.json"
+
+    @property
+    def completions_path(self) -> Path:
+        """One row per completion and round."""
+        return self.path / "completions.parquet"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder that an unfinished cell goes on from."""
+        return self.path / "checkpoint"
+
+    @property
+    def weights(self) -> Path:
+        """The folder of recorded rounds' weights."""
+        return self.path / "weights"
+
+    def lock(self) -> FileLock:
+        """Held by the process that works on the cell."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.path / "lock")
+
+    def read(self) -> Record | None:
+        """The cell's record, or None where it has none.
+
+        Raises:
+            BrokenRecordError: record or completions fail their checksum.
+        """
+        if not self.record_path.exists():
+            return None
+        try:
+            record = Record.model_validate(read_sealed(self.record_path))
+        except ValidationError as error:
+            raise BrokenRecordError(f"{self.record_path} is not a record of this version") from error
+        if record.status == "ok" and not self._completions_intact(record):
+            raise BrokenRecordError(f"{self.completions_path} is missing or does not match its record")
+        return record
+
+    def write(self, record: Record) -> None:
+        """Write the record with its checksum."""
+        write_sealed(self.record_path, record.model_dump(mode="json"))
+
+    def read_rows(self, columns: list[str] | None = None) -> pa.Table:
+        """The completions, or some columns of them."""
+        return pq.read_table(self.completions_path, columns=columns)
+
+    def write_rows(self, table: pa.Table) -> str:
+        """Write the completions and return their SHA-256."""
+        write_table(self.completions_path, table)
+        return file_sha256(self.completions_path)
+
+    def sweep(self) -> None:
+        """Remove `leftovers`; for the holder of the lock."""
+        for path in self.leftovers():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def leftovers(self) -> list[Path]:
+        """What only a kill leaves behind: half-written files, and the checkpoint of a cell that has its scores.
+
+        A failed cell keeps its checkpoint, to be tried again from there.
+        """
+        folders = (self.path, self.checkpoint, self.weights)
+        found = [path for folder in folders for path in half_written(folder)]
+        return [*found, self.checkpoint] if self.checkpoint.exists() and self._has_scores() else found
+
+    def _has_scores(self) -> bool:
+        try:
+            record = self.read()
+        except BrokenRecordError:
+            return False
+        return record is not None and record.status == "ok"
+
+    def set_aside(self) -> Path:
+        """Move a broken cell's files out of the way; returns where they are now."""
+        number = 1
+        while (aside := self.path.with_name(f"{self.path.name}.broken-{number}")).exists():
+            number += 1
+        aside.mkdir()
+        for file in self.path.iterdir():
+            if file.name != "lock":
+                file.rename(aside / file.name)
+        return aside
+
+    def _completions_intact(self, record: Record) -> bool:
+        return self.completions_path.exists() and file_sha256(self.completions_path) == record.completions_sha256
+
+
+@dataclass(frozen=True)
+class Store:
+    """A directory of cells.
+
+    Attributes:
+        root: where it is.
+    """
+
+    root: Path
+
+    def cell(self, cell_id: str) -> CellDir:
+        """The directory of a cell, existing or not."""
+        return CellDir(self.root / "cells" / cell_id)
+
+    def records(self) -> list[Record]:
+        """Every intact record, by cell id; broken ones are left out (running the suite again redoes them)."""
+        found = []
+        for path in sorted((self.root / "cells").glob("*")):
+            if ".broken-" in path.name or not path.is_dir():
+                continue
+            try:
+                record = CellDir(path).read()
+            except BrokenRecordError:
+                continue
+            if record is not None:
+                found.append(record)
+        return found
+
+    def write_run(self, run: dict[str, Any]) -> None:
+        """Remember the last run: the suite and the cells it asked for, which is what a report shows."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.root / "lock"):
+            for left in half_written(self.root):
+                left.unlink()
+            write_atomically(self.root / "run.json", json.dumps(run, indent=1, sort_keys=True).encode())
+
+    def read_run(self) -> dict[str, Any] | None:
+        """What `write_run` wrote, or None."""
+        path = self.root / "run.json"
+        try:
+            loaded: dict[str, Any] = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            return None
+        return loaded
+
+
+def half_written(folder: Path) -> list[Path]:
+    """What `write_atomically` leaves in a folder when its process is killed, or has there while it writes."""
+    return sorted(folder.glob(f".*{HALF_WRITTEN}"))
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that at every moment it holds either its old content or all of the new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=HALF_WRITTEN)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), 0o644)  # mkstemp makes it private, and stores are shared
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_sealed(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON data together with its checksum."""
+    envelope = {"sha256": hashlib.sha256(_canonical(content)).hexdigest(), "content": content}
+    write_atomically(path, json.dumps(envelope, indent=1, sort_keys=True).encode())
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Read what `write_sealed` wrote.
+
+    Raises:
+        BrokenRecordError: the file is truncated, was edited or is something else.
+    """
+    try:
+        envelope = json.loads(path.read_bytes())
+        content, expected = envelope["content"], envelope["sha256"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BrokenRecordError(f"{path} is truncated or something else") from error
+    if not isinstance(content, dict) or hashlib.sha256(_canonical(content)).hexdigest() != expected:
+        raise BrokenRecordError(f"{path} was edited after it was written")
+    return content
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write a parquet file atomically; equal tables give equal bytes."""
+    buffer = pa.BufferOutputStream()
+    # Rows collected in other chunks, as after a resume, must give the same bytes.
+    pq.write_table(table.combine_chunks().unify_dictionaries(), buffer, compression="zstd")
+    write_atomically(path, buffer.getvalue().to_pybytes())
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _canonical(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, sort_keys=True, separators=(",", ":")).encode()

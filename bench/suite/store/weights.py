@@ -1,0 +1,83 @@
+"""The cohort's weights at chosen rounds, kept so that a defense which asks the policy can be replayed there.
+
+They lie in the cell's folder `weights`: one safetensors file per round in the policy's own dtype, and an index of
+their checksums. They belong neither to a cell's identity nor to its record, so a finished cell may still get some.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from thiefbench.engine.model.policy import Policy
+from thiefbench.suite.store.records import (
+    BrokenRecordError,
+    CellDir,
+    file_sha256,
+    read_sealed,
+    write_atomically,
+    write_sealed,
+)
+
+
+def keep(cell: CellDir, number: int, policy: Policy) -> None:
+    """Keep the weights with which round `number` samples and inspects: those before its update."""
+    path = _path(cell, number)
+    write_atomically(path, save({name: tensor.detach() for name, tensor in policy.weights().items()}))
+    write_sealed(_index(cell), _checksums(cell) | {str(number): file_sha256(path)})
+
+
+def kept(cell: CellDir) -> list[int]:
+    """The rounds whose weights are there and intact, ascending."""
+    return sorted(
+        int(number)
+        for number, expected in _checksums(cell).items()
+        if _path(cell, int(number)).exists() and file_sha256(_path(cell, int(number))) == expected
+    )
+
+
+def adopt(cell: CellDir, other: CellDir) -> list[int]:
+    """Copy the weights that `other`, a cell with the same rows, keeps and `cell` does not; gives their rounds."""
+    missing = sorted(set(kept(other)) - set(kept(cell)))
+    for number in missing:
+        path = _path(cell, number)
+        write_atomically(path, _path(other, number).read_bytes())
+        write_sealed(_index(cell), _checksums(cell) | {str(number): file_sha256(path)})
+    return missing
+
+
+def load(cell: CellDir, number: int, policy: Policy) -> None:
+    """Give `policy` the weights of round `number`.
+
+    Raises:
+        BrokenRecordError: the file is damaged or holds another model's weights.
+    """
+    path, own = _path(cell, number), policy.weights()
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise BrokenRecordError(f"{path} is missing or damaged") from error
+    if {name: t.shape for name, t in tensors.items()} != {name: t.shape for name, t in own.items()}:
+        raise BrokenRecordError(f"{path} holds the weights of another model")
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])
+
+
+def _path(cell: CellDir, number: int) -> Path:
+    return cell.weights / f"round-{number:06d}.safetensors"
+
+
+def _index(cell: CellDir) -> Path:
+    return cell.weights / "index.json"
+
+
+def _checksums(cell: CellDir) -> dict[str, str]:
+    """By round; empty where the index is missing or damaged, so that the weights are made anew."""
+    try:
+        return read_sealed(_index(cell))
+    except BrokenRecordError:
+        return {}

@@ -1,0 +1,1 @@
+"""Is a defense fit to be submitted?"""

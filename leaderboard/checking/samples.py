@@ -1,0 +1,149 @@
+"""Small pools on which a submission is checked: two rounds of undefended swarms of the built-in models, in memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+
+from thiefbench import registry
+from thiefbench.defenses.base import DefenderView, Defense, ItemFacts, LabelledView, PastRound, PoolCompletion, Verdict
+from thiefbench.engine.keys import key
+from thiefbench.engine.model.forward_cache import ForwardCache
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.spec import Batches, SwarmSpec
+from thiefbench.engine.swarm import Swarm, items_of
+from thiefbench.engine.views.defender import DefenderJudge, DefenderPolicy, Judge
+from thiefbench.judges import judge_of
+from thiefbench.tasks.base import Item, Sampling, Task
+from thiefbench.zoo.models import resolve
+
+ROUNDS = 2
+
+
+@dataclass(frozen=True)
+class SampleRecipe:
+    """Whose pools a sample holds: a task with a model that solves it, and the attack on them."""
+
+    task: str
+    model: str
+    attack: str
+    topology: str = "horizontal"
+    max_new_tokens: int = 96
+
+
+RECIPES = (
+    SampleRecipe("gsm_micro", "micro-math", "text"),
+    SampleRecipe("gsm_micro", "micro-math", "equations", "vertical"),
+    SampleRecipe("code_micro", "micro-code", "text", max_new_tokens=128),
+)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rounds of one swarm whose model has not learned in between.
+
+    Attributes:
+        name: task and attack.
+        rounds: every round's pool, in the order that a defense sees.
+        poison: of every round's completions, whether it carries the payload.
+        items: everything that the task asks.
+        sampling: the swarm's settings.
+        policy: the model that sampled them.
+        prompts: of every item of the rounds, its token ids.
+    """
+
+    name: str
+    rounds: tuple[tuple[PoolCompletion, ...], ...]
+    poison: tuple[tuple[bool, ...], ...]
+    items: Mapping[str, Item]
+    sampling: Sampling
+    policy: Policy
+    prompts: Mapping[str, Sequence[int]]
+
+    def view(self, defense: Defense, number: int, pool: Sequence[PoolCompletion] | None = None) -> DefenderView:
+        """A round's view, as fresh as a swarm's: equal calls give equal views that share nothing that is used up.
+
+        Args:
+            defense: who will see it; it decides on proofs and judge.
+            number: the round, from 1; those before it are its history, all accepted.
+            pool: completions in place of the round's own, on items of the round.
+        """
+        shown = tuple(self.rounds[number - 1] if pool is None else pool)
+        places = {item_id: place for place, item_id in enumerate(self.prompts)}
+        reading = ForwardCache(self.policy, list(self.prompts.values()))
+        policy = DefenderPolicy(reading, self.sampling, places, (key("check", number),))
+        if "proofs" in defense.requires:
+            states = policy.hidden(shown)
+            shown = tuple(replace(o, proof=defense.prove(s)) for o, s in zip(shown, states, strict=True))
+        judge: Judge | None = None if defense.judge is None else judge_of(defense.judge)
+        return DefenderView(
+            round=number,
+            completions=shown,
+            items={o.item_id: ItemFacts(self.items[o.item_id].question, self.items[o.item_id].answer) for o in shown},
+            sampling=self.sampling,
+            history=tuple(_past(before, self.rounds[before - 1]) for before in range(1, number)),
+            rng=random.Random(key("check", "rng", number)),
+            policy=policy,
+            judge=None if judge is None else DefenderJudge(judge, key("check", "judge", number)),
+        )
+
+    def full(self, size: int) -> list[PoolCompletion]:
+        """A pool of `size` completions, in groups of their own, made of the first round's."""
+        many = islice(cycle(self.rounds[0]), size)
+        return [replace(o, group=place // 8, index=place % 8) for place, o in enumerate(many)]
+
+
+def samples(recipes: Sequence[SampleRecipe] = RECIPES, prompts: int = 12, group: int = 8) -> list[Sample]:
+    """Play the rounds. Four nodes, one of them malicious; raises what the parts of a swarm raise."""
+    loaded = {model: Policy.load(resolve(model)) for model in dict.fromkeys(recipe.model for recipe in recipes)}
+    made = []
+    for recipe in recipes:
+        task = registry.make("task", recipe.task)
+        sampling = Sampling(max_new_tokens=recipe.max_new_tokens)
+        spec = SwarmSpec(topology=recipe.topology, prompts=prompts, group=group, sampling=sampling)  # type: ignore[arg-type]
+        made.append(sample_of(recipe, spec, loaded[recipe.model], task))
+    return made
+
+
+def sample_of(recipe: SampleRecipe, spec: SwarmSpec, policy: Policy, task: Task, batches: Batches = "cohort") -> Sample:
+    """A sample of one swarm, `batches` as `Swarm` takes it; raises what the parts of a swarm raise."""
+    recorder = _Recorder()
+    attack = registry.make("attack", recipe.attack)
+    swarm = Swarm(spec, "attack", policy, task, attack, recorder, seed=0, batches=batches)
+    for number in range(1, ROUNDS + 1):
+        swarm.round(number)
+    items = {item.id: item for item in items_of(task, "train")}
+    used = dict.fromkeys(o.item_id for pool in recorder.rounds for o in pool)
+    return Sample(
+        name=f"{recipe.task} with {recipe.attack}",
+        rounds=tuple(recorder.rounds),
+        poison=tuple(recorder.poison),
+        items=items,
+        sampling=spec.sampling,
+        policy=policy,
+        prompts={item_id: policy.prompt_ids(task.messages(items[item_id])) for item_id in used},
+    )
+
+
+class _Recorder(Defense):
+    """Keeps what it sees, and lets nothing be learned from it: every pool is of the same weights."""
+
+    name = "recorder"
+    sees_labels = True
+
+    def __init__(self) -> None:
+        self.rounds: list[tuple[PoolCompletion, ...]] = []
+        self.poison: list[tuple[bool, ...]] = []
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        assert isinstance(view, LabelledView), "it sees labels"
+        self.rounds.append(view.completions)
+        self.poison.append(view.payload)
+        return [Verdict("drop")] * len(view.completions)
+
+
+def _past(number: int, pool: Sequence[PoolCompletion]) -> PastRound:
+    """A finished round in which everything was accepted."""
+    return PastRound(number, tuple(replace(o, seed=None, proof=None) for o in pool), (Verdict(),) * len(pool))

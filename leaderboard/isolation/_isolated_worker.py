@@ -1,0 +1,337 @@
+"""The process in which a submitted defense lives: a worker of the sandbox with numpy, scipy and the contracts.
+
+Run as a script by an interpreter that knows no packages; `main` tells it where the few are that it may know. Before
+the jail closes it imports only the benchmark's own modules and numpy's and scipy's, so that forks start at once. A
+fork (`serve`) makes the defense, and answers the parent until its stream ends. It may lie in all it says: the parent
+takes nothing from it but plain data, and checks that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from thiefbench.defenses.base import Defense, PastRound, PoolCompletion
+    from thiefbench.tasks.base import Message, Sampling
+
+MAX_ERROR = 400
+"""Characters of an error that a defense raised."""
+
+# Shared libraries of the system that extension modules of numpy and scipy look for, and that the jail does not hold.
+_SHARED = ("libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libz.so.1")
+_WARM = (
+    "numpy.linalg", "numpy.random", "scipy.special", "scipy.stats", "safetensors.numpy", "thiefbench.registry",
+    "thiefbench.leaderboard.isolation.frames", "thiefbench.leaderboard.isolation.wire",
+)  # fmt: skip
+
+
+class Stream:
+    """Messages to and from the parent over one open file.
+
+    Args:
+        file: the stream.
+        most: bytes of one message that are sent.
+    """
+
+    def __init__(self, file: int, most: int) -> None:
+        self._file, self._most = file, most
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Send a message.
+
+        Raises:
+            ValueError, TypeError: it is too large, or no plain data.
+        """
+        from thiefbench.leaderboard.isolation.frames import packed
+
+        parts = packed(message)
+        size = sum(map(len, parts))
+        if size > self._most:
+            raise ValueError(f"{size:,} bytes of answer, and at most {self._most:,} are taken")
+        for part in parts:
+            rest = memoryview(part)
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+
+    def hear(self) -> tuple[dict[str, Any], list[NDArray[Any]]]:
+        """The parent's next message.
+
+        Raises:
+            EOFError: there is none any more.
+        """
+        from thiefbench.leaderboard.isolation.frames import HEADER, unpacked
+
+        text, blob = HEADER.unpack(self._read(HEADER.size))
+        return unpacked(self._read(text), self._read(blob))
+
+    def ask(self, question: dict[str, Any]) -> tuple[dict[str, Any], list[NDArray[Any]]]:
+        """Put a question to the parent in the middle of an inspection.
+
+        Raises:
+            RuntimeError: it refuses to answer.
+        """
+        self.tell(question)
+        answer, arrays = self.hear()
+        if "refused" in answer:
+            raise RuntimeError(answer["refused"])
+        return answer, arrays
+
+    def _read(self, size: int) -> bytes:
+        parts = []
+        while size:
+            part = os.read(self._file, min(size, 1 << 20))
+            if not part:
+                raise EOFError
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+
+class Policy:
+    """The policy as a defense may ask it (`thiefbench.defenses.base.PolicyView`): the parent answers."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.places: dict[int, int] = {}
+
+    def token_logprobs(self, completions: Sequence[PoolCompletion]) -> list[NDArray[np.float32]]:
+        """Natural-log probability of every token."""
+        return self._measured("token_logprobs", completions)
+
+    def ranks(self, completions: Sequence[PoolCompletion]) -> list[NDArray[np.int64]]:
+        """How many tokens have a strictly higher logit."""
+        return self._measured("ranks", completions)
+
+    def in_support(
+        self, completions: Sequence[PoolCompletion], tolerance: float | None = None
+    ) -> list[NDArray[np.bool_]]:
+        """Whether the sampler's settings could have let each token through."""
+        return self._measured("in_support", completions, tolerance=tolerance)
+
+    def replay(self, completions: Sequence[PoolCompletion], tolerance: float | None = None) -> list[NDArray[np.bool_]]:
+        """Whether each token is the one that the completion's seed draws."""
+        return self._measured("replay", completions, tolerance=tolerance)
+
+    def hidden(self, completions: Sequence[PoolCompletion]) -> list[NDArray[np.float32]]:
+        """The states from which each token is predicted."""
+        return self._measured("hidden", completions)
+
+    def spans(self, completions: Sequence[PoolCompletion]) -> list[NDArray[np.int64]]:
+        """Where in its text every token stands."""
+        return self._measured("spans", completions)
+
+    def generate(self, prompts: Sequence[Sequence[Message]], max_new_tokens: int = 128) -> list[str]:
+        """One sampled completion text per chat prompt."""
+        asked = [[dict(message) for message in prompt] for prompt in prompts]
+        answer, _ = self._stream.ask({"ask": "generate", "prompts": asked, "max_new_tokens": max_new_tokens})
+        return list(answer["texts"])
+
+    def _measured(self, what: str, completions: Sequence[PoolCompletion], **more: Any) -> list[NDArray[Any]]:
+        from thiefbench.leaderboard.isolation.wire import asked_out
+
+        asked = [asked_out(completion, self.places) for completion in completions]
+        answer, (joined,) = self._stream.ask({"ask": what, "completions": asked, **more})
+        made, start = [], 0
+        for shape in answer["shapes"]:
+            size = shape[0] * (shape[1] if len(shape) > 1 else 1)
+            made.append(joined[start : start + size].reshape(shape).copy())
+            start += size
+        return made
+
+
+class Judge:
+    """The judge as a defense may ask it (`thiefbench.defenses.base.JudgeView`): the parent answers."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def ask(self, prompts: Sequence[Sequence[Message]], *, sampling: Sampling, votes: int = 1) -> list[list[str]]:
+        """`votes` replies to each prompt."""
+        from dataclasses import asdict
+
+        asked = [[dict(message) for message in prompt] for prompt in prompts]
+        answer, _ = self._stream.ask({"ask": "judge", "prompts": asked, "sampling": asdict(sampling), "votes": votes})
+        return list(answer["replies"])
+
+
+def serve(spec: str, most: int, file: int) -> None:
+    """Make the defense of a spec string, and answer what the parent asks of it until the stream ends.
+
+    Args:
+        spec: the defense.
+        most: bytes of one answer.
+        file: the stream.
+    """
+    stream, history = Stream(file, most), list[Any]()
+    with suppress(EOFError, BrokenPipeError):
+        defense, said = _made(spec)
+        while True:
+            _say(stream, said)
+            if defense is None:
+                return
+            asked, arrays = stream.hear()
+            if asked["call"] == "renew":
+                history.clear()
+                defense, said = _made(spec)
+            else:
+                said = _answered(_CALLS[asked["call"]], defense, stream, history, asked, arrays)
+            held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+            said |= {"number": asked["number"], "memory": held}
+
+
+def _made(spec: str) -> tuple[Defense | None, dict[str, Any]]:
+    from thiefbench import registry
+    from thiefbench.defenses.base import Defense
+
+    try:
+        made = registry.make("defense", spec)
+        if not isinstance(made, Defense):
+            raise TypeError(f"{type(made).__name__} is no subclass of thiefbench.defenses.base.Defense")
+        judge = made.judge
+        return made, {
+            "number": 0,
+            "name": made.name,
+            "requires": sorted(made.requires),
+            "sees_labels": bool(made.sees_labels),
+            "judge": None if judge is None else [judge.model, judge.endpoint],
+        }
+    except Exception as error:
+        return None, {"number": 0, "failed": _told(error)}
+
+
+def _answered(
+    call: Callable[..., dict[str, Any]],
+    defense: Defense,
+    stream: Stream,
+    history: list[PastRound],
+    asked: Mapping[str, Any],
+    arrays: Sequence[NDArray[Any]],
+) -> dict[str, Any]:
+    try:
+        return call(defense, stream, history, asked, arrays)
+    except EOFError:
+        raise
+    except Exception as error:
+        return {"failed": _told(error)}
+
+
+def _inspect(defense: Defense, stream: Stream, history: list[PastRound], asked: Any, _: Any) -> dict[str, Any]:
+    from thiefbench.defenses.base import Verdict
+    from thiefbench.leaderboard.isolation import wire
+
+    if asked["anew"]:
+        history.clear()
+    history += map(wire.past_in, asked["past"])
+    policy = Policy(stream)
+    view = wire.view_in(asked["view"], history, policy, Judge(stream))
+    policy.places = {id(completion): place for place, completion in enumerate(view.completions)}
+    verdicts = list(defense.inspect(view))
+    strange = next((verdict for verdict in verdicts if not isinstance(verdict, Verdict)), None)
+    if strange is not None:
+        raise TypeError(f"inspect gave {strange!r:.100}, which is no Verdict")
+    return {"verdicts": [wire.verdict_out(verdict) for verdict in verdicts], "rng": wire.rng_out(view.rng)}
+
+
+def _state(defense: Defense, *_: Any) -> dict[str, Any]:
+    return {"state": defense.state()}
+
+
+def _restore(defense: Defense, stream: Stream, history: list[PastRound], asked: Any, _: Any) -> dict[str, Any]:
+    defense.restore(asked["state"])
+    return {}
+
+
+def _prove(defense: Defense, stream: Stream, history: list[PastRound], asked: Any, arrays: Any) -> dict[str, Any]:
+    return {"proof": bytes(defense.prove(arrays[0])).hex()}
+
+
+_CALLS: dict[str, Callable[..., dict[str, Any]]] = {
+    "inspect": _inspect, "state": _state, "restore": _restore, "prove": _prove,
+}  # fmt: skip
+
+
+def _say(stream: Stream, said: dict[str, Any]) -> None:
+    """Send an answer, or why it cannot be sent."""
+    try:
+        stream.tell(said)
+    except (TypeError, ValueError, RecursionError) as error:  # raised before a byte has left
+        stream.tell({"number": said["number"], "failed": _told(error)})
+
+
+def _told(error: BaseException) -> str:
+    from thiefbench.sources import OF_USER
+
+    place = ""
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if trace.tb_frame.f_globals.get("__name__", "").startswith(OF_USER):
+            place = f" ({Path(file).name}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {error}"[:MAX_ERROR] + place
+
+
+# --- before the jail closes ---
+
+
+def main(backend: str, setup: Mapping[str, Any]) -> None:
+    """Import what defenses need, and serve as a worker of the sandbox.
+
+    Args:
+        backend: the jail.
+        setup: `packages`, where the benchmark's packages lie, by name; `search`, folders to import others from;
+            `readable`, paths that a defense may read beside the standard library.
+    """
+    for name in _SHARED:
+        with suppress(OSError):
+            ctypes.CDLL(name)
+    library = [*sys.path]
+    sys.path[:] = [*library, *setup["search"]]
+    for name, folder in setup["packages"].items():
+        _package(name, Path(folder))
+    for name in _WARM:
+        importlib.import_module(name)
+    from thiefbench import registry
+    from thiefbench.tasks import _sandbox_worker
+
+    registry.names("defense")  # listed now: the jail does not show what is installed
+    registry.names("attack")
+    sys.path[:] = library  # which is what the jail shows by itself
+
+    def live(spec: str, most: int, *files: int) -> None:
+        sys.path += setup["search"]
+        serve(spec, most, *files)
+
+    _sandbox_worker.main(backend, [Path(path) for path in setup["readable"]], {"defense": live})
+
+
+def _package(name: str, folder: Path) -> None:
+    """Import a package of the benchmark from where it lies, whatever the layout of its installation."""
+    init = folder / "__init__.py"
+    located = importlib.util.spec_from_file_location(name, init, submodule_search_locations=[str(folder)])
+    assert located is not None
+    assert located.loader is not None
+    module: ModuleType = importlib.util.module_from_spec(located)
+    sys.modules[name] = module
+    located.loader.exec_module(module)
+    above, _, own = name.rpartition(".")
+    if above:
+        setattr(sys.modules[above], own, module)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]))

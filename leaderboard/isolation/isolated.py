@@ -1,0 +1,269 @@
+"""A submitted defense at work in a process of its own, where it can do no harm and see no label.
+
+`Isolated` is a defense like any other to the swarm. The real class lives in the sandbox that also runs completions'
+programs: it sees a read-only Python with few packages, its own files, and what crosses the stream: the view as plain
+data. The model stays on this side; what a defense asks of it is a question that the real view answers. There is no
+writable place at all, in either jail.
+
+A cell's seed does not cross, but a small one can be guessed from what does: generator, pseudonyms and slot seeds are
+hashes of it, and so is the payload. Cells that rank strangers' defenses draw their seeds from 2**63 and keep them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from weakref import WeakValueDictionary
+
+from thiefbench.defenses.base import DefenderView, Defense, JudgeSpec, PastRound, Requirement, Verdict
+from thiefbench.leaderboard.isolation import _isolated_worker, wire
+from thiefbench.leaderboard.isolation.frames import HEADER, Array, FrameError, packed, sizes, unpacked
+from thiefbench.leaderboard.isolation.limits import CAPS, POOL, Caps
+from thiefbench.leaderboard.isolation.sandbox_paths import absolute, files, setup, weights
+from thiefbench.leaderboard.isolation.view_services import Services
+from thiefbench.leaderboard.isolation.wire import Malformed
+from thiefbench.sources import source_files
+from thiefbench.tasks.sandbox import backend
+from thiefbench.tasks.sandbox_session import Host, Late, Over, Session
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_NAME = 200  # characters of a name
+
+
+class DefenseError(Exception):
+    """An isolated defense failed, misbehaved or met a limit. One sentence for the user."""
+
+
+class Isolated(Defense):
+    """A defense whose class is loaded in the sandbox, never here.
+
+    Args:
+        spec: its spec string.
+        caps: what it may use.
+        hash_seed: of the isolated Python; equal ones make sets and dictionaries of text iterate alike.
+
+    Attributes:
+        spec, caps: as given.
+        seconds: that the last call took of its own, without what policy and judge took to answer it.
+        memory: bytes that the process held at most so far, as it says itself.
+
+    A deep copy is another process with the same `state()`; a defense's other memories stay with the original. After an
+    error the defense is gone, and every further call raises the same error.
+
+    Raises:
+        DefenseError: it cannot be made, or it sees labels.
+        SandboxUnavailable: this machine has no working sandbox.
+        SpecStringError: the spec string is malformed, or names a file that is not there.
+    """
+
+    _error: DefenseError | None
+    _told: list[PastRound]
+    name: str  # type: ignore[misc]  # of plain defenses a constant of the class, here told by the process
+
+    def __init__(self, spec: str, caps: Caps = CAPS, hash_seed: int = 0) -> None:
+        self.spec, self.caps = spec, caps
+        self.name = spec
+        self._host = _host(spec, hash_seed)
+        self._begin()
+
+    def inspect(self, view: DefenderView) -> list[Verdict]:
+        """What the isolated defense says of a pool; its draws from `view.rng` count here too.
+
+        Raises:
+            DefenseError: it fails or misbehaves.
+        """
+        anew = not all(map(_same, self._told, view.history)) or len(self._told) > len(view.history)
+        past = list(view.history if anew else view.history[len(self._told) :])
+        asked = {"anew": anew, "past": [wire.past_out(each) for each in past], "view": wire.view_out(view)}
+        services = Services(view, self.caps)
+        factor = max(1.0, len(view.completions) / POOL)
+        said = self._call("inspect", asked, seconds=self.caps.seconds * factor, services=services)
+        self._told = list(view.history)
+        try:
+            verdicts = wire.verdicts_in(said.get("verdicts"), view, self.caps.reason)
+            rng = wire.rng_in(said.get("rng"))
+        except Malformed as error:
+            self._fail(f"gave {error}")
+        view.rng.setstate(rng)
+        return verdicts
+
+    def prove(self, states: NDArray[np.float32]) -> bytes:
+        """As the isolated defense; raises DefenseError."""
+        proof = self._call("prove", {}, [states]).get("proof")
+        try:
+            return bytes.fromhex(proof if isinstance(proof, str) else "-")
+        except ValueError:
+            self._fail("gave a proof that is no bytes")
+
+    def state(self) -> dict[str, Any]:
+        """As the isolated defense; raises DefenseError."""
+        state = self._call("state", {}).get("state")
+        if not isinstance(state, dict):
+            self._fail(f"gave a state that is {type(state).__name__}; a state is a dictionary")
+        if not wire.is_plain(state):
+            self._fail(
+                f"gave a state with NaN, or deeper than {wire.MAX_DEPTH}; a state is JSON, and is stored as such"
+            )
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """As the isolated defense; raises DefenseError."""
+        self._call("restore", {"state": state})
+
+    def renew(self) -> None:
+        """Make the defense anew in the process it is in; raises DefenseError."""
+        self._call("renew", {})
+        self._told = []
+
+    def close(self) -> None:
+        """End the process; nothing can be asked afterwards."""
+        self._error = self._error or DefenseError(f"the defense {self.name} was closed")
+        self._session.close()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Isolated:
+        made = type(self).__new__(type(self))
+        made.__dict__ |= {name: self.__dict__[name] for name in ("spec", "caps", "name", "_host")}
+        made._begin()
+        if state := self.state():
+            made.restore(state)
+        return made
+
+    def _begin(self) -> None:
+        self.seconds, self.memory = 0.0, 0
+        self._error, self._told = None, []
+        self._number = 0
+        self._session: Session = self._host.start(
+            {"role": "defense", "spec": absolute(self.spec), "most": self.caps.message},
+            self.caps.memory,
+            self.caps.printed,
+        )
+        told = self._exchange("making it", None, [], self.caps.seconds, None)
+        name, requires, judge = told.get("name"), told.get("requires"), told.get("judge")
+        if not isinstance(name, str) or not 0 < len(name) <= _NAME:
+            self._fail(f"has a name that is not text of 1 to {_NAME} characters")
+        self.name = name
+        known = get_args(Requirement)
+        if not isinstance(requires, list) or not all(need in known for need in requires):
+            self._fail(f"requires something else than {', '.join(known)}")
+        self.requires = frozenset(requires)  # type: ignore[misc]  # as name
+        if told.get("sees_labels") is not False:
+            self._fail("wants to see labels (sees_labels is True), which only rows of the benchmark itself do")
+        self.judge = self._judge(judge)
+
+    def _judge(self, told: Any) -> JudgeSpec | None:
+        if told is None:
+            return None
+        model, endpoint = told if isinstance(told, list) and len(told) == 2 else (None, None)
+        if not isinstance(model, str) or len(model) > _NAME or model.startswith((".", "/", "~")) or "\\" in model:
+            self._fail("names a judge that is no model's name; a submission asks a built-in or a hub model")
+        if endpoint is not None:
+            self._fail("names a judge behind a server; a submission asks a model by name, without an endpoint")
+        return JudgeSpec(model)
+
+    def _call(
+        self,
+        call: str,
+        asked: Mapping[str, Any],
+        arrays: Sequence[Array] = (),
+        seconds: float | None = None,
+        services: Services | None = None,
+    ) -> dict[str, Any]:
+        """Have the process do something, and answer its questions meanwhile."""
+        if self._error is not None:
+            raise self._error
+        if not self._session.silent():
+            self._fail("spoke without being asked")
+        self._number += 1
+        message = packed({"call": call, "number": self._number, **asked}, arrays)
+        return self._exchange(call, self._number, message, seconds or self.caps.seconds, services)
+
+    def _exchange(
+        self, what: str, number: int | None, message: Sequence[bytes], seconds: float, services: Services | None
+    ) -> dict[str, Any]:
+        """Send a message, and go on until what comes back is no question. Its own time and ours are told apart."""
+        left = seconds
+        while True:
+            began = time.monotonic()
+            said = self._guarded(what, seconds, partial(self._turn, message, began + left))
+            left -= time.monotonic() - began
+            if "ask" in said:
+                if services is None:
+                    self._fail(f"asked the policy in {what}")
+                try:
+                    message = services.answer(said)
+                except Malformed as error:
+                    self._fail(f"put {error}")
+                except BaseException:
+                    self.close()  # the engine's error, not the defense's; nobody answers it any more
+                    raise
+                continue
+            if said.get("number") != (number or 0):
+                self._fail(f"gave an answer in {what} that nothing was asked for")
+            if "failed" in said:
+                self._fail(f"failed in {what}: {wire.shown(said['failed'], 600)}")
+            self.seconds = seconds - left
+            held = said.get("memory")
+            self.memory = max(self.memory, held) if type(held) is int and 0 <= held < 2**50 else self.memory
+            return said
+
+    def _turn(self, message: Sequence[bytes], deadline: float) -> dict[str, Any]:
+        self._session.send(message, deadline)
+        text, blob = sizes(self._session.receive(HEADER.size, deadline), self.caps.message)
+        # It has no arrays to send, and small ones could be very many.
+        said, _ = unpacked(self._session.receive(text, deadline), self._session.receive(blob, deadline), most=0)
+        return said
+
+    def _guarded(self, what: str, seconds: float, turn: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        try:
+            return turn()
+        except Late:
+            self._fail(f"took more than {seconds:g} seconds of its own for {what}")
+        except FrameError as error:
+            self._fail(f"sent {error} (in {what})")
+        except Over as over:
+            self._fail(self._ended(what, over))
+
+    def _ended(self, what: str, over: Over) -> str:
+        ran = over.ran
+        if ran.status == "memory":
+            return f"ran out of memory in {what}: it may use {self.caps.memory >> 20:,} MiB"
+        if ran.status == "output":
+            return f"printed more than {self.caps.printed:,} bytes"
+        if ran.status == "killed":
+            return f"was killed in {what} ({ran.error}), as by too much memory or a broken extension module"
+        return f"ended its own process in {what}" + (f": {ran.error}" if ran.error else "")
+
+    def _fail(self, what: str) -> NoReturn:
+        """End the process and raise what is from now on the answer to everything."""
+        self._session.close()
+        self._error = DefenseError(f"the defense {self.name} {what}")
+        raise self._error
+
+
+_hosts: WeakValueDictionary[tuple[object, ...], Host] = WeakValueDictionary()
+
+
+def _host(spec: str, hash_seed: int) -> Host:
+    """A worker for a defense: one for all that see the same files, while any of them is alive."""
+    told = setup(spec)
+    seen = [
+        path.stat() for file in files(spec) for path in (*source_files(file), *weights(file))
+    ]  # a jail keeps to the files it met
+    found = os.getpid(), backend(), told, hash_seed, *((file.st_ino, file.st_mtime_ns, file.st_size) for file in seen)
+    host = _hosts.get(found)
+    if host is None or not host.works():
+        threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+        script = str(Path(_isolated_worker.__file__).resolve())
+        host = _hosts[found] = Host(script, [told], threads | {"PYTHONHASHSEED": str(hash_seed)})
+    return host
+
+
+def _same(one: PastRound, other: PastRound) -> bool:
+    return one is other

@@ -1,0 +1,152 @@
+"""What an isolated defense may read: its own files, the packages it may import, and the two floors it builds on."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution
+from pathlib import Path
+
+from thiefbench import registry
+from thiefbench.leaderboard.isolation.limits import DEPENDENCIES
+from thiefbench.sources import is_of_package
+
+_PACKAGES = ("thiefbench", "thiefbench.tasks", "thiefbench.attacks", "thiefbench.defenses", "thiefbench.leaderboard")
+_SHOWN = ("thiefbench.tasks", "thiefbench.defenses")
+_NAME = re.compile(r"[\w.-]+")
+
+
+def setup(spec: str) -> str:
+    """What `_isolated_worker.main` is told for a defense, as JSON.
+
+    Raises:
+        SpecStringError: the spec string is malformed, or names something that is not there.
+    """
+    packages = {name: _folder(name) for name in _PACKAGES}
+    installed = [*_libraries(), *_plugins(spec)]
+    paths = [*installed, *(packages[name] for name in _SHOWN)]
+    for file in files(spec):
+        paths += [file.parent] if is_of_package(file) else [file, *weights(file)]
+    # Not `sys.path`, which may hold a stranger's folder; the last one is where the built-in names are declared.
+    search = [*(path.parent for path in installed), Path(str(distribution("thiefbench").locate_file("")))]
+    told = {
+        "packages": {name: str(folder) for name, folder in packages.items()},
+        "search": [str(path) for path in dict.fromkeys(path.resolve() for path in search)],
+        "readable": [str(path) for path in _outermost(paths)],
+    }
+    return json.dumps(told)
+
+
+def files(spec: str) -> list[Path]:
+    """The files that a spec string names, those in its arguments too; none of them is loaded.
+
+    Raises:
+        SpecStringError: the spec string is malformed, or there is no such file or name.
+    """
+    found: list[Path] = []
+    for part in registry.parts("defense", spec):
+        parsed = registry.parse("defense", part)
+        file, colon, _ = parsed.target.rpartition(":")
+        if colon:
+            path = Path(file).expanduser()
+            if not path.is_file():
+                raise registry.SpecStringError(f"defense {parsed.target}: there is no file {file}")
+            found.append(path.resolve())
+        else:
+            registry.entry("defense", parsed.target)
+        for value in parsed.arguments.values():
+            if isinstance(value, str) and ".py:" in value:
+                found += files(value)
+    return list(dict.fromkeys(found))
+
+
+def absolute(spec: str) -> str:
+    """A spec string whose files have absolute paths, for a process that works in another folder.
+
+    Raises:
+        SpecStringError: it is malformed.
+    """
+    return relocated(spec, lambda file: str(Path(file).expanduser().resolve()))
+
+
+def relocated(spec: str, place: Callable[[str], str]) -> str:
+    """A spec string with other paths; nothing is loaded.
+
+    Args:
+        spec: of a defense.
+        place: the path that comes in a path's place, those in arguments too.
+
+    Raises:
+        SpecStringError: the spec string is malformed.
+    """
+    made = []
+    for part in registry.parts("defense", spec):
+        parsed = registry.parse("defense", part)
+        file, colon, name = parsed.target.rpartition(":")
+        target = f"{place(file)}:{name}" if colon else parsed.target
+        nested = {
+            key: relocated(value, place) if isinstance(value, str) and ".py:" in value else value
+            for key, value in parsed.arguments.items()
+        }
+        made.append(str(registry.ParsedSpec(target, nested)))
+    return "+".join(made)
+
+
+def foreign(spec: str) -> list[EntryPoint]:
+    """The names in a spec string that another installed distribution declares.
+
+    Raises:
+        SpecStringError: the spec string is malformed, or there is no such name.
+    """
+    targets = [registry.parse("defense", part).target for part in registry.parts("defense", spec)]
+    declared = [registry.entry("defense", target) for target in targets if ":" not in target]
+    return [each for each in declared if each.dist is not None and each.dist.name != "thiefbench"]
+
+
+def weights(file: Path) -> list[Path]:
+    """The safetensors files beside a submitted file."""
+    return sorted(path.resolve() for path in file.parent.glob("*.safetensors") if path.is_file())
+
+
+@cache
+def _libraries() -> tuple[Path, ...]:
+    """Where the allowed distributions lie, and what they need themselves: modules, packages and shared libraries."""
+    found: dict[str, tuple[Path, ...]] = {}
+    waiting = list(DEPENDENCIES)
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        try:
+            dist = distribution(name)
+        except PackageNotFoundError:
+            continue  # an extra's, or a marker's for another platform
+        found[name] = _tops(dist)
+        plain = [need for need in dist.requires or () if "extra ==" not in need]
+        waiting += [match.group() for need in plain if (match := _NAME.match(need))]
+    return tuple(path for paths in found.values() for path in paths)
+
+
+def _tops(dist: Distribution) -> tuple[Path, ...]:
+    """The top-level files and folders of a distribution that can be imported or hold its shared libraries."""
+    tops = {file.parts[0] for file in dist.files or ()} - {"..", "__pycache__"}
+    paths = (Path(str(dist.locate_file(top))).resolve() for top in tops)
+    return tuple(path for path in paths if path.exists() and path.suffix not in (".dist-info", ".pth"))
+
+
+def _plugins(spec: str) -> list[Path]:
+    """Where the distributions lie whose declared names a spec string uses."""
+    return [path for declared in foreign(spec) if declared.dist is not None for path in _tops(declared.dist)]
+
+
+def _folder(package: str) -> Path:
+    return Path(str(importlib.import_module(package).__file__)).parent.resolve()
+
+
+def _outermost(paths: list[Path]) -> list[Path]:
+    """Each path once, and none that lies inside another one."""
+    chosen = set(paths)
+    return [path for path in dict.fromkeys(paths) if not chosen & set(path.parents)]

@@ -1,0 +1,136 @@
+"""The one place that a submitted defense has wherever it runs: `defense/` in a folder of its own.
+
+A cell's identity holds the spec string, and so the path of the defense's file. Submissions are therefore run from a
+copy that lies as it will lie in the entry; the same spec string then names the same files on every machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from thiefbench.leaderboard.entry import PATH, SOURCE, Entry, EntryError
+from thiefbench.leaderboard.isolation.sandbox_paths import files, relocated, weights
+from thiefbench.sources import is_of_package, source_files
+from thiefbench.suite.store.records import file_sha256, write_atomically
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A submission's copy.
+
+    Attributes:
+        folder: to work in: `spec` is relative to it.
+        spec: the defense, by the path that its file has here and in the entry.
+        source: the submitted files by that path; none for a defense that comes with the package.
+        weights: the safetensors that go with them.
+        left_out: names of safetensors beside the file that neither it nor the spec string names, and that stay behind.
+    """
+
+    folder: Path
+    spec: str
+    source: Mapping[str, bytes]
+    weights: tuple[Path, ...]
+    left_out: tuple[str, ...]
+
+
+def stage(spec: str, folder: Path) -> Staged:
+    """Copy what a defense is made of; equal content has one place, so that a run goes on where it stopped.
+
+    Args:
+        spec: of the defense, with paths as they are where one stands.
+        folder: of copies.
+
+    Raises:
+        EntryError: a file's name cannot stand in an entry.
+        SpecStringError: the spec string is malformed, or names a file that is not there.
+    """
+    named = files(spec)
+    places, source = _places(named)
+    moved = relocated(spec, lambda text: places[Path(text).expanduser().resolve()])
+    beside = {path.name: path for file in named for path in weights(file)}
+    told = b"\0".join([moved.encode(), *source.values()])
+    # The name holds the content's hash: what names the weights, which a cell's identity knows, says what they are.
+    taken = {name: path for name, path in sorted(beside.items()) if name.encode() in told}
+    digest = hashlib.sha256(moved.encode())
+    for name, data in sorted(source.items()):
+        digest.update(f"\0{name}\0{len(data)}\0".encode() + data)
+    for name, path in taken.items():
+        digest.update(f"\0{name}\0{file_sha256(path)}".encode())
+    own = folder / digest.hexdigest()[:16]
+    _lay_out(own, source, taken.values(), places.values())
+    return Staged(own, moved, source, tuple(taken.values()), tuple(sorted(beside.keys() - taken)))
+
+
+def restage(entry: Entry, brought: Path, folder: Path) -> str:
+    """Copy what an entry's defense is made of, with the weights of its archive beside it.
+
+    Args:
+        entry: what is read; nothing of it is loaded.
+        brought: the folder of weights that `archive.unpack` left.
+        folder: where to; `entry.manifest.defense` is relative to it.
+
+    Returns:
+        The defense's spec string with absolute paths; it is a stranger's code, for `isolation.Isolated` alone.
+
+    Raises:
+        EntryError: weights are missing.
+    """
+    found = [brought / each.name for each in entry.manifest.weights]
+    if missing := next((path for path in found if not path.is_file()), None):
+        raise EntryError(f"{missing} is missing; unpack the entry's archive first")
+    source = {path.relative_to(entry.folder).as_posix(): path.read_bytes() for path in entry.source}
+    named: list[str] = []
+
+    def place(file: str) -> str:
+        named.append(file)
+        return str(folder.resolve() / file)
+
+    spec = relocated(entry.manifest.defense, place)
+    _lay_out(folder, source, found, named)
+    return spec
+
+
+def _places(named: Sequence[Path]) -> tuple[dict[Path, str], dict[str, bytes]]:
+    """The path in the entry of every named file, and the content of everything that comes with them."""
+    places: dict[Path, str] = {}
+    source: dict[str, bytes] = {}
+    tops: dict[Path, str] = {}
+    for file in named:
+        root = file.parent if is_of_package(file) else file
+        if root not in tops:  # two may share a name
+            tops[root] = next(name for name in _names(root) if name not in tops.values())
+        top = tops[root]
+        for path in source_files(file):
+            within = path.relative_to(root).parts if root != file else ()
+            source["/".join((SOURCE, top, *within))] = path.read_bytes()
+        places[file] = "/".join((SOURCE, top, *(file.relative_to(root).parts if root != file else ())))
+    for name in source:
+        if not PATH.fullmatch(name):
+            shown = name.removeprefix(f"{SOURCE}/")
+            raise EntryError(
+                f"{shown} cannot stand in an entry; name files and folders with letters, digits and . _ - alone"
+            )
+    return places, source
+
+
+def _names(root: Path) -> Iterable[str]:
+    yield root.name
+    yield from (f"{root.stem}-{number}{root.suffix}" for number in range(2, 1000))
+
+
+def _lay_out(folder: Path, source: Mapping[str, bytes], weights: Iterable[Path], named: Collection[str]) -> None:
+    """Write files, and the weights beside every file that the spec string names."""
+    for name, data in source.items():
+        path = folder / name
+        if not path.is_file() or path.read_bytes() != data:
+            write_atomically(path, data)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in weights:
+        for parent in {(folder / name).parent for name in named}:
+            target = parent / path.name
+            if not target.is_file() or target.stat().st_size != path.stat().st_size:
+                shutil.copyfile(path, target)

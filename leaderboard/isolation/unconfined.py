@@ -1,0 +1,76 @@
+"""A defense in this very process, held to the same rules as an isolated one. Only for code that one trusts."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable
+from typing import Any
+
+from thiefbench import registry
+from thiefbench.defenses.base import DefenderView, Defense, Verdict
+from thiefbench.leaderboard.isolation import wire
+from thiefbench.leaderboard.isolation.frames import FrameError, packed, unpacked
+from thiefbench.leaderboard.isolation.isolated import DefenseError
+from thiefbench.leaderboard.isolation.limits import CAPS
+
+
+class Unconfined(Defense):
+    """As `isolation.Isolated`, without a sandbox, a limit on time or one on memory.
+
+    Args:
+        spec: its spec string.
+
+    Attributes:
+        seconds: that the last inspection took, the policy's and the judge's answers included.
+        memory: bytes that this process held at most so far.
+
+    Raises:
+        DefenseError: it cannot be made, or sees labels.
+    """
+
+    name: str  # type: ignore[misc]  # told by the real one
+
+    def __init__(self, spec: str) -> None:
+        self.spec, self.name, self.seconds, self.memory = spec, spec, 0.0, 0
+        self.renew()
+        if self._own.sees_labels:
+            raise DefenseError(f"the defense {self.name} wants to see labels, which only rows of the benchmark do")
+
+    def renew(self) -> None:
+        """Make the defense anew."""
+        self._own: Defense = self._guarded("making it", lambda: registry.make("defense", self.spec))
+        self.name, self.requires, self.judge = self._own.name, self._own.requires, self._own.judge  # type: ignore[misc]
+
+    def inspect(self, view: DefenderView) -> list[Verdict]:
+        """What it says of a pool; raises DefenseError."""
+        began = time.monotonic()
+        given = self._guarded("inspect", lambda: list(self._own.inspect(view)))
+        self.seconds = time.monotonic() - began
+        self.memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        try:
+            _, text, *_ = packed({"verdicts": self._guarded("inspect", lambda: [wire.verdict_out(v) for v in given])})
+            return wire.verdicts_in(unpacked(text, b"")[0]["verdicts"], view, CAPS.reason)
+        except (wire.Malformed, FrameError, TypeError) as error:
+            raise DefenseError(f"the defense {self.name} gave {error}") from error
+
+    def prove(self, states: Any) -> bytes:
+        """As the defense; raises DefenseError."""
+        return bytes(self._guarded("prove", lambda: self._own.prove(states)))
+
+    def state(self) -> dict[str, Any]:
+        """As the defense; raises DefenseError."""
+        state = self._guarded("state", lambda: unpacked(packed({"state": self._own.state()})[1], b"")[0]["state"])
+        if not isinstance(state, dict):
+            raise DefenseError(f"the defense {self.name} gave a state that is {type(state).__name__}")
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """As the defense; raises DefenseError."""
+        self._guarded("restore", lambda: self._own.restore(state))
+
+    def _guarded(self, what: str, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except (Exception, SystemExit) as error:  # its code may be anybody's
+            raise DefenseError(f"the defense {self.name} failed in {what}: {type(error).__name__}: {error}") from error

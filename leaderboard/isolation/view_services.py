@@ -1,0 +1,101 @@
+"""The real view's answers to an isolated defense's questions, counted and timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from thiefbench.defenses.base import DefenderView
+from thiefbench.leaderboard.isolation import wire
+from thiefbench.leaderboard.isolation.frames import Array, packed
+from thiefbench.leaderboard.isolation.limits import POOL, Caps
+from thiefbench.leaderboard.isolation.wire import Malformed
+from thiefbench.tasks.base import Sampling
+
+_TOLERANT = ("in_support", "replay")
+
+
+class Services:
+    """Policy and judge of one round's view, as a stranger may use them.
+
+    Args:
+        view: the real one.
+        caps: how much may be asked.
+    """
+
+    def __init__(self, view: DefenderView, caps: Caps) -> None:
+        self._view, self._caps = view, caps
+        self._questions, self._seconds = 0, 0.0
+        self._factor = max(1.0, len(view.completions) / POOL)
+        policy = view.policy
+        self._measures: dict[str, Callable[..., list[Any]]] = {
+            "token_logprobs": policy.token_logprobs, "ranks": policy.ranks, "in_support": policy.in_support,
+            "replay": policy.replay, "hidden": policy.hidden, "spans": policy.spans,
+        }  # fmt: skip
+
+    def answer(self, question: Mapping[str, Any]) -> list[bytes]:
+        """The answer as a message; one that is too long to send is refused in words.
+
+        Raises:
+            Malformed: the question is none, or one too many. What the policy or the judge itself raises is raised.
+        """
+        self._questions += 1
+        if self._questions > self._caps.questions * self._factor:
+            raise Malformed(f"more than {self._caps.questions * self._factor:.0f} questions in a round; ask for many "
+                            "completions at once")  # fmt: skip
+        began = time.monotonic()
+        made = self._answered(question)
+        self._seconds += time.monotonic() - began
+        most = self._caps.service_seconds * self._factor
+        if self._seconds > most:
+            raise Malformed(f"questions whose answers took more than {most:g} seconds in a round")
+        if (size := sum(map(len, made))) > self._caps.answer:
+            said = f"an answer of {size:,} bytes, and at most {self._caps.answer:,} are sent; ask for fewer at once"
+            return packed({"refused": said})
+        return made
+
+    def _answered(self, question: Mapping[str, Any]) -> list[bytes]:
+        what = question.get("ask")
+        if isinstance(what, str) and what in self._measures:
+            return self._measured(what, question)
+        if what == "generate":
+            prompts = wire.prompts_in(question.get("prompts"), self._view)
+            limit = wire.number_in(question.get("max_new_tokens"), "max_new_tokens", 1, wire.MAX_NEW_TOKENS, int)
+            return packed({"texts": list(self._view.policy.generate(prompts, limit))})
+        if what == "judge" and self._view.judge is not None:
+            prompts = wire.prompts_in(question.get("prompts"), self._view)
+            votes = wire.number_in(question.get("votes"), "votes", 1, wire.MAX_VOTES, int)
+            replies = self._view.judge.ask(prompts, sampling=_sampling(question.get("sampling")), votes=votes)
+            return packed({"replies": replies})
+        raise Malformed(f"a question that is none, {wire.shown(what)!r}")
+
+    def _measured(self, what: str, question: Mapping[str, Any]) -> list[bytes]:
+        completions = wire.asked_in(question.get("completions"), self._view)
+        arguments: dict[str, Any] = {}
+        if what in _TOLERANT and question.get("tolerance") is not None:
+            arguments["tolerance"] = wire.number_in(question["tolerance"], "tolerance", -1e9, 1e9)
+        try:
+            measured = self._measures[what](completions, **arguments)
+        except ValueError as error:  # of completions that the defense made up
+            raise Malformed(f"a question that the policy cannot answer: {error}") from error
+        return packed({"shapes": [list(array.shape) for array in measured]}, [_joined(measured)])
+
+
+def _joined(arrays: list[Array]) -> Array:
+    """All numbers of some arrays of one kind, one behind the other."""
+    return np.concatenate([array.reshape(-1) for array in arrays]) if arrays else np.zeros(0, np.float32)
+
+
+def _sampling(data: Any) -> Sampling:
+    try:
+        made = Sampling(**data)
+        wire.number_in(made.max_new_tokens, "max_new_tokens", 1, wire.MAX_NEW_TOKENS, int)
+        wire.number_in(made.top_k, "top_k", 0, 1 << 20, int)
+        wire.number_in(made.top_p, "top_p", 0, 1)
+        wire.number_in(made.temperature, "temperature", 1e-6, 1e6)
+    except (TypeError, ValueError) as error:
+        raise Malformed(f"sampler's settings that are none ({error})") from error
+    return made

@@ -1,0 +1,266 @@
+"""How a defense's view and its verdicts are written down as plain data, and read again.
+
+Of a view only what `DefenderView` has goes out: never a label, an attack or a cell's seed. What comes back is checked
+like anything a stranger says.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from thiefbench.defenses.base import DefenderView, ItemFacts, PastRound, PoolCompletion, Verdict
+from thiefbench.tasks.base import Message, Sampling
+
+MAX_MESSAGES, MAX_CHARACTERS, MAX_NEW_TOKENS, MAX_VOTES = 64, 1 << 20, 4096, 64
+"""Of what a defense may ask to be generated: messages of a prompt, characters of it, tokens and draws of a reply."""
+
+MAX_DEPTH = 100
+"""Lists and dictionaries inside each other in a state."""
+
+
+class Malformed(ValueError):  # noqa: N818  (what a stranger said, not an error of the caller)
+    """What a defense said is not what the protocol asks for. A clause that says what it is."""
+
+
+# --- what goes to the defense ---
+
+
+def offered_out(offered: PoolCompletion) -> list[Any]:
+    """One completion; `offered_in` is the inverse."""
+    proof = None if offered.proof is None else offered.proof.hex()
+    logprobs = None if offered.logprobs is None else list(offered.logprobs)
+    return [
+        offered.item_id, offered.group, offered.index, offered.sender, list(offered.ids), offered.text, offered.ended,
+        offered.reward, logprobs, offered.seed, proof, offered.version,
+    ]  # fmt: skip
+
+
+def offered_in(data: Sequence[Any]) -> PoolCompletion:
+    """The completion that `offered_out` wrote down."""
+    item_id, group, index, sender, ids, text, ended, reward, logprobs, seed, proof, version = data
+    return PoolCompletion(
+        item_id, group, index, sender, tuple(ids), text, ended, reward, None if logprobs is None else tuple(logprobs),
+        seed, None if proof is None else bytes.fromhex(proof), version,
+    )  # fmt: skip
+
+
+def past_out(past: PastRound) -> list[Any]:
+    """A finished round; `past_in` is the inverse."""
+    return [past.round, [offered_out(each) for each in past.completions], [verdict_out(v) for v in past.verdicts]]
+
+
+def past_in(data: Sequence[Any]) -> PastRound:
+    """The round that `past_out` wrote down."""
+    number, completions, verdicts = data
+    return PastRound(number, tuple(map(offered_in, completions)), tuple(map(_verdict, verdicts)))
+
+
+def view_out(view: DefenderView) -> dict[str, Any]:
+    """A view without its history and its services."""
+    return {
+        "round": view.round,
+        "completions": [offered_out(each) for each in view.completions],
+        "items": {item_id: [facts.question, facts.answer] for item_id, facts in view.items.items()},
+        "sampling": asdict(view.sampling),
+        "rng": rng_out(view.rng),
+        "judge": view.judge is not None,
+    }
+
+
+def view_in(data: Mapping[str, Any], history: Sequence[PastRound], policy: Any, judge: Any) -> DefenderView:
+    """The view that `view_out` wrote down, with the services that ask for the real ones."""
+    rng = random.Random()
+    rng.setstate(rng_in(data["rng"]))
+    return DefenderView(
+        round=data["round"],
+        completions=tuple(map(offered_in, data["completions"])),
+        items={item_id: ItemFacts(question, answer) for item_id, (question, answer) in data["items"].items()},
+        sampling=Sampling(**data["sampling"]),
+        history=tuple(history),
+        rng=rng,
+        policy=policy,
+        judge=judge if data["judge"] else None,
+    )
+
+
+def rng_out(rng: random.Random) -> list[Any]:
+    """A generator's state; `rng_in` is the inverse."""
+    version, internal, gauss = rng.getstate()
+    return [version, list(internal), gauss]
+
+
+def rng_in(data: Any) -> tuple[Any, ...]:
+    """A state for `random.Random.setstate`.
+
+    Raises:
+        Malformed: it is none.
+    """
+    try:
+        version, internal, gauss = data
+        sound = version == 3 and len(internal) == 625 and all(type(x) is int and 0 <= x < 2**32 for x in internal)
+        if sound and 1 <= internal[-1] <= 624 and (gauss is None or type(gauss) is float):
+            return version, tuple(internal), gauss
+    except (TypeError, ValueError):
+        pass
+    raise Malformed("something that is no state of the random generator")
+
+
+# --- what comes back ---
+
+
+def verdict_out(verdict: Verdict) -> list[Any]:
+    """One verdict, as the defense made it."""
+    weights = None if verdict.token_weights is None else list(verdict.token_weights)
+    return [verdict.action, verdict.score, weights, verdict.reason]
+
+
+def _verdict(data: Sequence[Any]) -> Verdict:
+    action, score, weights, reason = data
+    return Verdict(action, score, None if weights is None else tuple(weights), reason)
+
+
+def verdicts_in(data: Any, view: DefenderView, reason: int) -> list[Verdict]:
+    """The verdicts that a defense sent.
+
+    Args:
+        data: what it sent.
+        view: what it judged.
+        reason: most characters of a reason.
+
+    Raises:
+        Malformed: they are not one sound verdict per completion.
+    """
+    if not isinstance(data, list):
+        raise Malformed("no list of verdicts")
+    if len(data) != len(view.completions):
+        raise Malformed(
+            f"{len(data)} verdicts for {len(view.completions)} completions; inspect returns one per completion, in the "
+            "view's order"
+        )
+    return [_checked(each, offered, reason) for each, offered in zip(data, view.completions, strict=True)]
+
+
+def _checked(data: Any, offered: PoolCompletion, most: int) -> Verdict:
+    if not isinstance(data, list) or len(data) != 4:
+        raise Malformed("something that is no verdict")
+    action, score, weights, reason = data
+    if action not in ("accept", "zero", "drop"):
+        raise Malformed(f"the action {shown(action)!r}; a verdict's action is accept, zero or drop")
+    if score is not None and not _finite(score):
+        raise Malformed(f"the score {shown(score)}; a score is a finite number or None")
+    if not isinstance(reason, str) or len(reason) > most:
+        said = f"{len(reason):,} characters" if isinstance(reason, str) else type(reason).__name__
+        raise Malformed(f"a reason of {said}; a reason is text of at most {most} characters")
+    if weights is None:
+        return Verdict(action, score, None, reason)
+    if not isinstance(weights, list) or len(weights) != offered.length:
+        count = len(weights) if isinstance(weights, list) else "no"
+        raise Malformed(f"{count} token weights for {offered.length} tokens (EOS included)")
+    if not all(map(_finite, weights)):
+        raise Malformed("a token weight that is no finite number")
+    return Verdict(action, score, tuple(map(float, weights)), reason)
+
+
+def _finite(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
+
+
+def is_plain(data: Any) -> bool:
+    """Whether JSON data holds finite numbers only and is not nested deeper than `MAX_DEPTH`."""
+    waiting = [(data, 0)]
+    while waiting:
+        one, depth = waiting.pop()
+        if depth > MAX_DEPTH or (isinstance(one, float) and not math.isfinite(one)):
+            return False
+        inside = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+        waiting += [(each, depth + 1) for each in inside]
+    return True
+
+
+def shown(value: Any, most: int = 80) -> str:
+    """The beginning of what a stranger said, in words; of lists and dictionaries, which may be deep, the kind."""
+    return type(value).__name__ if isinstance(value, list | dict) else str(value)[:most]
+
+
+# --- questions ---
+
+
+def asked_out(completion: PoolCompletion, places: Mapping[int, int]) -> Any:
+    """A completion that a question is about: its place in the pool where it is the pool's own object (by `id`)."""
+    place = places.get(id(completion))
+    if place is not None:
+        return place
+    return [completion.item_id, list(completion.ids), completion.text, completion.ended, completion.seed]
+
+
+def asked_in(data: Any, view: DefenderView) -> list[PoolCompletion]:
+    """The completions that a question is about.
+
+    One that is not of the pool may be of the defense's own making: it answers an item of the round, and is no longer
+    than the pool's may be.
+
+    Raises:
+        Malformed: they are not.
+    """
+    most = 4 * len(view.completions) + 64
+    if not isinstance(data, list) or len(data) > most:
+        raise Malformed(f"a question about something else than a list of at most {most} completions")
+    return [_asked(each, view) for each in data]
+
+
+def _asked(data: Any, view: DefenderView) -> PoolCompletion:
+    if type(data) is int and 0 <= data < len(view.completions):
+        return view.completions[data]
+    if not isinstance(data, list) or len(data) != 5:
+        raise Malformed("a question about something that is no completion")
+    item_id, ids, text, ended, seed = data
+    limit = view.sampling.max_new_tokens
+    if not isinstance(item_id, str) or item_id not in view.items:
+        raise Malformed(f"a question about the item {shown(item_id)!r}, which is not of this round")
+    if not isinstance(ids, list) or len(ids) > limit or not all(type(token) is int for token in ids):
+        raise Malformed(f"a question about a completion whose ids are not at most {limit} integers")
+    if not isinstance(text, str) or len(text) > MAX_CHARACTERS or type(ended) is not bool:
+        raise Malformed("a question about a completion whose text or end is none")
+    if seed is not None and not (type(seed) is int and -(2**63) <= seed < 2**63):
+        raise Malformed("a question about a completion whose seed is no signed 64-bit integer")
+    return PoolCompletion(item_id, 0, 0, "", tuple(ids), text, ended, 0.0, seed=seed)
+
+
+def prompts_in(data: Any, view: DefenderView) -> list[list[Message]]:
+    """The chat prompts of a question.
+
+    Raises:
+        Malformed: they are none, or too many or too long.
+    """
+    most = 16 * len(view.completions) + 64
+    if not isinstance(data, list) or len(data) > most:
+        raise Malformed(f"something else than a list of at most {most} prompts")
+    for prompt in data:
+        if not isinstance(prompt, list) or not 0 < len(prompt) <= MAX_MESSAGES:
+            raise Malformed(f"a prompt of something else than 1 to {MAX_MESSAGES} messages")
+        for message in prompt:
+            texts = isinstance(message, dict) and all(isinstance(value, str) for value in message.values())
+            if not texts or set(message) != {"role", "content"} or message["role"] not in _ROLES:
+                raise Malformed(f"a message without a role ({', '.join(_ROLES)}) and a content")
+        if sum(len(message["content"]) for message in prompt) > MAX_CHARACTERS:
+            raise Malformed(f"a prompt of more than {MAX_CHARACTERS:,} characters")
+    return data
+
+
+_ROLES = ("system", "user", "assistant")
+
+
+def number_in(value: Any, what: str, low: float, high: float, kind: type = float) -> Any:
+    """A number between two others, both included.
+
+    Raises:
+        Malformed: it is none.
+    """
+    fitting = (int,) if kind is int else (int, float)
+    if type(value) not in fitting or not low <= value <= high:
+        raise Malformed(f"{what} {shown(value)}; it lies between {low:g} and {high:g}")
+    return value

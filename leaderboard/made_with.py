@@ -1,0 +1,43 @@
+"""What an entry says of how its cells were made, from what each of their records says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from thiefbench.leaderboard.entry import EntryError
+from thiefbench.provenance import DISTRIBUTIONS
+from thiefbench.suite.store.records import Record, Store
+
+_NAMES = ("python", *DISTRIBUTIONS)
+_OF_A_CELL = ("started", "finished", "ended")
+
+
+def versions(records: Sequence[Record], store: Store) -> dict[str, str]:
+    """The lock: one version of everything, for all cells.
+
+    Raises:
+        EntryError: there are several.
+    """
+    found: dict[str, str] = {}
+    for name in _NAMES:
+        told = sorted({str(record.provenance[name]) for record in records if name in record.provenance})
+        if len(told) > 1:
+            several = f"{name} {' and '.join(told)}"
+            raise EntryError(
+                f"the cells in {store.root} were made with {several}, and an entry's are all made with one; choose "
+                "another --store"
+            )
+        if told:
+            found[name] = told[0]
+    return found
+
+
+def machine(records: Sequence[Record]) -> dict[str, Any]:
+    """Where cells were made; what differs between them is listed."""
+    made: dict[str, Any] = {}
+    for name in dict.fromkeys(name for record in records for name in record.provenance):
+        if name not in (*_NAMES, *_OF_A_CELL):
+            values = list(dict.fromkeys(record.provenance.get(name) for record in records))
+            made[name] = values[0] if len(values) == 1 else " / ".join(sorted(map(str, values)))
+    return made

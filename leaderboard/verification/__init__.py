@@ -1,0 +1,1 @@
+"""Does an entry hold: recomputed scores and repeated cells."""

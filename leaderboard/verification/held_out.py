@@ -1,0 +1,101 @@
+"""What maintainers keep to themselves: seeds and attacks that no submission can have been made for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import SystemRandom, randbits
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from thiefbench import registry
+from thiefbench.engine.compatibility import drawn
+from thiefbench.engine.spec import SpecError
+from thiefbench.suite.scenario import Part, Suite, SuiteError
+
+SEED_BITS = 63
+"""Of a secret seed: what crosses to a defense is hashed from it, and a small one could be found by trying all."""
+
+
+class HeldOut(BaseModel):
+    """A maintainer's file: ``seeds: [...]`` and ``attacks: [spec, ...]``, either may be left out."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seeds: tuple[int, ...] = ()
+    attacks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class HeldOutTrial:
+    """An attack at a seed that the submission cannot have been made for.
+
+    Attributes:
+        part: of the suite whose swarm is attacked.
+        attack: in canonical form.
+        seed: secret.
+        held_out: whether attack or seed come from a maintainer's file, of which nothing is published.
+    """
+
+    part: Part
+    attack: str
+    seed: int
+    held_out: bool
+
+
+def read_held_out(file: Path) -> HeldOut:
+    """Read a maintainer's file.
+
+    Raises:
+        SuiteError: it is missing or malformed.
+        SpecStringError: an attack is none.
+    """
+    try:
+        found = HeldOut.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")) or {}, strict=False)
+    except FileNotFoundError as error:
+        raise SuiteError(f"there is no file {file}") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SuiteError(f"{file} is no YAML; write seeds: [...] and attacks: [...]") from error
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"])) or "the file"
+        raise SuiteError(
+            f"{file}: {where}: {error.errors()[0]['msg']}; write seeds: [...] and attacks: [...]"
+        ) from error
+    return found.model_copy(update={"attacks": tuple(registry.canonical("attack", each) for each in found.attacks)})
+
+
+def trials(suite: Suite, fresh: int, all_attacks: bool, known: HeldOut) -> list[HeldOutTrial]:
+    """What to try beyond the submission: an attack of the suite, or all, and every held-out one, at secret seeds.
+
+    Args:
+        suite: released.
+        fresh: seeds to draw.
+        all_attacks: every attack of the suite rather than one, drawn anew for each call.
+        known: what a maintainer adds; held-out attacks alone draw a seed, too.
+
+    Raises:
+        SpecError: a held-out attack fits no part of the suite.
+    """
+    pairs = [(part, registry.canonical("attack", attack)) for part in suite.scenes for attack in part.attacks]
+    chosen = pairs if all_attacks else [SystemRandom().choice(pairs)]
+    drawn_seeds = [randbits(SEED_BITS) for _ in range(fresh)]
+    made = [HeldOutTrial(*pair, seed, held_out=False) for seed in drawn_seeds for pair in chosen]
+    made += [HeldOutTrial(*pair, seed, held_out=True) for seed in known.seeds for pair in chosen]
+    for attack in known.attacks:
+        seeds = [*drawn_seeds, *known.seeds] or [randbits(SEED_BITS)]
+        made += [HeldOutTrial(_fitting(suite, attack, seed), attack, seed, held_out=True) for seed in seeds]
+    return made
+
+
+def _fitting(suite: Suite, attack: str, seed: int) -> Part:
+    """The first part of a suite that an attack fits."""
+    problem = SpecError(f"no part of {suite.title} takes a held-out attack")
+    for part in suite.scenes:
+        try:
+            drawn(registry.make("attack", attack), seed, part.swarm, registry.make("task", part.task))
+        except SpecError as error:
+            problem = error
+        else:
+            return part
+    raise problem

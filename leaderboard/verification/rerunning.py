@@ -1,0 +1,100 @@
+"""Cells run by a verifier: a stranger's defense isolated, everything else as in any run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from thiefbench import provenance
+from thiefbench.defenses.base import Defense
+from thiefbench.leaderboard.isolation.isolated import Isolated
+from thiefbench.suite.execution.cell_run import Progress, RegistryFactory, failed_record, identity, run_cell
+from thiefbench.suite.execution.runner import USER_ERRORS
+from thiefbench.suite.scenario import CellSpec
+from thiefbench.suite.store.records import ROWS, BrokenRecordError, Record, Store, identify
+from thiefbench.tasks.sandbox import SandboxUnavailable
+
+SURROUNDINGS = ("torch", "transformers", "numpy", "python", "platform", "capability", *provenance.MACHINE)
+"""What of a record's provenance must be equal for its bits to be promised."""
+
+
+@dataclass
+class IsolatedFactory:
+    """Makes the submitted defense in the sandbox, and all others in this process
+    (`thiefbench.suite.execution.cell_run.Maker`).
+
+    Attributes:
+        defense: how cells name it.
+        spec: its spec string here, with the path of its files.
+        sha256: of its source.
+        make_guest: spec string -> the isolated defense.
+    """
+
+    defense: str
+    spec: str
+    sha256: str
+    make_guest: Callable[[str], Defense] = Isolated
+    _others: RegistryFactory = field(default_factory=RegistryFactory)
+
+    def make(self, spec: str) -> Defense:
+        """A fresh defense; raises DefenseError, SandboxUnavailable."""
+        return self.make_guest(self.spec) if spec == self.defense else self._others.make(spec)
+
+    def source_hash(self, spec: str) -> str:
+        """As the cell's identity has it."""
+        return self.sha256 if spec == self.defense else self._others.source_hash(spec)
+
+
+def run(spec: CellSpec, store: Store, guest: IsolatedFactory, progress: Progress) -> Record:
+    """The record of a cell, from the store where it is finished there; what the defense raises is an error's record.
+
+    Raises:
+        SandboxUnavailable, ModelError, TaskError, OSError: this machine lacks what the cell needs.
+        DefenseError: the defense cannot even be made.
+    """
+    what = identity(spec, guest)
+    directory = store.cell(identify(what))
+    with directory.lock():
+        try:
+            record = directory.read()
+            if record is not None and record.status == "ok":
+                return record
+            return run_cell(spec, what, directory, progress, maker=guest)
+        except BrokenRecordError:
+            directory.set_aside()
+            return run_cell(spec, what, directory, progress, maker=guest)
+        except (*USER_ERRORS, SandboxUnavailable, OSError):
+            raise  # this machine's, not the defense's
+        except Exception as error:
+            return failed_record(spec, what, error)
+
+
+def same_surroundings(record: Record) -> bool:
+    """Whether a record was made on such a CPU with such versions as these here; of a GPU too little is recorded."""
+    if record.cell["device"] != "cpu":
+        return False
+    here = provenance.provenance("cpu", record.cell["threads"])
+    return all(record.provenance.get(name, "") == here[name] for name in SURROUNDINGS)
+
+
+def first_difference(one: pa.Table, other: pa.Table) -> str:
+    """Where two tables of completions differ first, in words; empty where they are equal."""
+    if len(one) != len(other):
+        return f"{len(one):,} completions in place of {len(other):,}"
+    differing = [place for name in ROWS.names if (place := _differs(one[name], other[name])) is not None]
+    if not differing:
+        return ""
+    at = min(differing)
+    phase, number = other["phase"][at].as_py(), other["round"][at].as_py()
+    return f"from round {number} on" if phase == "train" else f"from the evaluation after round {number} on"
+
+
+def _differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> int | None:
+    def plain(column: pa.ChunkedArray) -> Sequence[Any]:
+        return [None if value != value else value for value in column.to_pylist()]  # NaN is equal to itself here
+
+    pairs = zip(plain(one), plain(other), strict=True)
+    return next((place for place, (a, b) in enumerate(pairs) if a != b), None)

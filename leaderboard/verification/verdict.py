@@ -1,0 +1,115 @@
+"""What `thiefbench leaderboard verify` found out about an entry: the trust that its row on the board has earned."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Final, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from thiefbench.leaderboard.entry import MANIFEST, Entry, EntryError, Line, Sha256
+from thiefbench.suite.store.records import write_atomically
+
+VERIFICATION_SCHEMA: Final = 1
+
+Verdict = Literal["self-reported", "rescored", "re-executed", "rejected"]
+"""In growing order of trust, and the end of it: the entry alone was read; its raw completions give its scores; cells
+were run again with the isolated defense and agree; something does not hold."""
+
+Flag = Literal["depends on order", "non-deterministic", "rejects nearly everything", "does not generalise"]
+"""What a reader should know of a row, whatever its place."""
+
+FLAGS: Final[tuple[Flag, ...]] = get_args(Flag)
+
+
+class Rerun(BaseModel):
+    """One cell that was run again.
+
+    Attributes:
+        part, role, attack, seed: which; a fresh seed is hidden as None.
+        measure: "harm_prevented" of a defended cell under attack, "utility" of one without, and of a shared cell
+            "headline_asr", which harm is made of.
+        submitted: what the entry says: of the same cell or, for a fresh seed, low and high of what its seeds lead one
+            to expect.
+        found: what came out.
+        equal: whether the completions are the very same; None for a fresh seed.
+        agrees: whether it is what the entry lets one expect.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    part: str
+    role: str
+    attack: str
+    seed: int | None
+    measure: str
+    submitted: tuple[float | None, float | None]
+    found: float | None
+    equal: bool | None
+    agrees: bool
+
+
+class Verification(BaseModel):
+    """The outcome of one verification.
+
+    Attributes:
+        schema_version: of this format.
+        slug, entry_sha256: which entry, by its folder's name and its manifest's content: a changed entry has none.
+        verdict: see `Verdict`.
+        reasons: why it is not more, one sentence each; of a rejected one what does not hold.
+        flags: see `Flag`.
+        reruns: cells that were run again, but for held-out attacks and seeds.
+        held_out: how many cells were run against attacks or at seeds that only maintainers know.
+        verified: the day.
+        engine_revision, versions, machine: what it was done with.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    schema_version: Literal[1] = VERIFICATION_SCHEMA
+    slug: Line
+    entry_sha256: Sha256
+    verdict: Verdict
+    reasons: tuple[Annotated[str, Field(max_length=1000)], ...] = ()
+    flags: tuple[Flag, ...] = ()
+    reruns: tuple[Rerun, ...] = ()
+    held_out: int = 0
+    verified: date
+    engine_revision: int
+    versions: dict[str, str] = {}
+    machine: dict[str, str | int | bool | None] = {}
+
+
+def entry_sha256(entry: Entry) -> str:
+    """SHA-256 of an entry's manifest, which names the hashes of everything else."""
+    return hashlib.sha256((entry.folder / MANIFEST).read_bytes()).hexdigest()
+
+
+def verification_path(folder: Path, slug: str) -> Path:
+    """Where the verification of an entry lies in a folder of them, which only maintainers write."""
+    return folder / f"{slug}.json"
+
+
+def write_verification(folder: Path, verification: Verification) -> Path:
+    """Write a verification beside the others."""
+    path = verification_path(folder, verification.slug)
+    write_atomically(path, (verification.model_dump_json(indent=1) + "\n").encode())
+    return path
+
+
+def read_verification(folder: Path, entry: Entry) -> Verification | None:
+    """The verification of an entry as it is now; None where there is none, or it is of another content.
+
+    Raises:
+        EntryError: the file is malformed.
+    """
+    path = verification_path(folder, entry.manifest.slug)
+    if not path.is_file():
+        return None
+    try:
+        found = Verification.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise EntryError(f"{path}: {error.errors()[0]['msg']}") from error
+    return found if found.entry_sha256 == entry_sha256(entry) else None
