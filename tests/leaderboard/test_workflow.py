@@ -39,5 +39,6 @@ def test_it_judges_with_the_code_that_was_there() -> None:
         if step.get("uses", "").startswith("actions/checkout")
     }
     assert "base.sha" in checkouts["judge"]
-    assert "pip install ./judge" in TEXT
-    assert "pip install ./submitted" not in TEXT
+    assert "make -C judge install" in TEXT
+    assert "make -C submitted" not in TEXT
+    assert "pip install" not in TEXT
