@@ -55,9 +55,9 @@ endif
 
 # The package is installed as a user would have it, not in place, so a file missing from the wheel fails the tests.
 $(VENV)/.installed: $(VENV)/.dependencies $(SOURCES) pyproject.toml
-	@rm -rf build
+	@rm -rf build *.egg-info
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --reinstall .
-	@rm -rf build
+	@rm -rf build *.egg-info
 	@touch $@
 
 # Another TORCH than the one that is installed means another environment.

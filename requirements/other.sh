@@ -4,7 +4,7 @@ set -eu
 uv=$1 python=$2 venv=$3 resolution=$4
 cd "$(dirname "$0")/.."
 "$uv" venv --quiet --clear --seed --python "$python" "$venv"
-rm -rf build
+rm -rf build ./*.egg-info
 "$uv" pip install --quiet --python "$venv/bin/python" --resolution "$resolution" --upgrade --no-sources '.[dev]'
-rm -rf build
+rm -rf build ./*.egg-info
 "$uv" pip list --quiet --python "$venv/bin/python" | grep -E '^(torch|transformers|datasets|numpy|pyarrow|trl|ray|mypy|pytest) '
