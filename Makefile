@@ -6,7 +6,7 @@ TORCH ?= torch
 BIN := $(VENV)/bin
 SOURCES := $(shell find tasks attacks defenses bench leaderboard -type f -not -name '*.pyc') README.md
 
-.PHONY: demo test lint types check speed install clean
+.PHONY: demo test lint types check docs speed install clean
 
 demo: install
 	$(BIN)/thiefbench run smoke --store runs/smoke
@@ -24,6 +24,10 @@ types: install
 # One process for each processor, each with one thread: two threads on a busy one wait for each other most of the time.
 check: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical
+
+# The documentation as a site, build/docs/index.html; a warning, such as a dead link, is an error.
+docs: install
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 
 # Against a plain swarm program, in turn (about 40 minutes): make speed BASELINE=path/to/naive_swarm.py
 speed: install

@@ -182,7 +182,9 @@ def _for_any_page(svg: str, alt: str) -> str:
 def told(records: Sequence[Record]) -> str:
     """The picture in words: where each line ends."""
     ends = [(name_of(record).replace("`", ""), record.scores["asr"].value) for record in records]
-    return "Attack success rate by round. At the end: " + "; ".join(f"{name} {100 * (v or 0):.1f} %" for name, v in ends)
+    return "Attack success rate by round. At the end: " + "; ".join(
+        f"{name} {100 * (v or 0):.1f} %" for name, v in ends
+    )
 
 
 def table(records: Sequence[Record]) -> str:
