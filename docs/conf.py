@@ -18,6 +18,7 @@ myst_heading_anchors = 4
 myst_links_external_new_tab = False
 # Blocks with an ellipsis or a shell's continuation are no tokens of their language; they are shown all the same.
 suppress_warnings = ["misc.highlighting_failure"]
+highlight_language = "none"
 
 # Docstrings write code in single backticks and follow Google's style.
 default_role = "code"
@@ -26,7 +27,7 @@ napoleon_use_ivar = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-autodoc_class_signature = "separated"
+smartquotes = False  # what stands in quotes is mostly to be typed
 python_use_unqualified_type_names = True
 add_module_names = False
 

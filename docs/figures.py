@@ -232,13 +232,13 @@ def put_into(readme: str, text: str) -> str:
     return f"{before}{BEGIN}\n{text}\n{END}{after}"
 
 
-def main() -> None:
-    """Write the picture, print the table."""
+def main(words: Sequence[str] | None = None) -> None:
+    """Write the picture, print the table; `words` stand in for the command line's."""
     parser = argparse.ArgumentParser(description="The demo's picture and table, from the store of `make demo`.")
     parser.add_argument("store", type=Path, help="such as runs/smoke")
     parser.add_argument("--out", type=Path, default=HERE / "figures" / "demo.svg", help="the picture")
     parser.add_argument("--readme", type=Path, help="a README to put the table into, between its marks")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     try:
         records = records_of(Store(given.store))
         text = table(records)

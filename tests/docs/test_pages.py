@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -119,11 +119,13 @@ def test_pytest_options_and_marker_arguments_exist() -> None:
 
 
 @pytest.mark.parametrize("script", ["attacks.py", "heterogeneous.py"])
-def test_lists_that_the_results_name_exist(script: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests/benchmarks" / script), "--list"], capture_output=True, text=True, check=True
-    )
-    there = set(re.findall(r"^(\w+): ", done.stdout, re.MULTILINE))
+def test_lists_that_the_results_name_exist(
+    script: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tests/benchmarks"))
+    monkeypatch.setattr(sys, "argv", [script, "--list"])
+    runpy.run_path(str(ROOT / "tests/benchmarks" / script), run_name="__main__")
+    there = set(re.findall(r"^(\w+): ", capsys.readouterr().out, re.MULTILINE))
     told = " ".join(
         block.replace("\\\n", " ")
         for page in (RESULTS, *sorted((DOCS / "log").glob("*.md")))
