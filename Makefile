@@ -8,7 +8,7 @@ SOURCES := $(shell find tasks attacks defenses bench leaderboard -type f -not -n
 # One process for each processor, each with one thread: two threads on a busy one wait for each other most of the time.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical
 
-.PHONY: demo test test-slow test-oldest test-newest lint types check speed lock install clean
+.PHONY: demo test test-slow test-oldest test-newest lint types check docs speed lock install clean
 
 demo: install
 	$(BIN)/thiefbench run smoke --store runs/smoke
@@ -38,6 +38,10 @@ test-oldest: install
 test-newest: install
 	sh requirements/other.sh $(BIN)/uv "$(PYTHON)" .venv-newest highest
 	$(MAKE) lint types check test-slow VENV=.venv-newest INSTALLED=yes
+
+# The documentation as a site, build/docs/index.html; a warning, such as a dead link, is an error.
+docs: install
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 
 # Against a plain swarm program, in turn (about 40 minutes): make speed BASELINE=path/to/naive_swarm.py
 speed: install
