@@ -11,8 +11,8 @@ import pytest
 
 from tests.bench import tiny
 from tests.docs.pages import DOCS, README
-from thiefbench.suite.store.records import Store
 from thiefbench.suite.execution.runner import run_suite
+from thiefbench.suite.store.records import Store
 
 SCRIPT = DOCS / "figures.py"
 FIGURES = sorted((DOCS / "figures").glob("*.svg"))
