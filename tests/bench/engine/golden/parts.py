@@ -92,7 +92,7 @@ def _row(row: CompletionRow) -> Made:
         "cohort": f"{row.cohort} {row.label}".strip(),
         "version": row.version,
     }
-    return {name: value for name, value in made.items() if value not in ("", None, False, []) or name == "reward"}
+    return {name: value for name, value in made.items() if not (value is None or value is False or value in ("", []))}
 
 
 def _weights(policy: Policy) -> dict[str, torch.Tensor]:
@@ -127,7 +127,7 @@ def _says(policy: Policy) -> list[float]:
 
 def _roles() -> Made:
     """The same swarm as placebo and as control."""
-    return {role: _played(25, rounds=1, role=role, evaluated=4) for role in ("placebo", "control")}
+    return {role: _played(8, rounds=1, role=role, evaluated=4) for role in ("placebo", "control")}
 
 
 def _advantages() -> Made:
@@ -224,24 +224,24 @@ PARTS: dict[str, Callable[[], Made]] = {
     "advantages": _advantages,
     "gradients": _gradients,
     "updates": _updates,
-    "shared groups": partial(_played, 24),
-    "owned groups": partial(_played, 18, topology="vertical", seeds="announced", identities=2, evaluated=0),
+    "shared groups": partial(_played, 15),
+    "owned groups": partial(_played, 8, topology="vertical", seeds="announced", identities=2, evaluated=0),
     "placebo and control": _roles,
     "mixed swarm": partial(
-        _played, 20, models=("bytes", "pairs"), malicious=2, logprobs="reported", probing=True, evaluated=4,
+        _played, 8, models=("bytes", "pairs"), malicious=2, logprobs="reported", probing=True, evaluated=4,
         learner=replace(LEARNER, loss="ftis"),
     ),
     "late swarm": partial(
-        _played, 19, delay=DelaySpec("lognormal", rounds=3), logprobs="recomputed",
+        _played, 17, delay=DelaySpec("lognormal", rounds=3), logprobs="recomputed",
         learner=replace(LEARNER, loss="gepo"),
     ),
     "late by one": partial(_played, 1, delay=DelaySpec(rounds=1), logprobs="reported", evaluated=0),
     "crashes": partial(
-        _played, 23, churn=ChurnSpec((1, 2), down=1, recovery="neighbours"), evaluated=4,
+        _played, 10, churn=ChurnSpec((1, 2), down=1, recovery="neighbours"), evaluated=4,
         learner=replace(LEARNER, kl=0.1),
     ),
     "chosen groups": partial(
-        _played, 13, rounds=2, topology="vertical", sharing=SharingSpec(1, 2, per_sender=1), copies=2, evaluated=4
+        _played, 3, rounds=2, topology="vertical", sharing=SharingSpec(1, 2, per_sender=1), copies=2, evaluated=4
     ),
     "trained model": _trained,
 }  # fmt: skip

@@ -53,10 +53,14 @@ def _directory(kind: str) -> Path:
         for name, weight in sorted(policy.weights().items()):
             if "norm" not in name:
                 weight.copy_(torch.from_numpy(0.2 * draws.standard_normal(weight.shape)))
-        policy.model.get_input_embeddings().weight[:, 0] = 2.0  # as in save_model: completions do end
+        # What every state has in its first number, no layer changes: completions end, and some are rewarded.
+        policy.model.get_input_embeddings().weight[:, 0] = 2.0
+        for layer in policy.model.base_model.layers:
+            layer.self_attn.o_proj.weight[0] = layer.mlp.down_proj.weight[0] = 0.0
         policy.head_weight[:, 0] = 0.0
+        policy.head_weight[policy.encode("aeiou"), 0] = 3.0
         policy.head_weight[policy.eos] = 0.0
-        policy.head_weight[policy.eos, 0] = 2.3
+        policy.head_weight[policy.eos, 0] = 4.5
     policy.model.save_pretrained(directory)
     return directory
 
