@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
+
+from thiefbench.console import DONE, FAILED, check_device, err, numerics, out, stoppable
 
 if TYPE_CHECKING:
     from thiefbench.leaderboard.checking.check import Finding, Subject
@@ -30,9 +33,6 @@ def check(
     ] = False,
 ) -> None:
     """See in about a minute whether a defense is fit to be submitted, and what to change where it is not."""
-    from rich.markup import escape
-
-    from thiefbench.cli import DONE, FAILED, err, out
     from thiefbench.leaderboard.checking.check import Subject
     from thiefbench.leaderboard.isolation.sandbox_paths import files
     from thiefbench.tasks.sandbox import SandboxUnavailable, backend
@@ -72,9 +72,6 @@ def submit(
     ] = False,
 ) -> None:
     """Check a defense, run what is missing of the suite, and write the entry: stop at any time and go on."""
-    from rich.markup import escape
-
-    from thiefbench.cli import FAILED, _numerics, _stoppable, err, out
     from thiefbench.leaderboard import submit as submitting
     from thiefbench.leaderboard.checking.check import Subject
     from thiefbench.leaderboard.entry import Numerics
@@ -84,13 +81,13 @@ def submit(
         name, authors = name or defense, authors or submitting.OWN
     credits = submitting.credits_of(name, authors, paper)
     chosen = submitting.released(suite)
-    where, precision, share = _numerics(device, dtype, threads, workers)
-    numerics = Numerics(device=where, dtype=precision, threads=share)
+    where, precision, share = numerics(device, dtype, threads, workers)
+    numbers = Numerics(device=where, dtype=precision, threads=share)
     kept = store or Path("runs") / chosen.name
-    made = submitting.prepare(defense, credits, chosen, numerics, kept, directory, standing)
+    made = submitting.prepare(defense, credits, chosen, numbers, kept, directory, standing)
     for each in made.staged.left_out:
         err.print(f"left out: {escape(each)}, which neither the file nor the spec string names")
-    with _stoppable():
+    with stoppable():
         if made.checkable:
             err.print("first what `thiefbench leaderboard check` asks, about a minute ...")
             if _ask(Subject(made.checkable, _samples(), standing=standing)):
@@ -134,9 +131,6 @@ def verify(
     threads: Annotated[int | None, typer.Option(min=1, help="Run with other CPU threads than the entry's.")] = None,
 ) -> None:
     """Find out how far an entry can be trusted: read it, rescore it, run parts of it again."""
-    from rich.markup import escape
-
-    from thiefbench.cli import DONE, FAILED, _device, _stoppable, err, out
     from thiefbench.leaderboard.entry import EntryError, read_manifest
     from thiefbench.leaderboard.verification.held_out import HeldOut, read_held_out
     from thiefbench.leaderboard.verification.verdict import write_verification
@@ -152,8 +146,8 @@ def verify(
     asked = VerifyOptions(archive, reruns, fresh, all_attacks, known, store, device, threads)
     try:
         if asked.runs and archive is not None:
-            _device(device or read_manifest(entry).numerics.device)
-        with _stoppable():
+            check_device(device or read_manifest(entry).numerics.device)
+        with stoppable():
             found = ask(entry, asked, _print, _watched, _samples)
     except EntryError as error:
         out.print(f"[bold red]rejected[/bold red]: {escape(str(error))}")
@@ -173,9 +167,6 @@ def build(
     verified: Annotated[Path, typer.Option(help="Folder of verifications.")] = Path("leaderboard/verified"),
 ) -> None:
     """Write the board as a static site: a ranked table for each suite, a page for each entry, and the data as files."""
-    from rich.markup import escape
-
-    from thiefbench.cli import DONE, FAILED, err, out
     from thiefbench.leaderboard.site.writing import write_site
 
     made = write_site(site, entries, verified)
@@ -214,10 +205,6 @@ def _ask(subject: Subject) -> int:
 
 
 def _print(finding: Finding) -> None:
-    from rich.markup import escape
-
-    from thiefbench.cli import out
-
     style = _STYLES[finding.status]
     said = f"  {finding.said}" if finding.status == "ok" and finding.said else f": {finding.said}"
     told = said if finding.said else ""
@@ -226,9 +213,6 @@ def _print(finding: Finding) -> None:
 
 def _watched(what: str) -> Progress:
     """Tells of the rounds of a cell that is run, four times."""
-    from rich.markup import escape
-
-    from thiefbench.cli import err
 
     def told(done: int, total: int) -> None:
         if done == total or done % max(1, total // 4) == 0:

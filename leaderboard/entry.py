@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from thiefbench import registry
 from thiefbench.engine.spec import Role
+from thiefbench.errors import UserError
 from thiefbench.leaderboard.isolation.limits import FILE_BYTES, WEIGHTS_NAME
 from thiefbench.leaderboard.isolation.sandbox_paths import relocated
 from thiefbench.suite.analysis.scoring import HEADLINE_EVALUATIONS
@@ -48,7 +49,7 @@ Line = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f
 """One line of text."""
 
 
-class EntryError(Exception):
+class EntryError(UserError):
     """An entry cannot be read or made. One sentence for the user."""
 
 

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from thiefbench.errors import UserError
 from thiefbench.pools.schema import LONGEST_NAME, VERSION, Header, Line, MalformedError, shown
 
 LINE_BYTES = 8 << 20
@@ -29,7 +30,7 @@ _CHUNK = 1 << 16
 _SHOULD = re.compile(r"^(?:Input|String|List|Number) should (be|have) ")
 
 
-class PoolFileError(Exception):
+class PoolFileError(UserError):
     """A file of recorded pools cannot be used. One sentence for the user."""
 
 

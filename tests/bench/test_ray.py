@@ -205,7 +205,7 @@ def test_two_runs_share_the_cells_of_a_store_and_one_goes_on_where_the_other_is_
     said = watcher.said + rest
     assert (other.returncode, out) == (130, ""), said
     assert "Traceback" not in said
-    assert f"Stopped; everything finished is kept. To go on: thiefbench {' '.join(words)}" in said
+    assert f"Stopped; all finished work is kept. To continue: thiefbench {' '.join(words)}" in said
     assert watcher.cached == 1, "what the other has finished is taken from the store"
     (note,) = watcher.notes
     assert note == f"another run on this store works on a cell; waiting for it: {attacked.spec.label}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from filelock import Timeout
 
+from thiefbench.errors import UserError
 from thiefbench.suite.execution.cell_run import failed_record
 from thiefbench.suite.execution.worker_process import Job
 from thiefbench.suite.scenario import CellSpec
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 RESTARTS = 2
 
 
-class WorkerError(Exception):
+class WorkerError(UserError):
     """Workers cannot be started or reached. One sentence for the user."""
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from filelock import Timeout
 
+from thiefbench.errors import UserError
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.manifests import joined
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Store, file_sha256, write_atomically
@@ -27,7 +28,7 @@ _APART = {"seconds", "pace", "provenance", "completions_sha256"}
 """What two runs of one cell may differ in: when, where and how fast; the rows themselves are compared."""
 
 
-class MergeError(Exception):
+class MergeError(UserError):
     """Stores cannot be merged. One sentence for the user."""
 
 
