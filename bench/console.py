@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from thiefbench.errors import UsageError
+from thiefbench.tasks.text import printable
 
 out = Console(highlight=False, soft_wrap=True, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
@@ -51,9 +52,14 @@ WorkersOption = Annotated[
 ]  # fmt: skip
 
 
+def escaped(text: str) -> str:
+    """A text that rich prints as it is: no markup in it counts, and no character of it reaches the terminal unseen."""
+    return escape(printable(text))
+
+
 def fail(message: str) -> None:
     """Print an error and exit as for bad usage."""
-    err.print(f"[bold red]error:[/bold red] {escape(message)}")
+    err.print(f"[bold red]error:[/bold red] {escaped(message)}")
     sys.exit(BAD_USE)
 
 
@@ -64,7 +70,7 @@ def stoppable() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         command = f"thiefbench {' '.join(shlex.quote(word) for word in sys.argv[1:])}"
-        err.print(f"Stopped; all finished work is kept. To continue: {escape(command)}")
+        err.print(f"Stopped; all finished work is kept. To continue: {escaped(command)}")
         raise typer.Exit(INTERRUPTED) from None
 
 

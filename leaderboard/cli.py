@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
-from thiefbench.console import DONE, FAILED, check_device, err, numerics, out, stoppable
+from thiefbench.console import DONE, FAILED, check_device, err, escaped, numerics, out, stoppable
 
 if TYPE_CHECKING:
     from thiefbench.leaderboard.checking.check import Finding, Subject
@@ -47,9 +46,9 @@ def check(
         err.print("[yellow]unsafe:[/yellow] the defense runs in this process, without a sandbox")
     failed = _ask(Subject(defense, _samples(), unsafe))
     if failed:
-        out.print(f"{escape(defense)} is not ready: {failed} of these rules {'is' if failed == 1 else 'are'} broken")
+        out.print(f"{escaped(defense)} is not ready: {failed} of these rules {'is' if failed == 1 else 'are'} broken")
     else:
-        out.print(f"{escape(defense)} may be submitted")
+        out.print(f"{escaped(defense)} may be submitted")
     raise typer.Exit(FAILED if failed else DONE)
 
 
@@ -86,25 +85,25 @@ def submit(
     kept = store or Path("runs") / chosen.name
     made = submitting.prepare(defense, credits, chosen, numbers, kept, directory, standing)
     for each in made.staged.left_out:
-        err.print(f"left out: {escape(each)}, which neither the file nor the spec string names")
+        err.print(f"left out: {escaped(each)}, which neither the file nor the spec string names")
     with stoppable():
         if made.checkable:
             err.print("first what `thiefbench leaderboard check` asks, about a minute ...")
             if _ask(Subject(made.checkable, _samples(), standing=standing)):
-                out.print(f"{escape(defense)} is not ready: make it keep the rules marked FAILED")
+                out.print(f"{escaped(defense)} is not ready: make it keep the rules marked FAILED")
                 raise typer.Exit(FAILED)
         err.print(submitting.caps())
         with watch(err, workers) as listener:
             records = submitting.run(made, listener, workers)
     if errors := [record for record in records if record.status == "error"]:
         for record in errors:
-            out.print(f"failed: {escape(str(record.cell['defense']))} against {escape(str(record.cell['attack']))}, "
-                      f"seed {record.cell['seed']}: {escape(record.error)}")  # fmt: skip
+            out.print(f"failed: {escaped(str(record.cell['defense']))} against {escaped(str(record.cell['attack']))}, "
+                      f"seed {record.cell['seed']}: {escaped(record.error)}")  # fmt: skip
         out.print("An entry needs all of its cells: the same command tries these again")
         raise typer.Exit(FAILED)
     entry = submitting.write(made, records)
     for line in (*submitting.told(submitting.row_of(entry)), *submitting.next_steps(made, entry)):
-        out.print(escape(line))
+        out.print(escaped(line))
 
 
 @app.command()
@@ -150,13 +149,13 @@ def verify(
         with stoppable():
             found = ask(entry, asked, _print, _watched, _samples)
     except EntryError as error:
-        out.print(f"[bold red]rejected[/bold red]: {escape(str(error))}")
+        out.print(f"[bold red]rejected[/bold red]: {escaped(str(error))}")
         raise typer.Exit(FAILED) from None
     out.print(f"[bold]{found.slug}: {found.verdict}[/bold]" + (f" ({', '.join(found.flags)})" if found.flags else ""))
     for reason in found.reasons:
-        out.print(f"  {escape(reason)}")
+        out.print(f"  {escaped(reason)}")
     if write is not None:
-        err.print(f"verification: {escape(str(write_verification(write, found)))}")
+        err.print(f"verification: {escaped(str(write_verification(write, found)))}")
     raise typer.Exit(FAILED if found.verdict == "rejected" else DONE)
 
 
@@ -172,10 +171,10 @@ def build(
     made = write_site(site, entries, verified)
     for suite in made.suites:
         entered = sum(row.own for row in suite.rows)
-        out.print(f"{escape(suite.suite.title)}: {entered} entries with a row, {len(suite.apart)} without")
+        out.print(f"{escaped(suite.suite.title)}: {entered} entries with a row, {len(suite.apart)} without")
     for _, reason in made.broken:
-        err.print(f"[bold red]not shown:[/bold red] {escape(reason)}")
-    out.print(f"site: {escape(str(site / 'index.html'))}")
+        err.print(f"[bold red]not shown:[/bold red] {escaped(reason)}")
+    out.print(f"site: {escaped(str(site / 'index.html'))}")
     raise typer.Exit(FAILED if made.broken else DONE)
 
 
@@ -208,7 +207,7 @@ def _print(finding: Finding) -> None:
     style = _STYLES[finding.status]
     said = f"  {finding.said}" if finding.status == "ok" and finding.said else f": {finding.said}"
     told = said if finding.said else ""
-    out.print(f"[{style}]{finding.status:7}[/{style}] {escape(finding.question + told)}")
+    out.print(f"[{style}]{finding.status:7}[/{style}] {escaped(finding.question + told)}")
 
 
 def _watched(what: str) -> Progress:
@@ -216,6 +215,6 @@ def _watched(what: str) -> Progress:
 
     def told(done: int, total: int) -> None:
         if done == total or done % max(1, total // 4) == 0:
-            err.print(f"  {escape(what)}: round {done} of {total}")
+            err.print(f"  {escaped(what)}: round {done} of {total}")
 
     return told

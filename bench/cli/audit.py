@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from thiefbench.console import err, out
+from thiefbench.console import err, escaped, out
 from thiefbench.errors import UsageError
 
 app = typer.Typer()
@@ -37,9 +36,9 @@ def audit(
     with bar(err, "auditing") as progress:
         counts = count(audited, attacker, "train" if split == "train" else "test", seed, progress)
     passing = wilson(counts.poisoned, counts.poisonable)
-    out.print(f"task [bold]{escape(str(spec))}[/bold], {split} split, {counts.items} items")
+    out.print(f"task [bold]{escaped(str(spec))}[/bold], {split} split, {counts.items} items")
     drawn = ", ".join(f"{name} {value!r}" for name, value in counts.payload.items())
-    out.print(f"attack [bold]{escape(attack)}[/bold]" + (f" ({escape(drawn)})" if drawn else ""))
+    out.print(f"attack [bold]{escaped(attack)}[/bold]" + (f" ({escaped(drawn)})" if drawn else ""))
     out.print(f"clean oracle solutions with full reward:    {counts.clean} of {counts.items}")
     share = "" if passing.value is None else f" = {passing.value:.2%} [{passing.low:.2%}, {passing.high:.2%}]"
     out.print(f"poisoned oracle solutions with full reward: {counts.poisoned} of {counts.poisonable}{share}")
@@ -47,4 +46,4 @@ def audit(
         out.print(f"clean but not rewarded: {', '.join(counts.unrewarded[:20])}")
     if counts.example:
         out.print("\none poisoned solution that earns the full reward:")
-        out.print(escape(counts.example))
+        out.print(escaped(counts.example))

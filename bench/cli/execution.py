@@ -10,9 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import typer
-from rich.markup import escape
 
-from thiefbench.console import DONE, FAILED, Dtype, check_dtype, err, numerics
+from thiefbench.console import DONE, FAILED, Dtype, check_dtype, err, escaped, numerics
 from thiefbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -130,6 +129,6 @@ def _join_ranks(
             return LeadingRank(group)
         FollowingRank(group, cells).follow()
     except RankLostError as error:
-        err.print(f"rank {launch.rank}: {escape(str(error))}")
+        err.print(f"rank {launch.rank}: {escaped(str(error))}")
         raise typer.Exit(FAILED) from None
     raise typer.Exit(DONE)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from thiefbench.cli.overrides import Overrides
 from thiefbench.console import (
@@ -17,6 +16,7 @@ from thiefbench.console import (
     SeedsOption,
     ThreadsOption,
     err,
+    escaped,
     numerics,
     out,
     stoppable,
@@ -74,7 +74,7 @@ def matrix(
     cells_of_suites = [(each, wanted(each.cells(*numbers))) for each in suites]
     results = Store(store or Path("runs") / (suites[0].name if len(suites) == 1 else "matrix"))
     for reason in left_out:
-        err.print(f"left out: {escape(reason)}")
+        err.print(f"left out: {escaped(reason)}")
     with stoppable():
         pools, failed = [], False
         for each, cells in cells_of_suites:
@@ -83,9 +83,9 @@ def matrix(
             failed |= any(record.status == "error" for record in records)
             pools += pools_of(each, cells, records)
         with bar(err, "inspecting") as progress:
-            table = inspect_all(results, pools, defenses, progress, lambda message: err.print(escape(message)))
+            table = inspect_all(results, pools, defenses, progress, lambda message: err.print(escaped(message)))
     page = write_matrix(results, table, suites)
     print_matrix(out, table)
-    err.print(f"The heat map: {escape(str(page))}")
+    err.print(f"The heat map: {escaped(str(page))}")
     if failed:
         raise typer.Exit(FAILED)

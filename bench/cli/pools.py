@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
-from thiefbench.console import FAILED, DeviceOption, DtypeOption, err, numerics, out, stoppable
+from thiefbench.console import FAILED, DeviceOption, DtypeOption, err, escaped, numerics, out, stoppable
 
 if TYPE_CHECKING:
     from thiefbench.pools.rounds import FiledRounds
@@ -60,7 +59,7 @@ def replay(
     with stoppable(), bar(err, "inspecting") as progress:
         outcome = judge_file(recorded, defenses, model or "", progress)
     for reason in without:
-        err.print(f"left out: {escape(reason)}")
+        err.print(f"left out: {escaped(reason)}")
     print_file_replays(out, outcome, details=bool(defense))
     if as_json is not None:
         write_atomically(as_json, json.dumps(outcome.as_dict(), indent=1, allow_nan=False).encode())
@@ -87,7 +86,7 @@ def _report_malformed(recorded: FiledRounds, file: Path, strict: bool) -> None:
         raise PoolFileError(f"{file}, line {number}: {first}; malformed lines in all: {refused.count}")
     err.print(f"[yellow]malformed lines, which are not used: {refused.count}[/yellow]")
     for problem in problems(recorded):
-        err.print(escape(problem))
+        err.print(escaped(problem))
 
 
 @app.command()
@@ -121,7 +120,7 @@ def export(
     lines = list(lines_of(recording))
     write_atomically(file, write(header_of(recording), lines))
     written = sum(len(line.completions) for line in lines)
-    out.print(f"{escape(str(file))}: {len(recording.pools)} rounds, {len(lines)} lines, {written} completions")
+    out.print(f"{escaped(str(file))}: {len(recording.pools)} rounds, {len(lines)} lines, {written} completions")
     if len(whole.cohorts) > 1:
         others = ", ".join(str(part.cohort) for part in whole.cohorts if part is not recording)
         out.print(f"These are the pools of cohort {recording.cohort}; --cohort writes another's: {others}")
@@ -158,14 +157,14 @@ def merge(
     with stoppable():
         merged = join(stores, into, None if prefer is None else prefer.value)
     for conflict in merged.conflicts:
-        err.print(f"[yellow]{escape(conflict.text())}[/yellow]; the {prefer} one is taken")
+        err.print(f"[yellow]{escaped(conflict.text())}[/yellow]; the {prefer} one is taken")
     for text in (*merged.damaged, *merged.runs):
-        err.print(escape(text))
+        err.print(escaped(text))
     if merged.unfinished:
         err.print(f"{merged.unfinished} unfinished cells are left out; run their suite again to finish them")
     for store, count in merged.copied.items():
-        out.print(f"{escape(str(store))}: {count} cells copied")
-    out.print(f"{escape(str(into))} holds {merged.cells} cells; {merged.shared} were the same in several stores")
+        out.print(f"{escaped(str(store))}: {count} cells copied")
+    out.print(f"{escaped(str(into))} holds {merged.cells} cells; {merged.shared} were the same in several stores")
     if merged.lost:
-        err.print(f"no store has an intact copy of {escape(', '.join(merged.lost))}; run their suite again")
+        err.print(f"no store has an intact copy of {escaped(', '.join(merged.lost))}; run their suite again")
         raise typer.Exit(FAILED)

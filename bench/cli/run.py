@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from thiefbench.cli.execution import BatchKinds, Execution, Executors
 from thiefbench.cli.overrides import Overrides, Topologies
@@ -22,6 +21,7 @@ from thiefbench.console import (
     WorkersOption,
     check_device,
     err,
+    escaped,
     out,
     stoppable,
 )
@@ -129,4 +129,4 @@ def run(
     print_results(out, results)
     if any(record.status == "error" for record in records):
         raise typer.Exit(FAILED)
-    err.print(f"For the page with curves: thiefbench report {escape(str(results.root))}")
+    err.print(f"For the page with curves: thiefbench report {escaped(str(results.root))}")

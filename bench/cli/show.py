@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from thiefbench.console import err, out
+from thiefbench.console import err, escaped, out
 
 app = typer.Typer()
 
@@ -41,7 +40,7 @@ def list_(kind: Annotated[Listable, typer.Argument(help="What to list.")]) -> No
     else:
         plugins: registry.Kind = kind.value.removesuffix("s")  # type: ignore[assignment]
         for name in registry.names(plugins):
-            table.add_row(f"[bold]{name}[/bold]", escape(registry.summary(plugins, name)))
+            table.add_row(f"[bold]{name}[/bold]", escaped(registry.summary(plugins, name)))
     out.print(table)
 
 
@@ -51,7 +50,7 @@ def report(store: Annotated[Path, typer.Argument(help="Directory that `thiefbenc
     from thiefbench.suite.report.page import write_report
     from thiefbench.suite.store.records import Store
 
-    out.print(f"report: {escape(str(write_report(Store(store))))}")
+    out.print(f"report: {escaped(str(write_report(Store(store))))}")
 
 
 @app.command()
@@ -71,4 +70,4 @@ def compare(
     comparison = compared(stores, defense or [])
     print_comparison(out, comparison)
     if directory is not None:
-        err.print(f"page: {escape(str(write_comparison(comparison, directory)))}")
+        err.print(f"page: {escaped(str(write_comparison(comparison, directory)))}")

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from thiefbench.console import err, out
+from thiefbench.console import err, escaped, out
 from thiefbench.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="Train the built-in small models again.")
@@ -46,4 +45,4 @@ def train(
         comparison = "bit-equal to the shipped weights"
     else:
         comparison = "not bit-equal to the shipped weights (another platform, library version or thread count?)"
-    out.print(f"saved {escape(str(target))}: {comparison}")
+    out.print(f"saved {escaped(str(target))}: {comparison}")

@@ -247,7 +247,7 @@ def test_ctrl_c_finishes_the_round_and_a_second_one_stops_at_once(tmp_path: Path
     assert watcher.notes == ["stopping after this round; press Ctrl-C again to stop at once"]
     (job,) = jobs_of(of, tiny.cells(of), Store(tmp_path / "store")).values()
     assert checkpointed(job.directory) == (0 if twice else 1), "a round is finished and checkpointed, or left at once"
-    with job.directory.lock().acquire(timeout=10):
+    with job.directory.locked(waiting=lambda: None):
         assert len(log_of(log)) == 1, "nobody works on the cell any more"
 
 

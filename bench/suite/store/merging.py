@@ -15,9 +15,9 @@ from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from filelock import Timeout
 
 from thiefbench.errors import UserError
+from thiefbench.locks import LockedError
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.manifests import joined
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Store, file_sha256, write_atomically
@@ -259,9 +259,9 @@ def _locked(directory: CellDir) -> Iterator[None]:
         MergeError: another process holds it.
     """
     try:
-        with directory.lock().acquire(timeout=0):
+        with directory.locked():
             yield
-    except Timeout as error:
+    except LockedError as error:
         raise MergeError(
             f"another process works on {directory.path}; wait for its end and run the same command again"
         ) from error
