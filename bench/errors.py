@@ -1,14 +1,9 @@
-"""Which errors are the user's mistakes, told in one sentence instead of a traceback."""
+"""Mistakes of the user: errors that end in one sentence instead of a traceback."""
 
 from __future__ import annotations
 
-_NAMES = {
-    "SpecStringError", "ModelError", "SpecError", "TaskError", "SuiteError", "ReportError", "MatrixError",
-    "SandboxUnavailable", "WorkerError", "MisuseError", "EntryError", "PoolFileError", "ExportError", "ReplayError",
-    "MergeError",
-}  # fmt: skip
+from thiefbench.tasks.errors import UserError as UserError
 
 
-def is_users(error: BaseException) -> bool:
-    """Whether the error's message is a sentence for the user. By name: the classes' modules are heavy."""
-    return any(kind.__name__ in _NAMES and kind.__module__.startswith("thiefbench.") for kind in type(error).__mro__)
+class UsageError(UserError):
+    """Options of a command do not fit each other or this machine. One sentence for the user."""

@@ -22,6 +22,7 @@ from thiefbench.engine.model.policy import Dtype, Policy, check_directory
 from thiefbench.engine.spec import SpecError
 from thiefbench.engine.views.defender import Judge, fits
 from thiefbench.tasks.base import Message, Sampling
+from thiefbench.tasks.text import one_line
 from thiefbench.zoo.models import resolve, weights_fingerprint
 
 if TYPE_CHECKING:
@@ -264,7 +265,7 @@ def _request(client: OpenAI, model: str, messages: Sequence[Message], sampling: 
         )  # fmt: skip
         reply = made.choices[0].message.content
     except openai.APIStatusError as error:
-        said = " ".join(f"{error.status_code} {error.response.text}".split())[:300]
+        said = one_line(f"{error.status_code} {error.response.text}", 300)
         if error.status_code in PASSING or error.status_code >= 500:
             raise _UnansweredError(said) from error
         if error.status_code in (400, 413) and ("context" in said or "too long" in said):

@@ -12,12 +12,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from thiefbench.errors import UserError
 from thiefbench.sources import OF_USER, is_of_package
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
-class SpecStringError(ValueError):
+class SpecStringError(UserError, ValueError):
     """A spec string names nothing or is malformed. One sentence for the user."""
 
 

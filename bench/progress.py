@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -25,6 +24,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
+from thiefbench.console import escaped
 from thiefbench.suite.estimates.eta import (
     MeasuredCell,
     Plan,
@@ -170,21 +170,21 @@ class _Lines:
 
     def plan(self, plan: Plan) -> None:
         self.tally.plan(plan)
-        self.console.print(f"{escape(plan.title)}: {_counts(plan)}")
+        self.console.print(f"{escaped(plan.title)}: {_counts(plan)}")
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:
         self.tally.cell(spec, done, total)
         if time.monotonic() - self.said > LINE_EVERY_SECONDS:
             self.said = time.monotonic()
-            self.console.print(escape(f"{spec.label}: round {done} of {total}{self._pace()}"))
+            self.console.print(escaped(f"{spec.label}: round {done} of {total}{self._pace()}"))
 
     def finished(self, spec: CellSpec, record: Record) -> None:
         self.tally.finished(spec)
         how = f"FAILED: {record.error}" if record.status == "error" else "done"
-        self.console.print(escape(f"{spec.label}: {how}{self._pace()}"))
+        self.console.print(escaped(f"{spec.label}: {how}{self._pace()}"))
 
     def note(self, message: str) -> None:
-        self.console.print(escape(message))
+        self.console.print(escaped(message))
 
     def _pace(self) -> str:
         each, left = self.tally.seconds_a_round(), self.tally.seconds_left()
@@ -203,13 +203,13 @@ class _Bars:
 
     def plan(self, plan: Plan) -> None:
         self.tally.plan(plan)
-        self.progress.console.print(f"[bold]{escape(plan.title)}[/bold]: {_counts(plan)}")
+        self.progress.console.print(f"[bold]{escaped(plan.title)}[/bold]: {_counts(plan)}")
         self.all = self.progress.add_task("all cells", total=1.0, rounds="", ends=None)
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:
         self.tally.cell(spec, done, total)
         if spec not in self.under_way:
-            self.under_way[spec] = self.progress.add_task(escape(spec.label), total=total, rounds="", ends=None)
+            self.under_way[spec] = self.progress.add_task(escaped(spec.label), total=total, rounds="", ends=None)
         ends = _ends(self.tally.seconds_left_of(spec))
         self.progress.update(self.under_way[spec], completed=done, rounds=f"{done}/{total}", ends=ends)
         self._show_all()
@@ -218,12 +218,12 @@ class _Bars:
         self.tally.finished(spec)
         if spec in self.under_way:
             self.progress.remove_task(self.under_way.pop(spec))
-        state = "[green]done[/green]" if record.status == "ok" else f"[red]failed: {escape(record.error)}[/red]"
-        self.progress.console.print(f"{escape(spec.label)}: {state}")
+        state = "[green]done[/green]" if record.status == "ok" else f"[red]failed: {escaped(record.error)}[/red]"
+        self.progress.console.print(f"{escaped(spec.label)}: {state}")
         self._show_all()
 
     def note(self, message: str) -> None:
-        self.progress.console.print(escape(message))
+        self.progress.console.print(escaped(message))
 
     def _show_all(self) -> None:
         assert self.all is not None

@@ -95,9 +95,9 @@ def pytest_runtest_makereport(
     """Tell a user's mistake in its one sentence, without a traceback."""
     report = yield
     if call.excinfo is not None and type(call.excinfo.value).__module__.startswith("thiefbench."):
-        from thiefbench.errors import is_users
+        from thiefbench.errors import UserError
 
-        if is_users(call.excinfo.value):
+        if isinstance(call.excinfo.value, UserError):
             report.longrepr = call.excinfo.getrepr(style="value")
     return report
 

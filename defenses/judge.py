@@ -29,6 +29,7 @@ from thiefbench.defenses.base import (
 from thiefbench.defenses.rejection import Reject, checked
 from thiefbench.tasks.base import Message, Sampling
 from thiefbench.tasks.rewards import MAX_COMPLETION
+from thiefbench.tasks.text import one_line
 
 LONGEST_REASON = 120
 # Of fewer replies in a round, a share says little about the judge.
@@ -209,7 +210,8 @@ class Judge(Judging):
         if len(said) >= FEWEST_REPLIES and len(silent) > len(said) / 2:
             raise JudgeError(
                 f"the judge answers without decisions: {len(silent)} of {len(said)} replies of a round have none, such "
-                f"as {_line(silent[0])!r}; choose a model that follows instructions, or raise max_new_tokens"
+                f"as {one_line(silent[0], LONGEST_REASON)!r}; choose a model that follows instructions, or raise "
+                "max_new_tokens"
             )
 
 
@@ -244,13 +246,8 @@ def _to_read(made: PoolCompletion) -> bool:
 def _reason(reply: str, mark: str) -> str:
     """The first line of a reply that is no decision."""
     told = (line for line in reply.splitlines() if line.strip() and not decisions(line, mark))
-    return _line(next(told, "")) or ("decided without a criticism" if decisions(reply, mark) else "no decision")
-
-
-def _line(text: str) -> str:
-    """A text on one line of bounded length, printable characters only."""
-    shown = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return shown if len(shown) <= LONGEST_REASON else f"{shown[: LONGEST_REASON - 3]}..."
+    first = one_line(next(told, ""), LONGEST_REASON)
+    return first or ("decided without a criticism" if decisions(reply, mark) else "no decision")
 
 
 def _check_url(endpoint: str) -> None:

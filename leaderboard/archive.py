@@ -224,7 +224,7 @@ def _check_record(directory: CellDir, cell: CellScores) -> None:
     name = f"cells/{cell.cell_id}/record.json"
     try:
         record = directory.read()
-    except (BrokenRecordError, RecursionError) as error:
+    except BrokenRecordError as error:
         raise EntryError(f"{name} in the archive is no record of this version") from error
     named = None if record is None else (record.cell_id, record.status, record.completions_sha256)
     if named != (cell.cell_id, cell.status, cell.completions_sha256):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from thiefbench.console import DONE, FAILED, check_device, err, escaped, numerics, out, stoppable
+
 if TYPE_CHECKING:
     from thiefbench.leaderboard.checking.check import Finding, Subject
     from thiefbench.leaderboard.checking.samples import Sample
@@ -30,9 +32,6 @@ def check(
     ] = False,
 ) -> None:
     """See in about a minute whether a defense is fit to be submitted, and what to change where it is not."""
-    from rich.markup import escape
-
-    from thiefbench.cli import DONE, FAILED, err, out
     from thiefbench.leaderboard.checking.check import Subject
     from thiefbench.leaderboard.isolation.sandbox_paths import files
     from thiefbench.tasks.sandbox import SandboxUnavailable, backend
@@ -47,9 +46,9 @@ def check(
         err.print("[yellow]unsafe:[/yellow] the defense runs in this process, without a sandbox")
     failed = _ask(Subject(defense, _samples(), unsafe))
     if failed:
-        out.print(f"{escape(defense)} is not ready: {failed} of these rules {'is' if failed == 1 else 'are'} broken")
+        out.print(f"{escaped(defense)} is not ready: {failed} of these rules {'is' if failed == 1 else 'are'} broken")
     else:
-        out.print(f"{escape(defense)} may be submitted")
+        out.print(f"{escaped(defense)} may be submitted")
     raise typer.Exit(FAILED if failed else DONE)
 
 
@@ -72,9 +71,6 @@ def submit(
     ] = False,
 ) -> None:
     """Check a defense, run what is missing of the suite, and write the entry: stop at any time and go on."""
-    from rich.markup import escape
-
-    from thiefbench.cli import FAILED, _numerics, _stoppable, err, out
     from thiefbench.leaderboard import submit as submitting
     from thiefbench.leaderboard.checking.check import Subject
     from thiefbench.leaderboard.entry import Numerics
@@ -84,30 +80,30 @@ def submit(
         name, authors = name or defense, authors or submitting.OWN
     credits = submitting.credits_of(name, authors, paper)
     chosen = submitting.released(suite)
-    where, precision, share = _numerics(device, dtype, threads, workers)
-    numerics = Numerics(device=where, dtype=precision, threads=share)
+    where, precision, share = numerics(device, dtype, threads, workers)
+    numbers = Numerics(device=where, dtype=precision, threads=share)
     kept = store or Path("runs") / chosen.name
-    made = submitting.prepare(defense, credits, chosen, numerics, kept, directory, standing)
+    made = submitting.prepare(defense, credits, chosen, numbers, kept, directory, standing)
     for each in made.staged.left_out:
-        err.print(f"left out: {escape(each)}, which neither the file nor the spec string names")
-    with _stoppable():
+        err.print(f"left out: {escaped(each)}, which neither the file nor the spec string names")
+    with stoppable():
         if made.checkable:
             err.print("first what `thiefbench leaderboard check` asks, about a minute ...")
             if _ask(Subject(made.checkable, _samples(), standing=standing)):
-                out.print(f"{escape(defense)} is not ready: make it keep the rules marked FAILED")
+                out.print(f"{escaped(defense)} is not ready: make it keep the rules marked FAILED")
                 raise typer.Exit(FAILED)
         err.print(submitting.caps())
         with watch(err, workers) as listener:
             records = submitting.run(made, listener, workers)
     if errors := [record for record in records if record.status == "error"]:
         for record in errors:
-            out.print(f"failed: {escape(str(record.cell['defense']))} against {escape(str(record.cell['attack']))}, "
-                      f"seed {record.cell['seed']}: {escape(record.error)}")  # fmt: skip
+            out.print(f"failed: {escaped(str(record.cell['defense']))} against {escaped(str(record.cell['attack']))}, "
+                      f"seed {record.cell['seed']}: {escaped(record.error)}")  # fmt: skip
         out.print("An entry needs all of its cells: the same command tries these again")
         raise typer.Exit(FAILED)
     entry = submitting.write(made, records)
     for line in (*submitting.told(submitting.row_of(entry)), *submitting.next_steps(made, entry)):
-        out.print(escape(line))
+        out.print(escaped(line))
 
 
 @app.command()
@@ -134,9 +130,6 @@ def verify(
     threads: Annotated[int | None, typer.Option(min=1, help="Run with other CPU threads than the entry's.")] = None,
 ) -> None:
     """Find out how far an entry can be trusted: read it, rescore it, run parts of it again."""
-    from rich.markup import escape
-
-    from thiefbench.cli import DONE, FAILED, _device, _stoppable, err, out
     from thiefbench.leaderboard.entry import EntryError, read_manifest
     from thiefbench.leaderboard.verification.held_out import HeldOut, read_held_out
     from thiefbench.leaderboard.verification.verdict import write_verification
@@ -152,17 +145,17 @@ def verify(
     asked = VerifyOptions(archive, reruns, fresh, all_attacks, known, store, device, threads)
     try:
         if asked.runs and archive is not None:
-            _device(device or read_manifest(entry).numerics.device)
-        with _stoppable():
+            check_device(device or read_manifest(entry).numerics.device)
+        with stoppable():
             found = ask(entry, asked, _print, _watched, _samples)
     except EntryError as error:
-        out.print(f"[bold red]rejected[/bold red]: {escape(str(error))}")
+        out.print(f"[bold red]rejected[/bold red]: {escaped(str(error))}")
         raise typer.Exit(FAILED) from None
     out.print(f"[bold]{found.slug}: {found.verdict}[/bold]" + (f" ({', '.join(found.flags)})" if found.flags else ""))
     for reason in found.reasons:
-        out.print(f"  {escape(reason)}")
+        out.print(f"  {escaped(reason)}")
     if write is not None:
-        err.print(f"verification: {escape(str(write_verification(write, found)))}")
+        err.print(f"verification: {escaped(str(write_verification(write, found)))}")
     raise typer.Exit(FAILED if found.verdict == "rejected" else DONE)
 
 
@@ -173,18 +166,15 @@ def build(
     verified: Annotated[Path, typer.Option(help="Folder of verifications.")] = Path("leaderboard/verified"),
 ) -> None:
     """Write the board as a static site: a ranked table for each suite, a page for each entry, and the data as files."""
-    from rich.markup import escape
-
-    from thiefbench.cli import DONE, FAILED, err, out
     from thiefbench.leaderboard.site.writing import write_site
 
     made = write_site(site, entries, verified)
     for suite in made.suites:
         entered = sum(row.own for row in suite.rows)
-        out.print(f"{escape(suite.suite.title)}: {entered} entries with a row, {len(suite.apart)} without")
+        out.print(f"{escaped(suite.suite.title)}: {entered} entries with a row, {len(suite.apart)} without")
     for _, reason in made.broken:
-        err.print(f"[bold red]not shown:[/bold red] {escape(reason)}")
-    out.print(f"site: {escape(str(site / 'index.html'))}")
+        err.print(f"[bold red]not shown:[/bold red] {escaped(reason)}")
+    out.print(f"site: {escaped(str(site / 'index.html'))}")
     raise typer.Exit(FAILED if made.broken else DONE)
 
 
@@ -214,24 +204,17 @@ def _ask(subject: Subject) -> int:
 
 
 def _print(finding: Finding) -> None:
-    from rich.markup import escape
-
-    from thiefbench.cli import out
-
     style = _STYLES[finding.status]
     said = f"  {finding.said}" if finding.status == "ok" and finding.said else f": {finding.said}"
     told = said if finding.said else ""
-    out.print(f"[{style}]{finding.status:7}[/{style}] {escape(finding.question + told)}")
+    out.print(f"[{style}]{finding.status:7}[/{style}] {escaped(finding.question + told)}")
 
 
 def _watched(what: str) -> Progress:
     """Tells of the rounds of a cell that is run, four times."""
-    from rich.markup import escape
-
-    from thiefbench.cli import err
 
     def told(done: int, total: int) -> None:
         if done == total or done % max(1, total // 4) == 0:
-            err.print(f"  {escape(what)}: round {done} of {total}")
+            err.print(f"  {escaped(what)}: round {done} of {total}")
 
     return told

@@ -20,8 +20,9 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from thiefbench import registry
+from thiefbench import registry, strict_json
 from thiefbench.engine.spec import Role
+from thiefbench.errors import UserError
 from thiefbench.leaderboard.isolation.limits import FILE_BYTES, WEIGHTS_NAME
 from thiefbench.leaderboard.isolation.sandbox_paths import relocated
 from thiefbench.suite.analysis.scoring import HEADLINE_EVALUATIONS
@@ -48,7 +49,7 @@ Line = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f
 """One line of text."""
 
 
-class EntryError(Exception):
+class EntryError(UserError):
     """An entry cannot be read or made. One sentence for the user."""
 
 
@@ -370,13 +371,14 @@ def _parsed(kind: type[_Of], path: Path) -> _Of:
     try:
         with path.open("rb") as file:
             data = file.read(ENTRY_BYTES + 1)
-        if len(data) > ENTRY_BYTES:
-            raise EntryError(f"{path} has more than {ENTRY_BYTES:,} bytes")
+        strict_json.loads(data, most_bytes=ENTRY_BYTES)  # what pydantic takes too, such as a key that stands twice
         return kind.model_validate_json(data)
     except FileNotFoundError as error:
         raise EntryError(f"{path.parent} is no entry: it has no {path.name}") from error
-    except (ValidationError, RecursionError) as error:
-        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": "nested too deep"}
+    except strict_json.JsonError as error:
+        raise EntryError(f"{path}: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
         raise EntryError(f"{path}: {where}: {str(first['msg']).removeprefix('Value error, ')[:200]}") from error
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
+from thiefbench.tasks.errors import UserError
+
 if TYPE_CHECKING:  # datasets takes about a second to import, and listing the tasks needs none of it
     import datasets
 
@@ -19,7 +21,7 @@ Topology = Literal["vertical", "horizontal"]
 Message = dict[str, str]
 
 
-class TaskError(Exception):
+class TaskError(UserError):
     """A task cannot give its items: missing files, malformed rows, a hub out of reach. One sentence for the user."""
 
 

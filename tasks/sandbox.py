@@ -34,6 +34,7 @@ from typing import Any, Literal
 
 from thiefbench.tasks import _sandbox_worker
 from thiefbench.tasks._sandbox_worker import GONE, JOB, OUT_OF_MEMORY, READY, REPORT
+from thiefbench.tasks.errors import UserError
 
 Status = Literal["ok", "error", "timeout", "memory", "output", "killed"]
 
@@ -52,7 +53,7 @@ _GRACE = 10.0  # seconds a worker may take beyond a program's own time, or to st
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-class SandboxUnavailable(Exception):  # noqa: N818  (a state of the machine, not an error of the caller)
+class SandboxUnavailable(UserError):  # noqa: N818  (a state of the machine, not an error of the caller)
     """This machine cannot run untrusted programs. One sentence that names what is missing."""
 
 

@@ -11,6 +11,7 @@ from statistics import NormalDist
 from typing import Any, Final, Literal, get_args
 
 from thiefbench.engine.keys import generator
+from thiefbench.errors import UserError
 
 STRICT: Final = {"extra": "forbid"}  # where a suite file is checked by pydantic, a misspelt field is an error
 LATER: Final = {"later": True}
@@ -20,7 +21,7 @@ WITHIN: Final = 0.995
 """The share of lognormal delays that lie between `least` and `rounds` (arXiv:2508.17850)."""
 
 
-class SpecError(ValueError):
+class SpecError(UserError, ValueError):
     """A swarm cannot be built as asked. One sentence for the user."""
 
 

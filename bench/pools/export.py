@@ -7,13 +7,14 @@ from itertools import groupby
 from typing import cast
 
 from thiefbench.engine.model.forward_cache import ForwardCache
+from thiefbench.errors import UserError
 from thiefbench.pools.schema import Header, Line, PromptMessage, SamplingFields
 from thiefbench.suite.analysis.recorded_rounds import Absent
 from thiefbench.suite.analysis.replay import Recording
 from thiefbench.suite.store.records import CellDir, Store
 
 
-class ExportError(Exception):
+class ExportError(UserError):
     """There is no such cell. One sentence for the user."""
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import difflib
-import json
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from thiefbench.pools.schema import LONGEST_NAME, VERSION, Header, Line, MalformedError, shown
+from thiefbench import strict_json
+from thiefbench.errors import UserError
+from thiefbench.pools.schema import LONGEST_NAME, VERSION, Header, Line, MalformedError
+from thiefbench.tasks.text import one_line
 
 LINE_BYTES = 8 << 20
 """The longest line that is read. What one sender answered to an item may stand on several lines."""
@@ -29,7 +30,7 @@ _CHUNK = 1 << 16
 _SHOULD = re.compile(r"^(?:Input|String|List|Number) should (be|have) ")
 
 
-class PoolFileError(Exception):
+class PoolFileError(UserError):
     """A file of recorded pools cannot be used. One sentence for the user."""
 
 
@@ -110,43 +111,12 @@ def _parsed(raw: bytes | None) -> dict[str, Any]:
     if raw is None:
         raise MalformedError(f"longer than {LINE_BYTES >> 20} MiB; let the same sender and item go on in another line")
     try:
-        text = raw.decode()
-    except UnicodeDecodeError as error:
-        raise MalformedError("not UTF-8 text", f"byte {error.start}") from error
-    try:
-        found = json.loads(text, object_pairs_hook=_unrepeated, parse_constant=_no_number, parse_float=_finite)
-    except json.JSONDecodeError as error:
-        raise MalformedError("not JSON", f"{error.msg} at character {error.pos}") from error
-    except RecursionError as error:
-        raise MalformedError("nested too deeply") from error
-    except MalformedError:
-        raise
-    except ValueError as error:  # Python reads integers of some thousand digits, and no longer ones
-        raise MalformedError("an integer with too many digits") from error
+        found = strict_json.loads(raw, most_fields=MOST_FIELDS)
+    except strict_json.JsonError as error:
+        raise MalformedError(error.reason, error.detail) from error
     if not isinstance(found, dict):
         raise MalformedError("not a JSON object")
     return found
-
-
-def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(pairs) > MOST_FIELDS:
-        raise MalformedError("an object of too many fields", f"{len(pairs)}")
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise MalformedError("a field that is given twice", shown(twice))
-    return made
-
-
-def _no_number(constant: str) -> NoReturn:
-    raise MalformedError("NaN or infinity", constant)
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    if not math.isfinite(number):
-        raise MalformedError("NaN or infinity", shown(digits))
-    return number
 
 
 _Model = TypeVar("_Model", Line, Header)
@@ -184,7 +154,7 @@ def _mistake(model: type[BaseModel], error: ValidationError) -> MalformedError:
     if first["type"] == "extra_forbidden":
         inside = f"{where[0]}: " if len(where) > 1 else ""
         near = difflib.get_close_matches(where[-1][:LONGEST_NAME], model.model_fields, n=1)
-        hint = f"{shown(where[-1])!r}, did you mean {near[0]}?" if near else repr(shown(where[-1]))
+        hint = f"{one_line(where[-1], 60)!r}, did you mean {near[0]}?" if near else repr(one_line(where[-1], 60))
         return MalformedError(f"{inside}a field that the format does not have", hint)
     if not where:  # what cannot be read as text is no field name
         return MalformedError("a field that the format does not have")

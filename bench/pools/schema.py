@@ -29,12 +29,6 @@ class MalformedError(ValueError):
         self.reason = reason
 
 
-def shown(text: str, limit: int = 60) -> str:
-    """A stranger's text on one line, printable and short."""
-    plain = "".join(c if c.isprintable() else "?" for c in text[: limit + 1])
-    return plain if len(plain) <= limit else f"{plain[: limit - 3]}..."
-
-
 def _name(text: str) -> str:
     if not text.isprintable():  # names reach terminals and tables
         raise ValueError("must be printable characters")

@@ -21,9 +21,10 @@ from pydantic import TypeAdapter, ValidationError
 from thiefbench import registry
 from thiefbench.engine.heterogeneity import LATER, STRICT, SpecError, plain
 from thiefbench.engine.spec import Batches, Role, SwarmSpec
+from thiefbench.errors import UserError
 
 
-class SuiteError(ValueError):
+class SuiteError(UserError, ValueError):
     """A suite cannot be read or used. One sentence for the user."""
 
 

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from thiefbench.errors import UserError
+
 TRAINED = ("asr", "stop_rate", "false_rejection_rate", "utility", "harm_prevented")
 """Measures of one attack that need trained swarms."""
 
@@ -26,7 +28,7 @@ _BOUND = re.compile(rf"\s*(<=|>=|<|>)\s*({_NUMBER})\s*")
 _THRESHOLD = re.compile(rf"\s*(\w+)\s*(?:<=|>=|<|>)\s*{_NUMBER}\s*")
 
 
-class MisuseError(ValueError):
+class MisuseError(UserError, ValueError):
     """What was asked for cannot be had. One sentence for the user."""
 
 

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 
 from thiefbench.suite.analysis.ranking import inconclusive
 from thiefbench.suite.analysis.ranking_inputs import trials
-from thiefbench.suite.report.excerpts import printable
 from thiefbench.suite.report.lines import Comparison, Line
 from thiefbench.suite.store.records import NOTHING
+from thiefbench.tasks.text import printable
 from thiefbench.testing.bounds import TRAINED, MisuseError, known
 from thiefbench.testing.numbers import Number, of_score, over_seeds
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from thiefbench import registry
-from thiefbench.errors import is_users
+from thiefbench.errors import UserError
 from thiefbench.suite.analysis.attack_comparison import last_run, trained
 from thiefbench.suite.analysis.ranking import anchor_of, beside_anchors
 from thiefbench.suite.report.lines import Comparison
@@ -123,9 +123,7 @@ def check(config: pytest.Config) -> None:
         if plan.baseline is not None:
             for defense in plan.tested:
                 baseline(plan.baseline, defense, [plan.suite.title_of(cell) for cell in plan.cells])
-    except Exception as error:
-        if not is_users(error):
-            raise
+    except UserError as error:
         raise pytest.UsageError(str(error)) from None
 
 

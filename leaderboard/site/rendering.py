@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -13,9 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from thiefbench.suite.report import rendering
-
-_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Control characters, and those that turn the direction of what follows, so that a reader sees another text."""
+from thiefbench.tasks.text import printable
 
 
 @dataclass(frozen=True)
@@ -43,13 +40,8 @@ def render(template: str, scripts: Sequence[str], **values: Any) -> bytes:
     )
 
 
-def visible(text: str) -> str:
-    """A text in which no character hides or turns others."""
-    return _UNSEEN.sub(lambda found: f"<U+{ord(found.group()):04X}>", text)
-
-
 def _finalized(value: Any) -> Any:
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _script(name: str) -> Script:

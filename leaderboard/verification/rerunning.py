@@ -57,7 +57,7 @@ def run(spec: CellSpec, store: Store, guest: IsolatedFactory, progress: Progress
     """
     what = identity(spec, guest)
     directory = store.cell(identify(what))
-    with directory.lock():
+    with directory.locked(waiting=lambda: None):
         try:
             record = directory.read()
             if record is not None and record.status == "ok":

@@ -57,6 +57,7 @@ from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.execution.cell_run import RegistryFactory
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Store
+from thiefbench.tasks.text import one_line
 
 MOST_REASONS = 5
 _VERSIONS = ("thiefbench", "torch", "transformers", "numpy", "python")
@@ -132,7 +133,7 @@ class _Verifier:
         try:
             return self._verdict()
         except RejectedError as error:
-            self.reasons = [_plain(str(reason))[:1000] for reason in error.args]
+            self.reasons = [one_line(str(reason), 1000) for reason in error.args]
             return "rejected"
 
     def _verdict(self) -> Verdict:
@@ -197,7 +198,7 @@ class _Verifier:
         self._tell(flag, "warning", said)
 
     def _tell(self, question: str, status: Status, said: str) -> None:
-        self.tell(Finding(question, status, _plain(said)))
+        self.tell(Finding(question, status, one_line(said)))
 
     # --- what is done ---
 
@@ -316,11 +317,6 @@ def verify(
         versions={name: str(here[name]) for name in _VERSIONS},
         machine={name: here[name] for name in (*provenance.MACHINE, "git_commit", "git_dirty")},
     )
-
-
-def _plain(text: str) -> str:
-    """What strangers had a part in, without what a terminal would obey."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _each(cells: Sequence[SubmittedCell], ask: Callable[[SubmittedCell], None]) -> None:

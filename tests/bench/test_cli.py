@@ -17,7 +17,8 @@ import yaml
 from tests.bench import tiny
 from tests.bench.tiny import PLUGINS
 from thiefbench import __version__, registry
-from thiefbench.cli import _overridden, main
+from thiefbench.cli import main
+from thiefbench.cli.overrides import Overrides
 from thiefbench.suite.analysis.matrix import every_defense
 from thiefbench.suite.scenario import load_suite
 from thiefbench.suite.store.records import Store
@@ -279,8 +280,8 @@ def test_an_unknown_name_gets_the_nearest(cli: Cli, file: Path, words: list[str]
         (["--task", "gsm8k(data='nowhere')"], "nowhere/train.jsonl does not exist"),
         (["--model", "./nowhere"], "there is no model directory ./nowhere"),
         (["--model", "nowhere-at-all"], "nowhere-at-all"),
-        (["--device", "gpu"], "the device gpu is not there; write --device cpu"),
-        (["--device", "cuda:99"], "the device cuda:99 is not there"),
+        (["--device", "gpu"], "this machine has no device gpu; write --device cpu"),
+        (["--device", "cuda:99"], "this machine has no device cuda:99"),
         (["--dtype", "float16"], "--dtype must be float32 or bfloat16"),
     ],
 )
@@ -476,6 +477,6 @@ def test_a_suite_file_can_be_as_short_as_its_required_fields(cli: Cli, tmp_path:
 
 
 def test_a_defense_runs_beside_the_suite_s_anchors() -> None:
-    asked = _overridden(load_suite("standard-v1"), ["guard", "none"], None, None, None, None, None, None)
+    asked = Overrides(defenses=["guard", "none"]).applied_to(load_suite("standard-v1"))
     assert asked.defenses == ("none", "oracle", 'oracle(reject="drop")', "blacklist", "guard")
     assert not asked.modified, "which defenses meet the suite is what a user decides"

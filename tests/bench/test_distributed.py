@@ -221,7 +221,7 @@ def test_ctrl_c_on_any_rank_stops_all_in_order_and_one_process_can_go_on(
     until(lambda: at_round(log, 2, children[2].pid))
     os.kill(children[2].pid, signal.SIGINT)
     assert ended(children) == [130, 0, 0], everything(children)
-    assert "To go on:" in children[0].said
+    assert "To continue:" in children[0].said
     same(whole, alone(nursery, suite, tmp_path / "store"))
 
 

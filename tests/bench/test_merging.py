@@ -270,7 +270,7 @@ def test_a_merge_stopped_anywhere_ends_when_run_again(
 
 def test_a_cell_that_is_worked_on_is_left_alone(tmp_path: Path, a: Path) -> None:
     out = Store(tmp_path / "out")
-    with out.cell(cells(a)[0].path.name).lock(), pytest.raises(MergeError, match="another process works on"):
+    with out.cell(cells(a)[0].path.name).locked(), pytest.raises(MergeError, match="another process works on"):
         merge([a], out.root)
 
 

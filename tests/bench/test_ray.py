@@ -205,7 +205,7 @@ def test_two_runs_share_the_cells_of_a_store_and_one_goes_on_where_the_other_is_
     said = watcher.said + rest
     assert (other.returncode, out) == (130, ""), said
     assert "Traceback" not in said
-    assert f"Stopped; everything finished is kept. To go on: thiefbench {' '.join(words)}" in said
+    assert f"Stopped; all finished work is kept. To continue: thiefbench {' '.join(words)}" in said
     assert watcher.cached == 1, "what the other has finished is taken from the store"
     (note,) = watcher.notes
     assert note == f"another run on this store works on a cell; waiting for it: {attacked.spec.label}"
@@ -247,7 +247,7 @@ def test_ctrl_c_finishes_the_round_and_a_second_one_stops_at_once(tmp_path: Path
     assert watcher.notes == ["stopping after this round; press Ctrl-C again to stop at once"]
     (job,) = jobs_of(of, tiny.cells(of), Store(tmp_path / "store")).values()
     assert checkpointed(job.directory) == (0 if twice else 1), "a round is finished and checkpointed, or left at once"
-    with job.directory.lock().acquire(timeout=10):
+    with job.directory.locked(waiting=lambda: None):
         assert len(log_of(log)) == 1, "nobody works on the cell any more"
 
 

@@ -176,7 +176,7 @@ def test_a_store_leaves_damaged_records_out(cell: CellDir, damage: Callable[[Cel
 
 def test_set_aside_keeps_the_files_and_makes_room(cell: CellDir) -> None:
     before = {path.name: path.read_bytes() for path in cell.path.iterdir()}
-    with cell.lock():
+    with cell.locked():
         aside = cell.set_aside()
     assert {path.name: path.read_bytes() for path in aside.iterdir()} == before, "nothing is thrown away"
     assert cell.read() is None, "the cell is free again"

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -371,13 +372,13 @@ def test_two_runs_on_one_store_share_the_work(tmp_path: Path) -> None:
 
 
 def test_a_run_waits_for_a_cell_that_another_run_works_on(tmp_path: Path) -> None:
-    lock = Store(tmp_path).cell(*ids(stateful())).lock()
-    lock.acquire()
+    lock = ExitStack()
+    lock.enter_context(Store(tmp_path).cell(*ids(stateful())).locked())
 
     class Releasing(Watcher):
         def note(self, message: str) -> None:
             super().note(message)
-            lock.release()
+            lock.close()
 
     watcher = Releasing()
     (record,) = run(stateful(), tmp_path, watcher)
@@ -388,14 +389,14 @@ def test_a_run_waits_for_a_cell_that_another_run_works_on(tmp_path: Path) -> Non
 def test_a_cell_that_failed_in_another_run_is_not_tried_again_by_the_one_that_waited(tmp_path: Path) -> None:
     of = suite(RAISES, kind=Attacked)
     directory = Store(tmp_path).cell(*ids(of))
-    lock = directory.lock()
-    lock.acquire()
+    lock = ExitStack()
+    lock.enter_context(directory.locked())
 
     class Failing(Watcher):
         def note(self, message: str) -> None:
             super().note(message)
             directory.write(failed_record(cells(of)[0], identity(cells(of)[0]), RuntimeError("failed over there")))
-            lock.release()
+            lock.close()
 
     watcher = Failing()
     (record,) = run(of, tmp_path, watcher)

@@ -62,7 +62,7 @@ def test_ctrl_c_and_a_lost_parent_leave_a_store_to_go_on_from(folder: Path) -> N
     assert process.returncode == 130, said
     assert said.count("stopping after this round") == 1
     assert "Traceback" not in said
-    assert f"Stopped; everything finished is kept. To go on: thiefbench {' '.join(words)}" in said
+    assert f"Stopped; all finished work is kept. To continue: thiefbench {' '.join(words)}" in said
     assert len(pids(folder)) == 1, "the round under way is the last"
 
     process = tiny.command(*words)

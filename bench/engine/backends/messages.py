@@ -11,8 +11,9 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
+from thiefbench import strict_json
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.topology import Duty
 from thiefbench.engine.transport import PROOF_BYTES, PROOF_BYTES_PER_TOKEN, Offer
@@ -78,16 +79,9 @@ def decode(data: bytes) -> dict[str, Any]:
         MessageError: it is no JSON object in UTF-8, has a key twice, or holds a number that is no 64-bit integer.
     """
     try:
-        made = json.loads(
-            data.decode("utf-8"), object_pairs_hook=_unique, parse_int=_whole, parse_float=_no_number,
-            parse_constant=_no_number,
-        )  # fmt: skip
-    except UnicodeDecodeError as error:
-        raise MessageError("not UTF-8") from error
-    except MessageError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise MessageError("not JSON") from error
+        made = strict_json.loads(data, only_int64=True)
+    except strict_json.JsonError as error:
+        raise MessageError(error.reason) from error
     if type(made) is not dict:
         raise MessageError("not a JSON object")
     return made
@@ -220,8 +214,8 @@ def _offer(row: list[Any], duty: Duty, max_new_tokens: int) -> tuple[Offer, bool
         raise MessageError("payload is neither 0 nor 1")
     if proof is not None:
         try:
-            proof = base64.b64decode(proof, validate=True) if type(proof) is str else _no_number("")
-        except (binascii.Error, ValueError) as error:
+            proof = base64.b64decode(proof, validate=True)
+        except (binascii.Error, TypeError, ValueError) as error:
             raise MessageError("the proof is not base64") from error
     return Offer(duty.node, duty.group, duty.place, tuple(ids), seed, proof), payload == 1
 
@@ -248,20 +242,3 @@ def _is_whole(value: object) -> bool:
 
 def _is_digest(value: object) -> bool:
     return type(value) is str and len(value) == _DIGEST and set(value) <= set("0123456789abcdef")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise MessageError("a key that stands twice")
-    return made
-
-
-def _whole(text: str) -> int:
-    if len(text) > 20 or not -(2**63) <= (value := int(text)) < 2**63:
-        raise MessageError("an integer of more than 64 bits")
-    return value
-
-
-def _no_number(text: str) -> NoReturn:
-    raise MessageError("a number that is no integer")

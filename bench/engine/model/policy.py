@@ -19,6 +19,7 @@ from typing import Any, Literal, Self
 import torch
 from safetensors import SafetensorError, safe_open
 
+from thiefbench.errors import UserError
 from thiefbench.tasks.base import Message
 
 Dtype = Literal["float32", "bfloat16"]
@@ -28,7 +29,7 @@ LOGIT_NOISE: dict[str, float] = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 0
 _LOGIT_CHANGES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
 
-class ModelError(Exception):
+class ModelError(UserError):
     """A model cannot be loaded or used. One sentence for the user."""
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 from thiefbench import registry
 from thiefbench.engine.spec import Role
+from thiefbench.errors import UserError
 from thiefbench.suite.analysis import scoring
 from thiefbench.suite.report.lines import Cell, Comparison, Line, Result, comparative_scores, label_notes
 from thiefbench.suite.report.untrained import untrained_lines
 from thiefbench.suite.store.records import BrokenRecordError, Store
 
 
-class ReportError(Exception):
+class ReportError(UserError):
     """There is nothing to report on. One sentence for the user."""
 
 

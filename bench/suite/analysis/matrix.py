@@ -15,6 +15,7 @@ from thiefbench import registry
 from thiefbench.defenses.base import Defense, JudgeSpec
 from thiefbench.engine.model.policy import Dtype
 from thiefbench.engine.views.defender import Judge
+from thiefbench.errors import UserError
 from thiefbench.judges import ImpatientJudge, check_judge, judge_of
 from thiefbench.suite.analysis.replay import Recording, Replay, ReplayError, replay
 from thiefbench.suite.scenario import CellSpec, Suite
@@ -27,7 +28,7 @@ TOLERATED = 0.05
 MEASURES = ("stop_rate", "false_rejection_rate", "placebo_rejection_rate")
 
 
-class MatrixError(Exception):
+class MatrixError(UserError):
     """There is nothing to inspect. One sentence for the user."""
 
 

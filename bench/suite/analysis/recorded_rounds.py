@@ -10,11 +10,12 @@ from thiefbench.engine.model.forward_cache import ForwardCache
 from thiefbench.engine.pool import Pool
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.views.defender import Judge
+from thiefbench.errors import UserError
 from thiefbench.suite.store.records import Score
 from thiefbench.tasks.base import Item, Sampling
 
 
-class ReplayError(Exception):
+class ReplayError(UserError):
     """A defense cannot be replayed on a recorded pool. One sentence for the user."""
 
 

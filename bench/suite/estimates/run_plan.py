@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from thiefbench.console import escaped
 from thiefbench.suite.estimates.eta import (
     EVALUATED,
     MeasuredCell,
@@ -100,14 +100,14 @@ def print_outlook(out: Console, outlook: RunPlan) -> None:
         begun = ", ".join(f"seed {stage.spec.seed} at round {stage.done}" for stage in waiting if stage.done)
         seeds = _ranges(sorted({spec.seed for spec in cells}))
         counts = (str(len(cells) - len(waiting)), str(len(waiting)))
-        table.add_row(*(escape(part) for part in kind), seeds, *counts, begun or "-")
+        table.add_row(*(escaped(part) for part in kind), seeds, *counts, begun or "-")
     wide = out if out.is_terminal else Console(file=out.file, highlight=False, width=200, emoji=False)
     wide.print(table)
     cached = len(outlook.cells) - len(outlook.stages)
-    out.print(f"{escape(outlook.suite.title)}: {len(outlook.stages)} cells to run, {cached} in the store already")
+    out.print(f"{escaped(outlook.suite.title)}: {len(outlook.stages)} cells to run, {cached} in the store already")
     if outlook.stages:
         who = "one process" if outlook.workers == 1 else f"{outlook.workers} workers"
-        out.print(f"about {write_seconds(outlook.seconds)} with {who}, {escape(outlook.source)}")
+        out.print(f"about {write_seconds(outlook.seconds)} with {who}, {escaped(outlook.source)}")
     if outlook.disk is not None:
         out.print(f"about {outlook.disk / 1e6:.1f} MB on disk in the end")
 

@@ -6,8 +6,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from filelock import Timeout
-
+from thiefbench.errors import UserError
+from thiefbench.locks import LockedError
 from thiefbench.suite.execution.cell_run import failed_record
 from thiefbench.suite.execution.worker_process import Job
 from thiefbench.suite.scenario import CellSpec
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RESTARTS = 2
 
 
-class WorkerError(Exception):
+class WorkerError(UserError):
     """Workers cannot be started or reached. One sentence for the user."""
 
 
@@ -112,12 +112,12 @@ class Ledger:
             return
         error = _DiedError(f"its worker process died {deaths} times, last {how}")
         try:
-            with job.directory.lock().acquire(timeout=0):
+            with job.directory.locked():
                 record = record_of(job)
                 if record is None or record.status == "error":  # the last one may have died after its work
                     record = failed_record(job.spec, job.identity, error)
                     job.directory.write(record)
-        except Timeout:
+        except LockedError:
             self._taken.append(job)
         else:
             self.finished(job, record)

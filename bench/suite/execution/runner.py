@@ -10,13 +10,12 @@ from dataclasses import asdict, dataclass, field
 from types import FrameType
 from typing import Any, Protocol
 
-from filelock import Timeout
-
 from thiefbench import registry
 from thiefbench.engine.compatibility import check_requirements, drawn
 from thiefbench.engine.model.policy import ModelError, check_directory
 from thiefbench.engine.spec import SpecError
 from thiefbench.judges import check_judge
+from thiefbench.locks import LockedError
 from thiefbench.suite.estimates.eta import Plan
 from thiefbench.suite.estimates.paces import measured_here
 from thiefbench.suite.execution.cell_run import (
@@ -186,10 +185,10 @@ def work_on(job: Job, listener: CellListener, stop: Stopping, wait: bool, compan
     """Make what a cell lacks of record and weights, as its only process that writes; `company` plays along.
 
     Raises:
-        Timeout: another process works on the cell, and `wait` is False.
+        LockedError: another process works on the cell, and `wait` is False.
         KeyboardInterrupt: `stop` said so.
     """
-    with _locked(job.directory, listener, job.spec, wait, stop):
+    with job.directory.locked(_waiting(listener, job.spec, stop) if wait else None):
         job.directory.sweep()
         # A cell that another run has just failed is not tried again at once.
         record = _finished(job.directory, listener, job.retry_failed and not wait)
@@ -201,7 +200,7 @@ def work_on(job: Job, listener: CellListener, stop: Stopping, wait: bool, compan
 def _tidy(directory: CellDir) -> None:
     """Sweep a finished cell whose process was killed just before its end, unless another process works on it."""
     if directory.leftovers():
-        with suppress(Timeout), directory.lock().acquire(timeout=0):
+        with suppress(LockedError), directory.locked():
             directory.sweep()
 
 
@@ -220,7 +219,7 @@ class _Here:
             job, waiting = order
             try:
                 record = work_on(job, ledger.listener, ledger.stop, waiting)
-            except Timeout:
+            except LockedError:
                 ledger.hear(job, "taken")
             else:
                 ledger.finished(job, record)
@@ -243,30 +242,19 @@ def run_of(suite: Suite, jobs: Mapping[CellSpec, Job]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@contextmanager
-def _locked(directory: CellDir, listener: CellListener, spec: CellSpec, wait: bool, stop: Stopping) -> Iterator[None]:
-    """Hold the cell's lock.
+def _waiting(listener: CellListener, spec: CellSpec, stop: Stopping) -> Callable[[], None]:
+    """Called while another process holds a cell's lock: says so once, and lets the user stop the wait."""
+    noted = False
 
-    Raises:
-        Timeout: another process holds it, and `wait` is False.
-        KeyboardInterrupt: the user stopped the wait.
-    """
-    lock = directory.lock()
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        if not wait:
-            raise
-        listener.note(f"another run on this store works on a cell; waiting for it: {spec.label}")
-    while not lock.is_locked:
+    def waiting() -> None:
+        nonlocal noted
+        if not noted:
+            listener.note(f"another run on this store works on a cell; waiting for it: {spec.label}")
+            noted = True
         if stop.asked:
             raise KeyboardInterrupt
-        with suppress(Timeout):
-            lock.acquire(timeout=1)
-    try:
-        yield
-    finally:
-        lock.release()
+
+    return waiting
 
 
 def _run(job: Job, listener: CellListener, stop: Stopping, company: CellRuntime) -> Record:

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
-from filelock import Timeout
 from safetensors.torch import load, save
 
 from thiefbench import registry
@@ -36,6 +35,7 @@ from thiefbench.engine.backends.rank import DistributedSwarm, check_distributabl
 from thiefbench.engine.learning.memory import keep_freed_memory
 from thiefbench.engine.spec import SpecError
 from thiefbench.engine.swarm import Swarm
+from thiefbench.locks import LockedError
 from thiefbench.suite.execution.cell_run import LocalRuntime, build_swarm, identity
 from thiefbench.suite.execution.executors import Ledger
 from thiefbench.suite.execution.runner import work_on
@@ -120,7 +120,7 @@ class LeadingRank(RankRuntime):
             job, waiting = order
             try:
                 record = work_on(job, ledger.listener, ledger.stop, waiting, self)
-            except Timeout:
+            except LockedError:
                 ledger.hear(job, "taken")
                 continue
             ledger.finished(job, record)

@@ -18,10 +18,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from filelock import Timeout
-
 from thiefbench import registry
 from thiefbench.engine.spec import SpecError
+from thiefbench.locks import LockedError
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import CellDir, Record
 
@@ -139,7 +138,7 @@ def worked(
         work(job, overseer, overseer, waiting)
     except KeyboardInterrupt:
         return STOPPED
-    except Timeout:
+    except LockedError:
         return ("taken",)
     except mistakes as error:
         return ("mistake", next(i for i, kind in enumerate(mistakes) if isinstance(error, kind)), str(error))

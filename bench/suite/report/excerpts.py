@@ -15,12 +15,12 @@ from thiefbench.suite.report.lines import Cell, Comparison
 from thiefbench.suite.report.untrained import task_of
 from thiefbench.suite.store.records import Record
 from thiefbench.tasks.base import Split, TaskError
+from thiefbench.tasks.text import printable
 
 LONGEST = 1500
 """Characters of a completion that are shown."""
 
 _COLUMNS = ["phase", "round", "group", "item_id", "place", "text", "reward", "outcome", "payload", "advantage"]
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,6 @@ def mark(text: str, payload: Mapping[str, str]) -> tuple[tuple[str, bool], ...]:
     longest_first = sorted(needles, key=len, reverse=True)
     pieces = re.split(f"({'|'.join(re.escape(needle) for needle in longest_first)})", text, flags=re.IGNORECASE)
     return tuple((piece, i % 2 == 1) for i, piece in enumerate(pieces) if piece)
-
-
-def printable(text: str) -> str:
-    """A stranger's text without the control characters that would move a terminal's cursor."""
-    return _CONTROLS.sub("\ufffd", text)
 
 
 def _undefended(comparison: Comparison) -> list[tuple[Cell, Record]]:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sized
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from thiefbench.console import escaped
 from thiefbench.pools.output import Outcome
-from thiefbench.pools.schema import shown
 from thiefbench.suite.analysis.differences import StoreComparison
 from thiefbench.suite.analysis.matrix import DefenseRow, Matrix
 from thiefbench.suite.report.compare import differing, identical, remarks, settings, state_of
 from thiefbench.suite.report.heatmap import headings
 from thiefbench.suite.report.tables import Shown, show, write_milliseconds
 from thiefbench.suite.store.records import Score, Store
+from thiefbench.tasks.text import one_line
 
 _FILE_RATES = {
     "stop_rate": "stop rate", "false_rejection_rate": "false rejection", "rejection_rate": "all completions",
@@ -30,18 +30,18 @@ def print_results(out: Console, store: Store) -> None:
     for part, attack in dict.fromkeys((entry.get("part", ""), entry["attack"]) for entry in entries):
         where = f"{part}, " if part else ""
         out.print(
-            f"{escape(where)}attack [bold]{escape(attack)}[/bold]; intervals are 95 % over each cell's completions"
+            f"{escaped(where)}attack [bold]{escaped(attack)}[/bold]; intervals are 95 % over each cell's completions"
         )
         table = _table("swarm", "seed", "ASR", "stop rate", "false rejection", "clean reward")
         for entry in (e for e in entries if (e.get("part", ""), e["attack"]) == (part, attack)):
             swarm = {"attack": "", "control": "no attack, ", "placebo": "placebo, "}[entry["role"]] + entry["defense"]
             record = store.cell(entry["cell_id"]).read()
             if record is None or record.status == "error":
-                problem = escape(record.error if record else "not run")
-                table.add_row(escape(swarm), str(entry["seed"]), f"[red]failed: {problem}[/red]")
+                problem = escaped(record.error if record else "not run")
+                table.add_row(escaped(swarm), str(entry["seed"]), f"[red]failed: {problem}[/red]")
                 continue
             names = ("asr", "stop_rate", "false_rejection_rate", "clean_reward")
-            table.add_row(escape(swarm), str(entry["seed"]), *(_interval(record.scores[name]) for name in names))
+            table.add_row(escaped(swarm), str(entry["seed"]), *(_interval(record.scores[name]) for name in names))
         _print(out, table)
 
 
@@ -49,18 +49,18 @@ def print_matrix(out: Console, matrix: Matrix) -> None:
     """Stop rates by defense and attack, with what each defense wrongly rejects and costs."""
     named = headings(matrix.columns)
     for column, heading in named.items():
-        out.print(f"[bold]{escape(heading)}[/bold]: {escape(column.attack)} ({escape(column.suite)})")
+        out.print(f"[bold]{escaped(heading)}[/bold]: {escaped(column.attack)} ({escaped(column.suite)})")
     out.print("stop rates; brackets are 95 % Wilson intervals over completions, 'a to b' a range over seeds or attacks")
     table = _table(
         "defense", *named.values(), "worst case", "false rejection", "placebo rejection", "ms per completion"
     )
     for row in matrix.rows:
         if row.worst is None:
-            table.add_row(escape(row.defense), *["-"] * (len(named) + 4))
+            table.add_row(escaped(row.defense), *["-"] * (len(named) + 4))
             continue
         rates = [show(row.scores("stop_rate", column), "rate") for column in named]
         table.add_row(
-            escape(row.defense),
+            escaped(row.defense),
             *("-" if shown is None else shown.value for shown in rates),
             _written(show(row.scores("stop_rate", row.worst), "rate")),
             _written(show(row.scores("false_rejection_rate"), "rate")),
@@ -76,35 +76,35 @@ def print_comparison(out: Console, found: StoreComparison) -> None:
     """Two sides next to each other, one table per comparison; what cannot be compared is said."""
     for side in (found.one, found.other):
         which = f"{side.defense} in " if side.defense else ""
-        out.print(f"[bold]{side.name}[/bold]: {escape(f'{which}{side.where}: {side.title}, {side.fingerprint[:12]}')}")
+        out.print(f"[bold]{side.name}[/bold]: {escaped(f'{which}{side.where}: {side.title}, {side.fingerprint[:12]}')}")
     for text in found.contradictions:
-        out.print(f"[bold red]same cell, other numbers:[/bold red] {escape(text)}")
+        out.print(f"[bold red]same cell, other numbers:[/bold red] {escaped(text)}")
     for text in remarks(found):
-        out.print(f"[yellow]{escape(text)}[/yellow]")
+        out.print(f"[yellow]{escaped(text)}[/yellow]")
     out.print(
         "B - A is paired by seed: in brackets 95 % Student-t intervals, in parentheses the differences of fewer than 5"
     )
     for title in found.titles:
-        out.print(f"\n[bold]{escape(title)}[/bold]")
+        out.print(f"\n[bold]{escaped(title)}[/bold]")
         if changed := settings(found, title):
-            out.print(f"[yellow]not the same on both sides: {escape('; '.join(changed))}[/yellow]")
+            out.print(f"[yellow]not the same on both sides: {escaped('; '.join(changed))}[/yellow]")
         if same := identical(found, title):
-            out.print(f"identical (the very same cells, the same scores): {escape('; '.join(same))}")
+            out.print(f"identical (the very same cells, the same scores): {escaped('; '.join(same))}")
         pairs = differing(found, title)
         table = _table("swarm", "measure", "A", "B", "B - A", "seeds")
         for pair, rows in pairs:
             for row in rows:
                 written = (row["one"], row["other"], _written(row["change"]), str(row["seeds"]))
-                table.add_row(escape(pair.name), row["measure"], *written)
+                table.add_row(escaped(pair.name), row["measure"], *written)
         if table.row_count:
             _print(out, table)
         for pair, rows in pairs:
             if not rows:
-                out.print(f"{escape(pair.name)}: {state_of(pair)}")
+                out.print(f"{escaped(pair.name)}: {state_of(pair)}")
             for text in pair.missing:
-                out.print(f"[yellow]{escape(f'{pair.name}: {text}')}[/yellow]")
+                out.print(f"[yellow]{escaped(f'{pair.name}: {text}')}[/yellow]")
     for text in found.alone:
-        out.print(escape(text))
+        out.print(escaped(text))
 
 
 def print_file_replays(out: Console, outcome: Outcome, details: bool) -> None:
@@ -117,39 +117,39 @@ def print_file_replays(out: Console, outcome: Outcome, details: bool) -> None:
     """
     facts = outcome.facts()
     out.print(
-        f"{escape(facts['file'])}: {facts['rounds']} rounds, {facts['senders']} senders, {facts['completions']} "
+        f"{escaped(facts['file'])}: {facts['rounds']} rounds, {facts['senders']} senders, {facts['completions']} "
         f"completions, {facts['labelled_payload']} of them with a label"
     )
     for note in outcome.notes():
-        out.print(escape(note))
+        out.print(escaped(note))
     if outcome.replays:
         out.print("shares rejected; brackets are 95 % Wilson intervals over completions")
         table = _table("defense", *_FILE_RATES.values(), "ms per completion")
         for replay in outcome.replays:
-            table.add_row(escape(replay.defense), *_file_rates(replay.scores), write_milliseconds(replay.milliseconds))
+            table.add_row(escaped(replay.defense), *_file_rates(replay.scores), write_milliseconds(replay.milliseconds))
         _print(out, table)
     for replay in outcome.replays if details else ():
         _print_part(out, f"{replay.defense}, by sender", replay.by_sender)
         _print_part(out, f"{replay.defense}, by round", replay.by_round)
         if replay.rejected:
-            out.print(f"\n[bold]{escape(replay.defense)}[/bold], rejected completions{_first_of(replay.rejected)}")
+            out.print(f"\n[bold]{escaped(replay.defense)}[/bold], rejected completions{_first_of(replay.rejected)}")
         for each in replay.rejected[:_MOST_LINES]:
             where = f"line {each.line}, completion {each.position}, reward {each.reward:g}"
-            out.print(escape(f"{where}: {each.action}, {shown(each.reason or 'no reason given', 120)}"))
+            out.print(escaped(f"{where}: {each.action}, {one_line(each.reason or 'no reason given', 120)}"))
     for name, reason in outcome.left_out.items():
-        out.print(f"[yellow]{escape(name)}[/yellow] is left out: {escape(shown(reason, 300))}")
+        out.print(f"[yellow]{escaped(name)}[/yellow] is left out: {escaped(one_line(reason, 300))}")
     for name, reason in outcome.failed.items():
-        out.print(f"[red]{escape(name)}[/red] has no score: {escape(shown(reason, 300))}")
+        out.print(f"[red]{escaped(name)}[/red] has no score: {escaped(one_line(reason, 300))}")
 
 
 def _print_part(
     out: Console, title: str, scores: Mapping[str, Mapping[str, Score]] | Mapping[int, Mapping[str, Score]]
 ) -> None:
     """One defense's rates by sender or round."""
-    out.print(f"\n[bold]{escape(title)}[/bold]{_first_of(scores)}")
+    out.print(f"\n[bold]{escaped(title)}[/bold]{_first_of(scores)}")
     table = _table("", "completions", *_FILE_RATES.values())
     for name, own in list(scores.items())[:_MOST_LINES]:
-        table.add_row(escape(shown(str(name), 40)), str(own["rejection_rate"].count), *_file_rates(own))
+        table.add_row(escaped(one_line(str(name), 40)), str(own["rejection_rate"].count), *_file_rates(own))
     _print(out, table)
 
 
@@ -165,7 +165,7 @@ def _file_rates(scores: Mapping[str, Score]) -> Iterator[str]:
 
 def _print_problems(out: Console, row: DefenseRow) -> None:
     for problem in row.problems:
-        out.print(f"[yellow]{escape(row.defense)}[/yellow]: {escape(problem)}")
+        out.print(f"[yellow]{escaped(row.defense)}[/yellow]: {escaped(problem)}")
 
 
 def _table(*columns: str) -> Table:
@@ -184,8 +184,8 @@ def _print(out: Console, table: Table) -> None:
 def _interval(score: Score) -> str:
     if score.value is None:
         return "-"
-    return escape(f"{score.value:.3f} [{score.low:.3f}, {score.high:.3f}]")
+    return escaped(f"{score.value:.3f} [{score.low:.3f}, {score.high:.3f}]")
 
 
 def _written(shown: Shown | None) -> str:
-    return "-" if shown is None else escape(f"{shown.value} {shown.detail}".strip())
+    return "-" if shown is None else escaped(f"{shown.value} {shown.detail}".strip())

@@ -15,8 +15,9 @@ from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from filelock import Timeout
 
+from thiefbench.errors import UserError
+from thiefbench.locks import LockedError
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.manifests import joined
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Store, file_sha256, write_atomically
@@ -27,7 +28,7 @@ _APART = {"seconds", "pace", "provenance", "completions_sha256"}
 """What two runs of one cell may differ in: when, where and how fast; the rows themselves are compared."""
 
 
-class MergeError(Exception):
+class MergeError(UserError):
     """Stores cannot be merged. One sentence for the user."""
 
 
@@ -258,9 +259,9 @@ def _locked(directory: CellDir) -> Iterator[None]:
         MergeError: another process holds it.
     """
     try:
-        with directory.lock().acquire(timeout=0):
+        with directory.locked():
             yield
-    except Timeout as error:
+    except LockedError as error:
         raise MergeError(
             f"another process works on {directory.path}; wait for its end and run the same command again"
         ) from error

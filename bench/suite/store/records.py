@@ -11,17 +11,19 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from thiefbench import strict_json
 from thiefbench.engine.round_record import CompletionRow
+from thiefbench.locks import locked
 
 SCHEMA_VERSION = 1
 
@@ -161,10 +163,9 @@ class CellDir:
         """The folder of recorded rounds' weights."""
         return self.path / "weights"
 
-    def lock(self) -> FileLock:
-        """Held by the process that works on the cell."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        return FileLock(self.path / "lock")
+    def locked(self, waiting: Callable[[], None] | None = None) -> AbstractContextManager[None]:
+        """Be the one process that works on the cell; see `thiefbench.locks.locked`."""
+        return locked(self.path / "lock", waiting)
 
     def read(self) -> Record | None:
         """The cell's record, or None where it has none.
@@ -261,8 +262,7 @@ class Store:
 
     def write_run(self, run: dict[str, Any]) -> None:
         """Remember the last run: the suite and the cells it asked for, which is what a report shows."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.root / "lock"):
+        with locked(self.root / "lock", waiting=lambda: None):
             for left in half_written(self.root):
                 left.unlink()
             write_atomically(self.root / "run.json", json.dumps(run, indent=1, sort_keys=True).encode())
@@ -271,10 +271,10 @@ class Store:
         """What `write_run` wrote, or None."""
         path = self.root / "run.json"
         try:
-            loaded: dict[str, Any] = json.loads(path.read_bytes())
-        except (OSError, ValueError):
+            loaded = strict_json.loads(path.read_bytes())
+        except (OSError, strict_json.JsonError):
             return None
-        return loaded
+        return loaded if isinstance(loaded, dict) else None
 
 
 def half_written(folder: Path) -> list[Path]:
@@ -311,7 +311,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
         BrokenRecordError: the file is truncated, was edited or is something else.
     """
     try:
-        envelope = json.loads(path.read_bytes())
+        envelope = strict_json.loads(path.read_bytes(), only_finite=False)  # a swarm that diverged has a loss of NaN
         content, expected = envelope["content"], envelope["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BrokenRecordError(f"{path} is truncated or something else") from error

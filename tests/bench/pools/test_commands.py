@@ -132,7 +132,7 @@ def test_an_export_that_cannot_be_is_one_sentence(cli: Cli, store: Path, tmp_pat
     assert f"write one of {cell.name}" in sentence(cli("export", store, "zzz", tmp_path / "o.jsonl"))
     assert "holds no cells" in sentence(cli("export", tmp_path, "0", tmp_path / "o.jsonl"))
     (tmp_path / "there").write_text("precious")
-    assert "is there already; give another name" in sentence(cli("export", store, cell.name, tmp_path / "there"))
+    assert "exists already; give another name" in sentence(cli("export", store, cell.name, tmp_path / "there"))
     assert "no cohort 1" in sentence(cli("export", store, cell.name, tmp_path / "o.jsonl", "--cohort", "1"))
     assert (tmp_path / "there").read_text() == "precious"
     data = (cell / "completions.parquet").read_bytes()

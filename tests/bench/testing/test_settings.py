@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.bench import tiny
-from thiefbench.errors import is_users
+from thiefbench.errors import UserError
 from thiefbench.suite.scenario import load_suite
 from thiefbench.testing.settings import ARGUMENTS, suite_of
 
@@ -66,5 +66,5 @@ def test_a_mistake_is_one_sentence(arguments: dict[str, Any], complaint: str) ->
     with pytest.raises(ValueError) as error:
         suite_of(arguments)
     assert complaint in str(error.value)
-    assert is_users(error.value), "it is told without a traceback"
+    assert isinstance(error.value, UserError), "it is told without a traceback"
     assert "\n" not in str(error.value)

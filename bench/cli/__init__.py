@@ -1,0 +1,52 @@
+"""The command line: `thiefbench run | matrix | list | audit | report | compare | replay | export | merge | zoo | ...`.
+
+Each module holds the commands of one group. Nothing heavy is imported before a command needs it, so `--help` and `list`
+answer at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from importlib.metadata import entry_points
+from typing import Annotated
+
+import typer
+
+from thiefbench import __version__
+from thiefbench.cli import audit, matrix, pools, run, show, zoo
+from thiefbench.console import fail, out
+from thiefbench.errors import UserError
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
+    help="Measure how well a defense protects a decentralised GRPO swarm from poisoned completions.",
+)  # fmt: skip
+for group in (run, matrix, show, audit, pools):
+    app.add_typer(group.app)
+app.add_typer(zoo.app, name="zoo")
+for command in entry_points(group="thiefbench.commands"):  # those of the floor above
+    app.add_typer(command.load(), name=command.name)
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    """Print the version when asked."""
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # they would tear our own progress
+    if version:
+        out.print(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; a user's mistake ends in one sentence and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        fail(str(error))
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            fail("the disk is full; what was finished is kept, so make room and run the same command again")
+        if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            fail(f"{error.filename or 'a file'} cannot be written: {error.strerror}")
+        raise

@@ -1,0 +1,49 @@
+"""`thiefbench audit`: how much poison a task's reward lets through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from thiefbench.console import err, escaped, out
+from thiefbench.errors import UsageError
+
+app = typer.Typer()
+
+
+@app.command()
+def audit(
+    task: Annotated[str, typer.Option(help="Task whose reward is audited.")],
+    attack: Annotated[str, typer.Option(help="Attack whose payload is put into every oracle solution.")],
+    data: Annotated[Path | None, typer.Option(help="Directory with the task's data files.")] = None,
+    split: Annotated[str, typer.Option(help="train or test.")] = "train",
+    seed: Annotated[int, typer.Option(help="Seed that the attack's payload is drawn from.")] = 0,
+) -> None:
+    """Count how many oracle solutions earn the full reward, clean and poisoned. Needs no model and no training."""
+    from thiefbench import registry
+    from thiefbench.audit import audit as count
+    from thiefbench.progress import bar
+    from thiefbench.suite.analysis.scoring import wilson
+
+    if split not in ("train", "test"):
+        raise UsageError(f"--split must be train or test, not {split!r}")
+    spec = registry.parse("task", task)
+    if data is not None:
+        spec = registry.ParsedSpec(spec.target, spec.arguments | {"data": str(data)})
+    audited, attacker = registry.make("task", str(spec)), registry.make("attack", attack)
+    with bar(err, "auditing") as progress:
+        counts = count(audited, attacker, "train" if split == "train" else "test", seed, progress)
+    passing = wilson(counts.poisoned, counts.poisonable)
+    out.print(f"task [bold]{escaped(str(spec))}[/bold], {split} split, {counts.items} items")
+    drawn = ", ".join(f"{name} {value!r}" for name, value in counts.payload.items())
+    out.print(f"attack [bold]{escaped(attack)}[/bold]" + (f" ({escaped(drawn)})" if drawn else ""))
+    out.print(f"clean oracle solutions with full reward:    {counts.clean} of {counts.items}")
+    share = "" if passing.value is None else f" = {passing.value:.2%} [{passing.low:.2%}, {passing.high:.2%}]"
+    out.print(f"poisoned oracle solutions with full reward: {counts.poisoned} of {counts.poisonable}{share}")
+    if counts.unrewarded:
+        out.print(f"clean but not rewarded: {', '.join(counts.unrewarded[:20])}")
+    if counts.example:
+        out.print("\none poisoned solution that earns the full reward:")
+        out.print(escaped(counts.example))

@@ -1,0 +1,91 @@
+"""`thiefbench matrix`: every defense against every attack, on recorded rounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from thiefbench.cli.overrides import Overrides
+from thiefbench.console import (
+    FAILED,
+    DeviceOption,
+    DtypeOption,
+    ModelOption,
+    SeedsOption,
+    ThreadsOption,
+    err,
+    escaped,
+    numerics,
+    out,
+    stoppable,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+def matrix(
+    suite: Annotated[list[str], typer.Argument(help="Names or YAML files of suites. Several share one table.")],
+    defense: Annotated[
+        list[str] | None,
+        typer.Option(help="Defense to test. Repeat the option for several. Default: every defense installed."),
+    ] = None,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(help="Attack to run instead of the suites' attacks. Repeat the option for several."),
+    ] = None,
+    model: ModelOption = None,
+    seeds: SeedsOption = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of training. Default: as in the suites.")] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(help="Directory that keeps the results. Default: runs/SUITE, with several suites runs/matrix."),
+    ] = None,
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "float32",
+    threads: ThreadsOption = None,
+) -> None:
+    """Show what every defense rejects of every attack.
+
+    Only undefended swarms are trained, where they are missing; then all defenses inspect the completions recorded
+    there.
+    """
+    from thiefbench.progress import bar, watch
+    from thiefbench.suite.analysis.matrix import (
+        every_defense,
+        inspect_all,
+        named_defenses,
+        pools_of,
+        undefended,
+        wanted,
+    )
+    from thiefbench.suite.execution.runner import run_suite
+    from thiefbench.suite.report.heatmap import write_matrix
+    from thiefbench.suite.report.terminal import print_matrix
+    from thiefbench.suite.scenario import load_suite
+    from thiefbench.suite.store.records import Store
+
+    defenses, left_out = (named_defenses(defense), []) if defense else every_defense()
+    overrides = Overrides(attacks=attack, model=model, seeds=seeds, rounds=rounds)
+    suites = undefended([overrides.applied_to(load_suite(name)) for name in suite])
+    numbers = numerics(device, dtype, threads)
+    cells_of_suites = [(each, wanted(each.cells(*numbers))) for each in suites]
+    results = Store(store or Path("runs") / (suites[0].name if len(suites) == 1 else "matrix"))
+    for reason in left_out:
+        err.print(f"left out: {escaped(reason)}")
+    with stoppable():
+        pools, failed = [], False
+        for each, cells in cells_of_suites:
+            with watch(err) as listener:
+                records = run_suite(each, cells, results, listener, remember=False)
+            failed |= any(record.status == "error" for record in records)
+            pools += pools_of(each, cells, records)
+        with bar(err, "inspecting") as progress:
+            table = inspect_all(results, pools, defenses, progress, lambda message: err.print(escaped(message)))
+    page = write_matrix(results, table, suites)
+    print_matrix(out, table)
+    err.print(f"The heat map: {escaped(str(page))}")
+    if failed:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,64 @@
+"""What options of the command line replace in a suite."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from thiefbench.suite.scenario import Suite
+
+
+class Topologies(StrEnum):
+    """How items are divided among nodes."""
+
+    vertical = "vertical"
+    horizontal = "horizontal"
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """Replacements for a suite's own values; whatever is empty stays as the suite has it.
+
+    Attributes:
+        defenses: specs, run in addition to the suite's anchors and instead of its other defenses.
+        attacks: specs, run instead of the suite's.
+        task: the spec of another task.
+        model: another model.
+        topology: another topology.
+        seeds: how many seeds, counted from 0.
+        rounds: how many rounds.
+    """
+
+    defenses: list[str] | None = None
+    attacks: list[str] | None = None
+    task: str | None = None
+    model: str | None = None
+    topology: Topologies | None = None
+    seeds: int | None = None
+    rounds: int | None = None
+
+    def applied_to(self, suite: Suite) -> Suite:
+        """The suite with these replacements; its title names them, except for defenses, which modify no suite."""
+        from thiefbench.suite.analysis.ranking import beside_anchors
+
+        changed = suite
+        if self.attacks:
+            changed = changed.override(f"attacks {' '.join(self.attacks)}", attacks=tuple(self.attacks))
+        if self.task:
+            changed = changed.override(f"task {self.task}", task=self.task)
+        if self.model:
+            changed = changed.override(f"model {self.model}", model=self.model)
+        if self.topology:
+            changed = changed.override(f"topology {self.topology}", swarm={"topology": self.topology.value})
+        if self.seeds and tuple(range(self.seeds)) != suite.seeds:
+            label = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
+            changed = changed.override(label, seeds=tuple(range(self.seeds)))
+        if self.rounds and any(self.rounds != part.rounds for part in suite.scenes):
+            label = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
+            recorded = tuple(number for number in changed.recorded if number <= self.rounds)
+            changed = changed.override(label, rounds=self.rounds, recorded=recorded)
+        if self.defenses:
+            changed = replace(changed, defenses=beside_anchors(suite.defenses, self.defenses))
+        return changed

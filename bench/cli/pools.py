@@ -1,0 +1,170 @@
+"""`thiefbench replay | export | merge`: pools that other swarms recorded, and stores that were filled separately."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from thiefbench.console import FAILED, DeviceOption, DtypeOption, err, escaped, numerics, out, stoppable
+
+if TYPE_CHECKING:
+    from thiefbench.pools.rounds import FiledRounds
+
+app = typer.Typer()
+
+
+@app.command()
+def replay(
+    file: Annotated[Path, typer.Argument(help="Recorded pools, one JSON object per line (docs/pools.md).")],
+    defense: Annotated[
+        list[str] | None,
+        typer.Option(help="Defense to test. Repeat the option for several. Default: every defense, in one table."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Model that defenses may ask, the same in all rounds: a built-in one, a local directory or a name on "
+            "the Hugging Face hub. Default: none."
+        ),
+    ] = None,
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "float32",
+    as_json: Annotated[Path | None, typer.Option("--json", help="Write all results to this JSON file.")] = None,
+    as_csv: Annotated[Path | None, typer.Option("--csv", help="Write all rates to this CSV file.")] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at the first malformed line instead of leaving it out.")
+    ] = False,
+) -> None:
+    """Test defenses on pools that any swarm recorded. Nothing is trained."""
+    from thiefbench.engine.model.policy import Policy
+    from thiefbench.pools.judging import judge_file
+    from thiefbench.pools.rounds import read_rounds
+    from thiefbench.progress import bar
+    from thiefbench.suite.analysis.matrix import every_defense, named_defenses
+    from thiefbench.suite.report.terminal import print_file_replays
+    from thiefbench.suite.store.records import write_atomically
+    from thiefbench.zoo.models import resolve
+
+    where, precision, _ = numerics(device, dtype, None)
+    defenses, without = (named_defenses(defense), []) if defense else every_defense(judged=False)
+    recorded = read_rounds(file)
+    _report_malformed(recorded, file, strict)
+    recorded.compute_on(where, precision)
+    if model:
+        recorded.give_policy(Policy.load(resolve(model), where, precision))
+    with stoppable(), bar(err, "inspecting") as progress:
+        outcome = judge_file(recorded, defenses, model or "", progress)
+    for reason in without:
+        err.print(f"left out: {escaped(reason)}")
+    print_file_replays(out, outcome, details=bool(defense))
+    if as_json is not None:
+        write_atomically(as_json, json.dumps(outcome.as_dict(), indent=1, allow_nan=False).encode())
+    if as_csv is not None:
+        write_atomically(as_csv, outcome.csv().encode())
+    if outcome.failed or not outcome.replays:
+        raise typer.Exit(FAILED)
+
+
+def _report_malformed(recorded: FiledRounds, file: Path, strict: bool) -> None:
+    """Say which lines of a file are not used, and why.
+
+    Raises:
+        PoolFileError: there are some, and `strict` allows none.
+    """
+    from thiefbench.pools.files import PoolFileError
+    from thiefbench.pools.output import problems
+
+    refused = recorded.refused
+    if not refused.count:
+        return
+    if strict:
+        number, first = refused.first[0]
+        raise PoolFileError(f"{file}, line {number}: {first}; malformed lines in all: {refused.count}")
+    err.print(f"[yellow]malformed lines, which are not used: {refused.count}[/yellow]")
+    for problem in problems(recorded):
+        err.print(escaped(problem))
+
+
+@app.command()
+def export(
+    store: Annotated[Path, typer.Argument(help="Directory that `thiefbench run` filled.")],
+    cell: Annotated[str, typer.Argument(help="Id of a cell, or enough of its beginning to be unique.")],
+    file: Annotated[Path, typer.Argument(help="File to write. It must not exist yet.")],
+    cohort: Annotated[
+        int | None,
+        typer.Option(help="In a swarm of several models: number of the cohort to write. Default: the first cohort."),
+    ] = None,
+) -> None:
+    """Write a cell's rounds, labels included, to a file that `thiefbench replay` reads."""
+    from thiefbench import registry
+    from thiefbench.pools.export import ExportError, find_cell, header_of, lines_of, of_cohort
+    from thiefbench.pools.files import write
+    from thiefbench.suite.analysis.replay import Recording
+    from thiefbench.suite.store.records import BrokenRecordError, Store, write_atomically
+
+    if file.exists():
+        raise ExportError(f"{file} exists already; give another name")
+    directory = find_cell(Store(store), cell)
+    try:
+        record = directory.read()
+    except BrokenRecordError as error:
+        raise ExportError(f"{error}; run the suite again") from error
+    if record is None:
+        raise ExportError(f"the cell {directory.path.name} is not finished; run the suite again to continue it")
+    whole = Recording(directory, record, registry.make("task", record.cell["task"]))
+    recording = of_cohort(whole, cohort)
+    lines = list(lines_of(recording))
+    write_atomically(file, write(header_of(recording), lines))
+    written = sum(len(line.completions) for line in lines)
+    out.print(f"{escaped(str(file))}: {len(recording.pools)} rounds, {len(lines)} lines, {written} completions")
+    if len(whole.cohorts) > 1:
+        others = ", ".join(str(part.cohort) for part in whole.cohorts if part is not recording)
+        out.print(f"These are the pools of cohort {recording.cohort}; --cohort writes another's: {others}")
+
+
+class Preferred(StrEnum):
+    """Whose results count."""
+
+    first = "first"
+    second = "second"
+
+
+@app.command()
+def merge(
+    stores: Annotated[list[Path], typer.Argument(help="Stores to join. They are not changed.")],
+    into: Annotated[
+        Path,
+        typer.Option(help="The joined store: a new directory, or a store that counts as the first of all stores."),
+    ],
+    prefer: Annotated[
+        Preferred | None,
+        typer.Option(
+            help="If two stores hold different results of one cell: which of the two to keep. Default: stop, and join "
+            "nothing."
+        ),
+    ] = None,
+) -> None:
+    """Join several stores into one that holds every cell once.
+
+    Damaged and unfinished cells are left out and reported. If it is interrupted, run the same command again.
+    """
+    from thiefbench.suite.store.merging import merge as join
+
+    with stoppable():
+        merged = join(stores, into, None if prefer is None else prefer.value)
+    for conflict in merged.conflicts:
+        err.print(f"[yellow]{escaped(conflict.text())}[/yellow]; the {prefer} one is taken")
+    for text in (*merged.damaged, *merged.runs):
+        err.print(escaped(text))
+    if merged.unfinished:
+        err.print(f"{merged.unfinished} unfinished cells are left out; run their suite again to finish them")
+    for store, count in merged.copied.items():
+        out.print(f"{escaped(str(store))}: {count} cells copied")
+    out.print(f"{escaped(str(into))} holds {merged.cells} cells; {merged.shared} were the same in several stores")
+    if merged.lost:
+        err.print(f"no store has an intact copy of {escaped(', '.join(merged.lost))}; run their suite again")
+        raise typer.Exit(FAILED)

@@ -1,0 +1,132 @@
+"""`thiefbench run`: run a suite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from thiefbench.cli.execution import BatchKinds, Execution, Executors
+from thiefbench.cli.overrides import Overrides, Topologies
+from thiefbench.console import (
+    FAILED,
+    HARDWARE,
+    DeviceOption,
+    DtypeOption,
+    ModelOption,
+    SeedsOption,
+    StoreOption,
+    ThreadsOption,
+    WorkersOption,
+    check_device,
+    err,
+    escaped,
+    out,
+    stoppable,
+)
+
+app = typer.Typer()
+
+_RAY, _TORCHRUN = "Ray clusters (docs/cluster.md)", "torchrun"
+
+SuiteArgument = Annotated[str, typer.Argument(help="Name of a suite (see `thiefbench list suites`) or a YAML file.")]
+DefenseOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Defense to test, in addition to `none` and the suite's anchors. Repeat the option for several."),
+]
+AttackOption = Annotated[
+    list[str] | None, typer.Option(help="Attack to run instead of the suite's attacks. Repeat the option for several.")
+]
+TaskOption = Annotated[str | None, typer.Option(help="Task to train on instead of the suite's task.")]
+TopologyOption = Annotated[
+    Topologies | None,
+    typer.Option(
+        help="vertical: every node answers items of its own choice. horizontal: all nodes answer the same items. "
+        "Default: as in the suite."
+    ),
+]
+RoundsOption = Annotated[int | None, typer.Option(min=1, help="Rounds of training. Default: as in the suite.")]
+ExecutorOption = Annotated[
+    Executors, typer.Option(help="Run cells on this machine or on a Ray cluster.", rich_help_panel=_RAY)
+]
+RayAddressOption = Annotated[
+    str | None,
+    typer.Option(
+        help="HOST:PORT of the cluster. Default: the environment variable RAY_ADDRESS; if it is not set, a new cluster "
+        "of this machine alone.",
+        rich_help_panel=_RAY,
+    ),
+]
+GpusOption = Annotated[
+    float | None,
+    typer.Option(help="Share of a GPU that each cell takes, such as 0.5. Default: 1.", rich_help_panel=_RAY),
+]
+BatchesOption = Annotated[
+    BatchKinds | None,
+    typer.Option(
+        help="Which completions are sampled in one batch: those of a cohort (all nodes with equal weights), or those "
+        "of one node, which is what torchrun does. Results of the two differ slightly. Default: cohort.",
+        rich_help_panel=HARDWARE,
+    ),
+]
+RankTimeoutOption = Annotated[
+    float,
+    typer.Option(
+        min=1.0, max=86400.0, help="Seconds without a sign of life after which a rank counts as lost.",
+        rich_help_panel=_TORCHRUN,
+    ),
+]  # fmt: skip
+PlanOption = Annotated[
+    bool, typer.Option("--plan", help="Run nothing; show which cells are missing and how long they would take.")
+]
+
+
+@app.command()
+def run(
+    suite: SuiteArgument,
+    defense: DefenseOption = None,
+    attack: AttackOption = None,
+    task: TaskOption = None,
+    model: ModelOption = None,
+    topology: TopologyOption = None,
+    seeds: SeedsOption = None,
+    rounds: RoundsOption = None,
+    store: StoreOption = None,
+    plan: PlanOption = False,
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "float32",
+    threads: ThreadsOption = None,
+    workers: WorkersOption = 1,
+    batches: BatchesOption = None,
+    executor: ExecutorOption = Executors.local,
+    ray_address: RayAddressOption = None,
+    gpus_per_cell: GpusOption = None,
+    rank_timeout: RankTimeoutOption = 300.0,
+) -> None:
+    """Run a suite. Stop it at any time; the same command continues, and runs only the cells that are missing."""
+    from thiefbench.progress import watch
+    from thiefbench.suite.estimates.run_plan import look_ahead, print_outlook
+    from thiefbench.suite.execution.runner import run_suite
+    from thiefbench.suite.report.terminal import print_results
+    from thiefbench.suite.scenario import load_suite
+    from thiefbench.suite.store.records import Store
+
+    execution = Execution(device, dtype, threads, workers, executor, ray_address, gpus_per_cell, batches, rank_timeout)
+    execution.check(plan)
+    numerics = execution.numerics()
+    chosen = Overrides(defense, attack, task, model, topology, seeds, rounds).applied_to(load_suite(suite))
+    cells = chosen.cells(*numerics)
+    results = Store(store or Path("runs") / chosen.name)
+    cell_executor = execution.executor_for(cells)
+    if plan:
+        check_device(device)  # a round may be played on this machine
+        with stoppable(), cell_executor as ready:
+            print_outlook(out, look_ahead(chosen, cells, results, ready.places))
+        return
+    with stoppable(), cell_executor as ready, watch(err, ready.places) as listener:
+        records = run_suite(chosen, cells, results, listener, executor=ready)
+    print_results(out, results)
+    if any(record.status == "error" for record in records):
+        raise typer.Exit(FAILED)
+    err.print(f"For the page with curves: thiefbench report {escaped(str(results.root))}")

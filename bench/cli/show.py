@@ -1,0 +1,73 @@
+"""`thiefbench list | report | compare`: what is installed, and results that are there already."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from thiefbench.console import err, escaped, out
+
+app = typer.Typer()
+
+
+class Listable(StrEnum):
+    """What `list` can list."""
+
+    attacks = "attacks"
+    defenses = "defenses"
+    tasks = "tasks"
+    suites = "suites"
+    models = "models"
+
+
+@app.command("list")
+def list_(kind: Annotated[Listable, typer.Argument(help="What to list.")]) -> None:
+    """List what is installed, third-party plugins included."""
+    from rich.table import Table
+
+    from thiefbench import registry
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    if kind is Listable.models:
+        from thiefbench.zoo.models import BUILT_IN
+
+        for name, summary in BUILT_IN.items():
+            table.add_row(f"[bold]{name}[/bold]", summary)
+        table.add_row("any other", "give --model a local directory or a hub name")
+    else:
+        plugins: registry.Kind = kind.value.removesuffix("s")  # type: ignore[assignment]
+        for name in registry.names(plugins):
+            table.add_row(f"[bold]{name}[/bold]", escaped(registry.summary(plugins, name)))
+    out.print(table)
+
+
+@app.command()
+def report(store: Annotated[Path, typer.Argument(help="Directory that `thiefbench run` filled.")]) -> None:
+    """Write the results of a store's last run as an HTML page, plots, a CSV file and a LaTeX table."""
+    from thiefbench.suite.report.page import write_report
+    from thiefbench.suite.store.records import Store
+
+    out.print(f"report: {escaped(str(write_report(Store(store))))}")
+
+
+@app.command()
+def compare(
+    stores: Annotated[list[Path], typer.Argument(help="Two stores; or one store, together with two --defense.")],
+    defense: Annotated[
+        list[str] | None, typer.Option(help="Defense to compare within one store. Write the option twice.")
+    ] = None,
+    directory: Annotated[
+        Path | None, typer.Option("--out", help="Directory to write compare.html and compare.csv to.")
+    ] = None,
+) -> None:
+    """Compare the last runs of two stores, or two defenses of one store, with differences paired by seed."""
+    from thiefbench.suite.report.compare import compared, write_comparison
+    from thiefbench.suite.report.terminal import print_comparison
+
+    comparison = compared(stores, defense or [])
+    print_comparison(out, comparison)
+    if directory is not None:
+        err.print(f"page: {escaped(str(write_comparison(comparison, directory)))}")
