@@ -1,7 +1,7 @@
 """What a Python file means: its syntax tree, written down without what leaves no trace when it runs.
 
 Left out are comments, blank lines, layout, quotes, the notation of numbers, docstrings and other statements that are
-nothing but a constant, `pass`, and blocks under ``if TYPE_CHECKING``. All else stays: names, values with their kind,
+nothing but a constant, `pass`, and imports under ``if TYPE_CHECKING``. All else stays: names, values with their kind,
 operators, order, defaults, decorators, annotations. Two files with one meaning compile to the same code, except for
 line numbers and docstrings; whether code may read those can be told from `Meaning`'s names. Import statements stay
 apart: what a path in them stands for is for the caller to say.
@@ -45,7 +45,17 @@ class Import:
     top: bool = False
 
 
-_Text = str | tuple[Import, ...]
+@dataclass(frozen=True)
+class Imports:
+    """Import statements that follow one another.
+
+    Attributes:
+        names: what they bind, in their order.
+        at_top: whether they stand at the top level of the file, where none of them may fail.
+    """
+
+    names: tuple[Import, ...]
+    at_top: bool
 
 
 @dataclass(frozen=True)
@@ -53,13 +63,13 @@ class Meaning:
     """What a file means.
 
     Attributes:
-        parts: its text, cut where import statements stand; imports that follow one another are one part.
+        parts: its text, cut where import statements stand.
         names: every variable in it.
         attributes: every name behind a dot.
         strings: every string in it.
     """
 
-    parts: tuple[_Text, ...]
+    parts: tuple[str | Imports, ...]
     names: frozenset[str]
     attributes: frozenset[str]
     strings: frozenset[str]
@@ -115,9 +125,9 @@ class _Writer:
         self.attributes: set[str] = set()
         self.strings: set[str] = set()
 
-    def parts(self, tree: ast.Module) -> tuple[_Text, ...]:
-        waiting: list[ast.AST | _Text] = [tree]
-        written: list[_Text] = []
+    def parts(self, tree: ast.Module) -> tuple[str | Imports, ...]:
+        waiting: list[ast.AST | str | Imports] = [tree]
+        written: list[str | Imports] = []
         while waiting:
             piece = waiting.pop()
             if isinstance(piece, ast.AST):
@@ -136,9 +146,9 @@ class _Writer:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             self.strings.add(node.value)
 
-    def _node(self, node: ast.AST) -> list[ast.AST | _Text]:
-        pieces: list[ast.AST | _Text] = [f"({type(node).__name__}"]
-        for field in _fields(type(node)):
+    def _node(self, node: ast.AST) -> list[ast.AST | str | Imports]:
+        pieces: list[ast.AST | str | Imports] = [f"({type(node).__name__}"]
+        for field in _telling(node._fields):
             value = getattr(node, field, None)
             if value is None:
                 continue
@@ -148,9 +158,9 @@ class _Writer:
                 pieces += [f" {field}=[", *(part for item in items for part in (item, ",")), "]"]
         return [*pieces, ")"]
 
-    def _items(self, node: ast.AST, values: Sequence[object]) -> Iterator[ast.AST | _Text]:
+    def _items(self, node: ast.AST, values: Sequence[object]) -> Iterator[ast.AST | str | Imports]:
         if values and isinstance(values[0], ast.stmt):
-            yield from self._statements(values)
+            yield from self._statements(values, isinstance(node, ast.Module))
         elif isinstance(node, ast.JoinedStr):
             yield from _joined(node.values)
         elif isinstance(node, ast.Delete):
@@ -159,30 +169,30 @@ class _Writer:
             for value in values:
                 yield value if isinstance(value, ast.AST) else quoted(value)
 
-    def _statements(self, statements: Iterable[object]) -> Iterator[ast.AST | tuple[Import, ...]]:
+    def _statements(self, statements: Iterable[object], at_top: bool) -> Iterator[ast.AST | Imports]:
         """Statements that do something; imports that follow one another as one item."""
-        for imports, run in groupby(self._doing(statements), lambda s: isinstance(s, ast.Import | ast.ImportFrom)):
+        for imports, run in groupby(self._doing(statements, at_top), _is_import):
             if imports:
-                yield tuple(one for statement in run for one in _bindings(statement))
+                yield Imports(tuple(one for statement in run for one in _bindings(statement)), at_top)
             else:
                 yield from run
 
-    def _doing(self, statements: Iterable[object]) -> Iterator[ast.AST]:
+    def _doing(self, statements: Iterable[object], at_top: bool) -> Iterator[ast.AST]:
         for statement in statements:
             assert isinstance(statement, ast.stmt)
             if isinstance(statement, ast.Pass):
                 continue
             if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and not self._docstrings:
                 continue
-            if self._types_apart and isinstance(statement, ast.If) and _asks_for_types(statement.test):
-                yield from self._doing(statement.orelse)
+            if self._types_apart and at_top and isinstance(statement, ast.If) and _imports_for_types(statement):
+                yield from self._doing(statement.orelse, at_top)
             else:
                 yield statement
 
 
 @cache
-def _fields(kind: type[ast.AST]) -> list[str]:
-    return sorted(set(kind._fields) - _SAYS_NOTHING)
+def _telling(fields: tuple[str, ...]) -> list[str]:
+    return sorted(set(fields) - _SAYS_NOTHING)
 
 
 def _bindings(statement: ast.AST) -> Iterator[Import]:
@@ -213,8 +223,18 @@ def _untupled(targets: Sequence[ast.expr]) -> Iterator[ast.expr]:
             yield target
 
 
-def _asks_for_types(test: ast.expr) -> bool:
-    return isinstance(test, ast.Name) and test.id == _TYPE_CHECKING
+def _is_import(statement: ast.AST) -> bool:
+    return isinstance(statement, ast.Import | ast.ImportFrom)
+
+
+def _imports_for_types(statement: ast.If) -> bool:
+    """Whether nothing but imports stands under ``if TYPE_CHECKING``.
+
+    Elsewhere than at a file's top level, or of other statements, the mere sight would tell: what a function assigns
+    somewhere is local to it everywhere.
+    """
+    test = statement.test
+    return isinstance(test, ast.Name) and test.id == _TYPE_CHECKING and all(map(_is_import, statement.body))
 
 
 def _is_of_typing(tree: ast.Module) -> bool:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import re
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from thiefbench.source_meaning import Import, Meaning, meaning, quoted
+from thiefbench.source_meaning import Import, Imports, Meaning, meaning, quoted
 
 OF_USER = "thiefbench_user_"
 """How the names of modules begin that are loaded from users' files."""
@@ -33,6 +33,8 @@ _READ_TEXT = frozenset(
     {"co_firstlineno", "f_lineno", "findsource", "get_source", "getcomments", "getsource", "getsourcelines",
      "linecache", "tb_lineno"}
 )  # fmt: skip
+_IMPORT_BY_NAME = frozenset({"__import__", "import_module"})
+_DOTTED = re.compile(r"[.]*[^\W\d]\w*([.][^\W\d]\w*)*")
 _TELL_PLACE = frozenset({"__file__", "__loader__", "__module__", "__package__", "__path__", "__spec__", "getfile"})
 # Of other libraries it is not known here whether docstrings are prompts, grammars or schemas to them.
 _LEAVE_DOCSTRINGS = sys.stdlib_module_names | {
@@ -89,10 +91,11 @@ def package_digest(defined: Any) -> bytes:
 
     - An import of the own package names the imported module by a number, in the order in which imports meet them, and
       that module's meaning follows. So no path counts, and yet no import can be turned to another module unseen. The
-      `__init__` of a package that lies around a module counts before it, as it runs before it, unless it is empty.
+      `__init__` of a package around a module counts before it, as it runs before it, unless it does nothing. A string
+      that is the name of a module counts as an import of it where `import_module` is called.
     - An import from another room of this package (`thiefbench.tasks` for a defense) names the room and the name. What
-      is imported does not count; the engine's revision covers it. The path does count where two modules of the room
-      have something of that name.
+      is imported does not count; the engine's revision covers it. The path does count where several modules of the
+      room have something of that name.
     - Imports of this package that follow one another count in the order of the names they bind, since a formatter sorts
       them by path: its modules do nothing to each other when they are imported. All other imports keep their order.
 
@@ -104,8 +107,8 @@ def package_digest(defined: Any) -> bytes:
 
     Data files count with their name and content. A file that this Python cannot parse counts as it stands.
 
-    Not seen is what no name betrays: a module that is imported under a name put together at run time, one that opens
-    its own file as data without `__file__`, a file of another kind than text, JSON and YAML, and a traceback.
+    Not seen is what no name betrays: a module that is imported under a name put together at run time, one that reads
+    a Python file as data, a file of another kind than text, JSON and YAML, and a traceback's lines.
     """
     needed = _Needed(sys.modules[defined.__module__])
     texts = needed.texts()
@@ -204,16 +207,23 @@ class _Needed:
         meant = meaning(module.content, docstrings)
         if meant is None:
             return b"as it stands " + module.content
-        parts = (part if isinstance(part, str) else self._imports(module, part) for part in meant.parts)
+        parts = [part if isinstance(part, str) else self._imports(module, part) for part in meant.parts]
+        if _IMPORT_BY_NAME & _words(meant):
+            parts += [self._named(module, string) for string in sorted(meant.strings) if _DOTTED.fullmatch(string)]
         return "".join(parts).encode("utf-8", "surrogatepass")
 
-    def _imports(self, module: _Module, run: Sequence[Import]) -> str:
+    def _named(self, module: _Module, string: str) -> str:
+        """A string that may be the name of a module to import, where it is that of one of the package."""
+        found = [self._number(name) for name in (string, f"{module.package}.{string.lstrip('.')}")]
+        return f"(Named {quoted(string)} {found})" if any(number is not None for number in found) else ""
+
+    def _imports(self, module: _Module, run: Imports) -> str:
         """Import statements that follow one another, as they count."""
         written = []
-        for of_house, group in groupby(run, lambda one: _path(module, one).startswith(_HOUSE)):
+        for of_house, group in groupby(run.names, lambda one: _path(module, one).startswith(_HOUSE)):
             imports = list(group)
             bound = {one.bound for one in imports}
-            if of_house and len(bound) == len(imports) and "*" not in bound:
+            if of_house and run.at_top and len(bound) == len(imports) and "*" not in bound:
                 imports.sort(key=lambda one: one.bound)
             for one in imports:
                 self._libraries.add(_path(module, one).partition(".")[0])
@@ -227,7 +237,7 @@ class _Needed:
         if not one.name:
             return f"{quoted(path)} {number} {one.top}" if one.top or number is None else f"{number}"
         inner = self._number(f"{path}.{one.name}")
-        if number is None and inner is None and _homes(_room(path))[one.name] == 1:
+        if number is None and inner is None and _is_only_one(path, one.name):
             return f"in {quoted(_room(path))}"
         return f"{quoted(path) if number is None else number} {inner}"
 
@@ -265,7 +275,7 @@ def _path(module: _Module, one: Import) -> str:
 
 
 def _words(meant: Meaning) -> frozenset[str]:
-    imports = [one for part in meant.parts if not isinstance(part, str) for one in part]
+    imports = [one for part in meant.parts if isinstance(part, Imports) for one in part.names]
     return meant.names | meant.attributes | {word for one in imports for word in (one.module, one.name)}
 
 
@@ -278,36 +288,56 @@ def _room(path: str) -> str:
     return ".".join(path.split(".")[:2])
 
 
+def _is_only_one(path: str, name: str) -> bool:
+    """Whether a module of this package has a name, and nothing else in its room has the same."""
+    room = _names_in(_room(path))
+    homes = sum(name in there.own for there in room.values())
+    return homes == 1 and path in room and name in room[path].own | room[path].taken
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The names at the top level of a module: its own, and those it takes from its room as they are."""
+
+    own: frozenset[str]
+    taken: frozenset[str]
+
+
 @cache
-def _homes(room: str) -> Counter[str]:
-    """In how many modules of a room of this package a name has its home: nowhere else does it come from there."""
+def _names_in(room: str) -> Mapping[str, _Names]:
+    """The names in every module of a room of this package; those of a package are also its modules'."""
     found = _located(room) if room.startswith(_HOUSE) else None
     if found is None or found.origin is None or found.submodule_search_locations is None:
-        return Counter()
-    homes: Counter[str] = Counter()
-    for file in Path(found.origin).parent.rglob("*.py"):
-        module = file.parent.name if file.stem == "__init__" else file.stem
-        homes.update({module, *_at_home(ast.parse(file.read_bytes()))})
-    return homes
+        return {}
+    folder = Path(found.origin).parent
+    modules: dict[str, ast.Module] = {}
+    for file in folder.rglob("*.py"):
+        name = ".".join((room, *file.relative_to(folder).with_suffix("").parts)).removesuffix(".__init__")
+        modules[name] = ast.parse(file.read_bytes())
+    return {name: _top_level(tree, room, _inside(name, modules)) for name, tree in modules.items()}
 
 
-def _at_home(tree: ast.Module) -> set[str]:
-    """The names that a module binds at its top level, but for those it takes from this package as they are."""
-    homes: set[str] = set()
+def _inside(package: str, modules: Iterable[str]) -> set[str]:
+    return {last for above, _, last in (name.rpartition(".") for name in modules) if above == package}
+
+
+def _top_level(tree: ast.Module, room: str, inside: set[str]) -> _Names:
+    own, taken = set(inside), set[str]()
     waiting: list[ast.AST] = list(tree.body)
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            homes.add(node.name)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_HOUSE):
-            homes |= {alias.asname for alias in node.names if alias.asname not in (None, alias.name)}
+            own.add(node.name)
+        elif isinstance(node, ast.ImportFrom) and _room(node.module or "") == room:
+            for alias in node.names:
+                (taken if alias.asname in (None, alias.name) else own).add(alias.asname or alias.name)
         elif isinstance(node, ast.alias):
-            homes.add(node.asname or node.name.partition(".")[0])
+            own.add(node.asname or node.name.partition(".")[0])
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            homes.add(node.id)
+            own.add(node.id)
         else:
             waiting += ast.iter_child_nodes(node)
-    return homes
+    return _Names(frozenset(own), frozenset(taken))
 
 
 def _located(name: str) -> ModuleSpec | None:
