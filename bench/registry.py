@@ -27,7 +27,8 @@ from thiefbench.defenses.base import Defense
 from thiefbench.defenses.composed import Composed
 from thiefbench.loading import SpecStringError as SpecStringError
 from thiefbench.loading import class_at, names_module
-from thiefbench.sources import is_of_user, package_digest, package_files, source_files, sources
+from thiefbench.package_meaning import package_digest
+from thiefbench.sources import is_of_user, package_files, source_files, sources
 
 Kind = Literal["attack", "defense", "task", "suite"]
 # Classes whose parameters are spec strings themselves, with an example of one.
