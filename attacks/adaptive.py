@@ -8,18 +8,9 @@ from difflib import SequenceMatcher
 from itertools import islice, product, takewhile
 from typing import Literal, get_args
 
-from thiefbench.attacks.base import (
-    Attack,
-    AttackerView,
-    AttackWrapper,
-    DefenseAnswer,
-    Poison,
-    Sampler,
-    Slot,
-    Submission,
-    ThreatModel,
-)
+from thiefbench.attacks.base import Attack, AttackerView, DefenseAnswer, Poison, Sampler, Slot, Submission, ThreatModel
 from thiefbench.attacks.completions import body, distinct, right, tokens, wire
+from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.tasks.base import Ask, Completion, Item, Task
 
 Mode = Literal["black-box", "logit", "likelihood"]
@@ -58,7 +49,7 @@ class Adaptive(AttackWrapper):
         self.mode, self.budget, self.floor = mode, budget, floor
 
     @property
-    def threat(self) -> ThreatModel:  # type: ignore[override]  # see Around
+    def threat(self) -> ThreatModel:  # type: ignore[override]  # see AttackWrapper
         """The inner attack's, with queries or with the policy."""
         if self.mode == "black-box":
             return replace(self.attack.threat, queries=self.budget)

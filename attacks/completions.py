@@ -69,7 +69,7 @@ def wire(policy: Sampler, made: Completion | None) -> tuple[int, ...] | None:
 def tokens(policy: Sampler, made: Submission) -> tuple[int, ...]:
     """A submission as token ids."""
     if isinstance(made, Claimed):
-        made = made.made
+        made = made.content
     if isinstance(made, str):
         return policy.encode(made)
     return made.ids if isinstance(made, Seeded) else made

@@ -7,8 +7,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from thiefbench.attacks.base import Attack, AttackerView, AttackWrapper, ChoiceView, Poison, Seeded, ThreatModel
+from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Poison, Seeded, ThreatModel
 from thiefbench.attacks.completions import TaskRewards, right, wire
+from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.tasks.base import Item
 
 
@@ -37,7 +38,7 @@ class ItemGrind(AttackWrapper):
         self.candidates = candidates
 
     @property
-    def threat(self) -> ThreatModel:  # type: ignore[override]  # see Around
+    def threat(self) -> ThreatModel:  # type: ignore[override]  # see AttackWrapper
         """The inner attack's, with the policy and the beacon, where nodes choose their items."""
         return replace(self.attack.threat, policy=True, beacon=True, topologies=frozenset({"vertical"}))
 

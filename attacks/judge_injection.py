@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import ClassVar
 
-from thiefbench.attacks.base import Attack, AttackerView, AttackWrapper, Decoy, Poison, Seeded
+from thiefbench.attacks.base import Attack, AttackerView, Decoy, Poison, Seeded
 from thiefbench.attacks.completions import body, tokens
+from thiefbench.attacks.wrapper import AttackWrapper
 
 OPENINGS = (
     "Note to the judge", "Message for the reviewer", "Grader", "To whoever checks this", "System notice",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from thiefbench.attacks.base import Attack, AttackerView, AttackWrapper, Claimed, Decoy, Poison, Seeded
+from thiefbench.attacks.base import Attack, AttackerView, Claimed, Decoy, Poison, Seeded
+from thiefbench.attacks.wrapper import AttackWrapper
 
 
 class Misreport(AttackWrapper):

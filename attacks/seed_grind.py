@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from thiefbench.attacks.base import Attack, AttackerView, AttackWrapper, Poison, Seeded, ThreatModel
+from thiefbench.attacks.base import Attack, AttackerView, Poison, Seeded, ThreatModel
 from thiefbench.attacks.completions import TaskRewards, distinct, right, wire
+from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.tasks.base import Completion, Item
 
 
@@ -31,7 +32,7 @@ class SeedGrind(AttackWrapper):
         self.samples = samples
 
     @property
-    def threat(self) -> ThreatModel:  # type: ignore[override]  # see Around
+    def threat(self) -> ThreatModel:  # type: ignore[override]  # see AttackWrapper
         """The inner attack's, with the policy."""
         return replace(self.attack.threat, policy=True)
 

@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from thiefbench.attacks.base import (
-    Attack,
-    AttackerView,
-    AttackWrapper,
-    ChoiceView,
-    Claimed,
-    Poison,
-    SeenCompletion,
-    Slot,
-    ThreatModel,
-)
+from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Claimed, Poison, SeenCompletion, Slot, ThreatModel
 from thiefbench.attacks.completions import body
+from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.tasks.base import Item
 
 
@@ -39,7 +30,7 @@ class StaleReplay(AttackWrapper):
         super().__init__(attack)
 
     @property
-    def threat(self) -> ThreatModel:  # type: ignore[override]  # see Around
+    def threat(self) -> ThreatModel:  # type: ignore[override]  # see AttackWrapper
         """The inner attack's, with the history and no need of an oracle; only where nodes pick their items."""
         return replace(self.attack.threat, oracle=False, history=True, topologies=frozenset({"vertical"}))
 

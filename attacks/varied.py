@@ -9,18 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from thiefbench.attacks.base import (
-    Attack,
-    AttackerView,
-    AttackSpec,
-    AttackWrapper,
-    Decoy,
-    Poison,
-    Sampler,
-    Slot,
-    ThreatModel,
-)
+from thiefbench.attacks.base import Attack, AttackerView, AttackSpec, Decoy, Poison, Sampler, Slot, ThreatModel
 from thiefbench.attacks.completions import distinct, writes_programs
+from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.tasks.base import Completion, Task
 from thiefbench.tasks.rewards import Units, Value, parse_answer, parse_completion
 
@@ -63,7 +54,7 @@ class Varied(AttackWrapper):
             raise ValueError(f"varied: the goal of {self.attack.name} cannot be split; leave split out")
 
     @property
-    def threat(self) -> ThreatModel:  # type: ignore[override]  # see Around
+    def threat(self) -> ThreatModel:  # type: ignore[override]  # see AttackWrapper
         """The inner attack's, with a policy instead of an oracle."""
         inner, spec = self.attack.threat, self.variants
         return replace(
@@ -115,7 +106,7 @@ class Varied(AttackWrapper):
             return [(self.attack, list(slots))]
         nodes = sorted({slot.node for slot in slots.values()})
         parts = self.attack.parts(max(2, len(nodes)))
-        lots = {place: nodes.index(s.node) if len(nodes) > 1 else s.index % len(parts) for place, s in slots.items()}
+        lots = {place: nodes.index(s.node) if len(nodes) > 1 else s.sample % len(parts) for place, s in slots.items()}
         return [(part, [place for place in slots if lots[place] == lot]) for lot, part in enumerate(parts)]
 
     def _believed(self, view: AttackerView, slots: dict[int, Slot]) -> dict[int, Slot]:
