@@ -31,9 +31,11 @@ class Misreport(AttackWrapper):
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
         """The inner attack's submissions, each with the claim; decoys and seeded draws stay as they are."""
-        return [self._claimed(made) for made in self.attack.poison(view)]
+        return [self._claimed(submission) for submission in self.attack.poison(view)]
 
-    def _claimed(self, made: Poison) -> Poison:
-        if made is None or isinstance(made, (Decoy, Seeded)):
-            return made
-        return replace(made, logprob=self.logprob) if isinstance(made, Claimed) else Claimed(made, self.logprob)
+    def _claimed(self, submission: Poison) -> Poison:
+        if submission is None or isinstance(submission, (Decoy, Seeded)):
+            return submission
+        if isinstance(submission, Claimed):
+            return replace(submission, logprob=self.logprob)
+        return Claimed(submission, self.logprob)

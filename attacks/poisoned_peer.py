@@ -54,7 +54,7 @@ class PoisonedPeer(AttackWrapper):
     def hand_over(self, view: AttackerView) -> Sampler | None:
         """The current model, fine-tuned on the inner attack's poison for the slots' items."""
         assert view.policy is not None, "the threat model grants a policy"
-        made = zip(view.slots, self.attack.poison(view), strict=True)
-        texts = [(slot.item, poison.content if isinstance(poison, Claimed) else poison) for slot, poison in made]
+        pairs = zip(view.slots, self.attack.poison(view), strict=True)
+        texts = [(slot.item, poison.content if isinstance(poison, Claimed) else poison) for slot, poison in pairs]
         lessons = [(item, text) for item, text in texts if isinstance(text, str) and not isinstance(text, Decoy)]
         return view.policy.taught(lessons, self.steps, self.learning_rate) if lessons else None

@@ -22,7 +22,7 @@ LESSONS_PER_STEP = 16
 LEARNED = 0.5  # the smallest weight of a token that counts as learned from
 
 SlotKey = tuple[int, int, int]
-"""A slot's node, group and index."""
+"""A slot's node, group and sample."""
 
 
 class AttackerPolicy:
