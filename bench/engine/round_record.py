@@ -90,7 +90,7 @@ def beacon(seed: int, number: int) -> tuple[int | str, ...]:
 
 def slot_seed(seed: int, number: int, duty: Duty, item_id: str) -> int:
     """The seed of a slot's one honest draw."""
-    return slot_key(beacon(seed, number), duty.node, duty.position, item_id, duty.index)
+    return slot_key(beacon(seed, number), duty.node, duty.position, item_id, duty.sample)
 
 
 def as_offered(row: CompletionRow, seed: int | None = None) -> PoolCompletion:

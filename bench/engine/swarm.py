@@ -59,8 +59,8 @@ class RoundPlan:
 
     def in_order(self, offers: Iterable[Offer]) -> list[Offer]:
         """A round's offers in the order of the duties."""
-        by_place = {(offer.group, offer.place): offer for offer in offers}
-        return [by_place[duty.group, duty.place] for duty in self.owed]
+        by_place = {(offer.group, offer.index): offer for offer in offers}
+        return [by_place[duty.group, duty.index] for duty in self.owed]
 
 
 class Swarm:
@@ -144,7 +144,7 @@ class Swarm:
             asked = RoundPlan(number, items, owed, readings)
             honest = self._sent_by_honest(asked, [duty for duty in owed if duty.node < self.honest])
         with clock.phase("attack"):
-            mine = sorted((d for d in owed if d.node >= self.honest), key=lambda d: (d.group, d.node, d.index))
+            mine = sorted((d for d in owed if d.node >= self.honest), key=lambda d: (d.group, d.node, d.sample))
             malicious, payload = self._sent_by_malicious(asked, mine, honest)
         with clock.phase("gather"):
             received = self._received(asked, (*honest, *malicious))
@@ -170,8 +170,8 @@ class Swarm:
                 rows.append(
                     CompletionRow(
                         phase="train", round=number, node=duty.node, sender=offered.sender, item_id=offered.item_id,
-                        group=duty.group, place=duty.place, ids=offered.ids, text=offered.text, ended=offered.ended,
-                        malicious=duty.node >= self.honest, payload=(duty.group, duty.place) in payload,
+                        group=duty.group, place=duty.index, ids=offered.ids, text=offered.text, ended=offered.ended,
+                        malicious=duty.node >= self.honest, payload=(duty.group, duty.index) in payload,
                         reward=offered.reward, refused=each.refused, action=verdict.action, score=verdict.score,
                         reason=verdict.reason, token_weights=verdict.token_weights, advantage=advantage,
                         outcome=self.attack.outcome(asked.item(duty), each.completion, self),
@@ -334,7 +334,7 @@ class Swarm:
             )  # fmt: skip
             for duty, each, seed in zip(part, done, keys, strict=True):
                 ids = on_the_wire(each, cohort.policy)
-                offer = Offer(duty.node, duty.group, duty.place, ids, seed, None, each.logprobs)
+                offer = Offer(duty.node, duty.group, duty.index, ids, seed, None, each.logprobs)
                 made[duty] = replace(offer, version=version) if self.spec.delay else offer
         return [made[duty] for duty in owed]
 
@@ -365,7 +365,7 @@ class Swarm:
             if poison is not None:
                 sent.append(self._offer(asked, duty, poison))
                 if self.role == "attack" and not isinstance(poison, Decoy):
-                    payload.add((duty.group, duty.place))
+                    payload.add((duty.group, duty.index))
         left = [duty for duty, poison in zip(owed, made, strict=True) if poison is None]
         return [*sent, *self._honest_offers(asked, left)], payload
 
@@ -381,8 +381,8 @@ class Swarm:
     def _queries(self, asked: RoundPlan, owed: Sequence[Duty], honest: Sequence[Offer]) -> DefenseQueries:
         """The defense of the honest nodes of the attacker's class, to try submissions on in the round's own pool."""
         cohort = self.population.of(self.honest)
-        others = {(o.group, o.place): o for o in (*honest, *self._honest_offers(asked, owed))}
-        slots = {(duty.node, duty.group, duty.index): duty for duty in owed}
+        others = {(o.group, o.index): o for o in (*honest, *self._honest_offers(asked, owed))}
+        slots = {(duty.node, duty.group, duty.sample): duty for duty in owed}
         # The pool hardly changes: what was heard stays heard, what was read stays read, and so on.
         heard = dict(zip(map(id, others.values()), arrived(self.population, list(others.values())), strict=True))
         reading, judge = self._reading(cohort, asked.items), self.judge and CachedJudge(self.judge)
@@ -390,14 +390,14 @@ class Swarm:
 
         def trial(defense: Defense, submissions: Mapping[SlotKey, Submission]) -> dict[SlotKey, DefenseAnswer]:
             offers = [self._offer(asked, slots[at], made) for at, made in submissions.items()]
-            tried = {(offer.group, offer.place): offer for offer in offers}
+            tried = {(offer.group, offer.index): offer for offer in offers}
             received = self._gathered(asked, (others | tried).values(), heard)
             got = read_by(cohort, self.population, asked.owed, received)
             pool = self._pool(asked, asked.owed, got, self._rewards(asked, received, earned), reading)
             verdicts, _ = self._inspected(pool, defense, set(tried), cohort.history, judge)
-            places = [(duty.group, duty.place) for duty in asked.owed]
+            places = [(duty.group, duty.index) for duty in asked.owed]
             given = {place: (v, each.completion) for place, v, each in zip(places, verdicts, got, strict=True)}
-            return {at: answered(*given[slots[at].group, slots[at].place], cohort.policy) for at in submissions}
+            return {at: answered(*given[slots[at].group, slots[at].index], cohort.policy) for at in submissions}
 
         return DefenseQueries(cohort.defense, trial, self.attack.threat.queries)
 
@@ -441,7 +441,7 @@ class Swarm:
             seed = each.seed if self.spec.seeds == "announced" else self._seed_of(asked, duty)
             offered.append(
                 PoolCompletion(
-                    item.id, duty.group, duty.place, sender, done.ids, done.text, done.ended,
+                    item.id, duty.group, duty.index, sender, done.ids, done.text, done.ended,
                     0.0 if each.refused else reward, seed=seed, proof=each.proof,
                     logprobs=done.logprobs if self.spec.logprobs != "none" else None, version=each.version,
                 )
@@ -462,7 +462,7 @@ class Swarm:
     def _sender(self, number: int, duty: Duty) -> str:
         """The pseudonym a completion arrives under; a malicious node may have several."""
         faces = self.attack.variants.identities if duty.node >= self.honest else 1
-        face = key(self.seed, "face", number, duty.group, duty.place) % faces
+        face = key(self.seed, "face", number, duty.group, duty.index) % faces
         name = key(self.seed, "sender", duty.node, face) if face else key(self.seed, "sender", duty.node)
         return f"{name & 0xFFFFFFFF:08x}"
 
@@ -495,14 +495,14 @@ class Swarm:
         seed, policy = self._seed_of(asked, duty), self.population.of(duty.node).policy
         logprob, version = None, None
         if isinstance(made, Claimed):
-            logprob, version, made = made.logprob, made.version, made.made
+            logprob, version, made = made.logprob, made.version, made.content
         if isinstance(made, Seeded):
             ids, seed = tuple(made.ids), made.seed
         elif isinstance(made, str):
             ids = (*policy.encode(made), policy.eos)[: self.spec.sampling.max_new_tokens]
         else:
             ids = told_by(self.population.of(self.honest).policy, policy, tuple(made))
-        offer = Offer(duty.node, duty.group, duty.place, ids, seed)
+        offer = Offer(duty.node, duty.group, duty.index, ids, seed)
         if logprob is not None and self.spec.logprobs != "none":
             offer = replace(offer, logprobs=(logprob,) * len(ids))
         return replace(offer, version=asked.number - 1 if version is None else version) if self.spec.delay else offer

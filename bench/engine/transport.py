@@ -39,7 +39,7 @@ class Offer:
 
     node: int
     group: int
-    place: int
+    index: int
     ids: tuple[int, ...]
     seed: int | None = None
     proof: bytes | None = None

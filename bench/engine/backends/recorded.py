@@ -79,16 +79,16 @@ class Retold(Swarm):
         if not self._guided or self.role == "control" or self.spec.topology == "horizontal":
             return super()._items_of_round(number, owed)
         known = {item.id: item for item in items_of(self.task, "train")}
-        return [known[self._rows[duty.group, 0].item_id] for duty in owed if duty.place == 0]
+        return [known[self._rows[duty.group, 0].item_id] for duty in owed if duty.index == 0]
 
     def _honest_offers(self, asked: RoundPlan, owed: Sequence[Duty]) -> list[Offer]:
         made = []
         for duty in owed:
-            told = self._rows[duty.group, duty.place]
+            told = self._rows[duty.group, duty.index]
             if duty.node < self.honest:
                 self._check_sampled(told)
             ids = (*told.ids, self.policy.eos) if told.ended else told.ids
-            made.append(Offer(duty.node, duty.group, duty.place, ids, self._seed_of(asked, duty)))
+            made.append(Offer(duty.node, duty.group, duty.index, ids, self._seed_of(asked, duty)))
         return made
 
     def _malicious_offers(
@@ -96,7 +96,7 @@ class Retold(Swarm):
     ) -> tuple[list[Offer], set[tuple[int, int]]]:
         if not self._guided:
             return super()._malicious_offers(asked, owed, honest)
-        places = {(duty.group, duty.place) for duty in owed}
+        places = {(duty.group, duty.index) for duty in owed}
         payload = {place for place in places if self._rows[place].payload and self.role == "attack"}
         return self._honest_offers(asked, owed), payload
 

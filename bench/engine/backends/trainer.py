@@ -211,8 +211,8 @@ class PlayedSwarm(Swarm):
         return list(self._items)
 
     def _honest_offers(self, asked: RoundPlan, owed: Sequence[Duty]) -> list[Offer]:
-        rows = [(duty, self._sampled[duty.group * self.spec.group + duty.place]) for duty in owed]
-        return [Offer(duty.node, duty.group, duty.place, tuple(ids)) for duty, ids in rows]
+        rows = [(duty, self._sampled[duty.group * self.spec.group + duty.index]) for duty in owed]
+        return [Offer(duty.node, duty.group, duty.index, tuple(ids)) for duty, ids in rows]
 
     def _gathered(
         self, asked: RoundPlan, offers: Iterable[Offer], heard: Mapping[int, Received] = {}

@@ -166,7 +166,7 @@ class Recording:
         if self.swarm.seeds == "announced":
             return [cast(int, self._no_seeds)] * len(rows)
         everyone = duties(self.swarm, generator(self.seed, "duties", number), self._copies)
-        owed = {(duty.group, duty.place): duty for duty in everyone}
+        owed = {(duty.group, duty.index): duty for duty in everyone}
         return [slot_seed(self.seed, number, owed[row.group, row.place], row.item_id) for row in rows]
 
     @cached_property

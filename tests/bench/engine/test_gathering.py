@@ -102,7 +102,7 @@ BAD: dict[str, Any] = {
 def test_log_probs_that_cannot_be_read_are_refused(name: str, build_mixed: Build) -> None:
     swarm = build_mixed(logprobs="reported", classes="a")
     good = Offer(0, 0, 0, (65, 66), logprobs=(-1.0, 0.0))
-    first, bad, last = arrived(swarm.population, [good, replace(good, place=1, logprobs=BAD[name]), good])
+    first, bad, last = arrived(swarm.population, [good, replace(good, index=1, logprobs=BAD[name]), good])
     assert bad.refused == UNREADABLE
     assert bad.completion.logprobs is None
     assert bad.completion.ids == (65, 66), "the completion stays visible"

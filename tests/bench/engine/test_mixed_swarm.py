@@ -13,8 +13,9 @@ import torch
 from tests.bench.engine.conftest import same_weights, weights_of
 from thiefbench import registry
 from thiefbench.attacks.adaptive import Adaptive
-from thiefbench.attacks.base import Attack, AttackerView, AttackWrapper, Poison, Sampler, ThreatModel
+from thiefbench.attacks.base import Attack, AttackerView, Poison, Sampler, ThreatModel
 from thiefbench.attacks.text import Text
+from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Requirement, Verdict
 from thiefbench.engine import exchange
 from thiefbench.engine import swarm as swarm_module
@@ -116,7 +117,7 @@ def test_late_completions_are_those_of_older_weights(
             for name, weight in model.weights().items():
                 weight.copy_(versions[older][name])
         own = [row for row in rows if not row.malicious]
-        everyone = {(duty.group, duty.place): duty for duty in swarm.owed(number)}
+        everyone = {(duty.group, duty.index): duty for duty in swarm.owed(number)}
         keys = [slot_seed(swarm.seed, number, everyone[r.group, r.place], r.item_id) for r in own]
         prompts = [model.prompt_ids(swarm.task.messages(items[item_id])) for item_id in by_group(rows)]
         drawn = sample(model, prompts, [row.group for row in own], keys, swarm.spec.sampling)
