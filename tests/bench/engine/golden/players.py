@@ -124,7 +124,7 @@ class Forms(Attack):
         made = []
         for number, slot in enumerate(view.slots):
             turn = number + len(view.slots) * (view.round - 1)
-            text = f"{self.word}{view.rng.randrange(100)}{slot.index}{len(view.seen.get(slot.item.id, ()))}"
+            text = f"{self.word}{view.rng.randrange(100)}{slot.sample}{len(view.seen.get(slot.item.id, ()))}"
             made.append(self._in_form(turn % 10, view, slot, text))
         return made
 
