@@ -20,7 +20,7 @@ from thiefbench.engine.spec import SpecError
 from thiefbench.leaderboard.expectation import Cell, Found, Results, expected
 from thiefbench.leaderboard.held_out import Trial
 from thiefbench.leaderboard.isolation import DefenseError
-from thiefbench.leaderboard.rerunning import Guest, first_difference, run, same_surroundings
+from thiefbench.leaderboard.rerunning import Guest, first_difference, run, surroundings_apart
 from thiefbench.leaderboard.rescoring import Told
 from thiefbench.leaderboard.verification import Rerun
 from thiefbench.suite.execution import Progress
