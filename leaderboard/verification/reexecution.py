@@ -20,7 +20,7 @@ from thiefbench.engine.spec import SpecError
 from thiefbench.leaderboard.isolation.isolated import DefenseError
 from thiefbench.leaderboard.verification.expectation import Cell, Found, Results, expected
 from thiefbench.leaderboard.verification.held_out import HeldOutTrial
-from thiefbench.leaderboard.verification.rerunning import IsolatedFactory, first_difference, run, same_surroundings
+from thiefbench.leaderboard.verification.rerunning import IsolatedFactory, first_difference, run
 from thiefbench.leaderboard.verification.rescoring import SubmittedCell
 from thiefbench.leaderboard.verification.verdict import Rerun
 from thiefbench.suite.execution.cell_run import Progress

@@ -19,6 +19,8 @@ from thiefbench.tasks.sandbox import SandboxUnavailable
 
 SURROUNDINGS = ("torch", "transformers", "numpy", "python", "platform", "capability", *provenance.MACHINE)
 """What of a record's provenance must be equal for its bits to be promised."""
+MOST_SAID = 60
+"""Letters of a name or version that are repeated; a record's are its author's."""
 
 
 @dataclass
@@ -72,12 +74,20 @@ def run(spec: CellSpec, store: Store, guest: IsolatedFactory, progress: Progress
             return failed_record(spec, what, error)
 
 
-def same_surroundings(record: Record) -> bool:
-    """Whether a record was made on such a CPU with such versions as these here; of a GPU too little is recorded."""
+def surroundings_apart(record: Record) -> tuple[str, ...]:
+    """What is otherwise here than where a record was made, in words; empty where its bits are promised.
+
+    Of a GPU too little is recorded to promise any.
+    """
     if record.cell["device"] != "cpu":
-        return False
+        return ("a GPU, of which no bits are promised",)
     here = provenance.provenance("cpu", record.cell["threads"])
-    return all(record.provenance.get(name, "") == here[name] for name in SURROUNDINGS)
+    there = {name: record.provenance.get(name, "nothing") for name in SURROUNDINGS}
+    return tuple(
+        f"{name} {str(here[name])[:MOST_SAID]} in place of {str(there[name])[:MOST_SAID]}"
+        for name in SURROUNDINGS
+        if there[name] != here[name]
+    )
 
 
 def first_difference(one: pa.Table, other: pa.Table) -> str:

@@ -46,7 +46,7 @@ def test_results_change_only_with_the_engine_revision(part: str, golden: dict[st
 
 def test_measured_numbers_may_differ_in_their_last_bits_only() -> None:
     before = {"advantage": [0.5], "log_probs": [-20.0], "reward": 0.5, "tokens": "1 2"}
-    near = {"advantage": [0.5 + 1e-7], "log_probs": [-20.0005], "reward": 0.5, "tokens": "1 2"}
+    near = {"advantage": [0.5 + 1e-7], "log_probs": [-20.001], "reward": 0.5, "tokens": "1 2"}
     assert not list(differences(before, near))
     for name, far in {"advantage": [0.5001], "log_probs": [-20.01], "reward": 0.5 + 1e-7, "tokens": "1 3"}.items():
         (line,) = differences(before, before | {name: far})
