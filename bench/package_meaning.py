@@ -107,6 +107,10 @@ class _Module:
     content: bytes
     around: tuple[int, ...]
 
+    def meaning(self, docstrings: bool = False) -> Meaning | None:
+        """As `source_meaning.meaning` has it; None for what is no Python, too."""
+        return meaning(self.content, docstrings) if self.file.suffix == ".py" else None
+
 
 class Needed:
     """The modules of its own package that a module needs, numbered in the order in which imports meet them."""
@@ -129,7 +133,7 @@ class Needed:
 
     def place(self, module: _Module) -> str:
         """What the module may read of its own name, without that of the whole package; empty where it reads none."""
-        meant = meaning(module.content)
+        meant = module.meaning()
         if self.tells_places or meant is None or (_TELL_MODULE | {"__name__"}) & meant.names:
             return module.name.removeprefix(self.root)
         return module.package.removeprefix(self.root) if _TELL_PACKAGE & meant.names else ""
@@ -158,7 +162,7 @@ class Needed:
 
     def _any(self, said: Callable[[Meaning], frozenset[str]], words: frozenset[str]) -> bool:
         """Whether a module says one of the words; it may where it cannot be parsed."""
-        return any((meant := meaning(each.content)) is None or words & said(meant) for each in self.modules)
+        return any((meant := each.meaning()) is None or words & said(meant) for each in self.modules)
 
     def _written(self, docstrings: bool) -> list[bytes]:
         written: list[bytes] = []
@@ -167,7 +171,7 @@ class Needed:
         return written
 
     def _text(self, module: _Module, docstrings: bool) -> bytes:
-        meant = meaning(module.content, docstrings)
+        meant = module.meaning(docstrings)
         if meant is None:
             return b"as it stands " + module.content
         parts = [part if isinstance(part, str) else self._imports(module, part) for part in meant.parts]

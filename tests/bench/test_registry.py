@@ -272,7 +272,7 @@ def test_a_packaged_source_hash_follows_what_the_class_uses(
     before = registry.source_hash("defense", "parlour")
     assert registry.source_hash("defense", "parlour") == before, "an unchanged package keeps its hash"
     with (package / changed).open("a") as file:
-        file.write("\n")
+        file.write("MORE = 1\n")
     assert registry.source_hash("defense", "parlour") != before, f"{changed} defines what the class does"
 
 
