@@ -7,8 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from thiefbench.engine.keys import slot_key
 from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.tasks.base import Item
+
+PoolPosition = tuple[int, int]
+"""Where a completion stands in a round's pool: its group and its index in the group."""
 
 
 @dataclass(frozen=True)
@@ -18,22 +22,27 @@ class Duty:
     Attributes:
         node: who owes it.
         group: the group it falls into, from 0 to B - 1.
-        place: its index in the group, from 0 to G - 1.
-        position: which of the node's own prompts it answers.
-        index: its number among the node's completions for that prompt.
+        index: its place in the group, from 0 to G - 1.
+        position: which of the node's own prompts it answers, from 0.
+        sample: its number among the node's completions for that prompt, from 0.
     """
 
     node: int
     group: int
-    place: int
-    position: int
     index: int
+    position: int
+    sample: int
+
+    @property
+    def at(self) -> PoolPosition:
+        """Where the completion stands in the pool."""
+        return self.group, self.index
 
 
 def duties(spec: SwarmSpec, rng: random.Random, copies: int = 1) -> list[Duty]:
-    """Every completion owed in a round, ordered by group and place.
+    """Every completion owed in a round, ordered by group and index.
 
-    Who gets which place (horizontal) or group (vertical) is drawn by `rng`, so that neither tells the sender.
+    Who gets which index (horizontal) or group (vertical) is drawn by `rng`, so that neither tells the sender.
 
     Args:
         spec: the swarm.
@@ -45,7 +54,7 @@ def duties(spec: SwarmSpec, rng: random.Random, copies: int = 1) -> list[Duty]:
         share = spec.group // spec.nodes
         for group in range(spec.prompts):
             seats = rng.sample(range(spec.group), spec.group)
-            made += [Duty(seat // share, group, place, group, seat % share) for place, seat in enumerate(seats)]
+            made += [Duty(seat // share, group, index, group, seat % share) for index, seat in enumerate(seats)]
     else:
         share = spec.prompts // spec.nodes
         own = [(node, at) for node in range(spec.nodes) for at in range(share)]
@@ -54,7 +63,7 @@ def duties(spec: SwarmSpec, rng: random.Random, copies: int = 1) -> list[Duty]:
             own += [(node, at) for node in malicious for at in range(share, share * copies)]
         for group, lot in enumerate(rng.sample(range(len(own)), len(own))):
             node, position = own[lot]
-            made += [Duty(node, group, place, position, place) for place in range(spec.group)]
+            made += [Duty(node, group, index, position, index) for index in range(spec.group)]
     return made
 
 
@@ -80,11 +89,21 @@ def assign_items(
     """
     if spec.topology == "horizontal":
         return list(draw("all", spec.prompts))
-    owes = Counter(duty.node for duty in owed if duty.place == 0)
+    owes = Counter(duty.node for duty in owed if duty.index == 0)
     own: dict[int, Sequence[Item]] = {}
     for node, count in sorted(owes.items()):
         picked = choose(node, count)
         own[node] = draw(node, count) if picked is None else picked
         if len(own[node]) != count:
             raise SpecError(f"a malicious node chose {len(own[node])} items, and it answers {count} a round")
-    return [own[duty.node][duty.position] for duty in owed if duty.place == 0]
+    return [own[duty.node][duty.position] for duty in owed if duty.index == 0]
+
+
+def beacon(seed: int, number: int) -> tuple[int | str, ...]:
+    """The parts of a key that stand for the public beacon of round `number`."""
+    return (seed, "train", number)
+
+
+def slot_seed(seed: int, number: int, duty: Duty, item_id: str) -> int:
+    """The seed of the one honest draw that a duty of round `number` has."""
+    return slot_key(beacon(seed, number), duty.node, duty.position, item_id, duty.sample)

@@ -114,11 +114,11 @@ def offers_message(
     rows = [
         [
             offer.group,
-            offer.place,
+            offer.index,
             _sendable(offer.ids, max_new_tokens),
             offer.seed if _is_whole(offer.seed) else None,
             None if offer.proof is None else base64.b64encode(offer.proof).decode(),
-            int((offer.group, offer.place) in payload),
+            int((offer.group, offer.index) in payload),
         ]
         for offer in offers
     ]
@@ -147,7 +147,7 @@ def read_offers(data: bytes | None, number: int, node: int, owed: Sequence[Duty]
             raise MessageError("offers are not a list")
     except MessageError as error:
         return NodeMessage([_missing(duty, str(error)) for duty in owed], set(), "", (str(error),))
-    own = {(duty.group, duty.place): duty for duty in owed}
+    own = {(duty.group, duty.index): duty for duty in owed}
     refused = [f"{len(rows)} offers, where {len(owed)} are owed"] if len(rows) > len(owed) else []
     found: dict[Place, tuple[Offer, bool]] = {}
     wrong: dict[Place, str] = {}
@@ -223,7 +223,7 @@ def _offer(row: list[Any], duty: Duty, max_new_tokens: int) -> tuple[Offer, bool
             proof = base64.b64decode(proof, validate=True) if type(proof) is str else _no_number("")
         except (binascii.Error, ValueError) as error:
             raise MessageError("the proof is not base64") from error
-    return Offer(duty.node, duty.group, duty.place, tuple(ids), seed, proof), payload == 1
+    return Offer(duty.node, duty.group, duty.index, tuple(ids), seed, proof), payload == 1
 
 
 def _place(row: object) -> Place | None:
@@ -233,7 +233,7 @@ def _place(row: object) -> Place | None:
 
 
 def _missing(duty: Duty, why: str) -> Offer:
-    return Offer(duty.node, duty.group, duty.place, (), missing=why)
+    return Offer(duty.node, duty.group, duty.index, (), missing=why)
 
 
 def _sendable(ids: object, max_new_tokens: int) -> list[int]:

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, DefenseOracle, SeenCompletion, Slot
 from thiefbench.engine.keys import generator, slot_key
 from thiefbench.engine.learning.cohort import Cohort
-from thiefbench.engine.round_record import beacon, slot_seed
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.engine.topology import Duty
+from thiefbench.engine.topology import Duty, beacon, slot_seed
 from thiefbench.engine.views.attacker import AttackerPolicy, seen_in
 from thiefbench.tasks.base import Item, Task
 
@@ -36,7 +35,7 @@ class AttackerViews:
     def slot(self, number: int, item: Item, duty: Duty) -> Slot:
         """A duty as an attack sees it."""
         seed = slot_seed(self._seed, number, duty, item.id) if self.threat.beacon else None
-        return Slot(self.item(item), duty.node, duty.group, duty.index, seed)
+        return Slot(self.item(item), duty.node, duty.group, duty.sample, seed)
 
     def choice(self, number: int, node: int, count: int, cohort: Cohort, rng: random.Random) -> ChoiceView | None:
         """What a node knows when it picks its items; None where it knows nothing but them and `rng`."""
@@ -48,7 +47,7 @@ class AttackerViews:
             task=self._task,
             rng=rng,
             policy=self._policy(cohort, (self._seed, number, "choice", node)),
-            seed=lambda item, place, index: slot_key(beacon(self._seed, number), node, place, item.id, index),
+            seed=lambda item, position, sample: slot_key(beacon(self._seed, number), node, position, item.id, sample),
             seen=self._seen(cohort),
         )
 

@@ -28,7 +28,7 @@ def owed(topology: Topology, m: int, f: int, b: int, g: int) -> list[Duty]:
 
 @shapes
 def test_every_place_of_every_group_is_owed_once(topology: Topology, m: int, f: int, b: int, g: int) -> None:
-    slots = [(duty.group, duty.place) for duty in owed(topology, m, f, b, g)]
+    slots = [(duty.group, duty.index) for duty in owed(topology, m, f, b, g)]
     assert slots == [(group, place) for group in range(b) for place in range(g)], "B groups of G, by group and place"
 
 
@@ -50,7 +50,7 @@ def test_positions_and_indices_name_a_slot_within_its_node(topology: Topology, m
     made = owed(topology, m, f, b, g)
     prompts, answers = (b, g // m) if topology == "horizontal" else (b // m, g)
     for node in range(m):
-        own = [(duty.position, duty.index) for duty in made if duty.node == node]
+        own = [(duty.position, duty.sample) for duty in made if duty.node == node]
         assert sorted(own) == [(p, i) for p in range(prompts) for i in range(answers)]
         assert len({(duty.group, duty.position) for duty in made if duty.node == node}) == prompts
 
@@ -108,7 +108,7 @@ def test_items_of_groups(topology: Topology, expected: list[str]) -> None:
         draw=lambda whose, count: [item(f"{whose} {i}") for i in range(count)],
         choose=lambda node, count: [item(f"own {i}") for i in range(count)] if node == 1 else None,
     )
-    by_owner = sorted((duty.node, duty.position, duty.group) for duty in made if duty.place == 0)
+    by_owner = sorted((duty.node, duty.position, duty.group) for duty in made if duty.index == 0)
     order = [group for _, _, group in by_owner] if topology == "vertical" else range(4)
     assert [drawn[group].id for group in order] == expected, "a group's item is its owner's"
 

@@ -35,7 +35,7 @@ SPEC = SwarmSpec(nodes=2, malicious=1, prompts=4, group=4, sampling=Sampling(max
 DIGEST = "0123456789abcdef" * 2
 NODE, ROUND = 1, 3
 OWED = [Duty(NODE, group, place, group, place // 2) for group in range(4) for place in (1, 3)]
-OFFERS = [Offer(NODE, d.group, d.place, tuple(range(d.group, d.group + 9)), -(2**63) + d.place, b"p\xff") for d in OWED]
+OFFERS = [Offer(NODE, d.group, d.index, tuple(range(d.group, d.group + 9)), -(2**63) + d.index, b"p\xff") for d in OWED]
 PAYLOAD = {(0, 1), (3, 3)}
 
 
@@ -58,7 +58,7 @@ def test_a_sound_message_arrives_as_it_was() -> None:
 
 def test_the_longest_message_that_a_round_needs_is_let_through() -> None:
     ids, proof = (-(2**31),) * (LONGEST_SENT * LIMIT), bytes(1024 + 64 * LONGEST_SENT * LIMIT)
-    offers = [Offer(NODE, duty.group, duty.place, ids, -(2**63), proof) for duty in OWED]
+    offers = [Offer(NODE, duty.group, duty.index, ids, -(2**63), proof) for duty in OWED]
     assert len(offers_message(ROUND, DIGEST, offers, PAYLOAD, LIMIT)) <= most_bytes(SPEC)
 
 
@@ -80,13 +80,13 @@ def test_an_entry_counts_for_an_own_slot_that_is_named_once(
     fields = message()
     change(fields["offers"])
     got = read(encode(fields))
-    assert [(offer.group, offer.place) for offer in got.offers] == [(duty.group, duty.place) for duty in OWED]
+    assert [(offer.group, offer.index) for offer in got.offers] == [(duty.group, duty.index) for duty in OWED]
     assert {offer.node for offer in got.offers} == {NODE}, "a message speaks for its sender alone"
     if at is None:
         assert why in got.refused[0], "what is too much is refused, with a reason"
         assert got.offers == OFFERS, "and costs the other entries nothing"
         return
-    (lost,) = [offer for offer in got.offers if (offer.group, offer.place) == at]
+    (lost,) = [offer for offer in got.offers if (offer.group, offer.index) == at]
     assert why in lost.missing, "the slot says why nothing came"
     assert lost.ids == ()
     others = [offer for offer in got.offers if not offer.missing]
