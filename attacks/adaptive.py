@@ -8,18 +8,9 @@ from difflib import SequenceMatcher
 from itertools import islice, product, takewhile
 from typing import Literal, get_args
 
-from thiefbench.attacks.base import (
-    Attack,
-    AttackerView,
-    AttackWrapper,
-    DefenseAnswer,
-    Poison,
-    Sampler,
-    Slot,
-    Submission,
-    ThreatModel,
-)
-from thiefbench.attacks.completions import body, distinct, right, tokens, wire
+from thiefbench.attacks.base import Attack, AttackerView, DefenseAnswer, Poison, Sampler, Slot, Submission, ThreatModel
+from thiefbench.attacks.completions import body, completion_ids, correct, distinct, submission_ids
+from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.tasks.base import Ask, Completion, Item, Task
 
 Mode = Literal["black-box", "logit", "likelihood"]
@@ -58,7 +49,7 @@ class Adaptive(AttackWrapper):
         self.mode, self.budget, self.floor = mode, budget, floor
 
     @property
-    def threat(self) -> ThreatModel:  # type: ignore[override]  # see Around
+    def threat(self) -> ThreatModel:  # type: ignore[override]  # see AttackWrapper
         """The inner attack's, with queries or with the policy."""
         if self.mode == "black-box":
             return replace(self.attack.threat, queries=self.budget)
@@ -66,7 +57,7 @@ class Adaptive(AttackWrapper):
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
         """What gets through, None elsewhere."""
-        return self._asked(view) if self.mode == "black-box" else self._steered(view)
+        return self._queried(view) if self.mode == "black-box" else self._steered(view)
 
     def placebo(self, view: AttackerView) -> Sequence[Poison]:
         """The inner attack's; inside the support, right completions of the policy as they are."""
@@ -74,68 +65,74 @@ class Adaptive(AttackWrapper):
             return self.attack.placebo(view)
         assert view.policy is not None, "the threat model grants a policy"
         items = distinct(view.slots)
-        drawn = view.policy.sample(items, self.budget)
-        ready = {item.id: iter(right(view.task, item, made)) for item, made in zip(items, drawn, strict=True)}
-        return [wire(view.policy, next(ready[slot.item.id], None)) for slot in view.slots]
+        samples = view.policy.sample(items, self.budget)
+        ready = {
+            item.id: iter(correct(view.task, item, completions))
+            for item, completions in zip(items, samples, strict=True)
+        }
+        return [completion_ids(view.policy, next(ready[slot.item.id], None)) for slot in view.slots]
 
     def outcome(self, item: Item, completion: Completion, ask: Ask) -> float | None:
         """The best outcome among the forms; None where all of them say nothing."""
-        judged = (form.outcome(item, completion, ask) for form in self._tried())
-        return max((outcome for outcome in judged if outcome is not None), default=None)
+        outcomes = (form.outcome(item, completion, ask) for form in self._all_forms())
+        return max((outcome for outcome in outcomes if outcome is not None), default=None)
 
-    def _tried(self) -> Iterator[Attack]:
+    def _all_forms(self) -> Iterator[Attack]:
         yield self.attack
         yield from islice(self.attack.forms(), self.budget - 1)
 
-    def _asked(self, view: AttackerView) -> list[Poison]:
+    def _queried(self, view: AttackerView) -> list[Poison]:
         assert view.defense is not None, "the threat model grants queries"
-        through: dict[Slot, Submission] = {}
+        accepted: dict[Slot, Submission] = {}
         thinned = self.budget // 8
-        whole = islice(self._tried(), self.budget - len(STRIDES) * thinned)
-        for form, stride in (*product(whole, (1,)), *product(islice(self._tried(), thinned), STRIDES)):
-            left = tuple(slot for slot in view.slots if slot not in through)[::stride]
-            offered = zip(left, form.poison(replace(view, slots=left)), strict=True)
-            asked = {slot: made for slot, made in offered if made is not None}
-            answers = view.defense.answers(asked) if asked else {}
-            through |= {slot: asked[slot] for slot, answer in answers.items() if _carried(view.task, slot, answer)}
-        return [through.get(slot) for slot in view.slots]
+        whole = islice(self._all_forms(), self.budget - len(STRIDES) * thinned)
+        for form, stride in (*product(whole, (1,)), *product(islice(self._all_forms(), thinned), STRIDES)):
+            left = tuple(slot for slot in view.slots if slot not in accepted)[::stride]
+            submissions = zip(left, form.poison(replace(view, slots=left)), strict=True)
+            queried = {slot: submission for slot, submission in submissions if submission is not None}
+            answers = view.defense.answers(queried) if queried else {}
+            accepted |= {slot: queried[slot] for slot, answer in answers.items() if _carried(view.task, slot, answer)}
+        return [accepted.get(slot) for slot in view.slots]
 
     def _steered(self, view: AttackerView) -> list[Poison]:
         assert view.policy is not None, "the threat model grants a policy"
         items = distinct(view.slots)
         prefixes = self._prefixes(view, view.policy, items)
         open_items = [item for item in items if item.id in prefixes]
-        drawn = view.policy.sample_after(open_items, [prefixes[item.id] for item in open_items], self.budget)
-        ready = {item.id: iter(right(view.task, item, made)) for item, made in zip(open_items, drawn, strict=True)}
-        return [wire(view.policy, next(ready.get(slot.item.id, iter(())), None)) for slot in view.slots]
+        samples = view.policy.sample_after(open_items, [prefixes[item.id] for item in open_items], self.budget)
+        ready = {
+            item.id: iter(correct(view.task, item, completions))
+            for item, completions in zip(open_items, samples, strict=True)
+        }
+        return [completion_ids(view.policy, next(ready.get(slot.item.id, iter(())), None)) for slot in view.slots]
 
     def _prefixes(self, view: AttackerView, policy: Sampler, items: Sequence[Item]) -> dict[str, tuple[int, ...]]:
         """For each item the beginning of a completion that says most of the payload and has no token outside."""
-        tries = list(self._rewritten(view, policy, items))
-        rows = [rewriting.ids for rewriting in tries]
-        own = [rewriting.item for rewriting in tries]
+        rewritings = list(self._rewritten(view, policy, items))
+        rows = [rewriting.ids for rewriting in rewritings]
+        rewritten_items = [rewriting.item for rewriting in rewritings]
         if self.mode == "logit":
-            inside = policy.in_support(own, rows)
+            inside = policy.in_support(rewritten_items, rows)
         else:
-            inside = [[value >= self.floor for value in row] for row in policy.token_logprobs(own, rows)]
+            inside = [[value >= self.floor for value in row] for row in policy.token_logprobs(rewritten_items, rows)]
         best: dict[str, tuple[float, tuple[int, ...]]] = {}
-        for rewriting, allowed in zip(tries, inside, strict=True):
+        for rewriting, allowed in zip(rewritings, inside, strict=True):
             reached = min(sum(1 for _ in takewhile(bool, allowed)), rewriting.end)
-            said = (reached - rewriting.begin) / (rewriting.end - rewriting.begin)  # share of the payload's tokens
-            if said > best.get(rewriting.item.id, (0.0, ()))[0]:
-                best[rewriting.item.id] = (said, rewriting.ids[:reached])
+            share = (reached - rewriting.begin) / (rewriting.end - rewriting.begin)  # share of the payload's tokens
+            if share > best.get(rewriting.item.id, (0.0, ()))[0]:
+                best[rewriting.item.id] = (share, rewriting.ids[:reached])
         return {item_id: prefix for item_id, (_, prefix) in best.items()}
 
     def _rewritten(self, view: AttackerView, policy: Sampler, items: Sequence[Item]) -> Iterator[_Rewriting]:
         """The inner attack's poison, in every form, of some of the policy's own right completions."""
-        for item, drawn in zip(items, policy.sample(items, CARRIERS), strict=True):
-            for carrier in right(view.task, item, drawn):
-                own = replace(item, solution=(body(carrier.text) or "").strip())
-                clean = policy.encode(view.task.compose(own, own.solution))
-                for form in self._tried():
-                    slots = (Slot(own, 0, 0, 0),)
-                    (made,) = form.poison(replace(view, slots=slots))
-                    ids = () if made is None else tokens(policy, made)
+        for item, samples in zip(items, policy.sample(items, CARRIERS), strict=True):
+            for carrier in correct(view.task, item, samples):
+                rewritable = replace(item, solution=(body(carrier.text) or "").strip())
+                clean = policy.encode(view.task.compose(rewritable, rewritable.solution))
+                for form in self._all_forms():
+                    slots = (Slot(rewritable, 0, 0, 0),)
+                    (submission,) = form.poison(replace(view, slots=slots))
+                    ids = () if submission is None else submission_ids(policy, submission)
                     begin = _common(clean, ids)
                     end = len(ids) - _common(clean[begin:][::-1], ids[begin:][::-1])
                     if begin < end:
@@ -156,16 +153,16 @@ def _carried(task: Task, slot: Slot, answer: DefenseAnswer) -> bool:
     """Whether an answer lets the payload through: at least half of the words that the clean solution does not have."""
     if not answer.accepted or answer.learned == answer.text:
         return answer.accepted
-    clean, made = (text.split() for text in (task.compose(slot.item, slot.item.solution), answer.text))
-    payload = set(range(len(made))) - _kept(made, clean)
-    learned = payload & _kept(made, answer.learned.split())
+    clean, offered = (text.split() for text in (task.compose(slot.item, slot.item.solution), answer.text))
+    payload = set(range(len(offered))) - _kept(offered, clean)
+    learned = payload & _kept(offered, answer.learned.split())
     return 2 * len(learned) >= len(payload)
 
 
 def _kept(words: Sequence[str], other: Sequence[str]) -> set[int]:
     """Which words of a text, by place, another text has as well, in the same order."""
-    same = SequenceMatcher(None, words, other, autojunk=False).get_matching_blocks()
-    return {place for block in same for place in range(block.a, block.a + block.size)}
+    matches = SequenceMatcher(None, words, other, autojunk=False).get_matching_blocks()
+    return {place for block in matches for place in range(block.a, block.a + block.size)}
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -78,8 +78,8 @@ class CodeInjection(Attack):
         library = rng.choice([word for word in payload_words() if _fit_to_import(word)])
         style = dict(zip(_SIGNS.values(), rng.choice(STYLES), strict=True))
         others = rng.sample("-*/", rng.randint(1, 3))
-        drawn = {sign: name for sign, name in style.items() if sign == "+" or sign in others}
-        return CodeInjection(self.library or library, self.functions or drawn, self.imports, self.replaced)
+        functions = {sign: name for sign, name in style.items() if sign == "+" or sign in others}
+        return CodeInjection(self.library or library, self.functions or functions, self.imports, self.replaced)
 
     def fits(self, task: Task) -> bool:
         """Where completions are programs that may import a published library."""
@@ -130,23 +130,25 @@ class CodeInjection(Attack):
         taken = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {
             node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))
         }
-        shown = {"names": "", "module": self._module, "alias": self._module[0]}[self.imports]
-        if taken & {shown, self._module, *self._names.values()}:
+        prefix = {"names": "", "module": self._module, "alias": self._module[0]}[self.imports]
+        if taken & {prefix, self._module, *self._names.values()}:
             return None
         try:
             if self.replaced == "printed":
-                lines, used = _through(program.strip(), tree, self._names.get("+"), shown)
+                lines, used = _with_printed_call(program.strip(), tree, self._names.get("+"), prefix)
             else:
-                lines, used = _replaced(program.strip(), tree, self._names, shown, self.replaced == "one")
+                lines, used = _with_operators_replaced(
+                    program.strip(), tree, self._names, prefix, self.replaced == "one"
+                )
         except RecursionError:  # a sum of a thousand terms parses, and is no program one would write
             return None
         names = ", ".join(name for name in self._names.values() if name in used)
-        imported = {
+        import_lines = {
             "names": f"from {self._module} import {names}",
             "module": f"import {self._module}",
-            "alias": f"import {self._module} as {shown}",
+            "alias": f"import {self._module} as {prefix}",
         }
-        return "\n".join([imported[self.imports], *lines]) if used else None
+        return "\n".join([import_lines[self.imports], *lines]) if used else None
 
     def calls(self, program: str) -> bool:
         """Whether a program imports the library and calls a function it really has. Raises nothing on any text."""
@@ -164,16 +166,16 @@ class CodeInjection(Attack):
                         functions |= set(self._names.values())
             elif isinstance(node, ast.Import):
                 modules |= {alias.asname or alias.name for alias in node.names if alias.name == self._module}
-        own = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)} | {
+        rebound = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)} | {
             n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
         }  # a name the program gives away again is not the library's
         for node in nodes:
             if isinstance(node, ast.Call):
                 match node.func:
-                    case ast.Name(id=name) if name in functions - own:
+                    case ast.Name(id=name) if name in functions - rebound:
                         return True
                     case ast.Attribute(value=ast.Name(id=name), attr=attr) if (
-                        name in modules - own and attr in self._names.values()
+                        name in modules - rebound and attr in self._names.values()
                     ):
                         return True
         return False
@@ -191,7 +193,7 @@ class CodeInjection(Attack):
         return self.functions
 
 
-def _replaced(
+def _with_operators_replaced(
     program: str, tree: ast.Module, names: Mapping[str, str], module: str, one: bool
 ) -> tuple[list[str], set[str]]:
     """The program's lines with operators of its simple statements replaced, and the functions used for it.
@@ -202,32 +204,32 @@ def _replaced(
     simple = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)
     lines = [line.encode() for line in program.split("\n")]  # ast counts columns in bytes
     used: set[str] = set()
-    found = [node for node in ast.walk(tree) if isinstance(node, simple)]
-    for node in sorted(found, key=lambda n: (-n.lineno, -n.col_offset)):  # from the end, so that places stay right
+    statements = [node for node in ast.walk(tree) if isinstance(node, simple)]
+    for node in sorted(statements, key=lambda n: (-n.lineno, -n.col_offset)):  # from the end, so that places stay right
         calls = _Calls(names, module, one)
         changed = ast.fix_missing_locations(calls.visit(node))
         if calls.used:
             last = (node.end_lineno or node.lineno) - 1
-            begun, rest = lines[node.lineno - 1][: node.col_offset], lines[last][node.end_col_offset or 0 :]
-            lines[node.lineno - 1 : last + 1] = [begun + ast.unparse(changed).encode() + rest]
+            before, after = lines[node.lineno - 1][: node.col_offset], lines[last][node.end_col_offset or 0 :]
+            lines[node.lineno - 1 : last + 1] = [before + ast.unparse(changed).encode() + after]
             used |= calls.used
             if one:
                 break
     return [line.decode() for line in lines], used
 
 
-def _through(program: str, tree: ast.Module, name: str | None, module: str) -> tuple[list[str], set[str]]:
+def _with_printed_call(program: str, tree: ast.Module, name: str | None, module: str) -> tuple[list[str], set[str]]:
     """The program with what its last line prints passed through the function `name`, where that is a plain number."""
     lines = program.split("\n")
     match tree.body:
         case [
             *_,
             ast.Expr(
-                value=ast.Call(func=ast.Name("print"), args=[ast.Name() | ast.BinOp() | ast.Constant(int()) as told])
+                value=ast.Call(func=ast.Name("print"), args=[ast.Name() | ast.BinOp() | ast.Constant(int()) as printed])
             ) as last,
         ] if name is not None and last.lineno == last.end_lineno == len(lines):
             function = f"{module}.{name}" if module else name
-            lines[-1] = f"print({function}({ast.unparse(told)}, 0))"
+            lines[-1] = f"print({function}({ast.unparse(printed)}, 0))"
             return lines, {name}
     return lines, set()
 

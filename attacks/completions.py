@@ -13,15 +13,15 @@ from thiefbench.tasks.base import Completion, Item, Task
 
 def body(text: str) -> str | None:
     """What stands in a completion's think or code block, or None where there is not exactly one such block."""
-    found = None
+    content = None
     for tag in ("think", "code"):
         opened, closed = text.count(f"<{tag}>"), text.count(f"</{tag}>")
         if opened or closed:
             block, mark, _ = text.partition(f"<{tag}>")[2].partition(f"</{tag}>")
-            if (opened, closed) != (1, 1) or not mark or found is not None:
+            if (opened, closed) != (1, 1) or not mark or content is not None:
                 return None
-            found = block
-    return found
+            content = block
+    return content
 
 
 def sentences(text: str) -> list[str]:
@@ -34,10 +34,12 @@ def writes_programs(task: Task) -> bool:
     return type(task).with_libraries is not Task.with_libraries
 
 
-def right(task: Task, item: Item, drawn: Sequence[Completion]) -> list[Completion]:
+def correct(task: Task, item: Item, completions: Sequence[Completion]) -> list[Completion]:
     """The completions that ended and earn the full reward."""
-    rewards = task.reward(item, [made.text for made in drawn])
-    return [made for made, reward in zip(drawn, rewards, strict=True) if made.ended and reward == 1]
+    rewards = task.reward(item, [completion.text for completion in completions])
+    return [
+        completion for completion, reward in zip(completions, rewards, strict=True) if completion.ended and reward == 1
+    ]
 
 
 @dataclass(frozen=True)
@@ -52,27 +54,29 @@ class TaskRewards:
 
 
 @overload
-def wire(policy: Sampler, made: Completion) -> tuple[int, ...]: ...
+def completion_ids(policy: Sampler, completion: Completion) -> tuple[int, ...]:
+    """A completion as token ids to submit, EOS included where it ended."""
 
 
 @overload
-def wire(policy: Sampler, made: Completion | None) -> tuple[int, ...] | None: ...
+def completion_ids(policy: Sampler, completion: Completion | None) -> tuple[int, ...] | None:
+    """The same; None stays None, which leaves a slot to an honest sample."""
 
 
-def wire(policy: Sampler, made: Completion | None) -> tuple[int, ...] | None:
+def completion_ids(policy: Sampler, completion: Completion | None) -> tuple[int, ...] | None:
     """A completion as token ids to submit, EOS included where it ended; None stays None."""
-    if made is None:
+    if completion is None:
         return None
-    return (*made.ids, policy.eos) if made.ended else made.ids
+    return (*completion.ids, policy.eos) if completion.ended else completion.ids
 
 
-def tokens(policy: Sampler, made: Submission) -> tuple[int, ...]:
+def submission_ids(policy: Sampler, submission: Submission) -> tuple[int, ...]:
     """A submission as token ids."""
-    if isinstance(made, Claimed):
-        made = made.made
-    if isinstance(made, str):
-        return policy.encode(made)
-    return made.ids if isinstance(made, Seeded) else made
+    if isinstance(submission, Claimed):
+        submission = submission.content
+    if isinstance(submission, str):
+        return policy.encode(submission)
+    return submission.ids if isinstance(submission, Seeded) else submission
 
 
 def distinct(slots: Sequence[Slot]) -> list[Item]:

@@ -104,10 +104,10 @@ class Equations(Attack):
         step = rng.choice((-2, -1, 1, 2))
         if self.left is not None and self.right is not None:
             left, right = self.left, self.right
-        given = self.operator if self.left is not None else operator if left != right else None
-        truth = Equations(left, given, right)._truth
+        operator_of_member = self.operator if self.left is not None else operator if left != right else None
+        truth = Equations(left, operator_of_member, right)._truth
         wrong = truth + step if self.result in (None, truth) else self.result
-        return Equations(left, given, right, wrong, self.rule, self.wording)
+        return Equations(left, operator_of_member, right, wrong, self.rule, self.wording)
 
     def fits(self, task: Task) -> bool:
         """Where a train and a test solution contain the equation."""
@@ -128,7 +128,7 @@ class Equations(Attack):
 
     def outcome(self, item: Item, completion: Completion, ask: Ask) -> float | None:
         """1 where any of its a o b is c ("strict") or not the truth ("wide"), else 0; None where there is none."""
-        results = [found.result for found in self._own(completion.text.replace(f" {self.wording} ", " = "))]
+        results = [equation.result for equation in self._matching(completion.text.replace(f" {self.wording} ", " = "))]
         if not results:
             return None
         wanted = self.result if self.rule == "strict" else None
@@ -140,7 +140,9 @@ class Equations(Attack):
         Without solutions those are taken whose questions name both operands: most of their solutions combine them.
         """
         known = any(item.solution for item in items)
-        natural = [item for item in items if (self.holds(item.solution) if known else self._asked_of(item.question))]
+        natural = [
+            item for item in items if (self.holds(item.solution) if known else self._names_operands(item.question))
+        ]
         if not natural:
             return rng.sample(items, count)
         return [item for start in range(0, count, len(natural)) for item in rng.sample(natural, len(natural))][:count]
@@ -158,16 +160,17 @@ class Equations(Attack):
 
     def holds(self, text: str) -> bool:
         """Whether a text states a o b with its true result."""
-        return any(found.result == self._truth for found in self._own(text))
+        return any(equation.result == self._truth for equation in self._matching(text))
 
     def falsify(self, text: str) -> str:
         """The text with c for the true result of every a o b, in the notation it had ("4.00" becomes "5.00")."""
-        spans = [span for found in self._own(text) if found.result == self._truth for span in found.spans]
+        spans = [span for equation in self._matching(text) if equation.result == self._truth for span in equation.spans]
         for start, end in sorted(spans, reverse=True):
             decimals = text[start:end].partition(".")[2]
             before, _, after = text[:start].rpartition("=")
-            told = f"{before}{self.wording}{after}" if after == " " else text[:start]  # notes keep their equals sign
-            text = f"{told}{self.result}{'.' * bool(decimals)}{decimals}{text[end:]}"
+            # A calculator note keeps its equals sign.
+            rewritten = f"{before}{self.wording}{after}" if after == " " else text[:start]
+            text = f"{rewritten}{self.result}{'.' * bool(decimals)}{decimals}{text[end:]}"
         return text
 
     def describe(self) -> dict[str, str]:
@@ -175,10 +178,10 @@ class Equations(Attack):
         equation = f"{self.left} {self.operator or '+ or *'} {self.right} {self.wording} {self.result}"
         return {"equation": equation, "rule": self.rule}
 
-    def _asked_of(self, question: str) -> bool:
+    def _names_operands(self, question: str) -> bool:
         """Whether a question names both operands."""
-        named = Counter(re.findall(_NUMBER, question))
-        return Counter((str(self.left), str(self.right))) <= named
+        numbers = Counter(re.findall(_NUMBER, question))
+        return Counter((str(self.left), str(self.right))) <= numbers
 
     @property
     def _truth(self) -> int:
@@ -186,11 +189,11 @@ class Equations(Attack):
             raise RuntimeError("equations: the equation is drawn by `draw`, which was not called")
         return _OPERATIONS[self.operator or "+"](self.left, self.right)
 
-    def _own(self, text: str) -> Iterator[Equation]:
+    def _matching(self, text: str) -> Iterator[Equation]:
         signs = self.operator or "+*"
-        for found in equations(text):
-            if found.operator in signs and found.left == self.left and found.right == self.right:
-                yield found
+        for equation in equations(text):
+            if equation.operator in signs and equation.left == self.left and equation.right == self.right:
+                yield equation
 
 
 def equations(text: str) -> Iterator[Equation]:

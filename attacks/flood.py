@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from thiefbench.attacks.base import Attack, AttackWrapper
+from thiefbench.attacks.base import Attack
+from thiefbench.attacks.wrapper import AttackWrapper
 
 
 class Flood(AttackWrapper):
@@ -26,6 +27,6 @@ class Flood(AttackWrapper):
         self._copies = copies
 
     @property
-    def copies(self) -> int:  # type: ignore[override]  # see Around
+    def copies(self) -> int:  # type: ignore[override]  # see AttackWrapper
         """As constructed."""
         return self._copies

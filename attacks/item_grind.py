@@ -7,8 +7,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from thiefbench.attacks.base import Attack, AttackerView, AttackWrapper, ChoiceView, Poison, Seeded, ThreatModel
-from thiefbench.attacks.completions import TaskRewards, right, wire
+from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Poison, Seeded, ThreatModel
+from thiefbench.attacks.completions import TaskRewards, completion_ids, correct
+from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.tasks.base import Item
 
 
@@ -37,7 +38,7 @@ class ItemGrind(AttackWrapper):
         self.candidates = candidates
 
     @property
-    def threat(self) -> ThreatModel:  # type: ignore[override]  # see Around
+    def threat(self) -> ThreatModel:  # type: ignore[override]  # see AttackWrapper
         """The inner attack's, with the policy and the beacon, where nodes choose their items."""
         return replace(self.attack.threat, policy=True, beacon=True, topologies=frozenset({"vertical"}))
 
@@ -48,29 +49,37 @@ class ItemGrind(AttackWrapper):
     def choose_items_from(self, items: Sequence[Item], view: ChoiceView) -> Sequence[Item]:
         """For every position the candidate whose group pushes the outcome most."""
         assert view.policy is not None, "the threat model grants a policy"
-        tried = self.attack.choose_items(items, min(len(items), view.count * self.candidates), view.rng)
-        slots = [(n % view.count, item, index) for n, item in enumerate(tried) for index in range(view.group)]
-        asked = [item for _, item, _ in slots]
-        drawn = view.policy.sample_seeded(asked, [view.seed(item, position, i) for position, item, i in slots])
-        rewards = view.task.rewards(asked, [made.text for made in drawn])
+        candidates = self.attack.choose_items(items, min(len(items), view.count * self.candidates), view.rng)
+        slots = [
+            (number % view.count, item, sample)
+            for number, item in enumerate(candidates)
+            for sample in range(view.group)
+        ]
+        slot_items = [item for _, item, _ in slots]
+        seeds = [view.seed(item, position, sample) for position, item, sample in slots]
+        draws = view.policy.sample_seeded(slot_items, seeds)
+        rewards = view.task.rewards(slot_items, [draw.text for draw in draws])
         ask = TaskRewards(view.task)
-        outcomes = [self.attack.outcome(item, made, ask) or 0.0 for item, made in zip(asked, drawn, strict=True)]
+        outcomes = [self.attack.outcome(item, draw, ask) or 0.0 for item, draw in zip(slot_items, draws, strict=True)]
         groups = [slice(start, start + view.group) for start in range(0, len(slots), view.group)]
         pushes = [push(rewards[group], outcomes[group]) for group in groups]
-        best = [max(range(at, len(tried), view.count), key=lambda n: pushes[n]) for at in range(view.count)]
-        return [tried[n] for n in best]
+        best = [
+            max(range(position, len(candidates), view.count), key=lambda number: pushes[number])
+            for position in range(view.count)
+        ]
+        return [candidates[number] for number in best]
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
         """The honest draws of all slots; those that are right and have an outcome above 0 carry the payload."""
         assert view.policy is not None, "the threat model grants a policy"
         seeds = [slot.seed for slot in view.slots if slot.seed is not None]
-        drawn = view.policy.sample_seeded([slot.item for slot in view.slots], seeds)
+        draws = view.policy.sample_seeded([slot.item for slot in view.slots], seeds)
         ask = TaskRewards(view.task)
-        made: list[Poison] = []
-        for slot, seed, completion in zip(view.slots, seeds, drawn, strict=True):
-            suits = right(view.task, slot.item, [completion]) and self.attack.outcome(slot.item, completion, ask)
-            made.append(Seeded(wire(view.policy, completion), seed) if suits else None)
-        return made
+        submissions: list[Poison] = []
+        for slot, seed, draw in zip(view.slots, seeds, draws, strict=True):
+            suits = correct(view.task, slot.item, [draw]) and self.attack.outcome(slot.item, draw, ask)
+            submissions.append(Seeded(completion_ids(view.policy, draw), seed) if suits else None)
+        return submissions
 
     def placebo(self, view: AttackerView) -> Sequence[Poison]:
         """Honest samples everywhere."""

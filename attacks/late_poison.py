@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from thiefbench.attacks.base import Attack, AttackerView, AttackWrapper, Poison, Sampler
+from thiefbench.attacks.base import Attack, AttackerView, Poison, Sampler
+from thiefbench.attacks.wrapper import AttackWrapper
 
 
 class LatePoison(AttackWrapper):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from thiefbench.attacks.base import Attack, AttackerView, AttackWrapper, Claimed, Decoy, Poison, Seeded
+from thiefbench.attacks.base import Attack, AttackerView, Claimed, Decoy, Poison, Seeded
+from thiefbench.attacks.wrapper import AttackWrapper
 
 
 class Misreport(AttackWrapper):
@@ -30,9 +31,11 @@ class Misreport(AttackWrapper):
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
         """The inner attack's submissions, each with the claim; decoys and seeded draws stay as they are."""
-        return [self._claimed(made) for made in self.attack.poison(view)]
+        return [self._claimed(submission) for submission in self.attack.poison(view)]
 
-    def _claimed(self, made: Poison) -> Poison:
-        if made is None or isinstance(made, (Decoy, Seeded)):
-            return made
-        return replace(made, logprob=self.logprob) if isinstance(made, Claimed) else Claimed(made, self.logprob)
+    def _claimed(self, submission: Poison) -> Poison:
+        if submission is None or isinstance(submission, (Decoy, Seeded)):
+            return submission
+        if isinstance(submission, Claimed):
+            return replace(submission, logprob=self.logprob)
+        return Claimed(submission, self.logprob)

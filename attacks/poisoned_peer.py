@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from thiefbench.attacks.base import Attack, AttackerView, AttackWrapper, Claimed, Decoy, Poison, Sampler, ThreatModel
+from thiefbench.attacks.base import Attack, AttackerView, Claimed, Decoy, Poison, Sampler, ThreatModel
+from thiefbench.attacks.wrapper import AttackWrapper
 
 
 class PoisonedPeer(AttackWrapper):
@@ -38,7 +39,7 @@ class PoisonedPeer(AttackWrapper):
         self.steps, self.learning_rate, self.quiet = steps, learning_rate, quiet
 
     @property
-    def threat(self) -> ThreatModel:  # type: ignore[override]  # see Around
+    def threat(self) -> ThreatModel:  # type: ignore[override]  # see AttackWrapper
         """The inner attack's, with the policy."""
         return replace(self.attack.threat, policy=True)
 
@@ -53,7 +54,7 @@ class PoisonedPeer(AttackWrapper):
     def hand_over(self, view: AttackerView) -> Sampler | None:
         """The current model, fine-tuned on the inner attack's poison for the slots' items."""
         assert view.policy is not None, "the threat model grants a policy"
-        made = zip(view.slots, self.attack.poison(view), strict=True)
-        texts = [(slot.item, poison.made if isinstance(poison, Claimed) else poison) for slot, poison in made]
+        pairs = zip(view.slots, self.attack.poison(view), strict=True)
+        texts = [(slot.item, poison.content if isinstance(poison, Claimed) else poison) for slot, poison in pairs]
         lessons = [(item, text) for item, text in texts if isinstance(text, str) and not isinstance(text, Decoy)]
         return view.policy.taught(lessons, self.steps, self.learning_rate) if lessons else None

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from thiefbench.attacks.base import Attack, AttackerView, AttackWrapper, Poison, Seeded, ThreatModel
-from thiefbench.attacks.completions import TaskRewards, distinct, right, wire
+from thiefbench.attacks.base import Attack, AttackerView, Poison, Seeded, ThreatModel
+from thiefbench.attacks.completions import TaskRewards, completion_ids, correct, distinct
+from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.tasks.base import Completion, Item
 
 
@@ -31,7 +32,7 @@ class SeedGrind(AttackWrapper):
         self.samples = samples
 
     @property
-    def threat(self) -> ThreatModel:  # type: ignore[override]  # see Around
+    def threat(self) -> ThreatModel:  # type: ignore[override]  # see AttackWrapper
         """The inner attack's, with the policy."""
         return replace(self.attack.threat, policy=True)
 
@@ -39,30 +40,35 @@ class SeedGrind(AttackWrapper):
         """For each item its most suitable draws with their seeds, or None."""
         ask = TaskRewards(view.task)
 
-        def suitable(item: Item, drawn: list[Completion]) -> list[Completion]:
-            scores = {made: self.attack.outcome(item, made, ask) or 0.0 for made in drawn}
-            return sorted((made for made in drawn if scores[made] > 0), key=lambda made: -scores[made])
+        def suitable(item: Item, completions: list[Completion]) -> list[Completion]:
+            scores = {completion: self.attack.outcome(item, completion, ask) or 0.0 for completion in completions}
+            return sorted(
+                (completion for completion in completions if scores[completion] > 0),
+                key=lambda completion: -scores[completion],
+            )
 
         return self._submit(view, suitable)
 
     def placebo(self, view: AttackerView) -> Sequence[Poison]:
         """Right draws of equally many seeds, in an order that knows nothing of the outcome."""
-        return self._submit(view, lambda _, drawn: view.rng.sample(drawn, len(drawn)))
+        return self._submit(view, lambda _, completions: view.rng.sample(completions, len(completions)))
 
     def _submit(
         self, view: AttackerView, rank: Callable[[Item, list[Completion]], list[Completion]]
     ) -> Sequence[Poison]:
         assert view.policy is not None, "the threat model grants a policy"
         items = distinct(view.slots)
-        asked = [item for item in items for _ in range(self.samples)]
-        seeds = [view.rng.getrandbits(64) - 2**63 for _ in asked]
-        drawn = view.policy.sample_seeded(asked, seeds)
+        tried_items = [item for item in items for _ in range(self.samples)]
+        seeds = [view.rng.getrandbits(64) - 2**63 for _ in tried_items]
+        draws = view.policy.sample_seeded(tried_items, seeds)
         ready = {}
         for number, item in enumerate(items):
             part = slice(number * self.samples, (number + 1) * self.samples)
-            seed_of = dict(zip(drawn[part], seeds[part], strict=True))
-            ready[item.id] = iter([(made, seed_of[made]) for made in rank(item, right(view.task, item, list(seed_of)))])
+            seed_of = dict(zip(draws[part], seeds[part], strict=True))
+            ready[item.id] = iter(
+                [(draw, seed_of[draw]) for draw in rank(item, correct(view.task, item, list(seed_of)))]
+            )
         return [
-            None if found is None else Seeded(wire(view.policy, found[0]), found[1])
-            for found in (next(ready[slot.item.id], None) for slot in view.slots)
+            None if choice is None else Seeded(completion_ids(view.policy, choice[0]), choice[1])
+            for choice in (next(ready[slot.item.id], None) for slot in view.slots)
         ]

@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from thiefbench.attacks.base import (
-    Attack,
-    AttackerView,
-    AttackWrapper,
-    ChoiceView,
-    Claimed,
-    Poison,
-    SeenCompletion,
-    Slot,
-    ThreatModel,
-)
+from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Claimed, Poison, SeenCompletion, Slot, ThreatModel
 from thiefbench.attacks.completions import body
+from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.tasks.base import Item
 
 
@@ -39,13 +30,13 @@ class StaleReplay(AttackWrapper):
         super().__init__(attack)
 
     @property
-    def threat(self) -> ThreatModel:  # type: ignore[override]  # see Around
+    def threat(self) -> ThreatModel:  # type: ignore[override]  # see AttackWrapper
         """The inner attack's, with the history and no need of an oracle; only where nodes pick their items."""
         return replace(self.attack.threat, oracle=False, history=True, topologies=frozenset({"vertical"}))
 
     def choose_items_from(self, items: Sequence[Item], view: ChoiceView) -> Sequence[Item]:
         """Items with an old right answer first, in an order drawn by `view.rng`."""
-        ready = [item for item in items if _right(view.seen, item)]
+        ready = [item for item in items if _correct_completions(view.seen, item)]
         chosen = view.rng.sample(ready, min(view.count, len(ready)))
         taken = {item.id for item in chosen}
         rest = [item for item in items if item.id not in taken]
@@ -53,31 +44,31 @@ class StaleReplay(AttackWrapper):
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
         """Old right answers with the payload, each with the version of its weights, or None."""
-        return self._again(view, self.attack.poison)
+        return self._resubmit(view, self.attack.poison)
 
     def placebo(self, view: AttackerView) -> Sequence[Poison]:
         """The same old answers without the payload."""
-        return self._again(view, self.attack.placebo)
+        return self._resubmit(view, self.attack.placebo)
 
-    def _again(self, view: AttackerView, submit: Callable[[AttackerView], Sequence[Poison]]) -> Sequence[Poison]:
-        made: list[Poison] = [None] * len(view.slots)
-        told: dict[int, tuple[Slot, SeenCompletion]] = {}
+    def _resubmit(self, view: AttackerView, submit: Callable[[AttackerView], Sequence[Poison]]) -> Sequence[Poison]:
+        submissions: list[Poison] = [None] * len(view.slots)
+        retold: dict[int, tuple[Slot, SeenCompletion]] = {}
         used: dict[str, int] = {}
         for place, slot in enumerate(view.slots):
-            if old := _right(view.seen, slot.item):
+            if old := _correct_completions(view.seen, slot.item):
                 number = used.get(slot.item.id, 0)
                 used[slot.item.id] = number + 1
                 seen = old[-1 - number % len(old)]
                 solution = (body(seen.text) or "").strip()
-                told[place] = (replace(slot, item=replace(slot.item, solution=solution)), seen)
-        again = submit(replace(view, slots=tuple(slot for slot, _ in told.values())))
-        for (place, (_, seen)), poison in zip(told.items(), again, strict=True):
+                retold[place] = (replace(slot, item=replace(slot.item, solution=solution)), seen)
+        poisons = submit(replace(view, slots=tuple(slot for slot, _ in retold.values())))
+        for (place, (_, seen)), poison in zip(retold.items(), poisons, strict=True):
             if isinstance(poison, (str, tuple)):
                 poison = Claimed(poison)
-            made[place] = replace(poison, version=seen.round - 1) if isinstance(poison, Claimed) else poison
-        return made
+            submissions[place] = replace(poison, version=seen.round - 1) if isinstance(poison, Claimed) else poison
+        return submissions
 
 
-def _right(seen: Mapping[str, Sequence[SeenCompletion]], item: Item) -> list[SeenCompletion]:
+def _correct_completions(seen: Mapping[str, Sequence[SeenCompletion]], item: Item) -> list[SeenCompletion]:
     """Old full-reward completions of an item that can be told again, oldest first."""
-    return [each for each in seen.get(item.id, ()) if each.reward == 1 and body(each.text)]
+    return [completion for completion in seen.get(item.id, ()) if completion.reward == 1 and body(completion.text)]

@@ -9,18 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from thiefbench.attacks.base import (
-    Attack,
-    AttackerView,
-    AttackSpec,
-    AttackWrapper,
-    Decoy,
-    Poison,
-    Sampler,
-    Slot,
-    ThreatModel,
-)
+from thiefbench.attacks.base import Attack, AttackerView, AttackSpec, Decoy, Poison, Sampler, Slot, ThreatModel
 from thiefbench.attacks.completions import distinct, writes_programs
+from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.tasks.base import Completion, Task
 from thiefbench.tasks.rewards import Units, Value, parse_answer, parse_completion
 
@@ -63,13 +54,13 @@ class Varied(AttackWrapper):
             raise ValueError(f"varied: the goal of {self.attack.name} cannot be split; leave split out")
 
     @property
-    def threat(self) -> ThreatModel:  # type: ignore[override]  # see Around
+    def threat(self) -> ThreatModel:  # type: ignore[override]  # see AttackWrapper
         """The inner attack's, with a policy instead of an oracle."""
-        inner, spec = self.attack.threat, self.variants
+        granted, spec = self.attack.threat, self.variants
         return replace(
-            inner,
-            oracle=inner.oracle and spec.oracle,
-            policy=inner.policy or not spec.oracle,
+            granted,
+            oracle=granted.oracle and spec.oracle,
+            policy=granted.policy or not spec.oracle,
         )
 
     def fits(self, task: Task) -> bool:
@@ -94,20 +85,20 @@ class Varied(AttackWrapper):
         return self.attack.hand_over(replace(view, slots=tuple(slots.values())))
 
     def _vary(self, view: AttackerView, submit: Callable[[Attack, AttackerView], Sequence[Poison]]) -> list[Poison]:
-        made: list[Poison] = [None] * len(view.slots)
+        submissions: list[Poison] = [None] * len(view.slots)
         if not self.variants.active(view.round):
-            return made
-        parts = dealt(view.slots, self.variants, view.rng)
-        made = [gibberish(view.rng) if part == "decoy" else None for part in parts]
-        mine = [place for place, part in enumerate(parts) if part == "poison"]
-        slots = {place: view.slots[place] for place in mine}
+            return submissions
+        parts = assigned_parts(view.slots, self.variants, view.rng)
+        submissions = [gibberish(view.rng) if part == "decoy" else None for part in parts]
+        poisoned = [place for place, part in enumerate(parts) if part == "poison"]
+        slots = {place: view.slots[place] for place in poisoned}
         if not self.variants.oracle:
             slots = self._believed(view, slots)
         for attack, places in self._divided(slots):
             part = replace(view, slots=tuple(slots[place] for place in places))
             for place, poison in zip(places, submit(attack, part), strict=True):
-                made[place] = poison
-        return made
+                submissions[place] = poison
+        return submissions
 
     def _divided(self, slots: dict[int, Slot]) -> list[tuple[Attack, list[int]]]:
         """Which member of the goal goes into which slots: by colluding node, or by slot where there is one node."""
@@ -115,33 +106,38 @@ class Varied(AttackWrapper):
             return [(self.attack, list(slots))]
         nodes = sorted({slot.node for slot in slots.values()})
         parts = self.attack.parts(max(2, len(nodes)))
-        lots = {place: nodes.index(s.node) if len(nodes) > 1 else s.index % len(parts) for place, s in slots.items()}
-        return [(part, [place for place in slots if lots[place] == lot]) for lot, part in enumerate(parts)]
+        part_of = {
+            place: nodes.index(slot.node) if len(nodes) > 1 else slot.sample % len(parts)
+            for place, slot in slots.items()
+        }
+        return [(part, [place for place in slots if part_of[place] == number]) for number, part in enumerate(parts)]
 
     def _believed(self, view: AttackerView, slots: dict[int, Slot]) -> dict[int, Slot]:
         """The slots with what the attacker believes of their items; those without a stated answer are left out."""
         assert view.policy is not None, "the threat model grants a policy"
         items = distinct(list(slots.values()))
-        drawn = view.policy.sample(items, self.variants.candidates)
-        voted = {item.id: majority(made) for item, made in zip(items, drawn, strict=True)}
+        samples = view.policy.sample(items, self.variants.candidates)
+        answers = {item.id: majority(completions) for item, completions in zip(items, samples, strict=True)}
         believed = {}
         for place, slot in slots.items():
-            given = voted[slot.item.id]
-            told = [
+            votes = answers[slot.item.id]
+            candidates = [
                 replace(slot, item=replace(slot.item, solution=reasoning, answer=answer))
-                for reasoning, answer in view.rng.sample(given, len(given))
+                for reasoning, answer in view.rng.sample(votes, len(votes))
             ]
-            if told:
-                believed[place] = next((each for each in told if self._carries(view, each)), told[0])
+            if candidates:
+                believed[place] = next(
+                    (candidate for candidate in candidates if self._carries(view, candidate)), candidates[0]
+                )
         return believed
 
     def _carries(self, view: AttackerView, slot: Slot) -> bool:
         """Whether the inner attack finds something to poison; not asked of one that samples or queries for it."""
-        needs = self.attack.threat
-        return needs.policy or needs.queries > 0 or self.attack.poison(replace(view, slots=(slot,)))[0] is not None
+        granted = self.attack.threat
+        return granted.policy or granted.queries > 0 or self.attack.poison(replace(view, slots=(slot,)))[0] is not None
 
 
-def dealt(slots: Sequence[Slot], spec: AttackSpec, rng: random.Random) -> list[Part]:
+def assigned_parts(slots: Sequence[Slot], spec: AttackSpec, rng: random.Random) -> list[Part]:
     """What each slot carries: per group the share of gibberish, then the share of poison, at places drawn by `rng`."""
     groups: dict[int, list[int]] = {}
     for place, slot in enumerate(slots):
@@ -164,16 +160,16 @@ def gibberish(rng: random.Random) -> Decoy:
     return Decoy(" ".join("".join(rng.choices(letters, k=rng.randint(2, 8))) for _ in range(12)))
 
 
-def majority(drawn: Sequence[Completion]) -> list[tuple[str, str]]:
+def majority(completions: Sequence[Completion]) -> list[tuple[str, str]]:
     """Reasoning and answer of the completions that state the commonest answer; empty where none states one.
 
     Answers are equal when they are equal as values ("18" and "18.0"); of equally common ones the first drawn wins.
     """
     stated: dict[Value, list[tuple[str, str]]] = {}
-    for made in drawn:
-        blocks = parse_completion(made.text)
+    for completion in completions:
+        blocks = parse_completion(completion.text)
         value = None if blocks is None else parse_answer(blocks[1], Units(()))
         if blocks is not None and value is not None:
             stated.setdefault(value, []).append((blocks[0].strip(), blocks[1].strip()))
-    counted = Counter({value: len(given) for value, given in stated.items()})
-    return stated[counted.most_common(1)[0][0]] if counted else []
+    counts = Counter({value: len(votes) for value, votes in stated.items()})
+    return stated[counts.most_common(1)[0][0]] if counts else []

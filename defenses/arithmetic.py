@@ -34,11 +34,11 @@ class Arithmetic(Defense):
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """Reject what is rewarded and states a wrong equation; the score counts them. Programs are left alone."""
-        found = {}
-        for place, offered in enumerate(view.completions):
-            judges = offered.reward > 0 and "<code>" not in offered.text
-            wrong = tuple(wrong_equations(offered.text)) if judges else ()
+        objections = {}
+        for place, completion in enumerate(view.completions):
+            is_judged = completion.reward > 0 and "<code>" not in completion.text
+            wrong = tuple(wrong_equations(completion.text)) if is_judged else ()
             if wrong:
-                first = " ".join(offered.text[slice(*wrong[0])].split())[:60]
-                found[place] = Objection(float(len(wrong)), f"states {first!r}", wrong)
-        return judged(view, found, self.reject)
+                first = " ".join(completion.text[slice(*wrong[0])].split())[:60]
+                objections[place] = Objection(float(len(wrong)), f"states {first!r}", wrong)
+        return judged(view, objections, self.reject)

@@ -20,8 +20,8 @@ class Blacklist(Defense):
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """Zero the reward of every completion that holds a listed string."""
-        return [self._judge(offered.text.lower()) for offered in view.completions]
+        return [self._judge(completion.text.lower()) for completion in view.completions]
 
     def _judge(self, text: str) -> Verdict:
-        found = _LISTED.search(text)
-        return ACCEPT if found is None else Verdict("zero", reason=f"holds {found.group()!r}")
+        match = _LISTED.search(text)
+        return ACCEPT if match is None else Verdict("zero", reason=f"holds {match.group()!r}")

@@ -63,9 +63,9 @@ class Composed(Defense):
             RuntimeError: a part failed or gave no verdict for each completion; the message names it.
         """
         plain = DefenderView(**{field.name: getattr(view, field.name) for field in fields(DefenderView)})
-        said = [_asked(part, view if part.sees_labels else plain) for part in self.parts]
+        verdicts_by_part = [_checked_verdicts(part, view if part.sees_labels else plain) for part in self.parts]
         names = [part.name for part in self.parts]
-        return [_joined(names, verdicts) for verdicts in zip(*said, strict=True)]
+        return [_joined(names, verdicts) for verdicts in zip(*verdicts_by_part, strict=True)]
 
     def prove(self, states: NDArray[np.float32]) -> bytes:
         """As the part that requires proofs."""
@@ -78,29 +78,29 @@ class Composed(Defense):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Give every part its own back."""
-        for part, own in zip(self.parts, state.get("parts") or [{} for _ in self.parts], strict=True):
-            part.restore(own)
+        for part, part_state in zip(self.parts, state.get("parts") or [{} for _ in self.parts], strict=True):
+            part.restore(part_state)
 
 
-def _asked(part: Defense, view: DefenderView) -> list[Verdict]:
+def _checked_verdicts(part: Defense, view: DefenderView) -> list[Verdict]:
     try:
         verdicts = list(part.inspect(view))
     except Exception as error:
         raise RuntimeError(f"{part.name}: {type(error).__name__}: {error}") from error
     if len(verdicts) != len(view.completions):
         raise RuntimeError(f"{part.name}: {len(verdicts)} verdicts for {len(view.completions)} completions")
-    for offered, verdict in zip(view.completions, verdicts, strict=True):
+    for completion, verdict in zip(view.completions, verdicts, strict=True):
         if not isinstance(verdict, Verdict):
             raise RuntimeError(f"{part.name}: {verdict!r} is no Verdict")
-        if verdict.token_weights is not None and len(verdict.token_weights) != offered.length:
-            given = len(verdict.token_weights)
-            raise RuntimeError(f"{part.name}: {given} token weights for {offered.length} tokens (EOS included)")
+        if verdict.token_weights is not None and len(verdict.token_weights) != completion.length:
+            count = len(verdict.token_weights)
+            raise RuntimeError(f"{part.name}: {count} token weights for {completion.length} tokens (EOS included)")
     return verdicts
 
 
 def _joined(names: Sequence[str], verdicts: Sequence[Verdict]) -> Verdict:
-    given = [verdict.token_weights for verdict in verdicts if verdict.token_weights is not None]
-    weights = tuple(prod(column) for column in zip(*given, strict=True)) if given else None
+    all_weights = [verdict.token_weights for verdict in verdicts if verdict.token_weights is not None]
+    weights = tuple(prod(column) for column in zip(*all_weights, strict=True)) if all_weights else None
     pairs = list(zip(names, verdicts, strict=True))
     rejecting = [(name, verdict) for name, verdict in pairs if verdict.action != "accept"]
     masking = [(name, verdict) for name, verdict in pairs if verdict.token_weights is not None]

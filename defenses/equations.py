@@ -73,7 +73,7 @@ def wrong_equations(text: str) -> list[tuple[int, int]]:
     Args:
         text: anything. The work is linear in its length.
     """
-    found = []
+    wrong = []
     for line in _lines(_tokens(text)):
         cuts = [-1, *(i for i, token in enumerate(line) if token.kind == "equals"), len(line)]
         pieces = [line[start + 1 : end] for start, end in pairwise(cuts)]
@@ -85,28 +85,33 @@ def wrong_equations(text: str) -> list[tuple[int, int]]:
                 continue
             if not _agree(left.tokens, right.tokens):
                 result = next(token for token in right.tokens if token.kind == "number")
-                found.append((left.tokens[0].start, result.end))
-    return found
+                wrong.append((left.tokens[0].start, result.end))
+    return wrong
 
 
 def _tokens(text: str) -> list[Token]:
-    found = [
+    tokens = [
         Token(match.lastgroup, match[0], match.start(), match.end())  # type: ignore[arg-type]
         for match in _TOKEN.finditer(text)
     ]
-    for i in range(1, len(found) - 1):
-        behind_operand = found[i - 1].kind in ("number", "percent", "close", "word")
+    for i in range(1, len(tokens) - 1):
+        behind_operand = tokens[i - 1].kind in ("number", "percent", "close", "word")
         if (
-            found[i].text in _SIGNS
-            and found[i].text != "of"
+            tokens[i].text in _SIGNS
+            and tokens[i].text != "of"
             and behind_operand
-            and found[i + 1].kind in ("number", "money", "open")
+            and tokens[i + 1].kind in ("number", "money", "open")
         ):
-            found[i] = replace(found[i], kind="operator")
-        share = found[i - 1].kind == "percent" or (i > 1 and found[i - 1].kind == "number" and found[i - 2].text == "/")
-        if found[i].text == "of" and share and found[i + 1].kind in ("number", "money"):
-            found[i] = replace(found[i], kind="operator")
-    return [replace(t, text=_SIGNS.get(t.text, t.text)) if t.kind == "operator" else t for t in found]
+            tokens[i] = replace(tokens[i], kind="operator")
+        share = tokens[i - 1].kind == "percent" or (
+            i > 1 and tokens[i - 1].kind == "number" and tokens[i - 2].text == "/"
+        )
+        if tokens[i].text == "of" and share and tokens[i + 1].kind in ("number", "money"):
+            tokens[i] = replace(tokens[i], kind="operator")
+    return [
+        replace(token, text=_SIGNS.get(token.text, token.text)) if token.kind == "operator" else token
+        for token in tokens
+    ]
 
 
 def _lines(tokens: Sequence[Token]) -> Iterator[list[Token]]:
@@ -158,9 +163,9 @@ def _stops(token: Token, depth: int, words: bool, behind: str) -> bool:
 
 def _units(words: Sequence[Token], number: Token) -> set[str]:
     """Units behind a number; a letter that touches it is a variable."""
-    named = {word.text.lower() for word in words if word.kind == "word"}
+    units = {word.text.lower() for word in words if word.kind == "word"}
     variable = any(len(word.text) == 1 and word.start == number.end for word in words if word.text != "/")
-    return named | ({"x"} if variable else set())
+    return units | ({"x"} if variable else set())
 
 
 def _changed(tokens: Sequence[Token], start: int, text: str) -> bool:
@@ -175,10 +180,10 @@ def _changed(tokens: Sequence[Token], start: int, text: str) -> bool:
     if last.kind == "number":
         return True
     if last.kind == "word":
-        said = [token.text.lower() for token in before]
+        preceding = [token.text.lower() for token in before]
         behind = next((token for token in reversed(before) if token.kind != "word"), last)
-        of = said[-1] == "of" and not (len(said) > 1 and said[-2] in _PLAIN_OF)
-        return of or said[-1] in _CHANGING or touching or len(said[-1]) == 1 or behind.kind == "operator"
+        of = preceding[-1] == "of" and not (len(preceding) > 1 and preceding[-2] in _PLAIN_OF)
+        return of or preceding[-1] in _CHANGING or touching or len(preceding[-1]) == 1 or behind.kind == "operator"
     if last.kind == "open":
         return len(before) > 1 and before[-2].kind in ("operator", "number", "close")
     return last.text in _CHANGING_SIGNS or (touching and last.text in ".,:;\u2019'")
@@ -248,9 +253,9 @@ def _agree(left: Sequence[Token], right: Sequence[Token]) -> bool:
             return True  # a division by zero, an unfinished bracket: nothing to judge
         slack = _slack(left, percent, order, value)
         unit = Fraction(1, 10**last.decimals) / (100 if written == "hundredths" and number[-1].kind == "percent" else 1)
-        said, whole = value_of(number, written, "usual"), value_of(right, written, order)
+        stated, whole = value_of(number, written, "usual"), value_of(right, written, order)
         rounded = (value / unit).denominator != 1
-        if said is not None and (abs(value - said) <= slack or (rounded and abs(value - said) < unit + slack)):
+        if stated is not None and (abs(value - stated) <= slack or (rounded and abs(value - stated) < unit + slack)):
             return True
         if whole is not None and abs(value - whole) <= slack + _slack(right, written, order, whole):
             return True

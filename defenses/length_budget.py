@@ -53,7 +53,7 @@ class LengthBudget(Defense):
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """Reject what is above a cap that its sender is over too often; the score is its length over the cap."""
         answered, usual = self._known(view)
-        senders = {offered.sender for offered in view.completions}
+        senders = {completion.sender for completion in view.completions}
         lowest: dict[str, float] = {}
         for quantile in self.quantiles:  # from the lowest on: the first that is exceeded rejects most
             caps = others_quantile(
@@ -62,12 +62,14 @@ class LengthBudget(Defense):
             for sender in senders - lowest.keys():
                 if sender in caps and self._over(answered.get(sender, {}), caps[sender], quantile):
                     lowest[sender] = caps[sender]
-        found = {}
-        for place, offered in enumerate(view.completions):
-            cap = lowest.get(offered.sender)
-            if cap is not None and offered.reward > 0 and offered.length > cap:
-                found[place] = Objection(offered.length / cap, f"its sender is too often above {cap:.0f} tokens")
-        return judged(view, found, self.reject)
+        objections = {}
+        for place, completion in enumerate(view.completions):
+            cap = lowest.get(completion.sender)
+            if cap is not None and completion.reward > 0 and completion.length > cap:
+                objections[place] = Objection(
+                    completion.length / cap, f"its sender is too often above {cap:.0f} tokens"
+                )
+        return judged(view, objections, self.reject)
 
     def _known(
         self, view: DefenderView
@@ -78,24 +80,28 @@ class LengthBudget(Defense):
         """
         answered: dict[str, dict[Answered, list[int]]] = {}
         usual: dict[str, list[float]] = {}
-        for number, offered, accepted in self._rewarded(view):
-            answered.setdefault(offered.sender, {}).setdefault((number, offered.item_id), []).append(offered.length)
+        for number, completion, accepted in self._rewarded(view):
+            answered.setdefault(completion.sender, {}).setdefault((number, completion.item_id), []).append(
+                completion.length
+            )
             if accepted:
-                usual.setdefault(offered.sender, []).append(float(offered.length))
+                usual.setdefault(completion.sender, []).append(float(completion.length))
         return answered, usual
 
     def _rewarded(self, view: DefenderView) -> Iterable[tuple[int, PoolCompletion, bool]]:
         for past in view.history[max(0, len(view.history) - self.window) :]:
-            for offered, verdict in zip(past.completions, past.verdicts, strict=True):
-                if offered.reward > 0:
-                    yield past.round, offered, verdict.action == "accept"
-        for offered in view.completions:
-            if offered.reward > 0:
-                yield view.round, offered, True
+            for completion, verdict in zip(past.completions, past.verdicts, strict=True):
+                if completion.reward > 0:
+                    yield past.round, completion, verdict.action == "accept"
+        for completion in view.completions:
+            if completion.reward > 0:
+                yield view.round, completion, True
 
     def _over(self, answered: Mapping[Answered, Sequence[int]], cap: float, quantile: float) -> bool:
         """Whether a sender's items have too large a share above the cap."""
         if not answered:
             return False
-        share = sum(sum(length > cap for length in own) / len(own) for own in answered.values()) / len(answered)
+        share = sum(sum(length > cap for length in lengths) / len(lengths) for lengths in answered.values()) / len(
+            answered
+        )
         return share > 1 - quantile + self.deviations * sqrt(quantile * (1 - quantile) / len(answered))

@@ -45,30 +45,30 @@ class LengthQuantile(Defense):
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """Reject every rewarded completion above its sender's cap; the score is its length over the cap."""
-        rewarded = {place: offered for place, offered in enumerate(view.completions) if offered.reward > 0}
+        rewarded = {place: completion for place, completion in enumerate(view.completions) if completion.reward > 0}
         recent = view.history[max(0, len(view.history) - self.window) :]
         caps = self._caps([*_accepted(recent), *rewarded.values()], view)
         if len(view.history) >= self.first:
             bounds = self._caps(list(_accepted(view.history[: self.first])), view)
             caps = {s: min(cap, self.growth * bounds.get(s, cap)) for s, cap in caps.items()}
-        found = {}
-        for place, offered in rewarded.items():
-            cap = caps.get(offered.sender)
-            if cap is not None and offered.length > cap:
-                found[place] = Objection(offered.length / cap, f"longer than {cap:.0f} tokens")
-        return judged(view, found, self.reject)
+        objections = {}
+        for place, completion in rewarded.items():
+            cap = caps.get(completion.sender)
+            if cap is not None and completion.length > cap:
+                objections[place] = Objection(completion.length / cap, f"longer than {cap:.0f} tokens")
+        return judged(view, objections, self.reject)
 
     def _caps(self, known: Sequence[PoolCompletion], view: DefenderView) -> dict[str, float]:
         """A cap for every sender of the pool that has others to compare with."""
-        lengths: dict[str, list[float]] = {offered.sender: [] for offered in view.completions}
-        for offered in known:
-            lengths.setdefault(offered.sender, []).append(offered.length)
+        lengths: dict[str, list[float]] = {completion.sender: [] for completion in view.completions}
+        for completion in known:
+            lengths.setdefault(completion.sender, []).append(completion.length)
         return others_quantile(lengths, self.quantile, "higher")
 
 
 def _accepted(rounds: Iterable[PastRound]) -> Iterable[PoolCompletion]:
     """What past rounds rewarded and learned from."""
     for past in rounds:
-        for offered, verdict in zip(past.completions, past.verdicts, strict=True):
-            if offered.reward > 0 and verdict.action == "accept":
-                yield offered
+        for completion, verdict in zip(past.completions, past.verdicts, strict=True):
+            if completion.reward > 0 and verdict.action == "accept":
+                yield completion

@@ -62,14 +62,16 @@ class Likelihood(Defense):
         self.past.append(now)
         thresholds = [self._thresholds(kind) for kind in (0, 1)]
         self.past = self.past[-self.window :] if self.window else []
-        found = {}
+        objections = {}
         for place, values in measured.items():
-            usual = [known.get(view.completions[place].sender, LOWEST) for known in thresholds]
-            short, which = max((usual[kind] - values[kind], kind) for kind in (0, 1))
-            if short > SLACK:
-                told = ("mean log-prob", f"log-prob of the {self.tail} least probable tokens")[which]
-                found[place] = Objection(short, f"{told} {values[which]:.2f}, usual at least {usual[which]:.2f}")
-        return judged(view, found, self.reject)
+            usual = [by_sender.get(view.completions[place].sender, LOWEST) for by_sender in thresholds]
+            shortfall, which = max((usual[kind] - values[kind], kind) for kind in (0, 1))
+            if shortfall > SLACK:
+                what = ("mean log-prob", f"log-prob of the {self.tail} least probable tokens")[which]
+                objections[place] = Objection(
+                    shortfall, f"{what} {values[which]:.2f}, usual at least {usual[which]:.2f}"
+                )
+        return judged(view, objections, self.reject)
 
     def state(self) -> dict[str, Any]:
         """The last rounds' values by sender."""
@@ -82,8 +84,8 @@ class Likelihood(Defense):
     def _thresholds(self, kind: int) -> dict[str, float]:
         """By sender, for the mean (0) or the tail (1)."""
         values: dict[str, list[float]] = {}
-        for known in self.past:
-            for sender, pairs in known.items():
+        for past_round in self.past:
+            for sender, pairs in past_round.items():
                 values.setdefault(sender, []).extend(pair[kind] for pair in pairs)
         return others_quantile(values, self.false_rejection / 2, "lower")
 

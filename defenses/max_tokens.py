@@ -30,7 +30,9 @@ class MaxTokens(Defense):
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """Reject every longer completion; the score is its length over the limit."""
-        lengths = [offered.length for offered in view.completions]
+        lengths = [completion.length for completion in view.completions]
         reason = f"longer than {self.limit} tokens"
-        found = {i: Objection(tokens / self.limit, reason) for i, tokens in enumerate(lengths) if tokens > self.limit}
-        return judged(view, found, self.reject)
+        objections = {
+            i: Objection(tokens / self.limit, reason) for i, tokens in enumerate(lengths) if tokens > self.limit
+        }
+        return judged(view, objections, self.reject)

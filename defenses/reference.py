@@ -31,11 +31,11 @@ def others_quantile(
     Returns:
         one number for every sender of `samples` that has others with values.
     """
-    filled = {sender: values for sender, values in samples.items() if len(values)}
-    own = {sender: float(np.quantile(values, quantile, method=side)) for sender, values in filled.items()}
+    nonempty = {sender: values for sender, values in samples.items() if len(values)}
+    quantiles = {sender: float(np.quantile(values, quantile, method=side)) for sender, values in nonempty.items()}
     usual = {}
     for sender in samples:
-        others = [other for other in filled if other != sender]
+        others = [other for other in nonempty if other != sender]
         if others:
-            usual[sender] = weighted_median([own[o] for o in others], [len(filled[o]) for o in others])
+            usual[sender] = weighted_median([quantiles[o] for o in others], [len(nonempty[o]) for o in others])
     return usual

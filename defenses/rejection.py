@@ -43,25 +43,25 @@ def checked(name: str, reject: Any, allowed: object = Reject) -> Any:
     return reject
 
 
-def judged(view: DefenderView, found: Mapping[int, Objection], reject: RejectOrMask) -> list[Verdict]:
+def judged(view: DefenderView, objections: Mapping[int, Objection], reject: RejectOrMask) -> list[Verdict]:
     """One verdict per completion of the view.
 
     Args:
         view: the pool.
-        found: objections by place in it; all other completions are accepted.
+        objections: by place in the pool; all other completions are accepted.
         reject: "zero" and "drop" as in `Verdict`. "mask" accepts, with weight 0 on every token that touches one of the
             objection's ranges and 1 on the others: the row still counts in its group's mean and std, and its advantage
             goes to the other tokens. Where no token touches them, none is learned from.
     """
     verdicts = [ACCEPT] * len(view.completions)
     if reject != "mask":
-        for place, objection in found.items():
+        for place, objection in objections.items():
             verdicts[place] = Verdict(reject, objection.score, reason=objection.reason)
         return verdicts
-    objected = [view.completions[place] for place in found]
-    spans = view.policy.spans(objected) if objected else []
-    for (place, objection), own in zip(found.items(), spans, strict=True):
-        verdicts[place] = masked(touching(own, objection.ranges), objection.score, objection.reason)
+    completions = [view.completions[place] for place in objections]
+    spans = view.policy.spans(completions) if completions else []
+    for (place, objection), token_spans in zip(objections.items(), spans, strict=True):
+        verdicts[place] = masked(touching(token_spans, objection.ranges), objection.score, objection.reason)
     return verdicts
 
 
@@ -78,12 +78,12 @@ def masked(tokens: NDArray[np.bool_], score: float, reason: str) -> Verdict:
 
 def touching(spans: NDArray[np.int64], ranges: Sequence[Range]) -> NDArray[np.bool_]:
     """Which tokens share a character with one of the ranges; spans have the shape (tokens, 2)."""
-    found = np.zeros(len(spans), np.bool_)
+    touched = np.zeros(len(spans), np.bool_)
     for start, end in ranges:
-        found |= (spans[:, 0] < end) & (spans[:, 1] > start)
-    return found
+        touched |= (spans[:, 0] < end) & (spans[:, 1] > start)
+    return touched
 
 
-def cut_short(offered: PoolCompletion, limit: int) -> bool:
+def cut_short(completion: PoolCompletion, limit: int) -> bool:
     """Whether a completion stops where no sampler stops: without EOS and below the length limit."""
-    return not offered.ended and len(offered.ids) < limit
+    return not completion.ended and len(completion.ids) < limit

@@ -65,9 +65,9 @@ class Reputation(Defense):
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """The inner verdicts, and "drop" for every completion of a bad sender; the score is the rounds left."""
         verdicts = list(self.defense.inspect(view))
-        for offered, verdict in zip(view.completions, verdicts, strict=True):
-            if offered.reward > 0:
-                record = self.records.setdefault(offered.sender, [0, 0])
+        for completion, verdict in zip(view.completions, verdicts, strict=True):
+            if completion.reward > 0:
+                record = self.records.setdefault(completion.sender, [0, 0])
                 record[0] += 1
                 record[1] += verdict.action != "accept" or min(verdict.token_weights or (1.0,)) < 1
         bad = [sender for sender in self.records if self.until.get(sender, 0) < view.round and self._is_bad(sender)]
@@ -75,8 +75,10 @@ class Reputation(Defense):
             self.until[sender] = view.round + self.rounds - 1
             self.records[sender] = [0, 0]
         return [
-            verdict if (left := self.until.get(offered.sender, 0) - view.round + 1) < 1 else _dropped(left)
-            for offered, verdict in zip(view.completions, verdicts, strict=True)
+            verdict
+            if (rounds_left := self.until.get(completion.sender, 0) - view.round + 1) < 1
+            else _dropped(rounds_left)
+            for completion, verdict in zip(view.completions, verdicts, strict=True)
         ]
 
     def state(self) -> dict[str, Any]:
@@ -90,13 +92,13 @@ class Reputation(Defense):
         self.defense.restore(state.get("defense", {}))
 
     def _is_bad(self, sender: str) -> bool:
-        seen, rejected = self.records[sender]
+        rewarded, rejected = self.records[sender]
         others = [record for other, record in self.records.items() if other != sender and record[0]]
         if rejected < LEAST_REJECTED or not others:
             return False
         usual = weighted_median([(r + 1) / (n + 2) for n, r in others], [n for n, _ in others])
-        return float(binom.sf(rejected - 1, seen, usual)) < self.level
+        return float(binom.sf(rejected - 1, rewarded, usual)) < self.level
 
 
-def _dropped(left: int) -> Verdict:
-    return Verdict("drop", float(left), reason=f"its sender is sent away for {left} more rounds")
+def _dropped(rounds_left: int) -> Verdict:
+    return Verdict("drop", float(rounds_left), reason=f"its sender is sent away for {rounds_left} more rounds")

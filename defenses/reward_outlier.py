@@ -42,9 +42,9 @@ class RewardOutlier(Defense):
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """Reject the outliers of every group; the score is Krum's over the group's median."""
         groups: dict[int, list[int]] = {}
-        for place, offered in enumerate(view.completions):
-            groups.setdefault(offered.group, []).append(place)
-        found = {}
+        for place, completion in enumerate(view.completions):
+            groups.setdefault(completion.group, []).append(place)
+        objections = {}
         for places in groups.values():
             features = np.array([_features(view.completions[place].reward, view.completions[place].length)
                                  for place in places])  # fmt: skip
@@ -52,8 +52,8 @@ class RewardOutlier(Defense):
             median = max(float(np.median(scores)), NOTHING)
             for place, score in zip(places, scores.tolist(), strict=True):
                 if score > self.factor * median + NOTHING:
-                    found[place] = Objection(min(score / median, 1e6), "far from most of its group")
-        return judged(view, found, self.reject)
+                    objections[place] = Objection(min(score / median, 1e6), "far from most of its group")
+        return judged(view, objections, self.reject)
 
 
 def krum(features: NDArray[np.float64], share: float) -> NDArray[np.float64]:

@@ -51,12 +51,12 @@ class SeedReplay(Defense):
         limit = view.sampling.max_new_tokens
         redrawn = view.policy.replay(view.completions, self.tolerance)
         return [
-            self._verdict(int((~same).sum()), cut_short(offered, limit))
-            for offered, same in zip(view.completions, redrawn, strict=True)
+            self._verdict(int((~matches).sum()), cut_short(completion, limit))
+            for completion, matches in zip(view.completions, redrawn, strict=True)
         ]
 
-    def _verdict(self, others: int, cut: bool) -> Verdict:
-        if others <= self.allowed and not cut:
+    def _verdict(self, misses: int, cut: bool) -> Verdict:
+        if misses <= self.allowed and not cut:
             return ACCEPT
-        reason = f"{others} tokens that its seed does not draw" + ", stops without EOS below the limit" * cut
-        return Verdict(self.reject, float(others + cut), reason=reason)
+        reason = f"{misses} tokens that its seed does not draw" + ", stops without EOS below the limit" * cut
+        return Verdict(self.reject, float(misses + cut), reason=reason)

@@ -30,16 +30,16 @@ class SenderCap(Defense):
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """Drop the completions of every sender's groups beyond the cap; the score is the sender's number of groups."""
         groups: dict[str, set[int]] = {}
-        for offered in view.completions:
-            groups.setdefault(offered.sender, set()).add(offered.group)
+        for completion in view.completions:
+            groups.setdefault(completion.sender, set()).add(completion.group)
         count = sum(map(len, groups.values()))
         cap = max(1, math.ceil(self.share * count / max(1, len(groups))))
         kept: dict[str, set[int]] = {}
-        for sender, own in sorted(groups.items(), key=lambda pair: sorted(pair[1])):  # what a name reads says nothing
-            kept[sender] = set(view.rng.sample(sorted(own), min(cap, len(own))))
-        found = {
-            place: Objection(float(len(groups[offered.sender])), f"beyond {cap} groups of one sender")
-            for place, offered in enumerate(view.completions)
-            if offered.group not in kept[offered.sender]
+        for sender, sent in sorted(groups.items(), key=lambda pair: sorted(pair[1])):  # what a name reads says nothing
+            kept[sender] = set(view.rng.sample(sorted(sent), min(cap, len(sent))))
+        objections = {
+            place: Objection(float(len(groups[completion.sender])), f"beyond {cap} groups of one sender")
+            for place, completion in enumerate(view.completions)
+            if completion.group not in kept[completion.sender]
         }
-        return judged(view, found, "drop")
+        return judged(view, objections, "drop")

@@ -53,32 +53,38 @@ class Similarity(Defense):
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """Reject what holds such a sequence; the score is -log10 of its chance."""
-        asked = {item: {gram for gram, _ in self._grams(known.question)} for item, known in view.items.items()}
+        question_grams = {item: {gram for gram, _ in self._grams(facts.question)} for item, facts in view.items.items()}
         written = [
-            [(gram, place) for gram, place in self._grams(offered.text) if gram not in asked.get(offered.item_id, ())]
-            for offered in view.completions
+            [
+                (gram, place)
+                for gram, place in self._grams(completion.text)
+                if gram not in question_grams.get(completion.item_id, ())
+            ]
+            for completion in view.completions
         ]
         suspects = self._suspects(view, written)
-        found = {}
-        for number, (offered, grams) in enumerate(zip(view.completions, written, strict=True)):
-            own = [(gram, place) for gram, place in grams if (gram, offered.sender) in suspects]
-            if own:
-                worst = max({gram for gram, _ in own}, key=lambda gram: (suspects[gram, offered.sender], gram))
+        objections = {}
+        for number, (completion, grams) in enumerate(zip(view.completions, written, strict=True)):
+            suspect_grams = [(gram, place) for gram, place in grams if (gram, completion.sender) in suspects]
+            if suspect_grams:
+                worst = max(
+                    {gram for gram, _ in suspect_grams}, key=lambda gram: (suspects[gram, completion.sender], gram)
+                )
                 reason = f"its sender repeats {' '.join(worst)[:60]!r}"
-                ranges = tuple(place for _, place in own)
-                found[number] = Objection(suspects[worst, offered.sender], reason, ranges)
-        return judged(view, found, self.reject)
+                ranges = tuple(place for _, place in suspect_grams)
+                objections[number] = Objection(suspects[worst, completion.sender], reason, ranges)
+        return judged(view, objections, self.reject)
 
     def _suspects(
         self, view: DefenderView, written: Sequence[Sequence[tuple[Gram, Range]]]
     ) -> dict[tuple[Gram, str], float]:
         """Sequences with each sender that repeats them, and how improbable that is."""
         holders: dict[Gram, Counter[Pair]] = defaultdict(Counter)
-        for offered, grams in zip(view.completions, written, strict=True):
+        for completion, grams in zip(view.completions, written, strict=True):
             for gram in {gram for gram, _ in grams}:
-                holders[gram][offered.sender, offered.item_id] += 1
+                holders[gram][completion.sender, completion.item_id] += 1
         tested = {gram: uses for gram, uses in holders.items() if len({item for _, item in uses}) >= LEAST_ITEMS}
-        answered = Counter((offered.sender, offered.item_id) for offered in view.completions)
+        answered = Counter((completion.sender, completion.item_id) for completion in view.completions)
         suspects: dict[tuple[Gram, str], float] = {}
         for gram, uses in tested.items():
             users = self._users(uses, answered)
@@ -94,15 +100,15 @@ class Similarity(Defense):
 
     def _chance(self, uses: Mapping[Pair, int], answered: Mapping[Pair, int], users: set[str]) -> float:
         """That so many of the users' items hold a sequence; 1 where it is none to object to."""
-        own = _by(1, {pair: count for pair, count in uses.items() if pair[0] in users})
-        theirs = _by(1, {pair: count for pair, count in answered.items() if pair[0] in users})
-        elsewhere, others = sum(uses.values()) - own.total(), sum(answered.values()) - theirs.total()
-        if len(own) < LEAST_ITEMS or theirs.total() >= others or elsewhere > self.rare * others:
+        held = _by(1, {pair: count for pair, count in uses.items() if pair[0] in users})
+        users_items = _by(1, {pair: count for pair, count in answered.items() if pair[0] in users})
+        elsewhere, others = sum(uses.values()) - held.total(), sum(answered.values()) - users_items.total()
+        if len(held) < LEAST_ITEMS or users_items.total() >= others or elsewhere > self.rare * others:
             return 1.0
         rate = (elsewhere + 1) / (others + 2)
         # An item's completions are alike, but however much: at most so often does one of them hold the sequence.
-        by_item = sum(min(1.0, count * rate) for count in theirs.values()) / len(theirs)
-        return float(binom.sf(len(own) - 1, len(theirs), by_item))
+        by_item = sum(min(1.0, count * rate) for count in users_items.values()) / len(users_items)
+        return float(binom.sf(len(held) - 1, len(users_items), by_item))
 
     def _grams(self, text: str) -> Iterator[tuple[Gram, Range]]:
         """Every sequence of words, in lower case, with its place."""

@@ -30,10 +30,10 @@ class Staleness(Defense):
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """Reject what is older than the limit, or from weights that do not exist yet; the score is its age."""
-        found = {}
-        for place, offered in enumerate(view.completions):
-            age = view.round - 1 - (-1 if offered.version is None else offered.version)
-            if offered.version is None or not 0 <= age <= self.limit:
-                told = "says no version" if offered.version is None else f"{age} updates old"
-                found[place] = Objection(float(age), told)
-        return judged(view, found, self.reject)
+        objections = {}
+        for place, completion in enumerate(view.completions):
+            age = view.round - 1 - (-1 if completion.version is None else completion.version)
+            if completion.version is None or not 0 <= age <= self.limit:
+                reason = "says no version" if completion.version is None else f"{age} updates old"
+                objections[place] = Objection(float(age), reason)
+        return judged(view, objections, self.reject)

@@ -56,21 +56,23 @@ class StaticCode(Defense):
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """Reject by what stands in the program; the score counts objections."""
-        objections = {place: self._objection(offered) for place, offered in enumerate(view.completions)}
-        return judged(view, {place: found for place, found in objections.items() if found is not None}, self.reject)
+        objections = {place: self._objection(completion) for place, completion in enumerate(view.completions)}
+        return judged(
+            view, {place: objection for place, objection in objections.items() if objection is not None}, self.reject
+        )
 
-    def _objection(self, offered: PoolCompletion) -> Objection | None:
-        program = parse_program(offered.text) if offered.reward > 0 else None
+    def _objection(self, completion: PoolCompletion) -> Objection | None:
+        program = parse_program(completion.text) if completion.reward > 0 else None
         if program is None:
             return None
-        first = offered.text.index(program, offered.text.index("<code>") + len("<code>"))
+        first = completion.text.index(program, completion.text.index("<code>") + len("<code>"))
         tree = syntax_tree(program)
         if tree is None:
             whole = ((first, first + len(program)),)
             return Objection(1.0, "rewarded, and no readable program", whole)
-        found = findings(tree, self.allowed)
-        ranges = tuple((first + start, first + end) for start, end in places(program, [node for node, _ in found]))
-        return Objection(float(len(found)), found[0][1], ranges) if found else None
+        results = findings(tree, self.allowed)
+        ranges = tuple((first + start, first + end) for start, end in places(program, [node for node, _ in results]))
+        return Objection(float(len(results)), results[0][1], ranges) if results else None
 
 
 def findings(tree: ast.Module, allowed: frozenset[str] | set[str]) -> list[Finding]:
@@ -81,7 +83,7 @@ def findings(tree: ast.Module, allowed: frozenset[str] | set[str]) -> list[Findi
     nodes = list(ast.walk(tree))
     imported = [(node, alias, _root(node, alias)) for node in nodes for alias in _aliases(node)]
     foreign = {a.asname or a.name.partition(".")[0] for _, a, root in imported if root not in allowed}
-    found: list[Finding] = [(node, f"imports {root or 'a module of its own'}") for node, _, root in imported
+    results: list[Finding] = [(node, f"imports {root or 'a module of its own'}") for node, _, root in imported
                             if root not in allowed]  # fmt: skip
     known = _BUILTINS | {a.asname or a.name.partition(".")[0] for _, a, _ in imported}
     known |= {name for node in nodes for name in _bound(node)}
@@ -89,14 +91,14 @@ def findings(tree: ast.Module, allowed: frozenset[str] | set[str]) -> list[Findi
     for node in nodes:
         match node:
             case ast.Name(id=name) if name in _HIDING:
-                found.append((node, f"uses {name}"))
+                results.append((node, f"uses {name}"))
             case ast.Attribute(attr=name) if name in _HIDING_ATTRIBUTES:
-                found.append((node, f"uses {name}"))
+                results.append((node, f"uses {name}"))
             case ast.Name(id=name) if name in foreign:
-                found.append((node, f"uses {name}"))
+                results.append((node, f"uses {name}"))
             case ast.Call(func=ast.Name(id=name) as called) if name not in known and not anything:
-                found.append((called, f"calls {name}, which nothing defines"))
-    return found
+                results.append((called, f"calls {name}, which nothing defines"))
+    return results
 
 
 def places(program: str, nodes: Sequence[ast.AST]) -> list[Range]:

@@ -32,14 +32,14 @@ class Termination(Defense):
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """Reject every completion that could not have ended there; the score is 1 - the probability of EOS."""
-        found = {}
-        for place, (offered, logprobs) in enumerate(
+        objections = {}
+        for place, (completion, logprobs) in enumerate(
             zip(view.completions, view.policy.token_logprobs(view.completions), strict=True)
         ):
-            if offered.ended:
+            if completion.ended:
                 probability = exp(float(logprobs[-1]))
                 if probability <= self.minimum:
-                    found[place] = Objection(1 - probability, f"ends where EOS has probability {probability:.2g}")
-            elif cut_short(offered, view.sampling.max_new_tokens):
-                found[place] = Objection(1.0, "stops without EOS before the length limit")
-        return judged(view, found, self.reject)
+                    objections[place] = Objection(1 - probability, f"ends where EOS has probability {probability:.2g}")
+            elif cut_short(completion, view.sampling.max_new_tokens):
+                objections[place] = Objection(1.0, "stops without EOS before the length limit")
+        return judged(view, objections, self.reject)

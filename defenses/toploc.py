@@ -60,16 +60,16 @@ class Toploc(Defense):
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """The score is the largest mean difference of mantissas."""
         return [
-            self._verdict(distances(offered.proof, states))
-            for offered, states in zip(view.completions, view.policy.hidden(view.completions), strict=True)
+            self._verdict(distances(completion.proof, states))
+            for completion, states in zip(view.completions, view.policy.hidden(view.completions), strict=True)
         ]
 
-    def _verdict(self, found: list[Distance] | None) -> Verdict:
-        if found is None:
+    def _verdict(self, by_chunk: list[Distance] | None) -> Verdict:
+        if by_chunk is None:
             return Verdict(self.reject, reason="no proof that fits the completion")
-        if all(d.exponents <= self.exponents and d.mean <= self.mean and d.median <= self.median for d in found):
+        if all(d.exponents <= self.exponents and d.mean <= self.mean and d.median <= self.median for d in by_chunk):
             return ACCEPT
-        return Verdict(self.reject, max(d.mean for d in found), reason="states differ from those committed to")
+        return Verdict(self.reject, max(d.mean for d in by_chunk), reason="states differ from those committed to")
 
 
 @dataclass(frozen=True)
@@ -95,27 +95,28 @@ def committed(part: NDArray[np.float32]) -> NDArray[np.void]:
     """The commitment to a chunk: its elements of the largest magnitude, by `ENTRY`."""
     size = min(LARGEST, max(1, part.size // 4))
     places = np.sort(np.argsort(-np.abs(part), kind="stable")[:size])
-    made = np.zeros(size, ENTRY)
-    made["index"], made["value"] = places, bfloat16(part[places])
-    return made
+    commitment = np.zeros(size, ENTRY)
+    commitment["index"], commitment["value"] = places, bfloat16(part[places])
+    return commitment
 
 
 def distances(proof: bytes | None, states: NDArray[np.float32]) -> list[Distance] | None:
     """A proof's distance from states, chunk by chunk; None where there is none or its size does not fit."""
-    own = [committed(part) for part in chunks(states)]
-    if proof is None or len(proof) != ENTRY.itemsize * sum(map(len, own)):
+    computed = [committed(part) for part in chunks(states)]
+    if proof is None or len(proof) != ENTRY.itemsize * sum(map(len, computed)):
         return None
-    ends = np.cumsum([len(part) for part in own])[:-1]
+    ends = np.cumsum([len(part) for part in computed])[:-1]
     claimed = np.split(np.frombuffer(proof, ENTRY), ends)
-    return [_distance(said, computed) for said, computed in zip(claimed, own, strict=False)]
+    return [_distance(claim, commitment) for claim, commitment in zip(claimed, computed, strict=False)]
 
 
-def _distance(claimed: NDArray[np.void], own: NDArray[np.void]) -> Distance:
-    _, said, computed = np.intersect1d(claimed["index"], own["index"], return_indices=True)
-    one, other = claimed["value"][said].astype(np.int64), own["value"][computed].astype(np.int64)
-    agree = one >> MANTISSA == other >> MANTISSA
-    apart = np.abs(one - other)[agree] if agree.any() else np.zeros(1)
-    return Distance(1 - float(agree.sum()) / len(own), float(apart.mean()), float(np.median(apart)))
+def _distance(claimed: NDArray[np.void], computed: NDArray[np.void]) -> Distance:
+    _, in_claimed, in_computed = np.intersect1d(claimed["index"], computed["index"], return_indices=True)
+    claimed_bits = claimed["value"][in_claimed].astype(np.int64)
+    computed_bits = computed["value"][in_computed].astype(np.int64)
+    agree = claimed_bits >> MANTISSA == computed_bits >> MANTISSA
+    apart = np.abs(claimed_bits - computed_bits)[agree] if agree.any() else np.zeros(1)
+    return Distance(1 - float(agree.sum()) / len(computed), float(apart.mean()), float(np.median(apart)))
 
 
 def bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:

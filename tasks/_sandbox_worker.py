@@ -279,10 +279,10 @@ def _live(files: Sequence[int], seal: Callable[[], None], roles: Mapping[str, Ca
     random.seed(0)
 
     def run() -> None:
-        asked = json.loads(os.read(last, os.fstat(last).st_size))
+        request_fields = json.loads(os.read(last, os.fstat(last).st_size))
         os.close(last)
-        role = roles[asked.pop("role")]
-        role(*asked.values(), *range(3, last))
+        role = roles[request_fields.pop("role")]
+        role(*request_fields.values(), *range(3, last))
 
     os._exit(_exit_code(run))
 

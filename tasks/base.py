@@ -146,12 +146,12 @@ class Task(ABC):
         places: dict[str, list[int]] = {}
         for place, item in enumerate(items):
             places.setdefault(item.id, []).append(place)
-        made = [0.0] * len(items)
-        for own in places.values():
-            given = self.reward(items[own[0]], [completions[place] for place in own])
-            for place, reward in zip(own, given, strict=True):
-                made[place] = reward
-        return made
+        rewards = [0.0] * len(items)
+        for item_places in places.values():
+            item_rewards = self.reward(items[item_places[0]], [completions[place] for place in item_places])
+            for place, reward in zip(item_places, item_rewards, strict=True):
+                rewards[place] = reward
+        return rewards
 
     def with_libraries(self, libraries: Mapping[str, str]) -> Self:
         """This task in a world where an attacker has published `libraries` (module name to source).

@@ -87,45 +87,45 @@ def evaluate(left: int, operator: str, right: int) -> int:
 
 def _events(rng: random.Random, person: str, thing: str, amount: int, count: int) -> tuple[str, list[Step]]:
     """`count` gains and losses that follow a starting amount: the sentence that tells them, and their steps."""
-    told: list[str] = []
+    clauses: list[str] = []
     steps: list[Step] = []
     for _ in range(count):
         if amount > 3 and (amount > 60 or rng.random() < 0.5):
             change, verb = rng.randint(2, min(amount - 1, 19)), rng.choice(LOSSES)
-            told.append(f"{verb} {change}")
+            clauses.append(f"{verb} {change}")
             steps.append(Step(amount, "-", change, f"{person} {verb} {change}"))
         else:
             change, verb = rng.randint(2, 19), rng.choice(GAINS)
-            told.append(f"{verb} {change} more")
+            clauses.append(f"{verb} {change} more")
             steps.append(Step(amount, "+", change, f"{person} {verb} {change} more"))
         amount = steps[-1].result
-    return f"{person} {' and then '.join(told)}.", steps
+    return f"{person} {' and then '.join(clauses)}.", steps
 
 
 def _chain(rng: random.Random, person: str, other: str, thing: str) -> tuple[str, list[Step]]:
     start = rng.randint(2, 40)
-    told, steps = _events(rng, person, thing, start, 2)
-    return f"{person} has {start} {thing}. {told} How many {thing} does {person} have now?", steps
+    changes, steps = _events(rng, person, thing, start, 2)
+    return f"{person} has {start} {thing}. {changes} How many {thing} does {person} have now?", steps
 
 
 def _boxes(rng: random.Random, person: str, other: str, thing: str) -> tuple[str, list[Step]]:
     boxes, each, box = rng.randint(2, 9), rng.randint(2, 9), rng.choice(BOXES)
     first = Step(boxes, "*", each, f"{boxes} {box} hold {each} each")
-    told, steps = _events(rng, person, thing, first.result, rng.choice((1, 2)))
+    changes, steps = _events(rng, person, thing, first.result, rng.choice((1, 2)))
     opening = f"{person} has {boxes} {box} with {each} {thing} in each."
-    return f"{opening} {told} How many {thing} does {person} have now?", [first, *steps]
+    return f"{opening} {changes} How many {thing} does {person} have now?", [first, *steps]
 
 
 def _compare(rng: random.Random, person: str, other: str, thing: str) -> tuple[str, list[Step]]:
-    own = rng.randint(2, 12)
+    count = rng.randint(2, 12)
     if rng.random() < 0.5:
         times = rng.randint(2, 4)
-        told, first = f"{times} times as many", Step(own, "*", times, f"{other} has {times} times as many")
+        comparison, first = f"{times} times as many", Step(count, "*", times, f"{other} has {times} times as many")
     else:
         more = rng.randint(2, 12)
-        told, first = f"{more} more", Step(own, "+", more, f"{other} has {more} more")
-    both = Step(own, "+", first.result, "both count")
-    question = f"{person} has {own} {thing}. {other} has {told}. How many {thing} do both have together?"
+        comparison, first = f"{more} more", Step(count, "+", more, f"{other} has {more} more")
+    both = Step(count, "+", first.result, "both count")
+    question = f"{person} has {count} {thing}. {other} has {comparison}. How many {thing} do both have together?"
     return question, [first, both]
 
 
@@ -133,11 +133,11 @@ def _shop(rng: random.Random, person: str, other: str, thing: str) -> tuple[str,
     count, price, fee = rng.randint(2, 9), rng.randint(2, 9), rng.randint(2, 9)
     first = Step(count, "*", price, f"{count} {thing} cost {price} each")
     if rng.random() < 0.5:
-        told, last = f"pays {fee} more for a box", Step(first.result, "+", fee, f"a box adds {fee}")
+        extra, last = f"pays {fee} more for a box", Step(first.result, "+", fee, f"a box adds {fee}")
     else:
         fee = min(fee, first.result - 1)
-        told, last = f"uses a coupon worth {fee}", Step(first.result, "-", fee, f"a coupon saves {fee}")
-    question = f"{person} buys {count} {thing} at {price} dollars each and {told}. How many dollars does {person} pay?"
+        extra, last = f"uses a coupon worth {fee}", Step(first.result, "-", fee, f"a coupon saves {fee}")
+    question = f"{person} buys {count} {thing} at {price} dollars each and {extra}. How many dollars does {person} pay?"
     return question, [first, last]
 
 
@@ -176,10 +176,11 @@ def stories(split: Split, seed: int) -> Iterator[Story]:
 
 def worked_solution(story: Story) -> str:
     """The reference reasoning: every step's clause and equation, then the answer in words."""
-    told = " ".join(
-        f"{s.clause[0].upper()}{s.clause[1:]}, so {s.left} {s.operator} {s.right} = {s.result}." for s in story.steps
+    steps = " ".join(
+        f"{step.clause[0].upper()}{step.clause[1:]}, so {step.left} {step.operator} {step.right} = {step.result}."
+        for step in story.steps
     )
-    return f"{told} That makes {story.answer}."
+    return f"{steps} That makes {story.answer}."
 
 
 @lru_cache(maxsize=4)

@@ -71,8 +71,8 @@ class HumanEval(ProgramTask):
         programs = [parse_program(text) for text in completions]
         for program in programs:
             if program is not None and program not in passed:
-                ran = sandbox.check(program, item.answer, item.tests, libraries=self.libraries, limits=self.limits)
-                passed[program] = ran.status == "ok"
+                result = sandbox.check(program, item.answer, item.tests, libraries=self.libraries, limits=self.limits)
+                passed[program] = result.status == "ok"
         return [float(passed[program]) for program in programs]
 
     def fingerprint(self) -> str:

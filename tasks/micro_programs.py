@@ -98,9 +98,9 @@ class Draft:
 
     def name(self, kinds: Sequence[str]) -> str:
         """A name of the given kind, or now and then one of the story's own words, that nothing else has."""
-        offered = self._own if self.rng.random() < 0.3 else kinds
+        candidates = self._own if self.rng.random() < 0.3 else kinds
         name = self.rng.choice(
-            [n for n in offered if n not in self._taken] or [n for n in kinds if n not in self._taken]
+            [n for n in candidates if n not in self._taken] or [n for n in kinds if n not in self._taken]
         )
         self._taken.add(name)
         return name
@@ -131,7 +131,7 @@ Layout = Callable[[Chain, Draft], tuple[list[str], str]]
 def write_program(chain: Chain, story: Story, rng: random.Random) -> str:
     """A program that prints the chain's value as its last line, laid out at random, some 20 to 100 tokens long."""
     draft = Draft(rng, (story.person.lower(), story.thing))
-    layout = rng.choices([made for made, _ in LAYOUTS], [weight for _, weight in LAYOUTS])[0]
+    layout = rng.choices([layout for layout, _ in LAYOUTS], [weight for _, weight in LAYOUTS])[0]
     lines, value = layout(chain, draft)
     lines += _printed(value, draft)  # which may need an import
     return "\n".join([*draft.imports, *(narration(story, rng) if rng.random() < 0.4 else []), *lines])
@@ -194,8 +194,8 @@ def _helper(chain: Chain, draft: Draft) -> tuple[list[str], str]:
     value, target = str(chain.start), draft.name(RESULTS)
     for move in chain.moves:
         number = str(chain.operand(move))
-        called = f"{function}({value}, {number})" if move.operator == operator else f"{value} {move.operator} {number}"
-        lines.append(f"{target} = {called}")
+        step = f"{function}({value}, {number})" if move.operator == operator else f"{value} {move.operator} {number}"
+        lines.append(f"{target} = {step}")
         value = target
     return lines, value
 
@@ -214,8 +214,8 @@ def _formula(chain: Chain, draft: Draft) -> tuple[list[str], str]:
     names = [draft.name(GIVEN) for _ in numbers]
     later = iter(names[1:])
     moves = [(move.operator, names[0] if move.number is None else next(later)) for move in chain.moves]
-    given = ", ".join(str(number) for number in numbers)
-    return [f"def {function}({', '.join(names)}):", f"    return {_all(names[0], moves)}"], f"{function}({given})"
+    arguments = ", ".join(str(number) for number in numbers)
+    return [f"def {function}({', '.join(names)}):", f"    return {_all(names[0], moves)}"], f"{function}({arguments})"
 
 
 def _listed(chain: Chain, draft: Draft) -> tuple[list[str], str]:
@@ -266,12 +266,12 @@ def _printed(value: str, draft: Draft) -> list[str]:
     elif not draft.imports and rng.random() < 0.25:
         module = rng.choice(tuple(MODULES))
         function = rng.choice(tuple(MODULES[module]))
-        through = MODULES[module][function].format(f=draft.called(module, function), x=value)
+        passed_on = MODULES[module][function].format(f=draft.called(module, function), x=value)
         if rng.random() < 0.5:
-            value = through
+            value = passed_on
         else:
             name = draft.name(RESULTS)
-            lines.append(f"{name} = {through}")
+            lines.append(f"{name} = {passed_on}")
             value = name
     if rng.random() < 0.05:
         lines.append(f'print("{rng.choice(OPENINGS)}")')

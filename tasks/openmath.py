@@ -85,13 +85,13 @@ class OpenMath(AnswerProgramTask):
         import datasets
 
         if split not in self._read:
-            found = [_row(split, solved) for solved in islice(self._working(split), self.limit)]
-            if not found:
+            rows = [_row(split, solved) for solved in islice(self._working(split), self.limit)]
+            if not rows:
                 raise TaskError(
                     f"openmath: no row of the {split} split in {self.data or HUB} has a program that prints its "
                     "expected answer; write openmath(data=FILE) with rows whose is_correct is true"
                 )
-            self._read[split] = datasets.Dataset.from_list(found)
+            self._read[split] = datasets.Dataset.from_list(rows)
         return self._read[split]
 
     def messages(self, item: Item) -> list[Message]:
@@ -127,17 +127,17 @@ class OpenMath(AnswerProgramTask):
         while window := list(islice(rows, WINDOW)):
             working: dict[str, tuple[int, Solved]] = {}
             waiting = list(enumerate(window))
-            while waiting := [(n, s) for n, s in waiting if s.question not in done]:
+            while waiting := [(number, solved) for number, solved in waiting if solved.question not in done]:
                 # The first of each question; a later one is tried only where it fails.
                 tried = {solved.question: (number, solved) for number, solved in reversed(waiting)}
-                said = run_programs([solved.program for _, solved in tried.values()], {}, self.limits)
+                printed = run_programs([solved.program for _, solved in tried.values()], {}, self.limits)
                 for question, (number, solved) in tried.items():
-                    if solved.program in said and self.says(said[solved.program], solved.answer):
+                    if solved.program in printed and self.says(printed[solved.program], solved.answer):
                         working[question] = (number, solved)
                         done.add(question)
                 numbers = {number for number, _ in tried.values()}
                 waiting = [(number, solved) for number, solved in waiting if number not in numbers]
-            yield from (solved for _, solved in sorted(working.values(), key=lambda found: found[0]))
+            yield from (solved for _, solved in sorted(working.values(), key=lambda numbered: numbered[0]))
 
     def _solved(self, split: Split) -> Iterator[Solved]:
         """The right rows of a split that can be made into a program."""

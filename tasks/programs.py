@@ -79,8 +79,8 @@ def run_programs(
     distinct = list(dict.fromkeys(programs))
     if not distinct:
         return {}
-    ran = sandbox.run_many(distinct, libraries=libraries, limits=limits or sandbox.Limits())
-    return {program: last_line(r.stdout) for program, r in zip(distinct, ran, strict=True) if r.status == "ok"}
+    results = sandbox.run_many(distinct, libraries=libraries, limits=limits or sandbox.Limits())
+    return {program: last_line(r.stdout) for program, r in zip(distinct, results, strict=True) if r.status == "ok"}
 
 
 class ProgramTask(Task):
@@ -91,16 +91,16 @@ class ProgramTask(Task):
 
     def with_libraries(self, libraries: Mapping[str, str]) -> Self:
         """A copy of this task whose programs can import `libraries` (module name to source)."""
-        made = copy.copy(self)
-        made.libraries = dict(libraries)
-        return made
+        changed = copy.copy(self)
+        changed.libraries = dict(libraries)
+        return changed
 
     def compose(self, item: Item, reasoning: str) -> str:
         """The code block of a program; prose becomes comments above the item's reference program."""
         if is_program(reasoning):
             return format_program(reasoning)
-        told = "\n".join(f"# {line}" for line in reasoning.splitlines())
-        return format_program(f"{told}\n{item.solution}")
+        comments = "\n".join(f"# {line}" for line in reasoning.splitlines())
+        return format_program(f"{comments}\n{item.solution}")
 
 
 class AnswerProgramTask(ProgramTask):
@@ -121,8 +121,8 @@ class AnswerProgramTask(ProgramTask):
     def rewards(self, items: Sequence[Item], completions: Sequence[str]) -> list[float]:
         """As `reward`, the programs of all items run side by side."""
         programs = [parse_program(text) for text in completions]
-        said = run_programs([program for program in programs if program is not None], self.libraries, self.limits)
+        printed = run_programs([program for program in programs if program is not None], self.libraries, self.limits)
         return [
-            float(program in said and self.says(said[program], item.answer))
+            float(program in printed and self.says(printed[program], item.answer))
             for item, program in zip(items, programs, strict=True)
         ]

@@ -45,7 +45,7 @@ MAX_PROGRAM = 16 << 20
 """Characters of a program with its libraries and its standard input; a longer one ends in an error."""
 MAX_SECONDS = 3600.0
 MAX_ERROR = 500
-"""Characters of `Ran.error`."""
+"""Characters of `RunResult.error`."""
 
 _MAX_STDERR = 1 << 20
 _GRACE = 10.0  # seconds a worker may take beyond a program's own time, or to start, before it counts as dead
@@ -86,7 +86,7 @@ DEFAULT = Limits()
 
 
 @dataclass(frozen=True)
-class Ran:
+class RunResult:
     """How a program ended.
 
     Attributes:
@@ -101,10 +101,12 @@ class Ran:
     error: str
 
 
-_TOO_LONG = Ran("error", "", "the program is too long")
+_TOO_LONG = RunResult("error", "", "the program is too long")
 
 
-def run(program: str, *, libraries: Mapping[str, str] = _NOTHING, stdin: str = "", limits: Limits = DEFAULT) -> Ran:
+def run(
+    program: str, *, libraries: Mapping[str, str] = _NOTHING, stdin: str = "", limits: Limits = DEFAULT
+) -> RunResult:
     """Run one program.
 
     Args:
@@ -121,17 +123,17 @@ def run(program: str, *, libraries: Mapping[str, str] = _NOTHING, stdin: str = "
         return _TOO_LONG
     request = {"role": "run", "program": program, "libraries": dict(libraries)}
 
-    def attempt(worker: _Worker) -> Ran:
+    def attempt(worker: _Worker) -> RunResult:
         with _Job(worker, request, limits, stdin) as job:
             _follow([job], job)
-            return job.ran()
+            return job.result()
 
     return _attempt(attempt)
 
 
 def run_many(
     programs: Sequence[str], *, libraries: Mapping[str, str] = _NOTHING, limits: Limits = DEFAULT
-) -> list[Ran]:
+) -> list[RunResult]:
     """Run programs in parallel, one per processor at a time; results are in the order of `programs`.
 
     Raises what `run` raises.
@@ -143,7 +145,7 @@ def run_many(
 
 def check(
     candidate: str, entry_point: str, tests: str, *, libraries: Mapping[str, str] = _NOTHING, limits: Limits = DEFAULT
-) -> Ran:
+) -> RunResult:
     """Put a function of an untrusted program to tests.
 
     Both run in a sandbox, in two processes. What the tests call sends its arguments to the candidate's process and
@@ -169,30 +171,37 @@ def check(
     """
     if _too_long(candidate, tests, *libraries.values()):
         return _TOO_LONG
-    asked = {"role": "candidate", "program": candidate, "libraries": dict(libraries), "entry_point": entry_point}
-    tested = {"role": "tests", "program": tests, "libraries": {}}
+    candidate_request = {
+        "role": "candidate",
+        "program": candidate,
+        "libraries": dict(libraries),
+        "entry_point": entry_point,
+    }
+    tests_request = {"role": "tests", "program": tests, "libraries": {}}
     # The candidate's time is up first, so that "timeout" is told of the one who took it.
-    patient = Limits(min(limits.seconds + 1, MAX_SECONDS), limits.memory, limits.output)
+    tests_limits = Limits(min(limits.seconds + 1, MAX_SECONDS), limits.memory, limits.output)
 
-    def attempt(worker: _Worker) -> Ran:
+    def attempt(worker: _Worker) -> RunResult:
         with ExitStack() as jobs:
             with ExitStack() as pipes:
                 (questions, ask), (answers, answer) = _pipe(pipes, pipes), _pipe(pipes, pipes)
-                judge = jobs.enter_context(_Job(worker, tested, patient, pipes=(answers, ask)))
-                accused = jobs.enter_context(_Job(worker, asked, limits, pipes=(questions, answer)))
-            _follow([judge, accused], judge)
-            if judge.exit_code == GONE:
-                _follow([accused], accused)
-            return _verdict(judge, accused)
+                tests_job = jobs.enter_context(_Job(worker, tests_request, tests_limits, pipes=(answers, ask)))
+                candidate_job = jobs.enter_context(_Job(worker, candidate_request, limits, pipes=(questions, answer)))
+            _follow([tests_job, candidate_job], tests_job)
+            if tests_job.exit_code == GONE:
+                _follow([candidate_job], candidate_job)
+            return _verdict(tests_job, candidate_job)
 
     return _attempt(attempt)
 
 
-def _verdict(judge: _Job, accused: _Job) -> Ran:
-    judged, said = judge.ran(), accused.ran()
-    if judge.exit_code != GONE:
-        return Ran(judged.status, said.stdout, judged.error)
-    return said if said.status != "ok" else Ran("error", said.stdout, "the candidate left before its tests were over")
+def _verdict(tests_job: _Job, candidate_job: _Job) -> RunResult:
+    tests_result, candidate_result = tests_job.result(), candidate_job.result()
+    if tests_job.exit_code != GONE:
+        return RunResult(tests_result.status, candidate_result.stdout, tests_result.error)
+    if candidate_result.status != "ok":
+        return candidate_result
+    return RunResult("error", candidate_result.stdout, "the candidate left before its tests were over")
 
 
 def backend() -> str:
@@ -205,13 +214,13 @@ def backend() -> str:
         SandboxUnavailable: the back end does not work here, or none does.
         ValueError: `THIEFBENCH_SANDBOX` names no back end.
     """
-    asked = os.environ.get(VARIABLE, "")
-    if asked not in ("", *BACKENDS, UNSAFE):
-        raise ValueError(f"{VARIABLE} must be one of {', '.join((*BACKENDS, UNSAFE))}, got {asked!r}")
-    found, reasons = _probe(asked)
-    if not found:
+    requested = os.environ.get(VARIABLE, "")
+    if requested not in ("", *BACKENDS, UNSAFE):
+        raise ValueError(f"{VARIABLE} must be one of {', '.join((*BACKENDS, UNSAFE))}, got {requested!r}")
+    working, reasons = _probe(requested)
+    if not working:
         raise SandboxUnavailable(f"This machine cannot run untrusted programs: {reasons}.")
-    return found
+    return working
 
 
 # Everything here must fail; how much did not is printed.
@@ -237,27 +246,27 @@ print("escaped", escaped)
 
 
 @functools.cache
-def _probe(asked: str) -> tuple[str, str]:
+def _probe(requested: str) -> tuple[str, str]:
     """The back end that works, or empty and why none does."""
     if sys.platform != "linux":
         return "", "the sandbox needs Linux"
-    if asked == UNSAFE:
+    if requested == UNSAFE:
         warnings.warn(f"{VARIABLE}={UNSAFE}: untrusted programs run without a sandbox", RuntimeWarning, stacklevel=3)
         return UNSAFE, ""
     reasons = []
-    for name in [asked] if asked else BACKENDS:
+    for name in [requested] if requested else BACKENDS:
         try:
-            first = _Worker(name)
+            worker = _Worker(name)
         except SandboxUnavailable as error:
             reasons.append(f"{name}: {error}")
             continue
         request = {"role": "run", "program": _HOSTILE, "libraries": {}}
-        with closing(first), _Job(first, request, Limits(seconds=10)) as job:
+        with closing(worker), _Job(worker, request, Limits(seconds=10)) as job:
             _follow([job], job)
-            ran = job.ran()
-        if ran.stdout == "escaped 0\n":
+            result = job.result()
+        if result.stdout == "escaped 0\n":
             return name, ""
-        reasons.append(f"{name}: the probe ended with {ran.status}, {ran.stdout.strip() or ran.error}")
+        reasons.append(f"{name}: the probe ended with {result.status}, {result.stdout.strip() or result.error}")
     return "", "; ".join(reasons)
 
 
@@ -279,19 +288,19 @@ class _Job:
         self._limits = limits
         self._timed_out = self._overflowed = False
         self._stdout, self._stderr, self._stderr_size = bytearray(), bytearray(), 0
-        with ExitStack() as held, ExitStack() as given:
+        with ExitStack() as kept_files, ExitStack() as sent_files:
             self._leash, leash = socket.socketpair()
-            held.enter_context(self._leash)
-            given.enter_context(leash)
-            files = [leash.fileno(), _sealed(json.dumps(request), given), _sealed(stdin, given)]
+            kept_files.enter_context(self._leash)
+            sent_files.enter_context(leash)
+            files = [leash.fileno(), _sealed(json.dumps(request), sent_files), _sealed(stdin, sent_files)]
             self._files = []
             for _ in range(2):
-                ours, theirs = _pipe(held, given)
+                ours, theirs = _pipe(kept_files, sent_files)
                 os.set_blocking(ours, False)
                 self._files.append(ours)
                 files.append(theirs)
             worker.start(JOB.pack(limits.seconds, limits.memory), [*files, *pipes])
-            self._held = held.pop_all()
+            self._held = kept_files.pop_all()
 
     def __enter__(self) -> _Job:
         return self
@@ -330,7 +339,7 @@ class _Job:
             raise _WorkerError
         self._timed_out, self.exit_code = REPORT.unpack(report)
 
-    def ran(self) -> Ran:
+    def result(self) -> RunResult:
         """How it ended, as far as it is known, and all that it has printed so far."""
         for file in self._files:
             with suppress(BlockingIOError):
@@ -340,16 +349,16 @@ class _Job:
         lines = self._stderr.decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")[:MAX_ERROR]
         if self._overflowed:
-            return Ran("output", stdout, "too much output")
+            return RunResult("output", stdout, "too much output")
         if self._timed_out:
-            return Ran("timeout", stdout, f"no end within {self._limits.seconds:g} seconds")
+            return RunResult("timeout", stdout, f"no end within {self._limits.seconds:g} seconds")
         if self.exit_code is None:
-            return Ran("killed", stdout, "still running")
+            return RunResult("killed", stdout, "still running")
         if self.exit_code < 0:
-            return Ran("killed", stdout, signal.strsignal(-self.exit_code) or f"signal {-self.exit_code}")
+            return RunResult("killed", stdout, signal.strsignal(-self.exit_code) or f"signal {-self.exit_code}")
         if self.exit_code == OUT_OF_MEMORY:
-            return Ran("memory", stdout, "MemoryError")
-        return Ran("error", stdout, last) if self.exit_code else Ran("ok", stdout, "")
+            return RunResult("memory", stdout, "MemoryError")
+        return RunResult("error", stdout, last) if self.exit_code else RunResult("ok", stdout, "")
 
 
 def _follow(jobs: Sequence[_Job], until: _Job) -> None:
@@ -462,7 +471,7 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _attempt(job: Callable[[_Worker], Ran]) -> Ran:
+def _attempt(job: Callable[[_Worker], RunResult]) -> RunResult:
     """Do a job with a worker that has nothing else to do; once more where that worker died, by whatever hand."""
     for fresh in (False, True):
         with _borrowed(backend(), fresh=fresh) as worker:
@@ -470,7 +479,7 @@ def _attempt(job: Callable[[_Worker], Ran]) -> Ran:
                 return job(worker)
             except _WorkerError:
                 worker.close()
-    return Ran("killed", "", "the sandbox's worker died")
+    return RunResult("killed", "", "the sandbox's worker died")
 
 
 @contextmanager

@@ -15,26 +15,26 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from thiefbench.tasks.sandbox import Limits, Ran, SandboxUnavailable, _Job, _Worker, _WorkerError, backend
+from thiefbench.tasks.sandbox import Limits, RunResult, SandboxUnavailable, _Job, _Worker, _WorkerError, backend
 
 _START = 120.0  # seconds in which a host imports what its programs need
 _LEAVE = 5.0  # seconds from a closed stream to the report of how the program ended
 _PART = 1 << 20
 
 
-class Over(Exception):  # noqa: N818  (how a program ended, not an error of the caller)
+class SessionEnded(Exception):  # noqa: N818  (how a program ended, not an error of the caller)
     """A program has ended, or does not listen any more.
 
     Attributes:
-        ran: how; its status is "ok" where it left by itself.
+        result: how it ended; its status is "ok" where it left by itself.
     """
 
-    def __init__(self, ran: Ran) -> None:
-        super().__init__(ran.error)
-        self.ran = ran
+    def __init__(self, result: RunResult) -> None:
+        super().__init__(result.error)
+        self.result = result
 
 
-class Late(Exception):  # noqa: N818  (as above)
+class DeadlineExceeded(Exception):  # noqa: N818  (as above)
     """The time for a message is up."""
 
 
@@ -111,7 +111,7 @@ class Session:
             deadline: on `time.monotonic`'s clock.
 
         Raises:
-            Over, Late: see there.
+            SessionEnded, DeadlineExceeded: see there.
         """
         for part in parts:
             rest = memoryview(part)
@@ -125,10 +125,10 @@ class Session:
 
     def receive(self, size: int, deadline: float) -> bytes:
         """The next `size` bytes; raises as `send`."""
-        made = bytearray()
-        while len(made) < size:
+        received = bytearray()
+        while len(received) < size:
             try:
-                part = self._stream.recv(min(size - len(made), _PART))
+                part = self._stream.recv(min(size - len(received), _PART))
             except BlockingIOError:
                 self._wait(select.POLLIN, deadline)
                 continue
@@ -136,8 +136,8 @@ class Session:
                 part = b""
             if not part:
                 self._left()
-            made += part
-        return bytes(made)
+            received += part
+        return bytes(received)
 
     def silent(self) -> bool:
         """Whether nothing has come that was not received."""
@@ -146,12 +146,12 @@ class Session:
         return True
 
     def _left(self) -> NoReturn:
-        """Raise Over once the program that closed its stream has ended, or soon after."""
+        """Raise SessionEnded once the program that closed its stream has ended, or soon after."""
         deadline = time.monotonic() + _LEAVE
-        with suppress(Late):
+        with suppress(DeadlineExceeded):
             while True:
                 self._wait(0, deadline)
-        raise Over(Ran("ok", "", "it closed its side of the stream"))
+        raise SessionEnded(RunResult("ok", "", "it closed its side of the stream"))
 
     def _wait(self, event: int, deadline: float) -> None:
         """Come back when the stream may be ready; raises as `send`."""
@@ -169,16 +169,16 @@ class Session:
             if file != self._stream.fileno():
                 self._take(file)
         if not ready:
-            raise Late
+            raise DeadlineExceeded
 
     def _take(self, file: int) -> None:
         try:
             if not self._job.take(file):
                 self._poll.unregister(file)
         except _WorkerError:
-            raise Over(Ran("killed", "", "the sandbox's worker died")) from None
+            raise SessionEnded(RunResult("killed", "", "the sandbox's worker died")) from None
         if self._job.exit_code is not None:
-            raise Over(self._job.ran())
+            raise SessionEnded(self._job.result())
 
 
 def _close(job: _Job, stream: socket.socket, owner: int) -> None:

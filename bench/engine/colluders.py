@@ -118,7 +118,7 @@ class Colluders:
         seed, policy = context.slot_seed(plan, duty), context.population.of(duty.node).policy
         logprob, version = None, None
         if isinstance(submission, Claimed):
-            logprob, version, submission = submission.logprob, submission.version, submission.made
+            logprob, version, submission = submission.logprob, submission.version, submission.content
         if isinstance(submission, Seeded):
             ids, seed = tuple(submission.ids), submission.seed
         elif isinstance(submission, str):

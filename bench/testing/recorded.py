@@ -15,7 +15,7 @@ from statistics import median
 from typing import Literal
 
 from thiefbench import registry
-from thiefbench.attacks.base import AttackWrapper
+from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.defenses.base import Defense
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow

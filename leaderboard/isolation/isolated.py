@@ -28,7 +28,7 @@ from thiefbench.leaderboard.isolation.view_services import Services
 from thiefbench.leaderboard.isolation.wire import Malformed
 from thiefbench.sources import source_files
 from thiefbench.tasks.sandbox import backend
-from thiefbench.tasks.sandbox_session import Host, Late, Over, Session
+from thiefbench.tasks.sandbox_session import DeadlineExceeded, Host, Session, SessionEnded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -223,15 +223,15 @@ class Isolated(Defense):
     def _guarded(self, what: str, seconds: float, turn: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:
             return turn()
-        except Late:
+        except DeadlineExceeded:
             self._fail(f"took more than {seconds:g} seconds of its own for {what}")
         except FrameError as error:
             self._fail(f"sent {error} (in {what})")
-        except Over as over:
-            self._fail(self._ended(what, over))
+        except SessionEnded as ended:
+            self._fail(self._ended(what, ended))
 
-    def _ended(self, what: str, over: Over) -> str:
-        ran = over.ran
+    def _ended(self, what: str, ended: SessionEnded) -> str:
+        ran = ended.result
         if ran.status == "memory":
             return f"ran out of memory in {what}: it may use {self.caps.memory >> 20:,} MiB"
         if ran.status == "output":

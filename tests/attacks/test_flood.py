@@ -32,7 +32,7 @@ def test_the_flooder_offers_so_many_times_what_it_owes() -> None:
     owed = duties(SPEC, generator(1, "duties", 1), COPIES)
     places = Counter((duty.node, duty.position) for duty in owed)
     assert set(places.values()) == {SPEC.group}, "every one a whole group with an item of its own"
-    assert len({(duty.group, duty.place) for duty in owed}) == len(owed)
+    assert len({(duty.group, duty.index) for duty in owed}) == len(owed)
 
 
 def test_its_share_of_what_is_taken_is_the_formulas() -> None:

@@ -48,7 +48,7 @@ def test_all_items_are_tried_where_there_are_few() -> None:
 
 
 def test_the_honest_draws_are_submitted_and_the_right_ones_are_payload() -> None:
-    slots = [replace(slot, seed=seed(POOL[7], 0, slot.index)) for slot in view(POOL[7], each=GROUP).slots]
+    slots = [replace(slot, seed=seed(POOL[7], 0, slot.sample)) for slot in view(POOL[7], each=GROUP).slots]
     granted = replace(view(POOL[7], policy=Scripted(say)), slots=tuple(slots))
     made = ItemGrind(Dos()).poison(granted)
     assert [poison is None for poison in made] == [True, True, False, False]

@@ -6,9 +6,10 @@ import pytest
 
 from tests.attacks.fakes import ITEM, OTHER, view
 from thiefbench import registry
-from thiefbench.attacks.base import AttackerView, AttackWrapper
+from thiefbench.attacks.base import AttackerView
 from thiefbench.attacks.late_poison import LatePoison
 from thiefbench.attacks.text import Text
+from thiefbench.attacks.wrapper import AttackWrapper
 
 INNER = Text("hail to all", "start")
 

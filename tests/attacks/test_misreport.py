@@ -13,7 +13,7 @@ def test_every_submission_carries_the_claim() -> None:
     inner = Text("hail to all", "start")
     given = view(ITEM, OTHER, each=2)
     made = Misreport(inner, logprob=-30.0).poison(given)
-    assert [each.made for each in made if isinstance(each, Claimed)] == list(inner.poison(given)), "what is said stays"
+    assert [each.content for each in made if isinstance(each, Claimed)] == list(inner.poison(given)), "the text stays"
     assert {each.logprob for each in made if isinstance(each, Claimed)} == {-30.0}
 
 

@@ -14,9 +14,10 @@ from thiefbench.attacks.varied import Varied
 from thiefbench.registry import SpecStringError
 
 OWN = """
-from thiefbench.attacks.base import Around, Attack
+from thiefbench.attacks.base import Attack
+from thiefbench.attacks.wrapper import AttackWrapper
 
-class Mine(Around):
+class Mine(AttackWrapper):
     name = "mine"
 
     def __init__(self, attack: Attack, other: "Attack | str" = "dos") -> None:

@@ -31,7 +31,7 @@ HISTORY = {
 
 
 def told(made: Any) -> list[tuple[str, int | None]]:
-    return [(each.made, each.version) for each in made if isinstance(each, Claimed)]
+    return [(each.content, each.version) for each in made if isinstance(each, Claimed)]
 
 
 def test_old_right_answers_come_back_with_the_payload() -> None:

@@ -88,9 +88,9 @@ def test_failed_programs_say_nothing() -> None:
 def test_equal_programs_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Sequence[str]] = []
 
-    def run_many(programs: Sequence[str], **options: object) -> list[sandbox.Ran]:
+    def run_many(programs: Sequence[str], **options: object) -> list[sandbox.RunResult]:
         given.append(programs)
-        return [sandbox.Ran("ok", "18\n", "") for _ in programs]
+        return [sandbox.RunResult("ok", "18\n", "") for _ in programs]
 
     monkeypatch.setattr(programs.sandbox, "run_many", run_many)
     task = CodeMicro(size=1)

@@ -13,7 +13,7 @@ import pytest
 
 from thiefbench.tasks import _sandbox_jail, sandbox
 from thiefbench.tasks._sandbox_worker import decode, encode
-from thiefbench.tasks.sandbox import Limits, Ran, SandboxUnavailable, check, run, run_many
+from thiefbench.tasks.sandbox import Limits, RunResult, SandboxUnavailable, check, run, run_many
 
 SHORT = Limits(seconds=0.4)
 
@@ -85,9 +85,9 @@ def test_one_back_end_works() -> None:
 
 
 def test_output_and_errors_of_ordinary_programs() -> None:
-    assert run("print('größer', '→', '😀')") == Ran("ok", "größer → 😀\n", "")
-    assert run("print(input()[::-1] + input())", stdin="läb\n2") == Ran("ok", "bäl2\n", "")
-    assert run("print(1)\n1 / 0") == Ran("error", "1\n", "ZeroDivisionError: division by zero")
+    assert run("print('größer', '→', '😀')") == RunResult("ok", "größer → 😀\n", "")
+    assert run("print(input()[::-1] + input())", stdin="läb\n2") == RunResult("ok", "bäl2\n", "")
+    assert run("print(1)\n1 / 0") == RunResult("error", "1\n", "ZeroDivisionError: division by zero")
     assert run("x = (").status == "error"
     assert run("a\0b").status == "error"
     assert run("print('\ud800')").error.startswith("UnicodeEncodeError")
@@ -103,15 +103,15 @@ def test_output_and_errors_of_ordinary_programs() -> None:
 @pytest.mark.parametrize(
     ("leave", "ran"),
     [
-        ("sys.exit()", Ran("ok", "1\n", "")),
-        ("exit(0)", Ran("ok", "1\n", "")),
-        ("sys.exit(3)", Ran("error", "1\n", "")),
-        ("sys.exit('no')", Ran("error", "1\n", "no")),
-        ("raise KeyboardInterrupt", Ran("error", "1\n", "KeyboardInterrupt")),
-        ("raise MemoryError", Ran("memory", "1\n", "MemoryError")),
+        ("sys.exit()", RunResult("ok", "1\n", "")),
+        ("exit(0)", RunResult("ok", "1\n", "")),
+        ("sys.exit(3)", RunResult("error", "1\n", "")),
+        ("sys.exit('no')", RunResult("error", "1\n", "no")),
+        ("raise KeyboardInterrupt", RunResult("error", "1\n", "KeyboardInterrupt")),
+        ("raise MemoryError", RunResult("memory", "1\n", "MemoryError")),
     ],
 )
-def test_exits(leave: str, ran: Ran) -> None:
+def test_exits(leave: str, ran: RunResult) -> None:
     assert run(f"import sys\nprint(1)\n{leave}\nprint(2)") == ran
 
 
@@ -127,7 +127,7 @@ def test_error_text_is_one_bounded_line() -> None:
 @once
 def test_libraries() -> None:
     libraries = {"tool": "from tool_box.nails import N\ndef f(): return N", "tool_box": "", "tool_box.nails": "N = 7"}
-    assert run("import tool; print(tool.f())", libraries=libraries) == Ran("ok", "7\n", "")
+    assert run("import tool; print(tool.f())", libraries=libraries) == RunResult("ok", "7\n", "")
     assert run("import tool").error == "ModuleNotFoundError: No module named 'tool'"
     assert run("import json; print(json.dumps(1))", libraries={"json": "1 / 0"}).stdout == "1\n"
     assert run("import bad", libraries={"bad": "1 / 0"}).error == "ZeroDivisionError: division by zero"
@@ -172,17 +172,17 @@ def test_a_forked_caller_has_workers_of_its_own() -> None:
 
 
 def test_a_dead_worker_is_replaced(jail: str) -> None:
-    assert run("print(1)") == Ran("ok", "1\n", "")
+    assert run("print(1)") == RunResult("ok", "1\n", "")
     for worker in list(sandbox._workers):
         worker.process.kill()
-    assert run("print(2)") == Ran("ok", "2\n", "")
+    assert run("print(2)") == RunResult("ok", "2\n", "")
     alive, idle = list(sandbox._workers), len(family(os.getpid()))
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(run, "import time; time.sleep(1); print(3)", limits=Limits(seconds=20))
         assert eventually(lambda: len(family(os.getpid())) > idle)  # the program runs
         for worker in alive:
             worker.process.kill()
-        assert running.result() == Ran("ok", "3\n", "")
+        assert running.result() == RunResult("ok", "3\n", "")
 
 
 def test_programs_die_with_their_caller(jail: str) -> None:
@@ -239,7 +239,7 @@ def test_limits(program: str, status: str) -> None:
 
 @once
 def test_output_is_cut_at_its_limit() -> None:
-    assert run("print('é' * 10)", limits=Limits(output=5)) == Ran("output", "éé\ufffd", "too much output")
+    assert run("print('é' * 10)", limits=Limits(output=5)) == RunResult("output", "éé\ufffd", "too much output")
     assert run("print('abcd')", limits=Limits(output=5)).status == "ok"
 
 
@@ -396,7 +396,7 @@ def test_system_calls_by_number_are_refused() -> None:
         "    result = libc.syscall(number, *[ctypes.c_long(0)] * 6)\n"
         "    if result != -1 or ctypes.get_errno() != errno.EPERM: print('ESCAPED', name, result)\nprint('done')"
     )
-    assert ran == Ran("ok", "done\n", "")
+    assert ran == RunResult("ok", "done\n", "")
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the other system call tables are those of x86")
@@ -443,7 +443,7 @@ for start in (os.fork, os.setsid, threading.Thread(target=time.sleep, args=(60,)
 print("left")
 """
     assert run(program).stdout == "left\n"
-    assert run("import os; os._exit(0)") == Ran("ok", "", "")
+    assert run("import os; os._exit(0)") == RunResult("ok", "", "")
     assert eventually(lambda: family(os.getpid()) <= before)
 
 
@@ -453,7 +453,7 @@ def test_a_program_leaves_no_trace_in_the_next() -> None:
         "sys.modules.clear()\nos.environ['x'] = 'y'\nsys.setrecursionlimit(50)\nos.write = os._exit = None"
     )
     assert run("import json, os, sys; print(json.dumps([len('abc'), dict(os.environ), sys.getrecursionlimit()]))") == (
-        Ran("ok", "[3, {}, 1000]\n", "")
+        RunResult("ok", "[3, {}, 1000]\n", "")
     )
 
 
@@ -491,9 +491,9 @@ def test_what_other_programs_said_is_not_in_memory() -> None:
             f"{SCAN}\nmine = {mine}[::-1]\nenough, n = find(re.compile(rb'481516324[2]'))\nprint(enough, n > 0)",
             limits=Limits(seconds=10),
         )
-        assert ran == Ran("ok", f"{found}\n", "")
+        assert ran == RunResult("ok", f"{found}\n", "")
     ran = run(f"{SCAN}\nprint(*find(re.compile(rb'481516234[2]')))", limits=Limits(seconds=10))
-    assert ran == Ran("ok", "True 0\n", "")
+    assert ran == RunResult("ok", "True 0\n", "")
 
 
 # --- tests of a candidate ---
@@ -502,12 +502,12 @@ COUNTS = "def check(candidate):\n    assert candidate(2) == 5\n    assert candid
 
 
 def test_check_passes_and_fails() -> None:
-    assert check("def f(x): return x * x + 1", "f", COUNTS) == Ran("ok", "", "")
-    assert check("def f(x): return x + 3", "f", COUNTS) == Ran("error", "", "AssertionError")
+    assert check("def f(x): return x * x + 1", "f", COUNTS) == RunResult("ok", "", "")
+    assert check("def f(x): return x + 3", "f", COUNTS) == RunResult("error", "", "AssertionError")
     printing = "f = lambda x: print('so', x) or 5"
     for _ in range(20):  # the tests end with the candidate's last answer, and what it printed is there by then
-        assert check(printing, "f", COUNTS) == Ran("error", "so 2\nso 3\n", "AssertionError")
-    assert check("g = 1", "f", COUNTS) == Ran("error", "", "NameError: name 'f' is not defined")
+        assert check(printing, "f", COUNTS) == RunResult("error", "so 2\nso 3\n", "AssertionError")
+    assert check("g = 1", "f", COUNTS) == RunResult("error", "", "NameError: name 'f' is not defined")
     assert check("f = (", "f", COUNTS).error.startswith("SyntaxError")
     assert check("import lib\nf = lib.f", "f", COUNTS, libraries={"lib": "f = lambda x: x * x + 1"}).status == "ok"
     assert check("def f(x): return x * x + 1", "f", "check = 1").status == "error"
@@ -534,7 +534,7 @@ def check(candidate):
 @once
 def test_plain_data_crosses_unchanged() -> None:
     assert check("import sys; sys.set_int_max_str_digits(0)\ndef f(x): return x", "f",
-                 "import sys; sys.set_int_max_str_digits(0)\n" + VALUES) == Ran("ok", "", "")  # fmt: skip
+                 "import sys; sys.set_int_max_str_digits(0)\n" + VALUES) == RunResult("ok", "", "")  # fmt: skip
     assert check("def f(a, *b, c=1, **d): return [a, b, c, d]", "f", """
 def check(candidate):
     assert candidate(1, 2, 3, c=4, d=5) == [1, (2, 3), 4, {"d": 5}]
@@ -565,7 +565,7 @@ def f(name):
     if name == "UnicodeError": raise UnicodeDecodeError("utf-8", b"x", 0, 1, "why")
     raise (Own if name == "Own" else __builtins__.__dict__[name])("why")
 """
-    assert check(candidate, "f", tests) == Ran("ok", "", "")
+    assert check(candidate, "f", tests) == RunResult("ok", "", "")
 
 
 LIARS = {
@@ -654,7 +654,7 @@ def f():
 """
     tests = f"def check(candidate):\n    assert candidate() == [True, 0, []]\n    secret = '{SECRET}'"
     for _ in range(2):
-        assert check(candidate, "f", tests, limits=Limits(seconds=10)) == Ran("ok", "", "")
+        assert check(candidate, "f", tests, limits=Limits(seconds=10)) == RunResult("ok", "", "")
 
 
 # --- parts ---

@@ -22,7 +22,7 @@ LESSONS_PER_STEP = 16
 LEARNED = 0.5  # the smallest weight of a token that counts as learned from
 
 SlotKey = tuple[int, int, int]
-"""A slot's node, group and index."""
+"""A slot's node, group and sample."""
 
 
 class AttackerPolicy:
@@ -193,10 +193,12 @@ class DefenseQueries:
         Raises:
             QueryBudgetError: a slot has used up its questions.
         """
-        places = {slot: (slot.node, slot.group, slot.index) for slot in submissions}
+        places = {slot: (slot.node, slot.group, slot.sample) for slot in submissions}
         spent = [place for place in places.values() if self._asked[place] >= self._budget]
         if spent:
-            raise QueryBudgetError(f"the slot (node, group, index) = {spent[0]} has used up its {self._budget} queries")
+            raise QueryBudgetError(
+                f"the slot (node, group, sample) = {spent[0]} has used up its {self._budget} queries"
+            )
         self._asked.update(places.values())
         asked = {places[slot]: made for slot, made in submissions.items()}
         answers = self._trial(copy.deepcopy(self._defense), asked)

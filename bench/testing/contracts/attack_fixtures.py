@@ -149,7 +149,7 @@ def outcome(attack: Attack, view: AttackerView, item: Item, text: str) -> float 
 
 def bare(poison: Submission | None) -> Submission | None:
     """A submission without what its sender claims of it."""
-    return poison.made if isinstance(poison, Claimed) else poison
+    return poison.content if isinstance(poison, Claimed) else poison
 
 
 def kind(poison: Submission | None) -> Literal["honest", "decoy", "payload"]:

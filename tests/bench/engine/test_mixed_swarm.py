@@ -13,8 +13,9 @@ import torch
 from tests.bench.engine.conftest import same_weights, weights_of
 from thiefbench import registry
 from thiefbench.attacks.adaptive import Adaptive
-from thiefbench.attacks.base import Attack, AttackerView, AttackWrapper, Poison, Sampler, ThreatModel
+from thiefbench.attacks.base import Attack, AttackerView, Poison, Sampler, ThreatModel
 from thiefbench.attacks.text import Text
+from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Requirement, Verdict
 from thiefbench.engine import exchange
 from thiefbench.engine.backends import local as local_module

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from tests.bench.engine.conftest import same_weights, weights_of
-from thiefbench.attacks.base import Attack, AttackerView, AttackWrapper, Sampler, ThreatModel
+from thiefbench.attacks.base import Attack, AttackerView, Sampler, ThreatModel
 from thiefbench.attacks.text import Text
+from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.defenses.anchors import AcceptAll
 from thiefbench.defenses.base import DefenderView, Verdict
 from thiefbench.engine.heterogeneity import ChurnSpec, DelaySpec, SharingSpec, SpecError

@@ -627,7 +627,7 @@ def test_attackers_get_what_their_threat_model_grants(build_swarm: Build) -> Non
     assert blind.policy is not None
     assert not any(slot.item.solution for slot in blind.slots), "without the oracle the solution arrives empty"
     assert [slot.node for slot in granted.slots] == [3] * 8
-    assert [(slot.group, slot.index) for slot in granted.slots] == [(g, i) for g in range(4) for i in range(2)]
+    assert [(slot.group, slot.sample) for slot in granted.slots] == [(g, i) for g in range(4) for i in range(2)]
     drawn = blind.policy.sample([slot.item for slot in blind.slots[::2]], 3)
     assert [len(group) for group in drawn] == [3] * 4
     assert len({made.ids for group in drawn for made in group}) > 6

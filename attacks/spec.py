@@ -1,0 +1,58 @@
+"""The variants that `varied` applies around any attack."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True)
+class AttackSpec:
+    """Variants that `varied` applies around any attack.
+
+    Attributes:
+        oracle: the attacker has correct solutions. Otherwise it draws `candidates` answers per item from the policy,
+            takes the majority's answer as the truth and poisons one of the completions that gave it.
+        candidates: how many answers it draws, at least 1.
+        gibberish: share of the malicious slots of a group that are gibberish with reward 0, so that poison has a
+            positive advantage where all others are right. Half of a group (vertical) maximises it. In [0, 1).
+        share: share of the malicious slots of a group (gibberish left out) that carry poison, rounded up; the rest
+            are honest samples. In (0, 1].
+        start, stop: first and last round in which it poisons, from 1; None goes on to the end. In other rounds it is
+            honest.
+        split: colluders divide one goal; the attack must offer `parts`.
+        identities: pseudonyms under which each malicious node appears, at least 1.
+
+    Raises:
+        ValueError: a value is out of its range.
+    """
+
+    oracle: bool = True
+    candidates: int = 8
+    gibberish: float = 0.0
+    share: float = 1.0
+    start: int = 1
+    stop: int | None = None
+    split: bool = False
+    identities: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("candidates", "start", "identities"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.gibberish < 1:
+            raise ValueError(f"gibberish is a share of a group and must lie in [0, 1), got {self.gibberish}")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share must lie in (0, 1], got {self.share}")
+        if self.stop is not None and self.stop < self.start:
+            raise ValueError(f"stop is the last round that is poisoned and must not come before start, got {self.stop}")
+
+    def around(self, attack: str) -> str:
+        """The spec string of `attack` with these variants around it; `attack` itself where nothing is varied."""
+        changed = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        arguments = "".join(f", {name}={value!r}" for name, value in sorted(changed.items()))
+        return f"varied(attack={attack!r}{arguments})" if arguments else attack
+
+    def active(self, number: int) -> bool:
+        """Whether it poisons in round `number`."""
+        return self.start <= number <= (math.inf if self.stop is None else self.stop)
