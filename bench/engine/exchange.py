@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -12,59 +12,68 @@ from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.model.forward_cache import CompletionKey, ForwardCache
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.population import Population
+from thiefbench.engine.round_plan import ClaimCache
 from thiefbench.engine.topology import Duty
 from thiefbench.engine.transport import Offer, Received, carried_over, malformed, receive, stated_version
 from thiefbench.tasks.base import Completion, Item
 
-ClaimCache = dict[tuple[int, int, int, tuple[int, ...]], tuple[float, ...]]
-"""Log-probs that were worked out in a round, by cohort number, version, group and token ids."""
-
 UNREADABLE = "its log-probs are missing or cannot be read"
 
 
-def on_the_wire(done: Completion, policy: Policy) -> tuple[int, ...]:
+def on_the_wire(completion: Completion, policy: Policy) -> tuple[int, ...]:
     """A completion's token ids, the closing EOS included."""
-    return (*done.ids, policy.eos) if done.ended else done.ids
+    return (*completion.ids, policy.eos) if completion.ended else completion.ids
 
 
-def arrived(population: Population, sent: Sequence[Offer]) -> list[Received]:
+def arrived(
+    population: Population, offers: Sequence[Offer], known: Mapping[int, Received] | None = None
+) -> list[Received]:
     """Offers after the receivers' checks, in order, each read with the tokenizer of its sender's class.
 
     Where log-probs travel, one without any that can be read is refused.
+
+    Args:
+        population: who sends and receives.
+        offers: that were sent.
+        known: what is known to arrive of some, by the offer's `id`; these are not checked again.
     """
-    spec = population.spec
-    made: dict[int, Received] = {}
+    spec, known = population.spec, known or {}
+    received: dict[int, Received] = {}
     for kind in dict.fromkeys(population.classes):
-        own = [i for i, offer in enumerate(sent) if population.classes[offer.node] == kind]
+        sent = [
+            i for i, offer in enumerate(offers) if id(offer) not in known and population.classes[offer.node] == kind
+        ]
         policy = population.first(kind).policy
-        got = receive(policy, [sent[i] for i in own], spec.sampling.max_new_tokens)
-        made |= dict(zip(own, got, strict=True))
-    received = [made[i] for i in range(len(sent))]
-    if spec.logprobs == "none":
-        return received
-    return [got if got.refused or got.completion.logprobs else replace(got, refused=UNREADABLE) for got in received]
+        checked = receive(policy, [offers[i] for i in sent], spec.sampling.max_new_tokens)
+        received |= dict(zip(sent, checked, strict=True))
+    if spec.logprobs != "none":
+        for i, arrival in received.items():
+            if not arrival.refused and not arrival.completion.logprobs:
+                received[i] = replace(arrival, refused=UNREADABLE)
+    return [known[id(offer)] if id(offer) in known else received[i] for i, offer in enumerate(offers)]
 
 
 def read_by(
-    cohort: Cohort, population: Population, owed: Sequence[Duty], received: Sequence[Received]
+    cohort: Cohort, population: Population, duties: Sequence[Duty], received: Sequence[Received]
 ) -> list[Received]:
-    """What a cohort makes of what arrived for the given duties: texts of another tokenizer in its own tokens."""
-    made: dict[int, Received] = {}
+    """What arrived for the given duties as a cohort reads it: texts of another tokenizer in its own tokens."""
+    carried: dict[int, Received] = {}
     limit = population.spec.sampling.max_new_tokens
     for kind in dict.fromkeys(population.classes):
-        own = [i for i, duty in enumerate(owed) if population.classes[duty.node] == kind]
+        sent = [i for i, duty in enumerate(duties) if population.classes[duty.node] == kind]
         sender = population.first(kind).policy
-        made |= dict(zip(own, carried_over([received[i] for i in own], sender, cohort.policy, limit), strict=True))
-    return [made[i] for i in range(len(received))]
+        in_own_tokens = carried_over([received[i] for i in sent], sender, cohort.policy, limit)
+        carried |= dict(zip(sent, in_own_tokens, strict=True))
+    return [carried[i] for i in range(len(received))]
 
 
 def with_logprobs(
     population: Population,
     number: int,
     items: Sequence[Item],
-    sent: Sequence[Offer],
+    offers: Sequence[Offer],
     prompt: Callable[[Item, Cohort], list[int]],
-    found: ClaimCache,
+    recomputed: ClaimCache,
 ) -> list[Offer]:
     """The offers with log-probs: recomputed by the receivers, or, where a malicious node reports none, true ones.
 
@@ -74,55 +83,58 @@ def with_logprobs(
         population: whose models are run.
         number: of the round.
         items: of every group.
-        sent: the offers.
+        offers: that are sent.
         prompt: an item's prompt in a cohort's tokens.
-        found: in this round so far, and what is worked out now: who asks the defense offers much of it again.
+        recomputed: in this round so far; what is worked out now is added, since an attack that queries the defense
+            offers much of it again.
     """
     spec = population.spec
-    made = list(sent)
-    asked: dict[tuple[Cohort, int], list[int]] = {}
-    for place, offer in enumerate(sent):
+    completed = list(offers)
+    lacking: dict[tuple[Cohort, int], list[int]] = {}
+    for i, offer in enumerate(offers):
         cohort = population.of(offer.node)
         wanted = spec.logprobs == "recomputed" or offer.logprobs is None
         if wanted and not malformed(cohort.policy, offer.ids, spec.sampling.max_new_tokens):
-            asked.setdefault((cohort, population.version(cohort, stated_version(offer), number)), []).append(place)
-    for (cohort, version), places in asked.items():
-        told = {place: (cohort.number, version, sent[place].group, sent[place].ids) for place in places}
-        if missing := [at[2:] for at in told.values() if at not in found]:
+            version = population.version(cohort, stated_version(offer), number)
+            lacking.setdefault((cohort, version), []).append(i)
+    for (cohort, version), indices in lacking.items():
+        keys = {i: (cohort.number, version, offers[i].group, offers[i].ids) for i in indices}
+        if missing := [key[2:] for key in keys.values() if key not in recomputed]:
             model = cohort.policy if version == number - 1 else cohort.as_of(version)
-            reading = ForwardCache(model, [prompt(item, cohort) for item in items])
+            cache = ForwardCache(model, [prompt(item, cohort) for item in items])
             with torch.no_grad():
-                for chunk in reading.chunks(missing):
+                for chunk in cache.chunks(missing):
                     parts = torch.split(chunk.logprobs(spec.sampling.temperature), chunk.counts)
                     for answer, part in zip(chunk.answers, parts, strict=True):
-                        found[cohort.number, version, *answer] = tuple(part.tolist())
-        for place in places:
-            made[place] = replace(sent[place], logprobs=found[told[place]])
-    return made
+                        recomputed[cohort.number, version, *answer] = tuple(part.tolist())
+        for i in indices:
+            completed[i] = replace(offers[i], logprobs=recomputed[keys[i]])
+    return completed
 
 
 def proven(
-    population: Population, items: Sequence[Item], sent: Sequence[Offer], prompt: Callable[[Item, Cohort], list[int]]
+    population: Population, items: Sequence[Item], offers: Sequence[Offer], prompt: Callable[[Item, Cohort], list[int]]
 ) -> list[Offer]:
     """The offers with valid proofs, malicious ones too: each node runs its model over what it sends, by itself.
 
     Args:
         population: whose models are run; after a crash a node's may have other weights.
         items: of every group.
-        sent: the offers.
+        offers: that are sent.
         prompt: an item's prompt in a cohort's tokens.
     """
     limit = population.spec.sampling.max_new_tokens
-    answers = [(offer.group, offer.ids) for offer in sent]
-    made = list(sent)
-    for node in {offer.node for offer in sent}:
+    proven_offers = list(offers)
+    for node in {offer.node for offer in offers}:
         cohort = population.of(node)
-        own = [i for i, o in enumerate(sent) if o.node == node and not malformed(cohort.policy, o.ids, limit)]
+        sent = [
+            i for i, offer in enumerate(offers) if offer.node == node and not malformed(cohort.policy, offer.ids, limit)
+        ]
         prompts = [prompt(item, cohort) for item in items]
-        proofs = proofs_of(cohort.policy, prompts, [answers[place] for place in own], cohort.defense)
-        for place, proof in zip(own, proofs, strict=True):
-            made[place] = replace(sent[place], proof=proof)
-    return made
+        proofs = proofs_of(cohort.policy, prompts, [(offers[i].group, offers[i].ids) for i in sent], cohort.defense)
+        for i, proof in zip(sent, proofs, strict=True):
+            proven_offers[i] = replace(offers[i], proof=proof)
+    return proven_offers
 
 
 def proofs_of(

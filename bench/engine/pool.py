@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Self, get_args
 
 from thiefbench.defenses.base import (
     Action,
@@ -17,42 +17,83 @@ from thiefbench.defenses.base import (
     PoolCompletion,
     Verdict,
 )
+from thiefbench.engine.context import SwarmContext
+from thiefbench.engine.exchange import on_the_wire
 from thiefbench.engine.keys import generator, key
 from thiefbench.engine.learning.cohort import TrainingRow
 from thiefbench.engine.model.forward_cache import CompletionKey, ForwardCache
+from thiefbench.engine.round_plan import RoundPlan
+from thiefbench.engine.topology import Duty, PoolPosition
+from thiefbench.engine.transport import Received
 from thiefbench.engine.views.defender import DefenderJudge, DefenderPolicy, Judge
-from thiefbench.tasks.base import Item, Sampling
+from thiefbench.tasks.base import Completion, Item, Sampling
 
 
 @dataclass(frozen=True)
 class Pool:
-    """All completions of a round, ordered by group and place.
+    """All completions of a round, ordered by group and index.
 
     Attributes:
         round: the round's number.
         items: of every group.
         offered: completions as defenses see them.
         answers: the same, as the policy reads them.
-        reading: the policy's reading of them, shared by the defense and the update.
-        prompts: by item id, which of the reading's prompts it is.
+        cache: the policy's forward passes over them, shared by the defense and the update.
+        prompts: by item id, which of the cache's prompts it is.
     """
 
     round: int
     items: Sequence[Item]
     offered: Sequence[PoolCompletion]
     answers: Sequence[CompletionKey]
-    reading: ForwardCache
+    cache: ForwardCache
     prompts: dict[str, int]
+
+    @classmethod
+    def collected(
+        cls,
+        context: SwarmContext,
+        plan: RoundPlan,
+        duties: Sequence[Duty],
+        received: Sequence[Received],
+        rewards: Sequence[float],
+        cache: ForwardCache,
+    ) -> Self:
+        """The completions of a round as an honest node holds them.
+
+        Args:
+            context: the swarm's parts.
+            plan: the round's.
+            duties: whose completions the node holds.
+            received: what arrived for each of them, in the node's tokens.
+            rewards: the task's, for each of them.
+            cache: of the node's model, over the plan's prompts.
+        """
+        spec, prompts = context.spec, plan.prompt_indices()
+        offered, answers = [], []
+        for duty, arrival, reward in zip(duties, received, rewards, strict=True):
+            item, completion = plan.item(duty), arrival.completion
+            offered.append(
+                PoolCompletion(
+                    item.id, duty.group, duty.index, context.sender(plan.number, duty),
+                    completion.ids, completion.text, completion.ended, 0.0 if arrival.refused else reward,
+                    seed=arrival.seed if spec.seeds == "announced" else context.slot_seed(plan, duty),
+                    proof=arrival.proof, logprobs=completion.logprobs if spec.logprobs != "none" else None,
+                    version=arrival.version,
+                )
+            )  # fmt: skip
+            answers.append((prompts[item.id], on_the_wire(completion, cache.policy)))
+        return cls(plan.number, plan.items, offered, answers, cache, prompts)
 
     def with_gradient(self) -> list[CompletionKey]:
         """Answers of the groups with two different rewards: learned from unless the defense prevents it."""
         rewards: dict[int, set[float]] = {}
         for offered in self.offered:
             rewards.setdefault(offered.group, set()).add(offered.reward)
-        placed = zip(self.answers, self.offered, strict=True)
-        return [answer for answer, offered in placed if len(rewards[offered.group]) > 1]
+        pairs = zip(self.answers, self.offered, strict=True)
+        return [answer for answer, offered in pairs if len(rewards[offered.group]) > 1]
 
-    def lessons(self, verdicts: Sequence[Verdict]) -> list[TrainingRow]:
+    def training_rows(self, verdicts: Sequence[Verdict]) -> list[TrainingRow]:
         """The rows as they enter the update; one verdict per row, in order."""
         return [
             TrainingRow(
@@ -70,7 +111,7 @@ class Pool:
     def inspected(
         self,
         defense: Defense,
-        payload: set[tuple[int, int]],
+        payload: set[PoolPosition],
         sampling: Sampling,
         history: Sequence[PastRound],
         seed: int,
@@ -80,32 +121,32 @@ class Pool:
 
         Args:
             defense: sees the pool in keyed-shuffled order, so that position tells nothing.
-            payload: (group, place) of completions that carry the payload, for defenses that see labels.
+            payload: where completions stand that carry the payload, for defenses that see labels.
             sampling: the swarm's settings.
             history: of finished rounds.
             seed: the cell's.
             judge: whom the defense may ask.
 
         Raises:
-            ValueError: the defense gave something else than one verdict per completion.
+            ValueError: the defense did not give one sound verdict per completion.
         """
         order = shuffled(seed, self.round, len(self.offered))
         offered = tuple(self.offered[i] for i in order)
         noise = key(seed, "defense", self.round)  # hashed: the seed itself would tell the payload
-        known = {
+        shown = {
             "round": self.round,
             "completions": offered,
             "items": {item.id: ItemFacts(item.question, item.answer) for item in self.items},
             "sampling": sampling,
             "history": tuple(history),
             "rng": generator(seed, "defense", self.round),
-            "policy": DefenderPolicy(self.reading, sampling, self.prompts, (noise,)),
+            "policy": DefenderPolicy(self.cache, sampling, self.prompts, (noise,)),
             "judge": None if judge is None else DefenderJudge(judge, key(seed, "judge", self.round)),
         }
-        view = DefenderView(**known)  # type: ignore[arg-type]
+        view = DefenderView(**shown)  # type: ignore[arg-type]
         if defense.sees_labels:
             truth = tuple((each.group, each.index) in payload for each in offered)
-            view = LabelledView(**known, payload=truth)  # type: ignore[arg-type]
+            view = LabelledView(**shown, payload=truth)  # type: ignore[arg-type]
         verdicts = tuple(defense.inspect(view))
         if len(verdicts) != len(offered):
             raise ValueError(
@@ -114,9 +155,36 @@ class Pool:
             )
         for verdict, completion in zip(verdicts, offered, strict=True):
             _check_verdict(verdict, completion, defense.name)
-        placed = dict(zip(order, verdicts, strict=True))
+        by_index = dict(zip(order, verdicts, strict=True))
         past = tuple(replace(each, seed=None, proof=None, logprobs=None) for each in offered)
-        return [placed[i] for i in range(len(placed))], PastRound(self.round, past, verdicts)
+        return [by_index[i] for i in range(len(by_index))], PastRound(self.round, past, verdicts)
+
+
+def pool_rewards(
+    plan: RoundPlan,
+    received: Sequence[Received],
+    task_rewards: Callable[[Sequence[Item], Sequence[Completion]], list[float]],
+    known: dict[tuple[str, str], float] | None = None,
+) -> list[float]:
+    """The task's rewards of what arrived in a round; 0 for what was refused.
+
+    Args:
+        plan: the round's.
+        received: for all of its duties, in order.
+        task_rewards: works them out.
+        known: rewards by item id and text that need not be worked out again; those that are worked out are added.
+    """
+    rewards = {} if known is None else known
+    counted = {
+        i: (plan.item(duty), arrival.completion)
+        for i, (duty, arrival) in enumerate(zip(plan.duties, received, strict=True))
+        if not arrival.refused
+    }
+    new = [(item, done) for item, done in counted.values() if (item.id, done.text) not in rewards]
+    worked_out = task_rewards([item for item, _ in new], [done for _, done in new])
+    rewards |= {(item.id, done.text): reward for (item, done), reward in zip(new, worked_out, strict=True)}
+    by_index = {i: rewards[item.id, done.text] for i, (item, done) in counted.items()}
+    return [by_index.get(i, 0.0) for i in range(len(received))]
 
 
 def shuffled(seed: int, number: int, size: int) -> list[int]:

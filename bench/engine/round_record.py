@@ -8,9 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from thiefbench.defenses.base import PastRound, PoolCompletion, Verdict
-from thiefbench.engine.keys import slot_key
 from thiefbench.engine.pool import shuffled
-from thiefbench.engine.topology import Duty
 
 
 @dataclass(frozen=True)
@@ -81,16 +79,6 @@ class Clock:
         began = time.perf_counter()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
-
-
-def beacon(seed: int, number: int) -> tuple[int | str, ...]:
-    """What stands for a round's public beacon."""
-    return (seed, "train", number)
-
-
-def slot_seed(seed: int, number: int, duty: Duty, item_id: str) -> int:
-    """The seed of a slot's one honest draw."""
-    return slot_key(beacon(seed, number), duty.node, duty.position, item_id, duty.sample)
 
 
 def as_offered(row: CompletionRow, seed: int | None = None) -> PoolCompletion:

@@ -7,8 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from thiefbench.engine.keys import slot_key
 from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.tasks.base import Item
+
+PoolPosition = tuple[int, int]
+"""Where a completion stands in a round's pool: its group and its index in the group."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,11 @@ class Duty:
     index: int
     position: int
     sample: int
+
+    @property
+    def at(self) -> PoolPosition:
+        """Where the completion stands in the pool."""
+        return self.group, self.index
 
 
 def duties(spec: SwarmSpec, rng: random.Random, copies: int = 1) -> list[Duty]:
@@ -88,3 +97,13 @@ def assign_items(
         if len(own[node]) != count:
             raise SpecError(f"a malicious node chose {len(own[node])} items, and it answers {count} a round")
     return [own[duty.node][duty.position] for duty in owed if duty.index == 0]
+
+
+def beacon(seed: int, number: int) -> tuple[int | str, ...]:
+    """The parts of a key that stand for the public beacon of round `number`."""
+    return (seed, "train", number)
+
+
+def slot_seed(seed: int, number: int, duty: Duty, item_id: str) -> int:
+    """The seed of the one honest draw that a duty of round `number` has."""
+    return slot_key(beacon(seed, number), duty.node, duty.position, item_id, duty.sample)

@@ -10,6 +10,7 @@ import numpy as np
 
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.model.spans import token_spans
+from thiefbench.engine.topology import PoolPosition
 from thiefbench.tasks.base import Completion
 
 # The longest proof that is let in: so many bytes, and so many more per token.
@@ -46,6 +47,11 @@ class Offer:
     logprobs: tuple[float, ...] | None = None
     version: int | None = None
     missing: str = ""
+
+    @property
+    def at(self) -> PoolPosition:
+        """Where the completion stands in the pool."""
+        return self.group, self.index
 
 
 @dataclass(frozen=True)
@@ -120,16 +126,16 @@ def carried_over(received: Sequence[Received], sender: Policy, receiver: Policy,
     return made
 
 
-def told_by(thinker: Policy, speaker: Policy, ids: tuple[int, ...]) -> tuple[int, ...]:
-    """Token ids of one model, the closing EOS included, in the tokens of a colluder's that has another tokenizer.
+def reencode(source: Policy, target: Policy, ids: tuple[int, ...]) -> tuple[int, ...]:
+    """Token ids of one model, the closing EOS included, in the tokens of a model with another tokenizer.
 
-    What is no row of its tokens stays as it is.
+    Ids that are malformed in the source model stay as they are.
     """
-    if thinker.shares_tokens(speaker) or malformed(thinker, ids, len(ids)):
+    if source.shares_tokens(target) or malformed(source, ids, len(ids)):
         return ids
-    ended = ids[-1:] == (thinker.eos,)
-    (text,) = thinker.decode([ids[: len(ids) - ended]])
-    return (*speaker.encode(text), *(speaker.eos,) * ended)
+    ended = ids[-1:] == (source.eos,)
+    (text,) = source.decode([ids[: len(ids) - ended]])
+    return (*target.encode(text), *(target.eos,) * ended)
 
 
 def _unreadable(done: Completion, ids: tuple[int, ...], receiver: Policy, max_new_tokens: int, same: bool) -> str:

@@ -19,10 +19,10 @@ import pyarrow as pa
 from thiefbench import registry
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
-from thiefbench.engine.backends.trainer import PlayedSwarm, TrainerVerdicts
+from thiefbench.engine.backends.trainer import TrainerRounds, TrainerVerdict
 from thiefbench.engine.compatibility import drawn
+from thiefbench.engine.context import items_of
 from thiefbench.engine.spec import Role, SpecError, SwarmSpec
-from thiefbench.engine.swarm import items_of
 from thiefbench.judges import check_judge
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.scenario import Evaluation
@@ -129,15 +129,15 @@ class TrainerSwarm:
         if "judge" in judging.requires:
             check_judge(judging)
         self._begin = partial(
-            PlayedSwarm.of, task=self._task, attack=poisoner, defense=judging, nodes=nodes, malicious=malicious,
+            TrainerRounds, task=self._task, attack=poisoner, defense=judging, nodes=nodes, malicious=malicious,
             seed=seed, role=role,
         )  # fmt: skip
         self._evaluation = evaluation
         self._items = _by_prompt(self._task, self._task.splits)
-        self._swarm: PlayedSwarm | None = None
+        self._rounds: TrainerRounds | None = None
         self._played: list[pa.Table] = []
         self._evaluated: dict[int, pa.Table] = {}
-        self._rulings: list[TrainerVerdicts] = []
+        self._verdicts: list[TrainerVerdict] = []
         self._news: dict[str, float] = {}
 
     @property
@@ -159,10 +159,10 @@ class TrainerSwarm:
         Raises:
             SpecError: nothing has been played yet.
         """
-        if self._swarm is None:
+        if self._rounds is None:
             raise SpecError("there is nothing to score yet; call scores() after trainer.train()")
         if len(self._played) not in self._evaluated:
-            self._evaluate(self._swarm, self._evaluation.final)
+            self._evaluate(self._rounds, self._evaluation.final)
         return cell_scores(self.completions)
 
     def rollout(self, prompts: Sequence[list[Message]], trainer: Any) -> dict[str, Any]:
@@ -177,29 +177,29 @@ class TrainerSwarm:
             a column for the reward functions.
 
         Raises:
-            SpecError: a prompt is none of the task's, or the trainer's settings do not fit; see `PlayedSwarm.of`.
+            SpecError: a prompt is none of the task's, or the trainer's settings do not fit.
         """
         group = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
         items = [self._item(prompt) for prompt in prompts[::group]]
         if [self._item(prompt) for prompt in prompts] != [item for item in items for _ in range(group)]:
             raise SpecError("a generation batch holds whole groups of one prompt; leave the trainer's sampler as it is")
-        if self._swarm is None:
-            self._swarm = self._begin(trainer)
-        if self._swarm.trainer is not trainer:
+        if self._rounds is None:
+            self._rounds = self._begin(trainer)
+        if self._rounds.trainer is not trainer:
             raise SpecError("this swarm belongs to another trainer; make a TrainerSwarm for each")
         if not trainer.model.training:
-            batch = self._swarm.answer(items, group)
+            batch = self._rounds.answer(items, group)
         else:
             if len(self._played) % self._evaluation.every == 0 and len(self._played) not in self._evaluated:
-                self._evaluate(self._swarm, self._evaluation.completions)
-            batch, record = self._swarm.play(len(self._played) + 1, items)
+                self._evaluate(self._rounds, self._evaluation.completions)
+            batch, record = self._rounds.play(len(self._played) + 1, items)
             self._played.append(self._told(rows_table(record.rows)))
-        self._rulings = batch.rulings
+        self._verdicts = batch.verdicts
         return batch.for_trl() | {_PLACE: list(range(len(prompts)))}
 
     def reward(self, **columns: Any) -> list[float | None]:
         """The task's reward behind the defense: 0 or None (the row leaves its group) for what it rejects."""
-        return self._ruled([ruling.reward for ruling in self._rulings], columns)
+        return self._ruled([verdict.reward for verdict in self._verdicts], columns)
 
     def defended(self, reward: RewardFunc) -> RewardFunc:
         """A reward function of your own behind the defense, which itself judges by the task's reward.
@@ -223,11 +223,11 @@ class TrainerSwarm:
             for name, value in self._news.items():
                 columns["log_metric"](f"thiefbench/{name}", value)
             self._news = {}
-        return [ruling.after(reward) for ruling, reward in zip(self._rulings, rewards, strict=True)]
+        return [verdict.after(reward) for verdict, reward in zip(self._verdicts, rewards, strict=True)]
 
-    def _evaluate(self, swarm: PlayedSwarm, completions: int) -> None:
+    def _evaluate(self, rounds: TrainerRounds, completions: int) -> None:
         number = len(self._played)
-        self._evaluated[number] = self._told(rows_table(swarm.measure(number, completions).rows))
+        self._evaluated[number] = self._told(rows_table(rounds.evaluate(number, completions).rows))
 
     def _told(self, table: pa.Table) -> pa.Table:
         """A round's completions, whose curves are logged with the next rewards."""

@@ -215,7 +215,7 @@ class FiledRounds:
 
         pool = self.pool(number, reading_of)
         for entry, (prompt, ids) in zip(own.entries, pool.answers, strict=True):
-            length = len(pool.reading.prompts[prompt]) + len(ids)
+            length = len(pool.cache.prompts[prompt]) + len(ids)
             if policy.context is not None and length > policy.context:
                 raise ReplayError(
                     f"line {entry.line} holds {length} tokens with its prompt, and the model reads {policy.context}"

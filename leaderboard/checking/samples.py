@@ -9,11 +9,13 @@ from itertools import cycle, islice
 
 from thiefbench import registry
 from thiefbench.defenses.base import DefenderView, Defense, ItemFacts, LabelledView, PastRound, PoolCompletion, Verdict
+from thiefbench.engine.backends.local import LocalBackend
+from thiefbench.engine.context import items_of
 from thiefbench.engine.keys import key
 from thiefbench.engine.model.forward_cache import ForwardCache
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import Batches, SwarmSpec
-from thiefbench.engine.swarm import Swarm, items_of
+from thiefbench.engine.swarm import Swarm
 from thiefbench.engine.views.defender import DefenderJudge, DefenderPolicy, Judge
 from thiefbench.judges import judge_of
 from thiefbench.tasks.base import Item, Sampling, Task
@@ -108,10 +110,10 @@ def samples(recipes: Sequence[SampleRecipe] = RECIPES, prompts: int = 12, group:
 
 
 def sample_of(recipe: SampleRecipe, spec: SwarmSpec, policy: Policy, task: Task, batches: Batches = "cohort") -> Sample:
-    """A sample of one swarm, `batches` as `Swarm` takes it; raises what the parts of a swarm raise."""
+    """A sample of one swarm, `batches` as `LocalBackend` takes it; raises what the parts of a swarm raise."""
     recorder = _Recorder()
     attack = registry.make("attack", recipe.attack)
-    swarm = Swarm(spec, "attack", policy, task, attack, recorder, seed=0, batches=batches)
+    swarm = Swarm(spec, "attack", policy, task, attack, recorder, seed=0, backend=LocalBackend(batches))
     for number in range(1, ROUNDS + 1):
         swarm.round(number)
     items = {item.id: item for item in items_of(task, "train")}

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from thiefbench import registry
 from thiefbench.attacks.completions import writes_programs
-from thiefbench.engine.backends.recorded import RetellingError, Retold
+from thiefbench.engine.backends.recorded import RecordedSwarm, RerunError
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.swarm import MOST_DRAWN
@@ -130,7 +130,7 @@ def check_completions(told: SubmittedCell, table: pa.Table, policy: Policy | Non
     blocks = _blocks(table, spec, planned)
     _check_scores(told.record, table)
     task, attack = registry.make("task", spec.task), registry.make("attack", spec.attack)
-    again = Retold(spec.swarm, spec.role, policy or _policy(spec.model), task, attack, spec.seed)
+    again = RecordedSwarm(spec.swarm, spec.role, policy or _policy(spec.model), task, attack, spec.seed)
     if again.attack.describe() != told.record.payload:
         raise InconsistentError("its record describes another payload than its seed draws")
     tried = _tried(spec, planned) if writes_programs(task) else None
@@ -139,8 +139,8 @@ def check_completions(told: SubmittedCell, table: pa.Table, policy: Policy | Non
         where = f"round {number}" if train_phase else f"the evaluation after round {number}"
         trust = tried is not None and (train_phase, number) not in tried
         try:
-            made = again.retell(rows, planned[number], trust)
-        except RetellingError as error:
+            made = again.rerun(rows, planned[number], trust)
+        except RerunError as error:
             raise InconsistentError(f"{where} is none that a swarm leaves: {error}") from error
         if len(made) != len(rows):
             raise InconsistentError(f"{where} has {len(rows):,} completions, and {len(made):,} belong there")

@@ -18,6 +18,7 @@ from tests.bench import tiny
 from tests.bench.nursery import Child, Nursery, alive, until
 from tests.bench.tiny import PLUGINS
 from thiefbench.defenses.seed_replay import SeedReplay
+from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.backends.rank import DriftError, _check_same, weights_digest
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SwarmSpec
@@ -125,7 +126,7 @@ def test_batches_by_node_give_the_cohort_s_tokens_up_to_near_ties() -> None:
     rounds = {}
     for batches in ("cohort", "node"):
         parts = Policy.load(tiny.model()), make("task", tiny.TASK), make("attack", tiny.ATTACK), SeedReplay()
-        swarm = Swarm(spec, "control", *parts, seed=0, batches=batches)  # type: ignore[arg-type]
+        swarm = Swarm(spec, "control", *parts, seed=0, backend=LocalBackend(batches))  # type: ignore[arg-type]
         rounds[batches] = swarm.round(1).rows
         assert {row.action for row in rounds[batches]} == {"accept"}, "every token is what its noise draws, or as near"
     other = sum(one.ids != two.ids for one, two in zip(rounds["cohort"], rounds["node"], strict=True))

@@ -43,7 +43,7 @@ def live(defense: Defense) -> None:
     """Let a defense see the cell's three rounds as they are played."""
     (spec,) = tiny.cells(suite(kind=Attacked))
     swarm = build_swarm(spec)
-    swarm.cohort.defense, swarm.judge = defense, defense.judge and judge_of(defense.judge)
+    swarm.cohort.defense, swarm.context.judge = defense, defense.judge and judge_of(defense.judge)
     for number in (1, 2, 3):
         swarm.round(number)
 

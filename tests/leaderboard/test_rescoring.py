@@ -12,7 +12,7 @@ import pytest
 
 from tests.bench import tiny
 from thiefbench import registry
-from thiefbench.engine.backends.recorded import Retold
+from thiefbench.engine.backends.recorded import RecordedSwarm
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.leaderboard.entry import trimmed
@@ -56,7 +56,7 @@ def checked(change: Callable[[CompletionRow], CompletionRow]) -> int:
     table = rows_table([change(row) for row in rows])
     policy = Policy.load(tiny.model())
     task, attack = registry.make("task", spec.task), registry.make("attack", spec.attack)
-    payload = Retold(spec.swarm, "attack", policy, task, attack, spec.seed).attack.describe()
+    payload = RecordedSwarm(spec.swarm, "attack", policy, task, attack, spec.seed).attack.describe()
     record = Record(
         cell_id="0" * 16, cell=spec.as_dict(), identity={}, status="ok", scores=cell_scores(table),
         curves=cell_curves(table), payload=payload, completions_sha256="0" * 64,

@@ -1,19 +1,19 @@
 """One swarm over a process group: every rank is a node, with its own policy, optimizer and defense.
 
 A rank samples what its node owes, all-gathers offers, and checks, rewards, inspects and updates by itself. Honest
-offers are gathered first, as an attack that queries the defense sees them. Colluders compute together: each makes all
-their submissions, which is the same computation everywhere, and sends its own.
+offers are gathered first, because an attack that queries the defense sees them. Every colluder computes the submissions
+of all colluders, which come out the same everywhere, and sends its own.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 
+from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.backends.messages import (
     MessageError,
     NodeMessage,
@@ -23,12 +23,15 @@ from thiefbench.engine.backends.messages import (
     read_offers,
 )
 from thiefbench.engine.backends.process_group import ProcessGroup
+from thiefbench.engine.colluders import choose_items
+from thiefbench.engine.context import SwarmContext, items_of
 from thiefbench.engine.exchange import arrived
+from thiefbench.engine.learning.cohort import Cohort
+from thiefbench.engine.round_plan import MaliciousWork, RoundPlan
 from thiefbench.engine.spec import SpecError, SwarmSpec
-from thiefbench.engine.swarm import RoundPlan, Swarm, items_of
-from thiefbench.engine.topology import Duty
+from thiefbench.engine.topology import Duty, PoolPosition
 from thiefbench.engine.transport import Offer, Received
-from thiefbench.tasks.base import Item
+from thiefbench.tasks.base import Completion, Item
 
 # Of a tensor's digest: elements that are widened to 64 bits at once.
 _BLOCK = 1 << 22
@@ -56,88 +59,123 @@ def check_distributable(spec: SwarmSpec, size: int) -> None:
         )
 
 
-class DistributedSwarm(Swarm):
-    """A swarm of which this process is one node.
+class RankBackend:
+    """Plays one node of a swarm in this process, and hears of the others by messages (a `RoundBackend`).
 
     Args:
-        exchange: the ranks; rank i is node i, so that the last f are malicious.
-        args, options: as for `Swarm`; `batches` is always "node".
-
-    Raises:
-        SpecError: as `Swarm`, and where there are not as many ranks as nodes, or the swarm is not homogeneous.
+        ranks: the process group; rank i is node i, so that the last f are malicious.
     """
 
-    def __init__(self, exchange: ProcessGroup, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options | {"batches": "node"})
-        check_distributable(self.spec, exchange.size)
-        self.exchange, self.node = exchange, exchange.rank
-        self._choices: tuple[int, dict[int, list[Item] | None]] = (0, {})
-        self._digest = (0, "")
+    cohort_class = Cohort
+    context: SwarmContext
 
-    def seal(self, number: int) -> None:
+    def __init__(self, ranks: ProcessGroup) -> None:
+        self.ranks, self.node = ranks, ranks.rank
+        self._local = LocalBackend("node")
+        self._digest = (0, "")  # of the weights before a round: its number, and the digest
+
+    def attach(self, context: SwarmContext) -> None:
+        """Take the swarm's parts.
+
+        Raises:
+            SpecError: there are not as many ranks as nodes, or the swarm is not homogeneous.
+        """
+        check_distributable(context.spec, self.ranks.size)
+        self.context = context
+        self._local.attach(context)
+
+    def items(self, number: int, duties: Sequence[Duty]) -> list[Item]:
+        """Items are drawn, but for those that malicious nodes say they have picked."""
+        choices: dict[int, list[Item] | None] = {}
+
+        def choose(node: int, count: int) -> list[Item] | None:
+            if not choices:  # all malicious nodes answer equally many, and all ranks come here at the same point
+                choices.update(self._gather_choices(number, count))
+            return choices[node]
+
+        return self.context.assign_items(number, duties, choose)
+
+    def honest_work(self, plan: RoundPlan, duties: Sequence[Duty]) -> list[Offer]:
+        """What all honest ranks send; this one samples what it owes."""
+        offers = self._local.honest_work(plan, [duty for duty in duties if duty.node == self.node])
+        messages = self._gather_offers(plan, duties, MaliciousWork(offers))
+        return [offer for message in messages for offer in message.offers]
+
+    def malicious_work(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> MaliciousWork:
+        """What all malicious ranks send; if this is one of them, it runs the attack."""
+        if not duties:
+            return MaliciousWork()
+        work = MaliciousWork()
+        if self.node in self.context.malicious:
+            work = self._local.malicious_work(plan, duties, honest)
+        messages = self._gather_offers(plan, duties, work)
+        return MaliciousWork(
+            [offer for message in messages for offer in message.offers],
+            set().union(*(message.payload for message in messages)),
+        )
+
+    def receive(
+        self, plan: RoundPlan, offers: Sequence[Offer], known: Mapping[int, Received] | None = None
+    ) -> list[Received]:
+        """The offers behind this node's checks; proofs were sent along with them."""
+        return arrived(self.context.population, plan.in_order(offers), known)
+
+    def rewards(self, items: Sequence[Item], completions: Sequence[Completion]) -> list[float]:
+        """As the task has it; every rank works them out."""
+        return self._local.rewards(items, completions)
+
+    def answers(self, phase: str, items: Sequence[Item], first: int, cohorts: Sequence[Cohort]) -> list[Completion]:
+        """This rank's model answers alone."""
+        return self._local.answers(phase, items, first, cohorts)
+
+    def check_weights(self, number: int) -> None:
         """See that all ranks hold the same weights after the last round, `number`.
 
         Raises:
             DriftError: a rank does not.
         """
-        self._exchanged(number + 1, [], [], set(), f"after round {number}")
+        self._gather(number + 1, [], [], set(), f"after round {number}")
 
-    def _choice(self, number: int, node: int, count: int) -> Sequence[Item] | None:
-        """What a malicious node says that it picked; None, so that its items are drawn, where it says nothing sound."""
-        if self._choices[0] != number:
-            mine = (super()._choice(number, self.node, count) or []) if self.node in self._malicious else []
-            if self.node in self._malicious and len(mine) != count:
-                raise SpecError(f"a malicious node chose {len(mine)} items, and it answers {count} a round")
-            message = items_message(number, [item.id for item in mine])
-            told = self.exchange.gather(message, f"in round {number}")
-            known = {item.id: item for item in items_of(self.task, "train")}
-            self._choices = (number, {at: _picked(told[at], number, count, known) for at in self._malicious})
-        return self._choices[1][node]
+    def _gather_choices(self, number: int, count: int) -> dict[int, list[Item] | None]:
+        """By malicious node, the items that it says it picked; None, so that they are drawn, if it says nothing sound.
 
-    def _sent_by_honest(self, asked: RoundPlan, owed: Sequence[Duty]) -> list[Offer]:
-        made = self._honest_offers(asked, [duty for duty in owed if duty.node == self.node])
-        sent = self._exchanged(asked.number, owed, self._attested(asked, made), set(), f"in round {asked.number}")
-        return [offer for each in sent for offer in each.offers]
+        Raises:
+            SpecError: this node picked another number of items than it answers.
+        """
+        chosen: list[Item] = []
+        malicious = self.context.malicious
+        if self.node in malicious:
+            chosen = choose_items(self.context, number, self.node, count)
+            if len(chosen) != count:
+                raise SpecError(f"a malicious node chose {len(chosen)} items, and it answers {count} a round")
+        messages = self.ranks.gather(items_message(number, [item.id for item in chosen]), f"in round {number}")
+        by_id = {item.id: item for item in items_of(self.context.task, "train")}
+        return {node: _picked(messages[node], number, count, by_id) for node in malicious}
 
-    def _sent_by_malicious(
-        self, asked: RoundPlan, owed: Sequence[Duty], honest: Sequence[Offer]
-    ) -> tuple[list[Offer], set[tuple[int, int]]]:
-        if not owed:
-            return [], set()
-        made: list[Offer] = []
-        payload: set[tuple[int, int]] = set()
-        if self.node in self._malicious:
-            made, payload = self._malicious_offers(asked, owed, honest)
-            made = self._attested(asked, [offer for offer in made if offer.node == self.node])
-        sent = self._exchanged(asked.number, owed, made, payload, f"in round {asked.number}")
-        return [offer for each in sent for offer in each.offers], set().union(*(each.payload for each in sent))
+    def _gather_offers(self, plan: RoundPlan, duties: Sequence[Duty], work: MaliciousWork) -> list[NodeMessage]:
+        """What every rank sends for the given duties; of this rank's work, only its own slots."""
+        own = self._local.with_proofs(plan, [offer for offer in work.offers if offer.node == self.node])
+        return self._gather(plan.number, duties, own, work.payload, f"in round {plan.number}")
 
-    def _received(self, asked: RoundPlan, offers: Iterable[Offer]) -> list[Received]:
-        return arrived(self.population, asked.in_order(offers))
-
-    @property
-    def _malicious(self) -> range:
-        return range(self.honest, self.spec.nodes)
-
-    def _exchanged(
-        self, number: int, owed: Sequence[Duty], made: Sequence[Offer], payload: set[tuple[int, int]], where: str
+    def _gather(
+        self, number: int, duties: Sequence[Duty], offers: Sequence[Offer], payload: set[PoolPosition], where: str
     ) -> list[NodeMessage]:
         """What every rank's message says of what its node owes.
 
         Raises:
             DriftError: a rank holds other weights than the rest.
         """
-        limit = self.spec.sampling.max_new_tokens
+        spec = self.context.spec
         if self._digest[0] != number:
-            self._digest = (number, weights_digest(self.policy.weights()))
-        message = offers_message(number, self._digest[1], made, payload, limit)
-        told = self.exchange.gather(message, where)
-        due: dict[int, list[Duty]] = {}
-        for duty in owed:
-            due.setdefault(duty.node, []).append(duty)
-        sent = [read_offers(data, number, rank, due.get(rank, []), self.spec) for rank, data in enumerate(told)]
-        _check_same([each.weights for each in sent], number - 1)
-        return sent
+            self._digest = (number, weights_digest(self.context.population.cohorts[0].policy.weights()))
+        message = offers_message(number, self._digest[1], offers, payload, spec.sampling.max_new_tokens)
+        gathered = self.ranks.gather(message, where)
+        owed: dict[int, list[Duty]] = {}
+        for duty in duties:
+            owed.setdefault(duty.node, []).append(duty)
+        messages = [read_offers(data, number, rank, owed.get(rank, []), spec) for rank, data in enumerate(gathered)]
+        _check_same([message.weights for message in messages], number - 1)
+        return messages
 
 
 def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:
@@ -172,8 +210,8 @@ def _check_same(digests: Sequence[str], number: int) -> None:
     )
 
 
-def _picked(data: bytes | None, number: int, count: int, known: Mapping[str, Item]) -> list[Item] | None:
+def _picked(data: bytes | None, number: int, count: int, by_id: Mapping[str, Item]) -> list[Item] | None:
     try:
-        return [known[item_id] for item_id in read_items(data, number, count)]
+        return [by_id[item_id] for item_id in read_items(data, number, count)]
     except (MessageError, KeyError):
         return None

@@ -1,7 +1,7 @@
-"""Recorded rounds, played again by the engine: what was sampled is taken from the record, all else is worked out anew.
+"""Recorded rounds, played again: what was sampled is taken from the record, all else is worked out anew.
 
 Items, duties, pseudonyms, submissions, texts, rewards, advantages and outcomes follow from a cell's spec, the sampled
-tokens and the verdicts. So a record is true in itself where the engine, given these, makes the very same rows.
+tokens and the verdicts. So a record is consistent if the engine, given these, makes the very same rows.
 """
 
 from __future__ import annotations
@@ -10,21 +10,25 @@ from collections.abc import Mapping, Sequence
 
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import DefenderView, Defense, Verdict
+from thiefbench.engine.backends.local import LocalBackend
+from thiefbench.engine.colluders import Colluders
+from thiefbench.engine.context import SwarmContext, items_of
 from thiefbench.engine.learning.cohort import Cohort, ObserverCohort
 from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.round_plan import MaliciousWork, RoundPlan
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import Role, SwarmSpec
-from thiefbench.engine.swarm import RoundPlan, Swarm, items_of
-from thiefbench.engine.topology import Duty
-from thiefbench.engine.transport import Offer
+from thiefbench.engine.swarm import Swarm
+from thiefbench.engine.topology import Duty, PoolPosition
+from thiefbench.engine.transport import Offer, Received
 from thiefbench.tasks.base import Completion, Item, Task
 
 
-class RetellingError(Exception):
+class RerunError(Exception):
     """Recorded rows are none that a swarm can leave. A clause that says why."""
 
 
-class Retold(Swarm):
+class RecordedSwarm:
     """A swarm whose honest completions and verdicts are those of a record; nothing is sampled and nothing learned.
 
     What an attack that is granted neither policy nor queries submits is worked out anew. Of one that is, items and
@@ -32,22 +36,23 @@ class Retold(Swarm):
 
     Args:
         spec, role, policy, task, attack, seed: as of the cell. Of the policy only the tokenizer is used.
+
+    Attributes:
+        attack: with the payload that the seed draws.
+
+    Raises:
+        RerunError: the swarm is not one of equal nodes that are always there.
+        SpecError: see `Swarm`.
     """
 
-    _learner = ObserverCohort
-
     def __init__(self, spec: SwarmSpec, role: Role, policy: Policy, task: Task, attack: Attack, seed: int) -> None:
-        self._verdicts = _Recorded()
         if spec.mixed:
-            raise RetellingError("its swarm is heterogeneous, delayed or unsteady, and only plain ones are told again")
-        super().__init__(spec, role, policy, task, attack, self._verdicts, seed)
-        self._rows: dict[tuple[int, int], CompletionRow] = {}
-        self._evaluations: dict[str, Sequence[CompletionRow]] = {}
-        self._given: dict[tuple[str, str], float] | None = None
-        threat = self.attack.threat
-        self._guided = threat.policy or threat.queries > 0
+            raise RerunError("its swarm is heterogeneous, delayed or unsteady, and only plain ones can be run again")
+        self._defense, self._backend = _RecordedVerdicts(), RecordedBackend()
+        self._swarm = Swarm(spec, role, policy, task, attack, self._defense, seed, backend=self._backend)
+        self.attack = self._swarm.attack
 
-    def retell(
+    def rerun(
         self, rows: Sequence[CompletionRow], completions: int = 0, trust_rewards: bool = False
     ) -> list[CompletionRow]:
         """The rows that the engine makes of recorded ones.
@@ -58,85 +63,132 @@ class Retold(Swarm):
             trust_rewards: take the task's rewards from the record too.
 
         Raises:
-            RetellingError: no swarm leaves such rows.
+            RerunError: no swarm leaves such rows.
         """
-        self._given = {(row.item_id, row.text): row.reward for row in rows} if trust_rewards else None
+        self._backend.take(rows, trust_rewards)
         number = rows[0].round
         try:
             if rows[0].phase != "train":
-                self._evaluations = {phase: [row for row in rows if row.phase == phase] for phase in ("eval", "probe")}
-                return self.evaluate(number, completions).rows
-            self._rows = {(row.group, row.place): row for row in rows}
-            self._verdicts.rows = self._rows
-            self.history.clear()
-            return self.round(number).rows
+                return self._swarm.evaluate(number, completions).rows
+            self._defense.rows = self._backend.pool
+            self._swarm.history.clear()
+            return self._swarm.round(number).rows
         except KeyError as error:
-            raise RetellingError(f"it lacks a completion, {error} (group and place, or item)") from error
+            raise RerunError(f"it lacks a completion, {error} (group and place, or item)") from error
         except ValueError as error:
-            raise RetellingError(str(error)) from error
+            raise RerunError(str(error)) from error
 
-    def _items_of_round(self, number: int, owed: Sequence[Duty]) -> list[Item]:
-        if not self._guided or self.role == "control" or self.spec.topology == "horizontal":
-            return super()._items_of_round(number, owed)
-        known = {item.id: item for item in items_of(self.task, "train")}
-        return [known[self._rows[duty.group, 0].item_id] for duty in owed if duty.index == 0]
 
-    def _honest_offers(self, asked: RoundPlan, owed: Sequence[Duty]) -> list[Offer]:
-        made = []
-        for duty in owed:
-            told = self._rows[duty.group, duty.index]
-            if duty.node < self.honest:
-                self._check_sampled(told)
-            ids = (*told.ids, self.policy.eos) if told.ended else told.ids
-            made.append(Offer(duty.node, duty.group, duty.index, ids, self._seed_of(asked, duty)))
-        return made
+class RecordedBackend:
+    """Takes completions from a record (a `RoundBackend`); see `RecordedSwarm`.
 
-    def _malicious_offers(
-        self, asked: RoundPlan, owed: Sequence[Duty], honest: Sequence[Offer]
-    ) -> tuple[list[Offer], set[tuple[int, int]]]:
-        if not self._guided:
-            return super()._malicious_offers(asked, owed, honest)
-        places = {(duty.group, duty.index) for duty in owed}
-        payload = {place for place in places if self._rows[place].payload and self.role == "attack"}
-        return self._honest_offers(asked, owed), payload
+    Attributes:
+        pool: the rows of the round that is played, by where they stand in its pool.
+    """
 
-    def _answers(self, phase: str, items: Sequence[Item], first: int, answering: Sequence[Cohort]) -> list[Completion]:
-        told = self._evaluations[phase][first : first + len(items)]
-        if len(told) < len(items):
-            raise RetellingError(f"of an evaluation's {first + len(items)} completions it has {first + len(told)}")
-        for row in told:
+    cohort_class = ObserverCohort
+    context: SwarmContext
+
+    def __init__(self) -> None:
+        self.pool: Mapping[PoolPosition, CompletionRow] = {}
+        self._evaluation: Mapping[str, Sequence[CompletionRow]] = {}
+        self._trusted_rewards: Mapping[tuple[str, str], float] | None = None
+        self._local = LocalBackend()
+
+    def attach(self, context: SwarmContext) -> None:
+        """Take the swarm's parts."""
+        self.context = context
+        self._local.attach(context)
+        self._colluders = Colluders(context, self)
+        threat = context.attack.threat
+        self._from_weights = threat.policy or threat.queries > 0  # so its work cannot be done again
+
+    def take(self, rows: Sequence[CompletionRow], trust_rewards: bool) -> None:
+        """Use the rows of one round's pool, or of one evaluation, from now on."""
+        self._trusted_rewards = {(row.item_id, row.text): row.reward for row in rows} if trust_rewards else None
+        if rows[0].phase == "train":
+            self.pool = {(row.group, row.place): row for row in rows}
+        else:
+            self._evaluation = {phase: [row for row in rows if row.phase == phase] for phase in ("eval", "probe")}
+
+    def items(self, number: int, duties: Sequence[Duty]) -> list[Item]:
+        """The recorded items where an attack chose them by the weights; otherwise they are drawn and chosen anew."""
+        if not self._from_weights or self.context.role == "control" or self.context.spec.topology == "horizontal":
+            return self._local.items(number, duties)
+        by_id = {item.id: item for item in items_of(self.context.task, "train")}
+        return [by_id[self.pool[duty.at].item_id] for duty in duties if duty.index == 0]
+
+    def honest_work(self, plan: RoundPlan, duties: Sequence[Duty]) -> list[Offer]:
+        """The recorded completions."""
+        for duty in duties:
+            if duty.node not in self.context.malicious:
+                self._check_sampled(self.pool[duty.at])
+        return [self._offer(plan, duty) for duty in duties]
+
+    def malicious_work(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> MaliciousWork:
+        """The recorded submissions where they depend on the weights; otherwise the attack submits anew."""
+        if not self._from_weights:
+            return self._colluders.work(plan, duties, honest)
+        payload = {duty.at for duty in duties if self.pool[duty.at].payload and self.context.role == "attack"}
+        return MaliciousWork([self._offer(plan, duty) for duty in duties], payload)
+
+    def receive(
+        self, plan: RoundPlan, offers: Sequence[Offer], known: Mapping[int, Received] | None = None
+    ) -> list[Received]:
+        """As in one process."""
+        return self._local.receive(plan, offers, known)
+
+    def rewards(self, items: Sequence[Item], completions: Sequence[Completion]) -> list[float]:
+        """The task's, or where the record is trusted, the recorded ones."""
+        if self._trusted_rewards is None:
+            return self._local.rewards(items, completions)
+        pairs = zip(items, completions, strict=True)
+        return [self._trusted_rewards.get((item.id, completion.text), 0.0) for item, completion in pairs]
+
+    def answers(self, phase: str, items: Sequence[Item], first: int, cohorts: Sequence[Cohort]) -> list[Completion]:
+        """The recorded answers.
+
+        Raises:
+            RerunError: there are too few, or the sampler does not give such answers.
+        """
+        rows = self._evaluation[phase][first : first + len(items)]
+        if len(rows) < len(items):
+            raise RerunError(f"of an evaluation's {first + len(items)} completions it has {first + len(rows)}")
+        for row in rows:
             self._check_sampled(row)
-        texts = self.policy.decode([row.ids for row in told])
-        return [Completion(row.ids, text, row.ended) for row, text in zip(told, texts, strict=True)]
+        texts = self._policy.decode([row.ids for row in rows])
+        return [Completion(row.ids, text, row.ended) for row, text in zip(rows, texts, strict=True)]
 
-    def _rewards_of(self, items: Sequence[Item], done: Sequence[Completion]) -> list[float]:
-        if self._given is None:
-            return super()._rewards_of(items, done)
-        pairs = [(item.id, made.text) for item, made in zip(items, done, strict=True)]
-        self._known = {pair: self._given.get(pair, 0.0) for pair in pairs}
-        return [self._known[pair] for pair in pairs]
+    @property
+    def _policy(self) -> Policy:
+        return self.context.population.cohorts[0].policy
+
+    def _offer(self, plan: RoundPlan, duty: Duty) -> Offer:
+        row = self.pool[duty.at]
+        ids = (*row.ids, self._policy.eos) if row.ended else row.ids
+        return Offer(duty.node, duty.group, duty.index, ids, self.context.slot_seed(plan, duty))
 
     def _check_sampled(self, row: CompletionRow) -> None:
         """See that the sampler could stop here: at EOS, or at the length limit.
 
         Raises:
-            RetellingError: it could not.
+            RerunError: it could not.
         """
-        length, limit = len(row.ids) + row.ended, self.spec.sampling.max_new_tokens
-        if row.ids and not 0 <= min(row.ids) <= max(row.ids) < self.policy.vocabulary:
-            raise RetellingError("a token is outside the vocabulary")
-        if self.policy.eos in row.ids or length > limit or (not row.ended and length < limit):
-            raise RetellingError(f"a completion of {length} tokens ends where the sampler does not")
+        length, limit = len(row.ids) + row.ended, self.context.spec.sampling.max_new_tokens
+        if row.ids and not 0 <= min(row.ids) <= max(row.ids) < self._policy.vocabulary:
+            raise RerunError("a token is outside the vocabulary")
+        if self._policy.eos in row.ids or length > limit or (not row.ended and length < limit):
+            raise RerunError(f"a completion of {length} tokens ends where the sampler does not")
 
 
-class _Recorded(Defense):
-    """Says what was said."""
+class _RecordedVerdicts(Defense):
+    """Gives the recorded verdicts."""
 
     name = "recorded"
 
     def __init__(self) -> None:
-        self.rows: Mapping[tuple[int, int], CompletionRow] = {}
+        self.rows: Mapping[PoolPosition, CompletionRow] = {}
 
     def inspect(self, view: DefenderView) -> list[Verdict]:
-        told = [self.rows[offered.group, offered.index] for offered in view.completions]
-        return [Verdict(row.action, row.score, row.token_weights, row.reason) for row in told]  # type: ignore[arg-type]
+        rows = [self.rows[offered.group, offered.index] for offered in view.completions]
+        return [Verdict(row.action, row.score, row.token_weights, row.reason) for row in rows]  # type: ignore[arg-type]

@@ -1,26 +1,30 @@
-"""A swarm that a trainer plays: the trainer samples for honest nodes and learns; all between is the engine's."""
+"""A swarm inside a trainer: the trainer samples for honest nodes and learns; everything between is the engine's."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import Any, Self
+from typing import Any
 
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
-from thiefbench.engine.learning.cohort import ObserverCohort
+from thiefbench.engine.backends.local import LocalBackend
+from thiefbench.engine.colluders import Colluders
+from thiefbench.engine.context import SwarmContext
+from thiefbench.engine.learning.cohort import Cohort, ObserverCohort
 from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.round_plan import MaliciousWork, RoundPlan
 from thiefbench.engine.round_record import CompletionRow, RoundRecord
 from thiefbench.engine.spec import LearnerSpec, Role, SpecError, SwarmSpec
-from thiefbench.engine.swarm import RoundPlan, Swarm
+from thiefbench.engine.swarm import Swarm
 from thiefbench.engine.topology import Duty
 from thiefbench.engine.transport import Offer, Received, receive
 from thiefbench.engine.views.attacker import AttackerPolicy
 from thiefbench.judges import judge_of
-from thiefbench.tasks.base import Item, Sampling, Task
+from thiefbench.tasks.base import Completion, Item, Sampling, Task
 
 # From this version on, a reward of None takes a completion out of its group.
 OLDEST_TRL = (1, 8)
@@ -35,7 +39,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 @dataclass(frozen=True)
-class TrainerVerdicts:
+class TrainerVerdict:
     """What a completion earns.
 
     Attributes:
@@ -62,41 +66,44 @@ class TrainerBatch:
         ids: token ids of every completion, EOS included where it ended; empty where nothing sound was submitted.
         logprobs: of these tokens, under the distribution they count as drawn from; None where the trainer's sampler
             reports none.
-        rulings: what each earns.
+        verdicts: what each earns.
         eos: the token that ends a completion.
     """
 
     prompts: list[list[int]]
     ids: list[list[int]]
     logprobs: list[list[float]] | None
-    rulings: list[TrainerVerdicts]
+    verdicts: list[TrainerVerdict]
     eos: int
 
     def for_trl(self) -> dict[str, Any]:
         """The keys that TRL asks of a rollout function."""
-        made: dict[str, Any] = {"prompt_ids": self.prompts, "completion_ids": self.ids, "logprobs": self.logprobs}
+        columns: dict[str, Any] = {"prompt_ids": self.prompts, "completion_ids": self.ids, "logprobs": self.logprobs}
         if not all(self.ids):  # TRL needs a token in every row; the mask sees to it that it is not learned
-            made["completion_ids"] = [ids or [self.eos] for ids in self.ids]
-            made["env_mask"] = [[1] * len(ids) or [0] for ids in self.ids]
-            made["logprobs"] = self.logprobs and [row or [0.0] for row in self.logprobs]
-        return made
+            columns["completion_ids"] = [ids or [self.eos] for ids in self.ids]
+            columns["env_mask"] = [[1] * len(ids) or [0] for ids in self.ids]
+            columns["logprobs"] = self.logprobs and [row or [0.0] for row in self.logprobs]
+        return columns
 
 
-class PlayedSwarm(Swarm):
-    """A horizontal swarm inside a trainer; see `of`.
+class TrainerRounds:
+    """A horizontal swarm whose rounds are the generation batches of a trainer.
+
+    Args:
+        trainer: a `trl.GRPOTrainer`, whose model is read where it stands.
+        task, attack, defense, nodes, malicious, seed, role: as of `thiefbench.integrations.trl.TrainerSwarm`.
 
     Attributes:
-        trainer: the `trl.GRPOTrainer`.
+        trainer: the same.
+        swarm: between sampling and learning, which are the trainer's, everything is this swarm's.
+
+    Raises:
+        SpecError: the trainer's settings do not fit.
+        ModelError: the benchmark cannot read such a model.
     """
 
-    _learner = ObserverCohort
-    trainer: Any
-    _items: Sequence[Item] = ()
-    _sampled: Sequence[Sequence[int]] = ()
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         trainer: Any,
         task: Task,
         attack: Attack,
@@ -106,13 +113,7 @@ class PlayedSwarm(Swarm):
         malicious: int,
         seed: int,
         role: Role,
-    ) -> Self:
-        """The swarm of a `trl.GRPOTrainer`, whose model is read where it stands; arguments as of `TrainerSwarm`.
-
-        Raises:
-            SpecError: the trainer's settings do not fit.
-            ModelError: the benchmark cannot read such a model.
-        """
+    ) -> None:
         _check(trainer, nodes)
         model = trainer.accelerator.unwrap_model(trainer.model)
         if hasattr(model, "get_base_model"):  # PEFT's: adapters stand inside the base model's layers
@@ -139,9 +140,8 @@ class PlayedSwarm(Swarm):
         if defense.judge is not None:
             judge = judge_of(defense.judge, str(model.device), "bfloat16" if trainer.args.bf16 else "float32")
         policy = Policy(model, trainer.processing_class)
-        made = cls(spec, role, policy, task, attack, defense, seed, judge)
-        made.trainer = trainer
-        return made
+        self.trainer, self._backend = trainer, TrainerBackend()
+        self.swarm = Swarm(spec, role, policy, task, attack, defense, seed, judge, self._backend)
 
     def play(self, number: int, items: Sequence[Item]) -> tuple[TrainerBatch, RoundRecord]:
         """Round `number` on the items of a generation batch, one per group.
@@ -152,36 +152,38 @@ class PlayedSwarm(Swarm):
         Raises:
             SpecError: the defense weighs tokens.
         """
-        self.spec = replace(self.spec, prompts=len(items))
-        prompts, sampled, logprobs = self._generated(items, self.spec.group)
-        self._items, self._sampled = items, sampled
-        with _at_rest(self.policy.model):
-            record = self.round(number)
+        swarm, group = self.swarm, self.swarm.spec.group
+        swarm.context.spec = replace(swarm.spec, prompts=len(items))  # a trainer's last batch may be a smaller one
+        prompts, sampled, logprobs = self._generated(items, group)
+        self._backend.take(items, sampled)
+        with _at_rest(swarm.policy.model):
+            record = swarm.round(number)
             if any(row.token_weights is not None for row in record.rows):
                 raise SpecError(
-                    f"the defense {self.cohort.defense.name} weighs single tokens, which TRL's loss does not take; "
+                    f"the defense {swarm.cohort.defense.name} weighs single tokens, which TRL's loss does not take; "
                     'let it reject with "zero" or "drop"'
                 )
-            ids = [[*row.ids, *([self.policy.eos] if row.ended else [])] for row in record.rows]
+            ids = [[*row.ids, *([swarm.policy.eos] if row.ended else [])] for row in record.rows]
             if logprobs is not None:
-                logprobs = self._with_own(logprobs, items, ids)
-        rulings = [TrainerVerdicts(row.reward, _action(row)) for row in record.rows]
-        return TrainerBatch(prompts, ids, logprobs, rulings, self.policy.eos), record
+                answered = [item for item in items for _ in range(group)]
+                logprobs = self._completed(logprobs, answered, sampled, ids)
+        verdicts = [TrainerVerdict(row.reward, _action(row)) for row in record.rows]
+        return TrainerBatch(prompts, ids, logprobs, verdicts, swarm.policy.eos), record
 
     def answer(self, items: Sequence[Item], count: int) -> TrainerBatch:
         """`count` completions for each item by the trainer's sampler, rewarded and not inspected."""
+        policy, limit = self.swarm.policy, self.swarm.spec.sampling.max_new_tokens
         prompts, sampled, logprobs = self._generated(items, count)
-        limit = self.spec.sampling.max_new_tokens
-        received = receive(self.policy, [Offer(0, 0, 0, tuple(ids)) for ids in sampled], limit)
+        received = receive(policy, [Offer(0, 0, 0, tuple(ids)) for ids in sampled], limit)
         answered = [item for item in items for _ in range(count)]
-        rewards = self._rewards_of(answered, [got.completion for got in received])
-        rulings = [TrainerVerdicts(reward, "accept") for reward in rewards]
-        return TrainerBatch(prompts, sampled, logprobs, rulings, self.policy.eos)
+        rewards = self._backend.rewards(answered, [arrival.completion for arrival in received])
+        verdicts = [TrainerVerdict(reward, "accept") for reward in rewards]
+        return TrainerBatch(prompts, sampled, logprobs, verdicts, policy.eos)
 
-    def measure(self, number: int, completions: int) -> RoundRecord:
-        """As `evaluate`, with the model at rest."""
-        with _at_rest(self.policy.model):
-            return self.evaluate(number, completions)
+    def evaluate(self, number: int, completions: int) -> RoundRecord:
+        """As `Swarm.evaluate`, with the model at rest."""
+        with _at_rest(self.swarm.policy.model):
+            return self.swarm.evaluate(number, completions)
 
     def _generated(
         self, items: Sequence[Item], count: int
@@ -190,35 +192,85 @@ class PlayedSwarm(Swarm):
 
         What the trainer would have called is a method without a public name; one parameter came late.
         """
-        prompts = [self._prompt(item, self.cohort) for item in items for _ in range(count)]
+        prompts = [self.swarm.context.prompt(item, self.swarm.cohort) for item in items for _ in range(count)]
         generate = self.trainer._generate_single_turn
         late = {"num_generations": count} if "num_generations" in inspect.signature(generate).parameters else {}
         sampled, logprobs = generate(prompts, None, {}, **late)
         return prompts, sampled, logprobs
 
-    def _with_own(self, logprobs: list[list[float]], items: Sequence[Item], ids: list[list[int]]) -> list[list[float]]:
-        """The sampler's log-probs, and the current policy's own where it did not make the completion.
+    def _completed(
+        self,
+        logprobs: Sequence[list[float]],
+        items: Sequence[Item],
+        sampled: Sequence[Sequence[int]],
+        ids: Sequence[list[int]],
+    ) -> list[list[float]]:
+        """The sampler's log-probs, and the current policy's where the sampler did not make the completion.
 
         They are recomputed and never claimed, so that no importance ratio favours a submission.
         """
-        foreign = [row for row, own in enumerate(ids) if own != list(self._sampled[row])]
-        asked = [items[row // self.spec.group] for row in foreign]
-        reader = AttackerPolicy(self.policy, self.task, self.spec.sampling, ())
-        told = reader.token_logprobs(asked, [ids[row] for row in foreign])
-        return [dict(zip(foreign, told, strict=True)).get(row, own) for row, own in enumerate(logprobs)]
+        foreign = [row for row, sent in enumerate(ids) if sent != list(sampled[row])]
+        policy = AttackerPolicy(self.swarm.policy, self.swarm.task, self.swarm.spec.sampling, ())
+        recomputed = policy.token_logprobs([items[row] for row in foreign], [ids[row] for row in foreign])
+        replaced = dict(zip(foreign, recomputed, strict=True))
+        return [replaced.get(row, own) for row, own in enumerate(logprobs)]
 
-    def _items_of_round(self, number: int, owed: Sequence[Duty]) -> list[Item]:
+
+class TrainerBackend:
+    """Takes honest completions from a trainer, which also learns (a `RoundBackend`); see `TrainerRounds`."""
+
+    cohort_class = ObserverCohort
+    context: SwarmContext
+
+    def __init__(self) -> None:
+        self._items: Sequence[Item] = ()
+        self._sampled: Sequence[Sequence[int]] = ()
+        self._local = LocalBackend()
+
+    def attach(self, context: SwarmContext) -> None:
+        """Take the swarm's parts."""
+        self.context = context
+        self._local.attach(context)
+        self._colluders = Colluders(context, self)
+
+    def take(self, items: Sequence[Item], sampled: Sequence[Sequence[int]]) -> None:
+        """Use these in the next round.
+
+        Args:
+            items: one per group.
+            sampled: token ids of the trainer's completions for all slots, ordered by group and index.
+        """
+        self._items, self._sampled = items, sampled
+
+    def items(self, number: int, duties: Sequence[Duty]) -> list[Item]:
+        """Those of the trainer's batch."""
         return list(self._items)
 
-    def _honest_offers(self, asked: RoundPlan, owed: Sequence[Duty]) -> list[Offer]:
-        rows = [(duty, self._sampled[duty.group * self.spec.group + duty.index]) for duty in owed]
-        return [Offer(duty.node, duty.group, duty.index, tuple(ids)) for duty, ids in rows]
+    def honest_work(self, plan: RoundPlan, duties: Sequence[Duty]) -> list[Offer]:
+        """The trainer's completions for these slots."""
+        rows = [duty.group * self.context.spec.group + duty.index for duty in duties]
+        return [
+            Offer(duty.node, duty.group, duty.index, tuple(self._sampled[row]))
+            for duty, row in zip(duties, rows, strict=True)
+        ]
 
-    def _gathered(
-        self, asked: RoundPlan, offers: Iterable[Offer], heard: Mapping[int, Received] = {}
+    def malicious_work(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> MaliciousWork:
+        """The attack submits."""
+        return self._colluders.work(plan, duties, honest)
+
+    def receive(
+        self, plan: RoundPlan, offers: Sequence[Offer], known: Mapping[int, Received] | None = None
     ) -> list[Received]:
-        received = super()._gathered(asked, offers, heard)
-        return [replace(got, seed=None) for got in received]  # one that only submissions had would give them away
+        """As in one process, without seeds: honest completions have none, so one would give a submission away."""
+        return [replace(arrival, seed=None) for arrival in self._local.receive(plan, offers, known)]
+
+    def rewards(self, items: Sequence[Item], completions: Sequence[Completion]) -> list[float]:
+        """As the task has it."""
+        return self._local.rewards(items, completions)
+
+    def answers(self, phase: str, items: Sequence[Item], first: int, cohorts: Sequence[Cohort]) -> list[Completion]:
+        """By the engine's own sampler, which leaves the trainer's random state alone."""
+        return self._local.answers(phase, items, first, cohorts)
 
 
 def _check(trainer: Any, nodes: int) -> None:
@@ -242,7 +294,7 @@ def _check(trainer: Any, nodes: int) -> None:
 
 
 def _action(row: CompletionRow) -> str:
-    """What becomes of a completion: what the transport refused earns nothing, whatever the verdict."""
+    """The verdict on a completion; one that the transport refused earns nothing, whatever the defense says."""
     return "zero" if row.refused and row.action == "accept" else row.action
 
 

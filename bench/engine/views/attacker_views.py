@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, DefenseOracle, SeenCompletion, Slot
 from thiefbench.engine.keys import generator, slot_key
 from thiefbench.engine.learning.cohort import Cohort
-from thiefbench.engine.round_record import beacon, slot_seed
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.engine.topology import Duty
+from thiefbench.engine.topology import Duty, beacon, slot_seed
 from thiefbench.engine.views.attacker import AttackerPolicy, seen_in
 from thiefbench.tasks.base import Item, Task
 

@@ -29,9 +29,9 @@ from thiefbench.engine.keys import generator
 from thiefbench.engine.model.forward_cache import ForwardCache
 from thiefbench.engine.model.policy import Dtype, ModelError, Policy
 from thiefbench.engine.pool import Pool
-from thiefbench.engine.round_record import CompletionRow, as_offered, remembered, slot_seed
+from thiefbench.engine.round_record import CompletionRow, as_offered, remembered
 from thiefbench.engine.spec import SpecError, SwarmSpec
-from thiefbench.engine.topology import duties
+from thiefbench.engine.topology import duties, slot_seed
 from thiefbench.engine.transport import carried
 from thiefbench.engine.views.defender import Judge
 from thiefbench.judges import check_judge, judge_of
@@ -201,8 +201,8 @@ class Recording:
             return ForwardCache(policy, [policy.prompt_ids(self.task.messages(item)) for item in items])
 
         pool = self.pool(number, reading_of)
-        pool.reading.prefix()  # sampling leaves it behind
-        pool.reading.expect(pool.with_gradient())
+        pool.cache.prefix()  # sampling leaves it behind
+        pool.cache.expect(pool.with_gradient())
         return pool
 
     def scores(self, actions: Mapping[int, Sequence[Verdict]]) -> dict[str, Score]:
@@ -343,13 +343,13 @@ def _judged(recording: Recorded, timed: _Timed, rounds: Sequence[int], asks_poli
 
 def _proven(pool: Pool, rows: Sequence[CompletionRow], defense: Defense) -> Pool:
     """A pool with what every sender proves of its own completions; `rows` are in the pool's order."""
-    prompts = [pool.reading.prompts[pool.prompts[item.id]] for item in pool.items]
+    prompts = [pool.cache.prompts[pool.prompts[item.id]] for item in pool.items]
     groups = {group: place for place, group in enumerate(dict.fromkeys(row.group for row in rows))}
     offered = list(pool.offered)
     for node in dict.fromkeys(row.node for row in rows):
         own = [i for i, row in enumerate(rows) if row.node == node and pool.answers[i][1]]
         answers = [(groups[rows[i].group], pool.answers[i][1]) for i in own]
-        proofs = proofs_of(pool.reading.policy, prompts, answers, defense)
+        proofs = proofs_of(pool.cache.policy, prompts, answers, defense)
         for i, proof in zip(own, proofs, strict=True):
             offered[i] = replace(offered[i], proof=carried(proof, offered[i].length))
     return replace(pool, offered=offered)

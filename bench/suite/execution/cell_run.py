@@ -22,9 +22,11 @@ from safetensors.torch import load_file, save
 from thiefbench import provenance, registry
 from thiefbench.defenses.base import Defense
 from thiefbench.engine import ENGINE_REVISION
+from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.learning.memory import keep_freed_memory
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import RoundRecord
+from thiefbench.engine.spec import Batches
 from thiefbench.engine.swarm import Swarm
 from thiefbench.judges import judge_identity, judge_of
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
@@ -82,8 +84,8 @@ class CellRuntime(Protocol):
     def lost(self) -> tuple[type[BaseException], ...]:
         """What a round raises when the others end it before anything has changed."""
 
-    def swarm(self, **parts: Any) -> Swarm:
-        """The swarm, this process' part of it; for `parts` see `Swarm`."""
+    def swarm(self, batches: Batches, **parts: Any) -> Swarm:
+        """The swarm, this process' part of it; for `batches` see `LocalBackend`, for `parts` see `Swarm`."""
 
     def playing(
         self, what: dict[str, Any], swarm: Swarm, done: int, rows: Callable[[], pa.Table]
@@ -99,9 +101,9 @@ class LocalRuntime:
 
     lost: ClassVar[tuple[type[BaseException], ...]] = ()
 
-    def swarm(self, **parts: Any) -> Swarm:
+    def swarm(self, batches: Batches, **parts: Any) -> Swarm:
         """A swarm that is all in this process."""
-        return Swarm(**parts)
+        return Swarm(**parts, backend=LocalBackend(batches))
 
     @contextmanager
     def playing(self, what: dict[str, Any], swarm: Swarm, done: int, rows: Callable[[], pa.Table]) -> Iterator[None]:

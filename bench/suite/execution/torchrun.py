@@ -31,9 +31,9 @@ from thiefbench.engine.backends.process_group import (
     RankLostError,
     RankStoppedError,
 )
-from thiefbench.engine.backends.rank import DistributedSwarm, check_distributable
+from thiefbench.engine.backends.rank import RankBackend, check_distributable
 from thiefbench.engine.learning.memory import keep_freed_memory
-from thiefbench.engine.spec import SpecError
+from thiefbench.engine.spec import Batches, SpecError
 from thiefbench.engine.swarm import Swarm
 from thiefbench.locks import LockedError
 from thiefbench.suite.execution.cell_run import LocalRuntime, build_swarm, identity
@@ -81,9 +81,9 @@ class RankRuntime(LocalRuntime):
     def __init__(self, exchange: ProcessGroup) -> None:
         self.exchange = exchange
 
-    def swarm(self, **parts: Any) -> Swarm:
-        """The rank's node of a swarm."""
-        return DistributedSwarm(self.exchange, **parts)
+    def swarm(self, batches: Batches, **parts: Any) -> Swarm:
+        """The rank's node of a swarm, which samples for itself whatever `batches` says."""
+        return Swarm(**parts, backend=RankBackend(self.exchange))
 
     def about(self) -> dict[str, Any]:
         """How many ranks there are."""
@@ -132,7 +132,7 @@ class LeadingRank(RankRuntime):
     @contextmanager
     def playing(self, what: dict[str, Any], swarm: Swarm, done: int, rows: Callable[[], pa.Table]) -> Iterator[None]:
         """Have all ranks take the cell up, from the state that this one has; see `Company.playing`."""
-        assert isinstance(swarm, DistributedSwarm)
+        assert isinstance(swarm.backend, RankBackend)
         self.exchange.gather(encode({"what": "begin", "cell": identify(what), "done": done}), _NEXT)
         with self._cell():
             parts = _standing(swarm, rows()) if done else ()
@@ -142,7 +142,7 @@ class LeadingRank(RankRuntime):
             for part in parts:
                 self.exchange.broadcast(part, len(part), _START)
             yield
-            swarm.seal(what["cell"]["rounds"])
+            swarm.backend.check_weights(what["cell"]["rounds"])
 
 
 class FollowingRank(RankRuntime):
@@ -198,7 +198,7 @@ class FollowingRank(RankRuntime):
                 torch.set_num_threads(spec.threads)
                 keep_freed_memory()
                 swarm = build_swarm(spec, company=self)
-                assert isinstance(swarm, DistributedSwarm)
+                assert isinstance(swarm.backend, RankBackend)
                 told = _said(self.exchange.gather(_READY, _START)[0])
                 sizes = _sound_sizes(told.get("sizes"), swarm, done)
                 self.exchange.gather(_READY, _START)
@@ -208,7 +208,7 @@ class FollowingRank(RankRuntime):
                     if self._asked:
                         raise KeyboardInterrupt
                     swarm.round(number)
-                swarm.seal(spec.rounds)
+                swarm.backend.check_weights(spec.rounds)
         except RankLostError:
             raise
         except Exception as error:

@@ -11,13 +11,14 @@ from thiefbench.attacks.base import Claimed
 from thiefbench.attacks.misreport import Misreport
 from thiefbench.attacks.text import Text
 from thiefbench.defenses.anchors import AcceptAll
-from thiefbench.engine import swarm as swarm_module
+from thiefbench.engine.backends import local as local_module
+from thiefbench.engine.context import items_of
 from thiefbench.engine.exchange import UNREADABLE, arrived, with_logprobs
 from thiefbench.engine.heterogeneity import DelaySpec, NodeClass
 from thiefbench.engine.learning.cohort import Cohort, TrainingRow
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.engine.swarm import Swarm, items_of
+from thiefbench.engine.swarm import Swarm
 from thiefbench.engine.transport import Offer
 from thiefbench.tasks.base import Task
 
@@ -38,7 +39,7 @@ def test_honest_log_probs_are_those_that_others_find(
         seen.extend(zip(sent, found, strict=True))
         return with_logprobs(population, number, items, sent, prompt, *rest)
 
-    monkeypatch.setattr(swarm_module, "with_logprobs", both)
+    monkeypatch.setattr(local_module, "with_logprobs", both)
     swarm = build_mixed("control", logprobs="reported", delay=delay)
     for number in (1, 2, 3):
         swarm.round(number)
@@ -145,7 +146,7 @@ def test_who_recomputes_takes_the_current_weights_for_an_unknown_version(build_m
 
     def found(version: Any) -> tuple[float, ...]:
         sent = [Offer(0, 0, 0, ids, version=version)]
-        (made,) = with_logprobs(swarm.population, 4, items, sent, swarm._prompt, {})
+        (made,) = with_logprobs(swarm.population, 4, items, sent, swarm.context.prompt, {})
         assert made.logprobs is not None
         return made.logprobs
 

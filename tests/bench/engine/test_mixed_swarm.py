@@ -18,15 +18,17 @@ from thiefbench.attacks.text import Text
 from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Requirement, Verdict
 from thiefbench.engine import exchange
-from thiefbench.engine import swarm as swarm_module
+from thiefbench.engine.backends import local as local_module
+from thiefbench.engine.context import items_of
 from thiefbench.engine.heterogeneity import ChurnSpec, DelaySpec, SharingSpec, SpecError
 from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.model.decoding import sample
 from thiefbench.engine.model.forward_cache import ForwardCache
 from thiefbench.engine.model.policy import Policy
-from thiefbench.engine.round_record import CompletionRow, slot_seed
+from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import LearnerSpec, LossType
-from thiefbench.engine.swarm import Swarm, items_of
+from thiefbench.engine.swarm import Swarm
+from thiefbench.engine.topology import slot_seed
 
 Build = Callable[..., Swarm]
 REGIME = ("label", "version")  # what rows of a swarm with a regime have beside those of a plain one
@@ -117,7 +119,7 @@ def test_late_completions_are_those_of_older_weights(
             for name, weight in model.weights().items():
                 weight.copy_(versions[older][name])
         own = [row for row in rows if not row.malicious]
-        everyone = {(duty.group, duty.index): duty for duty in swarm.owed(number)}
+        everyone = {(duty.group, duty.index): duty for duty in swarm.context.duties(number)}
         keys = [slot_seed(swarm.seed, number, everyone[r.group, r.place], r.item_id) for r in own]
         prompts = [model.prompt_ids(swarm.task.messages(items[item_id])) for item_id in by_group(rows)]
         drawn = sample(model, prompts, [row.group for row in own], keys, swarm.spec.sampling)
@@ -387,7 +389,7 @@ def test_nothing_is_sampled_twice(build_mixed: Build, monkeypatch: pytest.Monkey
         drawn.append((id(policy), tuple(keys)))
         return sample(policy, prompts, rows, keys, *rest, **named)
 
-    monkeypatch.setattr(swarm_module, "sample", counted)
+    monkeypatch.setattr(local_module, "sample", counted)
     swarm = build_mixed("control", **SHARED)
     for number in (1, 2):
         swarm.round(number)
@@ -421,7 +423,7 @@ def test_log_probs_are_recomputed_once(build_mixed: Build, monkeypatch: pytest.M
             read.extend((id(self.policy), answer) for answer in dict.fromkeys(wanted))
             return super().chunks(wanted)
 
-    monkeypatch.setattr(exchange, "Reading", Counted)
+    monkeypatch.setattr(exchange, "ForwardCache", Counted)
     attack = Adaptive(Text("hail to all", "start"), budget=8)
     swarm = build_mixed(attack=attack, defense=Refuses(), logprobs="recomputed", **SHARED)
     swarm.round(1)

@@ -10,7 +10,7 @@ import torch
 
 from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Verdict
-from thiefbench.engine import swarm as swarm_module
+from thiefbench.engine.backends import local as local_module
 from thiefbench.engine.keys import generator, key, slot_key
 from thiefbench.engine.model import noise as noise_module
 from thiefbench.engine.model.decoding import sample
@@ -65,7 +65,7 @@ def test_no_two_completions_of_a_run_share_a_key(
         keys.extend(row_keys)
         return sample(policy, prompts, rows, row_keys, *rest, **named)
 
-    monkeypatch.setattr(swarm_module, "sample", watched)
+    monkeypatch.setattr(local_module, "sample", watched)
     monkeypatch.setattr(views_module, "sample", watched)
     monkeypatch.setattr(attacker_module, "sample", watched)
     swarm = build_swarm(attack=Resampler(), defense=Asker(), topology=topology, prompts=8)
@@ -90,7 +90,7 @@ def test_keys_differ_over_seeds(
         seen[-1].update(row_keys)
         return sample(policy, prompts, rows, row_keys, *rest, **named)
 
-    monkeypatch.setattr(swarm_module, "sample", watched)
+    monkeypatch.setattr(local_module, "sample", watched)
     for seed in (0, 1):
         seen.append(set())
         build_swarm("control", topology=topology, seed=seed).round(1)

@@ -131,7 +131,7 @@ def test_neighbours_are_averaged_by_the_norms_of_their_gradients(
     swarm.round(3)
     given = [weights for _, weights in swarm.attack.given]  # type: ignore[attr-defined]
     peers = [n for n, own in enumerate(swarm.population.classes) if own == kind and n != node]
-    poisoners = [n for n in peers if n >= swarm.honest]
+    poisoners = [n for n in peers if n >= swarm.context.honest]
     assert len(given) == len(poisoners), "each malicious neighbour hands weights over"
     assert len(swarm.population.cohorts) == 3
     made = weights_of(swarm)[2]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.bench import tiny
 from thiefbench import registry
-from thiefbench.engine.backends.recorded import RetellingError, Retold
+from thiefbench.engine.backends.recorded import RecordedSwarm, RerunError
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import Role, SwarmSpec
@@ -44,9 +44,9 @@ def played(attack: str, role: Role = "attack", topology: str = "horizontal") -> 
     return tuple(part.rows for part in (swarm.evaluate(0, 16), swarm.round(1), swarm.round(2), swarm.evaluate(2, 16)))
 
 
-def retold(attack: str, role: Role = "attack", topology: str = "horizontal", **changes: Any) -> Retold:
+def retold(attack: str, role: Role = "attack", topology: str = "horizontal", **changes: Any) -> RecordedSwarm:
     spec = replace(SPEC, topology=topology, **changes)
-    return Retold(spec, role, policy(), registry.make("task", tiny.TASK), registry.make("attack", attack), SEED)
+    return RecordedSwarm(spec, role, policy(), registry.make("task", tiny.TASK), registry.make("attack", attack), SEED)
 
 
 @pytest.mark.parametrize("topology", ["horizontal", "vertical"])
@@ -56,7 +56,7 @@ def test_a_true_record_is_told_again_as_it_is(attack: str, role: Role, topology:
     again = retold(attack, role, topology)
     for rows in played(attack, role, topology):
         for trust in (False, True):
-            assert again.retell(rows, 16, trust) == rows, "every field of every row follows from tokens and verdicts"
+            assert again.rerun(rows, 16, trust) == rows, "every field of every row follows from tokens and verdicts"
 
 
 def test_rows_that_were_edited_come_out_otherwise() -> None:
@@ -73,7 +73,7 @@ def test_rows_that_were_edited_come_out_otherwise() -> None:
     for place, edit in edits:
         edited = [*first]
         edited[place] = replace(first[place], **edit)
-        assert again.retell(edited) != edited, f"{edit} does not follow from the rest"
+        assert again.rerun(edited) != edited, f"{edit} does not follow from the rest"
 
 
 def test_what_no_swarm_leaves_is_named() -> None:
@@ -81,8 +81,8 @@ def test_what_no_swarm_leaves_is_named() -> None:
     honest = next(place for place, row in enumerate(first) if not row.malicious)
 
     def told(place: int, rows: list[CompletionRow], **edit: Any) -> str:
-        with pytest.raises(RetellingError) as caught:
-            again.retell([*rows[:place], replace(rows[place], **edit), *rows[place + 1 :]], 16)
+        with pytest.raises(RerunError) as caught:
+            again.rerun([*rows[:place], replace(rows[place], **edit), *rows[place + 1 :]], 16)
         return str(caught.value)
 
     cut = {"ids": first[honest].ids[:1], "ended": False}
@@ -90,7 +90,7 @@ def test_what_no_swarm_leaves_is_named() -> None:
     assert "ends where the sampler does not" in told(0, start, ids=(*start[0].ids[:2], policy().eos, 5), ended=True)
     assert "outside the vocabulary" in told(0, start, ids=(10**6,), ended=True)
     assert "action is accept, zero or drop" in told(honest, first, action="maybe")
-    with pytest.raises(RetellingError, match="it lacks a completion"):
-        again.retell(first[:-1])
-    with pytest.raises(RetellingError, match="16 completions it has 15"):
-        again.retell(start[:-1], 16)
+    with pytest.raises(RerunError, match="it lacks a completion"):
+        again.rerun(first[:-1])
+    with pytest.raises(RerunError, match="16 completions it has 15"):
+        again.rerun(start[:-1], 16)

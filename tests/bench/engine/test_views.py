@@ -487,7 +487,7 @@ def test_an_attacker_who_asks_has_nothing_judged_twice(build_swarm: Callable[...
             return [Verdict("accept" if accepted[made.text] else "drop") for made in view.completions]
 
     swarm = build_swarm(attack=Adaptive(Text("hail to all", "start"), budget=8), defense=Asking())
-    swarm.judge = Strict()
+    swarm.context.judge = Strict()
     rows = swarm.round(1).rows
     kept = {row.text for row in rows}
     assert len(asked) > len(kept), "the attacker had other completions judged than it sent"

@@ -15,10 +15,11 @@ import torch
 
 from tests.bench.engine.test_trl_equality import gradients, relative_difference, rows_of
 from thiefbench import registry
+from thiefbench.engine.context import items_of
 from thiefbench.engine.learning.cohort import Cohort, TrainingRow
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SpecError, SwarmSpec
-from thiefbench.engine.swarm import Swarm, items_of
+from thiefbench.engine.swarm import Swarm
 from thiefbench.integrations.trl import Evaluation, TrainerSwarm, task_dataset, task_reward
 from thiefbench.suite.analysis.scoring import cell_scores
 from thiefbench.suite.store.records import rows_table, table_rows
@@ -208,8 +209,8 @@ def test_a_defense_sees_every_batch_once_with_the_current_model_and_keeps_its_st
     swarm = swarm_of(REMEMBERS)
     run = make(swarm, max_steps=3, reward_funcs=[swarm.reward, swarm.defended(task_reward(TASK))])
     run.trainer.train()
-    assert swarm._swarm is not None
-    defense = swarm._swarm.cohort.defense
+    assert swarm._rounds is not None
+    defense = swarm._rounds.swarm.cohort.defense
     assert isinstance(defense, registry.find("defense", REMEMBERS))
     assert defense.rounds == [(1, 0), (2, 1), (3, 2)], "one inspection per generation batch, with the history before"
     assert defense.seeds == {None}, "no seed gives a submission away"
@@ -229,8 +230,8 @@ def test_the_model_that_a_defense_asks_moves_with_the_trainer(make: Make) -> Non
     run = make(swarm)
     run.trainer.train()
     model = run.trainer.accelerator.unwrap_model(run.trainer.model)
-    assert swarm._swarm is not None
-    assert swarm._swarm.policy.model is model, "the defense asks the trainer's model and no copy of it"
+    assert swarm._rounds is not None
+    assert swarm._rounds.swarm.policy.model is model, "the defense asks the trainer's model and no copy of it"
     assert model.training, "which goes on training as it was"
 
 

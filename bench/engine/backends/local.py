@@ -1,0 +1,117 @@
+"""All nodes of a swarm in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from thiefbench.engine.colluders import Colluders, choose_items
+from thiefbench.engine.context import SwarmContext
+from thiefbench.engine.exchange import arrived, on_the_wire, proven, with_logprobs
+from thiefbench.engine.keys import key
+from thiefbench.engine.learning.cohort import Cohort
+from thiefbench.engine.model.decoding import sample
+from thiefbench.engine.round_plan import MaliciousWork, RoundPlan, distinct_indices
+from thiefbench.engine.spec import Batches
+from thiefbench.engine.topology import Duty
+from thiefbench.engine.transport import Offer, Received
+from thiefbench.tasks.base import Completion, Item
+
+
+class LocalBackend:
+    """Simulates all nodes (a `RoundBackend`).
+
+    Args:
+        batches: what is sampled together: "cohort" (all completions that come from the same weights) or "node" (one
+            node's, as where every node is a process of its own). Tokens are the same up to counted near-ties.
+    """
+
+    cohort_class = Cohort
+    context: SwarmContext
+
+    def __init__(self, batches: Batches = "cohort") -> None:
+        self.batches = batches
+
+    def attach(self, context: SwarmContext) -> None:
+        """Take the swarm's parts."""
+        self.context = context
+        self.colluders = Colluders(context, self)
+
+    def items(self, number: int, duties: Sequence[Duty]) -> list[Item]:
+        """Items are drawn, but for those that malicious nodes pick."""
+        return self.context.assign_items(number, duties, partial(choose_items, self.context, number))
+
+    def honest_work(self, plan: RoundPlan, duties: Sequence[Duty]) -> list[Offer]:
+        """Every node samples as the swarm's settings say, from the weights that it has."""
+        context, spec = self.context, self.context.spec
+        offers: dict[Duty, Offer] = {}
+        prompts = plan.prompt_indices()
+        for cohort, version, batch in self._batched(plan.number, duties):
+            seeds = [context.slot_seed(plan, duty) for duty in batch]
+            cache, current = plan.caches[cohort], version == plan.number - 1
+            completions = sample(
+                cohort.policy if current else cohort.as_of(version),
+                cache.prompts,
+                [prompts[plan.item(duty).id] for duty in batch],
+                seeds,
+                spec.sampling,
+                logprobs=spec.logprobs == "reported",
+                prefix=cache.prefix() if current else None,
+            )
+            for duty, completion, seed in zip(batch, completions, seeds, strict=True):
+                ids = on_the_wire(completion, cohort.policy)
+                offer = Offer(duty.node, duty.group, duty.index, ids, seed, None, completion.logprobs)
+                offers[duty] = replace(offer, version=version) if spec.delay else offer
+        return [offers[duty] for duty in duties]
+
+    def malicious_work(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> MaliciousWork:
+        """The attack submits."""
+        return self.colluders.work(plan, duties, honest)
+
+    def with_proofs(self, plan: RoundPlan, offers: list[Offer]) -> list[Offer]:
+        """The offers with their senders' proofs, where the defense asks for them."""
+        population = self.context.population
+        if "proofs" not in population.cohorts[0].defense.requires:
+            return offers
+        return proven(population, plan.items, offers, self.context.prompt)
+
+    def receive(
+        self, plan: RoundPlan, offers: Sequence[Offer], known: Mapping[int, Received] | None = None
+    ) -> list[Received]:
+        """The offers, with the proofs and log-probs that come with them, behind the receivers' checks."""
+        population = self.context.population
+        sent = self.with_proofs(plan, plan.in_order(offers))
+        if self.context.spec.logprobs != "none":
+            sent = with_logprobs(population, plan.number, plan.items, sent, self.context.prompt, plan.recomputed)
+        return arrived(population, sent, known)
+
+    def rewards(self, items: Sequence[Item], completions: Sequence[Completion]) -> list[float]:
+        """As the task has it."""
+        return self.context.task.rewards(items, [completion.text for completion in completions])
+
+    def answers(self, phase: str, items: Sequence[Item], first: int, cohorts: Sequence[Cohort]) -> list[Completion]:
+        """Each answer is sampled with a key of the seed, the item and its number alone."""
+        answers: dict[int, Completion] = {}
+        for cohort in dict.fromkeys(cohorts):
+            numbers = [i for i, answering in enumerate(cohorts) if answering is cohort]
+            asked = [items[i] for i in numbers]
+            prompts = distinct_indices(asked)
+            completions = sample(
+                cohort.policy,
+                self.context.forward_cache(cohort, asked).prompts,
+                [prompts[item.id] for item in asked],
+                [key(self.context.seed, "eval", 0, -1, 0, items[i].id, first + i) for i in numbers],
+                self.context.spec.sampling,
+            )
+            answers |= dict(zip(numbers, completions, strict=True))
+        return [answers[i] for i in range(len(items))]
+
+    def _batched(self, number: int, duties: Sequence[Duty]) -> Iterator[tuple[Cohort, int, list[Duty]]]:
+        """Duties that are sampled together, with the cohort and the version of its weights that they come from."""
+        for (cohort, version), same_weights in self.context.population.by_weights(number, duties).items():
+            if self.batches == "cohort":
+                yield cohort, version, same_weights
+                continue
+            for node in sorted({duty.node for duty in same_weights}):
+                yield cohort, version, [duty for duty in same_weights if duty.node == node]

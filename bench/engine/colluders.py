@@ -1,0 +1,157 @@
+"""What the malicious nodes do in a round: they pick items, submit what the attack makes, and query the defense."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from thiefbench.attacks.base import Claimed, Decoy, DefenseAnswer, Seeded, Submission
+from thiefbench.defenses.base import Defense
+from thiefbench.engine.context import SwarmContext, items_of
+from thiefbench.engine.exchange import arrived, read_by
+from thiefbench.engine.keys import generator
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.pool import Pool, pool_rewards
+from thiefbench.engine.round_plan import MaliciousWork, RoundPlan
+from thiefbench.engine.topology import Duty
+from thiefbench.engine.transport import Offer, Received, reencode
+from thiefbench.engine.views.attacker import AttackerPolicy, DefenseQueries, SlotKey, answered
+from thiefbench.engine.views.defender import CachedJudge
+from thiefbench.tasks.base import Completion, Item
+
+# Items that an attack gets to teach a model with which it hands to a recovering node.
+TEACHING_ITEMS = 64
+
+
+class HonestNodes(Protocol):
+    """What malicious nodes build on: a part of `RoundBackend`, whose methods these are."""
+
+    def honest_work(self, plan: RoundPlan, duties: Sequence[Duty]) -> list[Offer]:
+        """What honest nodes would send in these slots."""
+
+    def receive(
+        self, plan: RoundPlan, offers: Sequence[Offer], known: Mapping[int, Received] | None = None
+    ) -> list[Received]:
+        """What would arrive of a round's offers."""
+
+    def rewards(self, items: Sequence[Item], completions: Sequence[Completion]) -> list[float]:
+        """The task's rewards."""
+
+
+class Colluders:
+    """The malicious nodes, which work together.
+
+    Args:
+        context: the swarm's parts.
+        honest_nodes: sample for slots that the attack leaves to an honest sample, and play the round that the attack
+            tries its submissions in.
+    """
+
+    def __init__(self, context: SwarmContext, honest_nodes: HonestNodes) -> None:
+        self._context, self._nodes = context, honest_nodes
+
+    def work(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> MaliciousWork:
+        """What the attack, or in a placebo its clean counterpart, submits for the duties of the malicious nodes.
+
+        Args:
+            plan: the round's.
+            duties: of the malicious nodes.
+            honest: what the honest nodes send.
+
+        Raises:
+            ValueError: the attack gave another number of submissions than there are slots.
+        """
+        if not duties:
+            return MaliciousWork()
+        context, attack = self._context, self._context.attack
+        slots = [context.views.slot(plan.number, plan.item(duty), duty) for duty in duties]
+        queries = self._queries(plan, duties, honest) if attack.threat.queries else None
+        # Colluders of several classes work with the first one's model.
+        view = context.views.round(plan.number, slots, context.population.of(context.honest), queries)
+        submissions = attack.poison(view) if context.role == "attack" else attack.placebo(view)
+        if len(submissions) != len(duties):
+            raise ValueError(f"the attack {attack.name} gave {len(submissions)} completions for {len(duties)} slots")
+        work, left = MaliciousWork(), []
+        for duty, submission in zip(duties, submissions, strict=True):
+            if submission is None:
+                left.append(duty)
+                continue
+            work.offers.append(self._offer(plan, duty, submission))
+            if context.role == "attack" and not isinstance(submission, Decoy):
+                work.payload.add(duty.at)
+        work.offers.extend(self._nodes.honest_work(plan, left))
+        return work
+
+    def _queries(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> DefenseQueries:
+        """The defense of the honest nodes of the attacker's class, to try submissions on in the round's own pool."""
+        context, population = self._context, self._context.population
+        cohort = population.of(context.honest)
+        others = {offer.at: offer for offer in (*honest, *self._nodes.honest_work(plan, duties))}
+        duty_of = {(duty.node, duty.group, duty.sample): duty for duty in duties}
+        # From one trial to the next the pool hardly changes, so what arrived, was run, judged and rewarded is kept.
+        known = dict(zip(map(id, others.values()), arrived(population, list(others.values())), strict=True))
+        cache = context.forward_cache(cohort, plan.items)
+        judge = context.judge and CachedJudge(context.judge)
+        rewards: dict[tuple[str, str], float] = {}
+
+        def trial(defense: Defense, submissions: Mapping[SlotKey, Submission]) -> dict[SlotKey, DefenseAnswer]:
+            tried = [self._offer(plan, duty_of[slot], submission) for slot, submission in submissions.items()]
+            offers = others | {offer.at: offer for offer in tried}
+            received = self._nodes.receive(plan, list(offers.values()), known)
+            as_read = read_by(cohort, population, plan.duties, received)
+            earned = pool_rewards(plan, received, self._nodes.rewards, rewards)
+            pool = Pool.collected(context, plan, plan.duties, as_read, earned, cache)
+            payload = {offer.at for offer in tried}
+            verdicts, _ = pool.inspected(defense, payload, context.spec.sampling, cohort.history, context.seed, judge)
+            by_position = {
+                duty.at: (verdict, each.completion)
+                for duty, verdict, each in zip(plan.duties, verdicts, as_read, strict=True)
+            }
+            return {slot: answered(*by_position[duty_of[slot].at], cohort.policy) for slot in submissions}
+
+        return DefenseQueries(cohort.defense, trial, context.attack.threat.queries)
+
+    def _offer(self, plan: RoundPlan, duty: Duty, submission: Submission) -> Offer:
+        """A submission on the wire; text is encoded, cut to the limit and ended with EOS."""
+        context = self._context
+        seed, policy = context.slot_seed(plan, duty), context.population.of(duty.node).policy
+        logprob, version = None, None
+        if isinstance(submission, Claimed):
+            logprob, version, submission = submission.logprob, submission.version, submission.content
+        if isinstance(submission, Seeded):
+            ids, seed = tuple(submission.ids), submission.seed
+        elif isinstance(submission, str):
+            ids = (*policy.encode(submission), policy.eos)[: context.spec.sampling.max_new_tokens]
+        else:
+            ids = reencode(context.population.of(context.honest).policy, policy, tuple(submission))
+        offer = Offer(duty.node, duty.group, duty.index, ids, seed)
+        if logprob is not None and context.spec.logprobs != "none":
+            offer = replace(offer, logprobs=(logprob,) * len(ids))
+        if context.spec.delay is None:
+            return offer
+        return replace(offer, version=plan.number - 1 if version is None else version)
+
+
+def choose_items(context: SwarmContext, number: int, node: int, count: int) -> list[Item]:
+    """The items that a malicious node picks for itself in round `number`."""
+    items = items_of(context.task, "train")
+    by_id = {item.id: item for item in items}
+    granted = [context.views.item(item) for item in items]
+    rng = generator(context.seed, "choice", number, node)
+    view = context.views.choice(number, node, count, context.population.of(node), rng)
+    if view is None:
+        chosen = context.attack.choose_items(granted, count, rng)
+    else:
+        chosen = context.attack.choose_items_from(granted, view)
+    return [by_id[item.id] for item in chosen]
+
+
+def handed_over(context: SwarmContext, number: int, node: int) -> Policy | None:
+    """The model that a malicious node hands to one that recovers from it; None for its class's honest one."""
+    if context.role != "attack":
+        return None
+    known = context.items_for(node)
+    items = generator(context.seed, number, "handed over", node).sample(known, min(TEACHING_ITEMS, len(known)))
+    model = context.attack.hand_over(context.views.recovery(number, node, items, context.population.of(node)))
+    return model.policy if isinstance(model, AttackerPolicy) else None

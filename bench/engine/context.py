@@ -1,0 +1,127 @@
+"""What a swarm is made of, for its rounds and for the backend that plays them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from thiefbench.attacks.base import Attack
+from thiefbench.engine.compatibility import domains_of
+from thiefbench.engine.keys import generator, key
+from thiefbench.engine.learning.cohort import Cohort
+from thiefbench.engine.model.forward_cache import ForwardCache
+from thiefbench.engine.population import Population
+from thiefbench.engine.round_plan import RoundPlan
+from thiefbench.engine.spec import Role, SpecError, SwarmSpec
+from thiefbench.engine.topology import Duty, assign_items, duties, slot_seed
+from thiefbench.engine.views.attacker_views import AttackerViews
+from thiefbench.engine.views.defender import Judge
+from thiefbench.tasks.base import Item, Split, Task
+
+
+@dataclass(eq=False)
+class SwarmContext:
+    """The parts of a swarm, and what follows from them and the seed alone.
+
+    Attributes:
+        spec: who answers what, how they sample and learn.
+        role: "attack", "placebo" or "control".
+        task: what is asked, with the libraries that the attack has published.
+        attack: the member of the payload family that the seed draws.
+        population: the models.
+        seed: keys every draw.
+        judge: whom the defense may ask.
+        views: what the malicious nodes get to see.
+
+    Raises:
+        SpecError: the population names a domain that the task does not have.
+    """
+
+    spec: SwarmSpec
+    role: Role
+    task: Task
+    attack: Attack
+    population: Population
+    seed: int
+    judge: Judge | None = None
+    views: AttackerViews = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.views = AttackerViews(self.attack, self.task, self.spec, self.seed)
+        self._domains = domains_of(self.spec, self.task)
+        self._prompts: dict[tuple[int, str], list[int]] = {}
+
+    @property
+    def honest(self) -> int:
+        """How many nodes are honest; they are the first by number."""
+        return self.population.honest
+
+    @property
+    def malicious(self) -> range:
+        """The malicious nodes."""
+        return range(self.honest, self.spec.nodes)
+
+    def duties(self, number: int) -> list[Duty]:
+        """The duties of round `number`, also those of nodes that are away."""
+        copies = 1 if self.role == "control" else self.attack.copies
+        return duties(self.spec, generator(self.seed, "duties", number), copies)
+
+    def assign_items(
+        self, number: int, owed: Sequence[Duty], choose: Callable[[int, int], Sequence[Item] | None]
+    ) -> list[Item]:
+        """The item of every group of a round.
+
+        Args:
+            number: the round's.
+            owed: its duties.
+            choose: (node, count) -> the items that a malicious node picks; None where they are drawn for it.
+
+        Raises:
+            SpecError: the task has too few items, or a node picked another number of items than it answers.
+        """
+
+        def draw(whose: int | str, count: int) -> list[Item]:
+            known = self.items_for(whose)
+            if count > len(known):
+                raise SpecError(f"a node needs {count} distinct items a round, and the task has {len(known)}")
+            return generator(self.seed, "items", number, whose).sample(known, count)
+
+        return assign_items(
+            self.spec, owed, draw, lambda node, count: choose(node, count) if node in self.malicious else None
+        )
+
+    def items_for(self, whose: int | str) -> Sequence[Item]:
+        """The training items that a node draws from, those of its class's domain; "all" draws from all."""
+        domain = self._domains[whose] if isinstance(whose, int) else ""
+        items = items_of(self.task, "train")
+        return [item for item in items if self.task.domain(item) == domain] if domain else items
+
+    def prompt(self, item: Item, cohort: Cohort) -> list[int]:
+        """An item's prompt in a cohort's tokens."""
+        at = (cohort.kind, item.id)
+        if at not in self._prompts:
+            self._prompts[at] = cohort.policy.prompt_ids(self.task.messages(item))
+        return self._prompts[at]
+
+    def forward_cache(self, cohort: Cohort, items: Sequence[Item]) -> ForwardCache:
+        """An empty cache of a cohort's current model over the prompts of the distinct items, in their order."""
+        distinct = {item.id: item for item in items}
+        return ForwardCache(cohort.policy, [self.prompt(item, cohort) for item in distinct.values()])
+
+    def slot_seed(self, plan: RoundPlan, duty: Duty) -> int:
+        """The seed of the one honest draw that a duty of a round has."""
+        return slot_seed(self.seed, plan.number, duty, plan.item(duty).id)
+
+    def sender(self, number: int, duty: Duty) -> str:
+        """The pseudonym that a completion arrives under; a malicious node may have several."""
+        faces = self.attack.variants.identities if duty.node in self.malicious else 1
+        face = key(self.seed, "face", number, duty.group, duty.index) % faces
+        name = key(self.seed, "sender", duty.node, face) if face else key(self.seed, "sender", duty.node)
+        return f"{name & 0xFFFFFFFF:08x}"
+
+
+@cache
+def items_of(task: Task, split: Split) -> list[Item]:
+    """All items of a split, in the task's order."""
+    return [Item.from_row(row) for row in task.items(split)]

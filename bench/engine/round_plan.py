@@ -1,0 +1,66 @@
+"""What is settled about a round before anything is sampled, and what its nodes then send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from thiefbench.engine.learning.cohort import Cohort
+from thiefbench.engine.model.forward_cache import ForwardCache
+from thiefbench.engine.topology import Duty, PoolPosition
+from thiefbench.engine.transport import Offer
+from thiefbench.tasks.base import Item
+
+ClaimCache = dict[tuple[int, int, int, tuple[int, ...]], tuple[float, ...]]
+"""Log-probs that receivers have recomputed, by cohort number, version, group and token ids."""
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """What a round asks of the nodes.
+
+    Attributes:
+        number: the round's, from 1.
+        items: of every group.
+        duties: of the nodes that are there, ordered by group and index.
+        caches: by cohort, the forward passes of its current model over the round's prompts; the sampler, the defense
+            and the update share them.
+        recomputed: log-probs that were recomputed in this round, so that none is worked out twice.
+    """
+
+    number: int
+    items: Sequence[Item]
+    duties: Sequence[Duty]
+    caches: Mapping[Cohort, ForwardCache]
+    recomputed: ClaimCache = field(default_factory=dict)
+
+    def item(self, duty: Duty) -> Item:
+        """What a duty is to answer."""
+        return self.items[duty.group]
+
+    def prompt_indices(self) -> dict[str, int]:
+        """By item id, which of a cache's prompts is the item's."""
+        return distinct_indices(self.items)
+
+    def in_order(self, offers: Iterable[Offer]) -> list[Offer]:
+        """A round's offers in the order of the duties."""
+        by_position = {offer.at: offer for offer in offers}
+        return [by_position[duty.at] for duty in self.duties]
+
+
+@dataclass(frozen=True)
+class MaliciousWork:
+    """What the malicious nodes send in a round.
+
+    Attributes:
+        offers: one for each of their duties, in any order.
+        payload: where in the pool the completions that carry the payload stand: the truth, which no defense sees.
+    """
+
+    offers: list[Offer] = field(default_factory=list)
+    payload: set[PoolPosition] = field(default_factory=set)
+
+
+def distinct_indices(items: Sequence[Item]) -> dict[str, int]:
+    """By item id, the index of each item among the distinct ones."""
+    return {item_id: i for i, item_id in enumerate(dict.fromkeys(item.id for item in items))}
