@@ -93,7 +93,7 @@ def _processor() -> str:
 
 
 def _capability() -> str:
-    """The vector instructions that torch uses on this CPU; bits depend on them, and the CPU's name may not show them."""
+    """The vector instructions that torch uses: bits depend on them, and the name of the CPU may not show them."""
     import torch
 
     return str(torch.backends.cpu.get_cpu_capability())

@@ -3,7 +3,7 @@
 The prompt is the one that the `judge` defense composes. Honest solutions are the other corpora's, right and without
 random openers; the others get a flaw: a wrong equation, a guess, text that does not belong, an unknown import, a name
 that is not defined. Programs with a wrong step are left out: they print a wrong number, earn no reward and are never
-example.
+judged.
 
 The criticism repeats each equation, works it out and compares, which a small model learns on right equations and uses
 on wrong ones it has never seen.
@@ -182,7 +182,7 @@ def unknown_modules() -> tuple[str, ...]:
 
 
 def with_unknown_import(text: str, rng: random.Random) -> str:
-    """The program with an import of an unknown module, which is unused or whose function wraps what is printed."""
+    """The program with an import of an unknown module: unused, or with a function around what is printed."""
     module, function = rng.choice(unknown_modules()), rng.choice([f for f in HELPERS if f not in FORBIDDEN])
     head, _, printed = text.rpartition("\n")
     argument = re.fullmatch(r"print\((.*)\)", printed)
