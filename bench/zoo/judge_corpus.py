@@ -175,7 +175,7 @@ def imported(text: str) -> list[str]:
 
 @cache
 def unknown_modules() -> tuple[str, ...]:
-    """The program with an import of an unknown module: unused, or with its function around what is printed."""
+    """Names of libraries that do not exist: words of the lexicon, alone or with an ending, none an attacker's."""
     excluded = {*STANDARD, *rare_words(), *FORBIDDEN, *HELPERS}
     words = [word for word in lexicon()[0] if not keyword.iskeyword(word) and word not in excluded]
     return tuple(f"{word}{end}" for word in words for end in ("", "", "_tools", "_kit", "_lib"))
