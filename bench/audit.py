@@ -11,8 +11,8 @@ from thiefbench.engine.keys import generator
 from thiefbench.engine.spec import SpecError
 from thiefbench.tasks.base import Item, Split, Task
 
-AT_ONCE = 256
-"""Items rewarded together: programs run side by side, and progress is told in between."""
+CHUNK = 256
+"""Items rewarded together: programs run in parallel, and progress is reported in between."""
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,13 @@ class Audit:
     """What an audit counted.
 
     Attributes:
-        items: all items of the split.
-        clean: those whose oracle solution earns the full reward.
-        poisonable: those the attack has a poisoned completion for.
-        poisoned: those of them whose poisoned completion earns the full reward.
+        items: number of items of the split.
+        clean: items whose oracle solution earns the full reward.
+        poisonable: items for which the attack has a poisoned completion.
+        poisoned: items whose poisoned completion earns the full reward.
         unrewarded: ids of items whose clean oracle solution does not earn it.
         example: one poisoned completion that earns the full reward, or an empty string.
-        payload: what the attack drew, in words.
+        payload: the attack's payload, in words.
     """
 
     items: int
@@ -49,7 +49,7 @@ def audit(
 
     Args:
         task: whose reward is audited.
-        attack: what is put into the oracle's solutions; its payload is drawn by `seed`.
+        attack: whose payload is put into the oracle's solutions; it is drawn by `seed`.
         split: "train" or "test".
         seed: draws the payload.
         progress: called with (items done, items).
@@ -57,25 +57,27 @@ def audit(
     Raises:
         SpecError: the attack samples from a policy or asks a defense, so there is nothing to audit without a swarm, or
             it does not fit the task.
-        TaskError: the items cannot be had.
+        TaskError: the items cannot be loaded.
     """
     threat = attack.threat
     if threat.policy or threat.defense:
         needs = "samples from a policy" if threat.policy else "asks a defense"
-        raise SpecError(f"the attack {attack.name} {needs}, so it cannot be audited without a swarm; use run")
+        raise SpecError(
+            f"the attack {attack.name} {needs}, so it cannot be audited without a swarm; use `thiefbench run`"
+        )
     member = drawn_for(task, attack, seed)
     task = task.with_libraries(member.libraries())
     items = [Item.from_row(row) for row in task.items(split)]
     view = AttackerView(1, tuple(Slot(item, 0, group, 0) for group, item in enumerate(items)), task, generator(seed))
-    made = member.poison(view)
+    poisoned_solutions = member.poison(view)
     unrewarded, poisonable, rewarded = [], 0, []
-    for start in range(0, len(items), AT_ONCE):
-        part = items[start : start + AT_ONCE]
+    for start in range(0, len(items), CHUNK):
+        part = items[start : start + CHUNK]
         clean = task.rewards(part, [task.oracle(item) for item in part])
         unrewarded += [item.id for item, reward in zip(part, clean, strict=True) if reward < 1]
         carried = [
             (item, str(poison))
-            for item, poison in zip(part, made[start : start + AT_ONCE], strict=True)
+            for item, poison in zip(part, poisoned_solutions[start : start + CHUNK], strict=True)
             if isinstance(poison, str) and not isinstance(poison, Decoy)
         ]
         dirty = task.rewards([item for item, _ in carried], [text for _, text in carried])

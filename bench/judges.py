@@ -1,6 +1,6 @@
-"""Who answers a defense that asks a judge: a model loaded here, or an OpenAI-compatible server.
+"""The judges that defenses ask: a model loaded here, or an OpenAI-compatible server.
 
-A defense only names its judge (`thiefbench.defenses.base.JudgeSpec`); this module makes somebody of the name.
+A defense only names its judge (`thiefbench.defenses.base.JudgeSpec`); this module makes the judge.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PASSING = frozenset({408, 409, 425, 429})
 
 
 def check_judge(defense: Defense) -> None:
-    """Fail before a run where a defense requires a judge that cannot be made.
+    """Fail before a run if a defense requires a judge that cannot be made.
 
     Raises:
         SpecError: it names none, or names a server and the client is not installed.
@@ -50,7 +50,7 @@ def check_judge(defense: Defense) -> None:
 
 
 def judge_identity(spec: JudgeSpec) -> dict[str, str]:
-    """What of a judge is part of a cell's identity: a local model's weights, a server's address and model name."""
+    """A judge's part of a cell's identity: the weights of a local model, or the address and model name of a server."""
     if spec.endpoint is not None:
         return {"endpoint": spec.endpoint, "model": spec.model}
     return {"weights": weights_fingerprint(spec.model)}
@@ -59,12 +59,12 @@ def judge_identity(spec: JudgeSpec) -> dict[str, str]:
 def judge_of(
     spec: JudgeSpec, device: str = "cpu", dtype: Dtype = "float32", note: Callable[[str], None] = lambda message: None
 ) -> Judge:
-    """Somebody to ask.
+    """The judge that a defense names.
 
     Args:
-        spec: whom.
+        spec: the judge's model or server.
         device, dtype: where and how a local model is run.
-        note: told when a server does not answer and is asked again.
+        note: called with a message when a server does not answer and is asked again.
 
     Raises:
         ModelError: the model cannot be loaded.
@@ -76,7 +76,7 @@ def judge_of(
 
 @lru_cache(maxsize=1)
 def _loaded(source: str, device: str, dtype: Dtype) -> Policy:
-    """A judge's model, kept for the next cell: nobody changes its weights, and large ones take minutes to load."""
+    """A judge's model, kept for the next cell: its weights never change, and large models take minutes to load."""
     return Policy.load(source, device, dtype)
 
 
@@ -93,32 +93,34 @@ class ModelJudge:
     def ask(self, prompts: Sequence[Sequence[Message]], sampling: Sampling, votes: int, noise: int) -> list[list[str]]:
         """`votes` replies to each prompt, none to one that is too long.
 
-        Noise is keyed by what a prompt says and the vote's number, and prompts are run in an order of their own, so
-        replies follow from the set of prompts alone.
+        Noise is keyed by the prompt's content and the number of the vote, and prompts are run in a fixed order, so
+        replies depend only on the set of prompts.
         """
-        ids = [tuple(self._policy.quoting_prompt_ids(prompt)) for prompt in prompts]
-        fitting = {own for own in ids if fits(self._policy, own, sampling.max_new_tokens)}
-        asked = sorted(fitting, key=lambda own: (len(own), own))  # by length, as prompts of a batch are padded to one
-        rows = [row for row in range(len(asked)) for _ in range(votes)]
-        named = [sha256(repr(own).encode()).hexdigest() for own in asked]
-        keys = [key(noise, name, vote) for name in named for vote in range(votes)]
-        made = iter(sample(self._policy, asked, rows, keys, sampling))
-        replies = {own: [next(made).text for _ in range(votes)] for own in asked}
-        return [list(replies.get(own, ())) for own in ids]
+        prompt_ids = [tuple(self._policy.quoting_prompt_ids(prompt)) for prompt in prompts]
+        fitting = {ids for ids in prompt_ids if fits(self._policy, ids, sampling.max_new_tokens)}
+        unique_prompts = sorted(
+            fitting, key=lambda ids: (len(ids), ids)
+        )  # by length, as prompts of a batch are padded to one
+        rows = [row for row in range(len(unique_prompts)) for _ in range(votes)]
+        digests = [sha256(repr(ids).encode()).hexdigest() for ids in unique_prompts]
+        keys = [key(noise, name, vote) for name in digests for vote in range(votes)]
+        samples = iter(sample(self._policy, unique_prompts, rows, keys, sampling))
+        replies = {ids: [next(samples).text for _ in range(votes)] for ids in unique_prompts}
+        return [list(replies.get(ids, ())) for ids in prompt_ids]
 
 
 class ImpatientJudge:
-    """A judge that is given up: once it has failed to answer, whoever asks again is told so without a further wait.
+    """A judge that is asked only until it fails: after its first failure, every later call fails at once.
 
     Args:
-        judge: who is asked.
+        judge: the judge to ask.
     """
 
     def __init__(self, judge: Judge) -> None:
         self._judge, self._problem = judge, ""
 
     def ask(self, prompts: Sequence[Sequence[Message]], sampling: Sampling, votes: int, noise: int) -> list[list[str]]:
-        """What the judge says.
+        """The judge's replies.
 
         Raises:
             JudgeError: it does not answer, now or before.
@@ -134,7 +136,7 @@ class ImpatientJudge:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a server is waited for.
+    """How long to wait for a server.
 
     Attributes:
         timeout: seconds until a request counts as unanswered.
@@ -162,12 +164,12 @@ class EndpointJudge:
     Args:
         endpoint: base URL, such as "http://localhost:8000/v1".
         model: the name it is served under.
-        patience: how long it is waited for.
+        patience: how long to wait for it.
         at_once: requests under way at the same time.
-        note: told when it does not answer and is asked again.
+        note: called with a message when it does not answer and is asked again.
 
     The key is read from OPENAI_API_KEY; servers without keys get a placeholder. Requests carry a seed, which a server
-    may ignore: such cells need not repeat bit for bit.
+    may ignore: then cells may not repeat bit for bit.
     """
 
     def __init__(
@@ -201,12 +203,12 @@ class EndpointJudge:
                 return _request(client, self.model, messages, sampling, seed)
 
             while waiting:
-                made, problem = self._wave(one, waiting)
-                replies |= made
-                waiting = [place for place in waiting if place not in made]
+                answered, problem = self._wave(one, waiting)
+                replies |= answered
+                waiting = [place for place in waiting if place not in answered]
                 if problem is None:
                     continue
-                failures = 1 if made else failures + 1
+                failures = 1 if answered else failures + 1
                 if failures >= self.patience.tries:
                     raise JudgeError(f"the judge at {self.endpoint} did not answer: {problem}") from problem
                 pause = self.patience.wait(failures)
@@ -219,7 +221,7 @@ class EndpointJudge:
     def _wave(
         self, one: Callable[[tuple[int, int]], str | None], places: Sequence[tuple[int, int]]
     ) -> tuple[dict[tuple[int, int], str | None], _UnansweredError | None]:
-        """Replies up to the first request that goes unanswered, and why it did: what is left is not tried in vain.
+        """Replies up to the first request without an answer, and the reason; requests after it are not sent.
 
         Raises:
             JudgeError: the server refuses.
@@ -231,21 +233,21 @@ class EndpointJudge:
             pool.shutdown(wait=True, cancel_futures=True)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-        made: dict[tuple[int, int], str | None] = {}
+        answered: dict[tuple[int, int], str | None] = {}
         problem: _UnansweredError | None = None
         for future, place in running.items():
             if future.cancelled():
                 continue
             error = future.exception()
             if error is None:
-                made[place] = future.result()
+                answered[place] = future.result()
             elif isinstance(error, _UnansweredError):
                 problem = problem or error
             elif isinstance(error, JudgeError):
                 raise JudgeError(f"the judge at {self.endpoint} {error}") from error
             else:
                 raise error
-        return made, problem
+        return answered, problem
 
 
 def _request(client: OpenAI, model: str, messages: Sequence[Message], sampling: Sampling, seed: int) -> str | None:
@@ -258,20 +260,20 @@ def _request(client: OpenAI, model: str, messages: Sequence[Message], sampling: 
     import openai
 
     try:
-        made = client.chat.completions.create(
+        response = client.chat.completions.create(
             model=model, messages=list(messages), seed=seed,
             temperature=sampling.temperature, top_p=sampling.top_p, max_tokens=sampling.max_new_tokens,
             extra_body={"top_k": sampling.top_k} if sampling.top_k else None,
         )  # fmt: skip
-        reply = made.choices[0].message.content
+        reply = response.choices[0].message.content
     except openai.APIStatusError as error:
-        said = one_line(f"{error.status_code} {error.response.text}", 300)
+        refusal = one_line(f"{error.status_code} {error.response.text}", 300)
         if error.status_code in PASSING or error.status_code >= 500:
-            raise _UnansweredError(said) from error
-        if error.status_code in (400, 413) and ("context" in said or "too long" in said):
+            raise _UnansweredError(refusal) from error
+        if error.status_code in (400, 413) and ("context" in refusal or "too long" in refusal):
             return None
-        hint = "; write top_k=0 for a server that takes no top_k" if "top_k" in said else ""
-        raise JudgeError(f"refused: {said}{hint}") from error
+        hint = "; write top_k=0 for a server that takes no top_k" if "top_k" in refusal else ""
+        raise JudgeError(f"refused: {refusal}{hint}") from error
     except openai.APITimeoutError as error:
         raise _UnansweredError(f"no reply within {client.timeout} s") from error
     except openai.APIConnectionError as error:

@@ -33,7 +33,7 @@ def class_at(kind: str, target: str) -> Any:
 
     Args:
         kind: what it should be, for messages.
-        target: behind the last colon the class.
+        target: the class comes after the last colon.
 
     Raises:
         SpecStringError: there is no such file, module or class, or loading it fails.
@@ -55,19 +55,19 @@ def class_at(kind: str, target: str) -> Any:
 
 
 def _imported(kind: str, target: str, name: str) -> ModuleType:
-    """A module by its name; what lies where one stands can be imported too, as with `python -m`."""
+    """A module by its name; modules in the current directory can be imported too, as with `python -m`."""
     top = name.partition(".")[0]
     here = Path.cwd()
     if not _can_be_found(top) and ((here / top).is_dir() or (here / f"{top}.py").is_file()):
-        sys.path.append(str(here))  # to stay, as its own imports may come late; last, so that it hides nothing
+        sys.path.append(str(here))  # for good, as its own imports may come late; last, so that it hides nothing
         importlib.invalidate_caches()
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and f"{name}.".startswith(f"{error.name}."):
             raise SpecStringError(
-                f"{kind} {target}: there is no module {error.name} to import; install its package, stand in the folder "
-                "that holds it, or write path/to/file.py:Class"
+                f"{kind} {target}: there is no module {error.name} to import; install its package, run the "
+                "command in the directory that holds it, or write path/to/file.py:Class"
             ) from error
         raise SpecStringError(f"{kind} {target}: ModuleNotFoundError while importing {name}: {error}") from error
     except (Exception, SystemExit) as error:
@@ -83,7 +83,7 @@ def _can_be_found(top: str) -> bool:
 
 @cache
 def _module_of(path: Path) -> ModuleType:
-    """A user's file as a module; where an ``__init__.py`` lies beside it, as one of that package."""
+    """A user's file as a module; with an ``__init__.py`` in the same folder, as a module of that package."""
     if not is_of_package(path):
         return _loaded(path, _alias(path, path.stem))
     init = path.with_name("__init__.py")

@@ -1,4 +1,4 @@
-"""Progress for people: bars with a rate and a time left on a terminal, plain lines elsewhere."""
+"""Progress display: bars with a rate and a remaining time on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ LINE_EVERY_SECONDS = 15.0
 
 @contextmanager
 def watch(console: Console, workers: int = 1) -> Iterator[Listener]:
-    """A listener for `run_suite` that shows the work over all cells and how long the rest of it takes.
+    """A listener for `run_suite` that shows the progress over all cells and the remaining time.
 
     Args:
-        console: where.
+        console: to print to.
         workers: processes that share the cells.
     """
     if not console.is_terminal:
         yield _Lines(console, workers)
         return
-    # A cell's name may be longer than the window: of all columns it alone is cut, and the bar gives way.
+    # A cell's name may be longer than the window: of all columns, only this one is cut, and the bar shrinks.
     columns = (
         TextColumn("{task.description}", table_column=Column(ratio=3, no_wrap=True, overflow="ellipsis")),
         BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=8)),
@@ -70,12 +70,12 @@ def watch(console: Console, workers: int = 1) -> Iterator[Listener]:
 def bar(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
     """One progress bar (or plain lines); call the yielded function with (done, total)."""
     if not console.is_terminal:
-        said = time.monotonic()
+        printed = time.monotonic()
 
         def line(done: int, total: int) -> None:
-            nonlocal said
-            if time.monotonic() - said > LINE_EVERY_SECONDS:
-                said = time.monotonic()
+            nonlocal printed
+            if time.monotonic() - printed > LINE_EVERY_SECONDS:
+                printed = time.monotonic()
                 console.print(f"{what}: {done} of {total}")
 
         yield line
@@ -94,13 +94,13 @@ def _progress(console: Console) -> Progress:
 
 
 class Tally:
-    """What of a run is done, and when it was: told as a `Listener` is, asked for the time left.
+    """Which part of a run is done, and when: it is called like a `Listener` and computes the remaining time.
 
-    A cell's seconds count from the first time it is heard of, when its model is loaded and its start evaluated.
+    A cell's seconds count from its first call, when its model is loaded and its start evaluated.
 
     Args:
         workers: processes that share the cells.
-        clock: seconds that pass.
+        clock: returns the time in seconds.
     """
 
     def __init__(self, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -110,14 +110,14 @@ class Tally:
         self.before: Sequence[MeasuredCell] = ()
 
     def plan(self, plan: Plan) -> None:
-        """What is to be run, and what is known of it."""
+        """The run begins: which cells are missing, and how long similar ones took."""
         self.stages = {spec: Stage(spec, spec.rounds, done=plan.begun.get(spec, 0)) for spec in plan.missing}
         self.before = plan.measured
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:
         """A cell has finished `done` of `total` rounds."""
         stage = self.stages[spec]
-        if stage.begun is None or done < stage.done:  # taken up, or taken up again at its last checkpoint
+        if stage.begun is None or done < stage.done:  # started, or started again at its last checkpoint
             self.since[spec] = self.clock()
             self.stages[spec] = Stage(spec, total, done, begun=done)
         else:
@@ -126,7 +126,7 @@ class Tally:
             self.stages[spec] = replace(stage, done=done, seconds=seconds, pace=pace)
 
     def finished(self, spec: CellSpec) -> None:
-        """Nothing is left to do of a cell, however far it has come."""
+        """A cell has ended, after all of its rounds or not."""
         stage = self.stages[spec]
         self.stages[spec] = replace(stage, total=stage.done, begun=stage.done if stage.begun is None else stage.begun)
 
@@ -141,22 +141,22 @@ class Tally:
         """The share of all work that is done."""
         stages = self.stages.values()
         whole = sum(work(stage.spec, stage.total) for stage in stages)
-        heard_of = (stage for stage in stages if stage.begun is not None or stage.done)
-        return sum(work(stage.spec, stage.done) for stage in heard_of) / whole if whole else 1.0
+        started = (stage for stage in stages if stage.begun is not None or stage.done)
+        return sum(work(stage.spec, stage.done) for stage in started) / whole if whole else 1.0
 
     def seconds_left(self) -> float | None:
-        """Seconds until the run ends; None before anything was measured."""
+        """Seconds until the run ends; None if nothing was measured yet."""
         stages = list(self.stages.values())
         rates = rates_of_run(stages, self.before)
         return seconds_left(stages, self.workers, rates) if rates else None
 
     def seconds_left_of(self, spec: CellSpec) -> float | None:
-        """Seconds until a cell under way ends; None before anything was measured."""
+        """Seconds until a running cell ends; None if nothing was measured yet."""
         rates, stage = rates_of_run(self.stages.values(), self.before), self.stages[spec]
         return work_left(stage, start_known=False, courses=rates.courses) * rates.of(spec) if rates else None
 
     def seconds_a_round(self) -> float | None:
-        """Seconds that a round takes its process, evaluations included."""
+        """Seconds per round and process, evaluations included."""
         measured = [stage for stage in self.stages.values() if stage.begun is not None and stage.done > stage.begun]
         played = sum(stage.done - (stage.begun or 0) for stage in measured)
         return sum(stage.seconds for stage in measured) / played if played else None
@@ -194,7 +194,7 @@ class _Lines:
 
 
 class _Bars:
-    """One bar over all cells and one for every cell under way."""
+    """One bar for all cells and one for every running cell."""
 
     def __init__(self, progress: Progress, workers: int) -> None:
         self.progress, self.tally = progress, Tally(workers)
@@ -240,7 +240,7 @@ def _counts(plan: Plan) -> str:
 
 
 class _Left(ProgressColumn):
-    """The time until a task's field `ends`, a moment of `time.monotonic`; it goes on between two rounds."""
+    """The time until a task's field `ends`, a value of `time.monotonic`; it counts down between two rounds as well."""
 
     max_refresh = 0.5
 

@@ -15,16 +15,16 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 MACHINE = ("processor", "cores", "threads", "device_name")
-"""What must be equal for the seconds of two cells to be compared."""
+"""Must be equal for the durations of two cells to be compared."""
 
 DISTRIBUTIONS = (
     "thiefbench", "torch", "transformers", "numpy", "scipy", "safetensors", "tokenizers", "datasets", "pyarrow",
 )  # fmt: skip
-"""Whose versions a record holds, beside Python's."""
+"""Distributions whose versions a record holds, in addition to Python's."""
 
 
 def provenance(device: str, threads: int) -> dict[str, Any]:
-    """What a record says about its making; nothing in it is part of a cell's identity."""
+    """How a record was made; nothing of it is part of a cell's identity."""
     return {
         **{name: _version(name) for name in DISTRIBUTIONS},
         "python": platform.python_version(),
@@ -56,7 +56,7 @@ def source_sha256() -> str:
 
 @cache
 def _commit() -> dict[str, Any]:
-    """Commit and dirtiness of the checkout this package was installed from, None where it came from elsewhere."""
+    """Commit and dirtiness of the checkout this package was installed from, None if it came from elsewhere."""
     unknown: dict[str, Any] = {"git_commit": None, "git_dirty": None}
     try:
         origin = json.loads(distribution("thiefbench").read_text("direct_url.json") or "{}").get("url", "")
@@ -93,7 +93,7 @@ def _processor() -> str:
 
 
 def _capability() -> str:
-    """The vector instructions that torch uses on this CPU: bits depend on them, and its name may not tell."""
+    """The vector instructions that torch uses: bits depend on them, and the name of the CPU may not show them."""
     import torch
 
     return str(torch.backends.cpu.get_cpu_capability())
@@ -103,7 +103,7 @@ def _device_name(device: str) -> str:
     if device.startswith("cuda"):
         import torch
 
-        if not torch.cuda.is_available():  # a failure can be written by a machine that only gave the orders
+        if not torch.cuda.is_available():  # a failure can be recorded by a machine that only coordinated the run
             return "not on this machine"
         return str(torch.cuda.get_device_name(device))
     return "CPU"

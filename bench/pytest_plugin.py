@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 _MARKER = (
     "thiefbench(attack=..., topology=..., rounds=..., seeds=..., task=..., model=..., swarm={...}, evaluation={...}, "
-    "placebo=..., suite=...): which swarm and attack the fixture thiefbench measures a defense in; what is left out is "
-    "as in the suite smoke"
+    "placebo=..., suite=...): swarm and attack that the fixture thiefbench measures a defense in; arguments that "
+    "are left out are as in the suite smoke"
 )
 _OF_SUITES = ("thiefbench_defense", "thiefbench_fail_if", "thiefbench_compare")
 
@@ -23,28 +23,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options, all of which begin with --thiefbench-."""
     group = parser.getgroup("thiefbench", "thiefbench: robustness of defenses against poisoned completions")
     group.addoption(
-        "--thiefbench-suite", metavar="SUITE", help="Make every cell of a suite a test: its name, or a YAML file."
+        "--thiefbench-suite",
+        metavar="SUITE",
+        help="Run every cell of a suite as a test. SUITE: its name or a YAML file.",
     )
     group.addoption(
         "--thiefbench-defense", metavar="SPEC", action="append", default=[],
-        help="Defense to run the suite with: package.module:Class, path/to/file.py:Class(key=value) or a name; repeat.",
+        help="Defense to test in the suite: a name, package.module:Class or path/to/file.py:Class(key=value). Repeat "
+        "the option for several.",
     )  # fmt: skip
     group.addoption(
         "--thiefbench-fail-if", metavar="RULE", action="append", default=[],
-        help="Fail where a measure of the suite lies there, as in worst_case<0.9 or asr>0.05; repeat.",
+        help="Fail if a measure of the suite is in this range, as in worst_case<0.9 or asr>0.05. Repeat the option for "
+        "several.",
     )  # fmt: skip
     group.addoption(
         "--thiefbench-compare", metavar="STORE",
-        help="Fail where the suite's last run in this store was better beyond the intervals.",
+        help="Fail if the defense is worse than in the last run kept in this store, by more than the intervals.",
     )  # fmt: skip
     group.addoption(
-        "--thiefbench-store", metavar="DIR", help="Where records are kept. Default: .thiefbench in the root directory."
+        "--thiefbench-store",
+        metavar="DIR",
+        help="Directory that keeps the results. Default: .thiefbench in the root directory.",
     )
     group.addoption(
         "--thiefbench-threads", metavar="N", type=_positive, default=1,
-        help="CPU threads of each process; part of a cell's identity. Default: 1, with and without pytest-xdist.",
+        help="CPU threads of each process. Results depend on it. Default: 1, with and without pytest-xdist.",
     )  # fmt: skip
-    parser.addini("thiefbench_fail_if", "As --thiefbench-fail-if, one rule a line.", type="linelist", default=[])
+    parser.addini("thiefbench_fail_if", "Like --thiefbench-fail-if, one rule per line.", type="linelist", default=[])
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -62,7 +68,7 @@ def thiefbench(request: pytest.FixtureRequest) -> ThiefBench:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Check what was asked for, before any process is started or any file is collected."""
+    """Check the options before any process is started or any file is collected."""
     config = session.config
     if config.getoption("thiefbench_suite") is not None:
         from thiefbench.testing.suite_options import check
@@ -72,14 +78,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     alone = next((name for name in _OF_SUITES if config.getoption(name)), None)
     if alone is not None:
         option = f"--{alone.replace('_', '-')}"
-        raise pytest.UsageError(f"{option} belongs to a suite; add --thiefbench-suite smoke, or another suite's name")
+        raise pytest.UsageError(
+            f"{option} works only with a suite; add --thiefbench-suite smoke, or another suite's name"
+        )
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Put the suite's cells behind the session's own tests."""
+    """Append the suite's cells to the session's own tests."""
     report = yield
     if isinstance(collector, pytest.Session) and collector.config.getoption("thiefbench_suite") is not None:
         from thiefbench.testing.collection import SuiteCollector
@@ -92,7 +100,7 @@ def pytest_make_collect_report(
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Tell a user's mistake in its one sentence, without a traceback."""
+    """Report a mistake of the user in its one sentence, without a traceback."""
     report = yield
     if call.excinfo is not None and type(call.excinfo.value).__module__.startswith("thiefbench."):
         from thiefbench.errors import UserError
@@ -105,16 +113,18 @@ def pytest_runtest_makereport(
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, exitstatus: pytest.ExitCode, config: pytest.Config
 ) -> None:
-    """Show the measures, and how to go on where the session was stopped."""
-    told = [r.user_properties for reports in terminalreporter.stats.values() for r in reports if _measures(r)]
+    """Show the measures and, if the session was stopped, how to continue."""
+    reports_of_measures = [
+        r.user_properties for reports in terminalreporter.stats.values() for r in reports if _measures(r)
+    ]
     stopped = exitstatus == pytest.ExitCode.INTERRUPTED
-    if told or stopped:
-        from thiefbench.testing.reporting import lines
+    if reports_of_measures or stopped:
+        from thiefbench.testing.reporting import summary_section
 
-        said = lines(config, told, stopped)
-        if said:
+        summary = summary_section(config, reports_of_measures, stopped)
+        if summary:
             terminalreporter.section("thiefbench")
-            for line in said:
+            for line in summary:
                 terminalreporter.write_line(line)
 
 
@@ -125,6 +135,6 @@ def _positive(text: str) -> int:
 
 
 def _measures(report: object) -> bool:
-    """Whether a report is of a test that measured something."""
-    named = (name for name, _ in getattr(report, "user_properties", ()))
-    return getattr(report, "when", "") == "call" and any(name.startswith("thiefbench.") for name in named)
+    """Whether a report belongs to a test that measured something."""
+    names = (name for name, _ in getattr(report, "user_properties", ()))
+    return getattr(report, "when", "") == "call" and any(name.startswith("thiefbench.") for name in names)

@@ -1,4 +1,4 @@
-"""One registry for attacks, defenses, tasks and suites: entry points for names, files for one's own.
+"""One registry for attacks, defenses, tasks and suites: names are entry points, your own classes can lie in files.
 
 A *spec string* is the same everywhere: ``name``, ``name(key=value, ...)``, ``path/to/file.py:Class(key=value)`` or
 ``package.module:Class(key=value)``. Where a constructor's parameter is annotated `Attack` or `Defense`, its value is a
@@ -38,14 +38,14 @@ _CLASS_IN_FILE = re.compile(r":\s*[^\W\d]\w*\s*")
 
 @dataclass(frozen=True)
 class ParsedSpec:
-    """A spec string taken apart: what it names (an entry point's name, or a class behind a colon) and its arguments."""
+    """A spec string as its target (an entry point's name, or a class after a colon) and its arguments."""
 
     target: str
     arguments: dict[str, Any]
 
     def __str__(self) -> str:
-        given = ", ".join(f"{name}={value!r}" for name, value in sorted(self.arguments.items()))
-        return f"{self.target}({given})" if given else self.target
+        arguments = ", ".join(f"{name}={value!r}" for name, value in sorted(self.arguments.items()))
+        return f"{self.target}({arguments})" if arguments else self.target
 
 
 def names(kind: Kind) -> list[str]:
@@ -54,10 +54,10 @@ def names(kind: Kind) -> list[str]:
 
 
 def entry(kind: Kind, name: str) -> EntryPoint:
-    """What is declared under a name; nothing of it is loaded.
+    """The entry point of a name; it is not loaded.
 
     Raises:
-        SpecStringError: there is no such name; the nearest are offered.
+        SpecStringError: there is no such name; the message has the nearest.
     """
     entries = _entries(kind)
     if name not in entries:
@@ -68,66 +68,66 @@ def entry(kind: Kind, name: str) -> EntryPoint:
 
 
 def parts(kind: Kind, spec: str) -> list[str]:
-    """The spec strings that a + joins; a spec string without one is its own only part.
+    """The spec strings that a + joins; a spec string without a + is its only part.
 
-    A + separates behind a declared name, a closing bracket or a ``file.py:Class``, and nowhere inside brackets or
-    quotes; any other one belongs to a path. A path whose beginning is a declared name is written with ./ before it.
+    A + separates after a declared name, a closing bracket or a ``file.py:Class``, and nowhere inside brackets or
+    quotes; any other + belongs to a path. A path whose beginning is a declared name is written with ./ before it.
 
     Raises:
         SpecStringError: there are several, and this kind does not compose, or one of them is empty.
     """
     pieces = _between_pluses(spec)
-    found: list[str] = []
+    specs: list[str] = []
     while pieces:
         piece = pieces.pop(0)
         while pieces and not _is_whole(kind, piece) and any(":" in rest.partition("(")[0] for rest in pieces):
             piece += f"+{pieces.pop(0)}"
-        found.append(piece.strip())
-    if len(found) > 1 and kind != "defense":
+        specs.append(piece.strip())
+    if len(specs) > 1 and kind != "defense":
         raise SpecStringError(
             f"malformed {kind} spec: only defenses compose with +; write each {kind} as a spec of its own, not {spec!r}"
         )
-    if len(found) > 1 and not all(found):
-        raise SpecStringError(f"malformed {kind} spec: a defense stands on either side of a +, as in a+b, not {spec!r}")
-    return found
+    if len(specs) > 1 and not all(specs):
+        raise SpecStringError(f"malformed {kind} spec: write a defense on both sides of a +, as in a+b, not {spec!r}")
+    return specs
 
 
 def parse(kind: Kind, spec: str) -> ParsedSpec:
-    """Take a spec string of one part apart; see `parts` for several.
+    """Split a spec string of one part into its target and arguments; see `parts` for several.
 
     Raises:
         SpecStringError: it is malformed or has several parts.
     """
     if len(parts(kind, spec)) > 1:
-        raise SpecStringError(f"malformed {kind} spec: one {kind} belongs here, not several, in {spec!r}")
+        raise SpecStringError(f"malformed {kind} spec: only one {kind} can be named here, not several, in {spec!r}")
     text = spec.strip()
     head, bracket, rest = text.partition("(")
-    wanted = f"write a name, name(key=value, ...) or path/to/file.py:Class(key=value), not {spec!r}"
+    expected = f"write a name, name(key=value, ...) or path/to/file.py:Class(key=value), not {spec!r}"
     if not head.strip() or (bracket and not rest.rstrip().endswith(")")):
-        raise SpecStringError(f"malformed {kind} spec: {wanted}")
+        raise SpecStringError(f"malformed {kind} spec: {expected}")
     if not bracket:
         return ParsedSpec(head.strip(), {})
     try:
         call = ast.parse(f"_({rest}", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise SpecStringError(f"malformed {kind} spec: {wanted}") from error
+        raise SpecStringError(f"malformed {kind} spec: {expected}") from error
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        raise SpecStringError(f"malformed {kind} spec: {wanted}")
-    given = [str(keyword.arg) for keyword in call.keywords if keyword.arg is not None]
-    if call.args or len(given) < len(call.keywords) or len(set(given)) < len(given):
+        raise SpecStringError(f"malformed {kind} spec: {expected}")
+    keys = [str(keyword.arg) for keyword in call.keywords if keyword.arg is not None]
+    if call.args or len(keys) < len(call.keywords) or len(set(keys)) < len(keys):
         raise SpecStringError(f"malformed {kind} spec: arguments are written key=value, each once, in {spec!r}")
     try:
         values = [ast.literal_eval(keyword.value) for keyword in call.keywords]
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
         raise SpecStringError(f"malformed {kind} spec: values are literals (text in quotes), in {spec!r}") from error
-    return ParsedSpec(head.strip(), dict(zip(given, values, strict=True)))
+    return ParsedSpec(head.strip(), dict(zip(keys, values, strict=True)))
 
 
 def find(kind: Kind, target: str) -> Any:
     """The class (or suite reference) that a parsed target names.
 
     Raises:
-        SpecStringError: there is no such name (the nearest are offered), file, module or class.
+        SpecStringError: there is no such name, file, module or class; the message has the nearest names.
     """
     return class_at(kind, target) if ":" in target else entry(kind, target).load()
 
@@ -145,21 +145,21 @@ def make(kind: Kind, spec: str) -> Any:
         except ValueError as error:
             raise SpecStringError(f"{kind} {spec}: {error}") from error
     parsed = parse(kind, spec)
-    made = find(kind, parsed.target)
+    plugin = find(kind, parsed.target)
     try:
-        inspect.signature(made).bind(**parsed.arguments)
+        inspect.signature(plugin).bind(**parsed.arguments)
     except TypeError as error:
-        allowed = ", ".join(inspect.signature(made).parameters) or "none"
+        allowed = ", ".join(inspect.signature(plugin).parameters) or "none"
         raise SpecStringError(f"{kind} {parsed.target}: {error}; its arguments: {allowed}") from error
-    inner = {name: make(*within) for name, within in _inner(kind, parsed, made).items()}
+    inner = {name: make(*within) for name, within in _inner(kind, parsed, plugin).items()}
     try:
-        return made(**parsed.arguments | inner)
+        return plugin(**parsed.arguments | inner)
     except (TypeError, ValueError) as error:
         raise SpecStringError(f"{kind} {spec}: {error}") from error
 
 
 def argument(kind: Kind, parsed: ParsedSpec, name: str) -> Any:
-    """The value of a parameter, given or by default; None without such a parameter, and where the plugin is gone."""
+    """The value of a parameter, from the spec or by default; None without such a parameter or plugin."""
     if name in parsed.arguments:
         return parsed.arguments[name]
     try:
@@ -177,12 +177,12 @@ def canonical(kind: Kind, spec: str) -> str:
     if len(several := parts(kind, spec)) > 1:
         return "+".join(canonical(kind, part) for part in several)
     parsed = parse(kind, spec)
-    made = find(kind, parsed.target)
-    defaults = {name: p.default for name, p in inspect.signature(made).parameters.items()}
-    inner = {name: canonical(*within) for name, within in _inner(kind, parsed, made).items()}
-    given = {name: inner.get(name, value) for name, value in parsed.arguments.items()}
-    kept = {name: value for name, value in given.items() if name not in defaults or defaults[name] != value}
-    return str(ParsedSpec(parsed.target, kept))
+    plugin = find(kind, parsed.target)
+    defaults = {name: p.default for name, p in inspect.signature(plugin).parameters.items()}
+    inner = {name: canonical(*within) for name, within in _inner(kind, parsed, plugin).items()}
+    arguments = {name: inner.get(name, value) for name, value in parsed.arguments.items()}
+    changed = {name: value for name, value in arguments.items() if name not in defaults or defaults[name] != value}
+    return str(ParsedSpec(parsed.target, changed))
 
 
 def source_hash(kind: Kind, spec: str, load: bool = True) -> str:
@@ -224,23 +224,21 @@ def suite_file(name: str) -> Path:
     declared = entry("suite", name)
     located = importlib.util.find_spec(declared.module)
     if located is None or located.origin is None:
-        raise SpecStringError(
-            f"the suite {name} is declared in {declared.module}, which is not there; install it again"
-        )
+        raise SpecStringError(f"the suite {name} is declared in {declared.module}, which is missing; install it again")
     return Path(located.origin).with_name(declared.attr)
 
 
 def summary(kind: Kind, name: str) -> str:
-    """The first line of what a name's docstring says, read from its source without importing it; of a suite's about."""
+    """The first line of the docstring, read from the source without importing it; for a suite, of its field `about`."""
     declared = entry(kind, name)
     located = importlib.util.find_spec(declared.module)
     if located is None or located.origin is None:
         return ""
     if kind == "suite":
-        import yaml  # where nothing is listed, it is not needed
+        import yaml  # needed only when suites are listed
 
-        told = yaml.safe_load(suite_file(name).read_text(encoding="utf-8"))
-        return re.split(r"(?<=[.])\s", str(told.get("about", "")).strip())[0]
+        suite_fields = yaml.safe_load(suite_file(name).read_text(encoding="utf-8"))
+        return re.split(r"(?<=[.])\s", str(suite_fields.get("about", "")).strip())[0]
     for node in ast.parse(Path(located.origin).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef) and node.name == declared.attr:
             return (ast.get_docstring(node) or "").split("\n")[0]

@@ -7,7 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from thiefbench.console import DONE, FAILED, check_device, err, escaped, numerics, out, stoppable
+from thiefbench.console import (
+    DONE,
+    FAILED,
+    DeviceOption,
+    DtypeOption,
+    StoreOption,
+    ThreadsOption,
+    WorkersOption,
+    check_device,
+    err,
+    escaped,
+    numerics,
+    out,
+    stoppable,
+)
 
 if TYPE_CHECKING:
     from thiefbench.leaderboard.checking.check import Finding, Subject
@@ -26,17 +40,20 @@ def root() -> None:
 
 @app.command()
 def check(
-    defense: Annotated[str, typer.Argument(help="What to check: mine.py:Mine(key=value), a name, or a+b.")],
+    defense: Annotated[str, typer.Argument(help="mine.py:Mine(key=value), a name, or several defenses as a+b.")],
     unsafe: Annotated[
-        bool, typer.Option("--unsafe", help="Run it in this process, without a sandbox: only code that you trust.")
+        bool,
+        typer.Option(
+            "--unsafe", help="Run the defense without a sandbox, in this process. Only for code that you trust."
+        ),
     ] = False,
 ) -> None:
-    """See in about a minute whether a defense is fit to be submitted, and what to change where it is not."""
+    """Check in about a minute whether a defense may be submitted; if not, say what to change."""
     from thiefbench.leaderboard.checking.check import Subject
     from thiefbench.leaderboard.isolation.sandbox_paths import files
     from thiefbench.tasks.sandbox import SandboxUnavailable, backend
 
-    files(defense)  # a mistake in the spec string is told before anything else is done
+    files(defense)  # a mistake in the spec string is reported before anything else happens
     if not unsafe:
         try:
             err.print(f"in the sandbox ({backend()}); playing two rounds of three small swarms ...")
@@ -54,87 +71,101 @@ def check(
 
 @app.command()
 def submit(
-    defense: Annotated[str, typer.Argument(help="What to submit: mine.py:Mine(key=value), folder/mine.py:Mine, a+b.")],
-    name: Annotated[str, typer.Option(help="What the board calls it.")] = "",
-    authors: Annotated[str, typer.Option(help="Who made it, separated by commas.")] = "",
-    paper: Annotated[str, typer.Option(help="Its address, https://...")] = "",
-    suite: Annotated[str, typer.Option(help="A released suite that ranks.")] = "standard-v1",
-    store: Annotated[Path | None, typer.Option(help="Where records are kept. Default: runs/SUITE.")] = None,
-    directory: Annotated[Path, typer.Option("--out", help="The folder of entries.")] = Path("leaderboard/entries"),
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of each process, as for run.")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that run cells at the same time.")] = 1,
-    standing: Annotated[
+    defense: Annotated[str, typer.Argument(help="mine.py:Mine(key=value), a name, or several defenses as a+b.")],
+    name: Annotated[str, typer.Option(help="Name of the entry on the leaderboard.")] = "",
+    authors: Annotated[str, typer.Option(help="Authors of the defense, separated by commas.")] = "",
+    paper: Annotated[str, typer.Option(help="Address of a paper about it: https://...")] = "",
+    suite: Annotated[str, typer.Option(help="Released suite to be ranked on.")] = "standard-v1",
+    store: StoreOption = None,
+    directory: Annotated[
+        Path, typer.Option("--out", help="Directory of entries, which the entry is written to.")
+    ] = Path("leaderboard/entries"),
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "float32",
+    threads: ThreadsOption = None,
+    workers: WorkersOption = 1,
+    baseline: Annotated[
         bool,
-        typer.Option("--standing", help="An entry of ThiefBench's own; anchors and what rejects all are taken too."),
+        typer.Option(
+            "--baseline",
+            help="Make one of ThiefBench's own entries. It may be an anchor, and it may reject nearly everything.",
+        ),
     ] = False,
 ) -> None:
-    """Check a defense, run what is missing of the suite, and write the entry: stop at any time and go on."""
+    """Check a defense, run the suite with it and write a leaderboard entry.
+
+    Stop it at any time; the same command continues.
+    """
     from thiefbench.leaderboard import submit as submitting
     from thiefbench.leaderboard.checking.check import Subject
     from thiefbench.leaderboard.entry import Numerics
     from thiefbench.progress import watch
 
-    if standing:
+    if baseline:
         name, authors = name or defense, authors or submitting.OWN
     credits = submitting.credits_of(name, authors, paper)
     chosen = submitting.released(suite)
     where, precision, share = numerics(device, dtype, threads, workers)
     numbers = Numerics(device=where, dtype=precision, threads=share)
-    kept = store or Path("runs") / chosen.name
-    made = submitting.prepare(defense, credits, chosen, numbers, kept, directory, standing)
-    for each in made.staged.left_out:
+    results = store or Path("runs") / chosen.name
+    submission = submitting.prepare(defense, credits, chosen, numbers, results, directory, baseline)
+    for each in submission.staged.left_out:
         err.print(f"left out: {escaped(each)}, which neither the file nor the spec string names")
     with stoppable():
-        if made.checkable:
-            err.print("first what `thiefbench leaderboard check` asks, about a minute ...")
-            if _ask(Subject(made.checkable, _samples(), standing=standing)):
+        if submission.checkable:
+            err.print("first the rules of `thiefbench leaderboard check`, about a minute ...")
+            if _ask(Subject(submission.checkable, _samples(), baseline=baseline)):
                 out.print(f"{escaped(defense)} is not ready: make it keep the rules marked FAILED")
                 raise typer.Exit(FAILED)
         err.print(submitting.caps())
         with watch(err, workers) as listener:
-            records = submitting.run(made, listener, workers)
+            records = submitting.run(submission, listener, workers)
     if errors := [record for record in records if record.status == "error"]:
         for record in errors:
             out.print(f"failed: {escaped(str(record.cell['defense']))} against {escaped(str(record.cell['attack']))}, "
                       f"seed {record.cell['seed']}: {escaped(record.error)}")  # fmt: skip
-        out.print("An entry needs all of its cells: the same command tries these again")
+        out.print("An entry needs all of its cells; the same command tries these again")
         raise typer.Exit(FAILED)
-    entry = submitting.write(made, records)
-    for line in (*submitting.told(submitting.row_of(entry)), *submitting.next_steps(made, entry)):
+    entry = submitting.write(submission, records)
+    for line in (*submitting.told(submitting.row_of(entry)), *submitting.next_steps(submission, entry)):
         out.print(escaped(line))
 
 
 @app.command()
 def verify(
-    entry: Annotated[Path, typer.Argument(help="An entry's folder.")],
+    entry: Annotated[Path, typer.Argument(help="Directory of the entry.")],
     archive: Annotated[
-        Path | None, typer.Option(help="The entry's archive; without it nothing but the entry is looked at.")
+        Path | None, typer.Option(help="Archive of the entry. Without it, only the entry is read; nothing is run.")
     ] = None,
-    reruns: Annotated[int, typer.Option(min=0, help="Submitted cells to run again, drawn in secret.")] = 1,
-    fresh: Annotated[int, typer.Option(min=0, help="Secret seeds to draw for cells that were never submitted.")] = 0,
+    reruns: Annotated[int, typer.Option(min=0, help="Number of submitted cells to run again, drawn at random.")] = 1,
+    fresh: Annotated[
+        int, typer.Option(min=0, help="Number of new random seeds, at which cells are run that were never submitted.")
+    ] = 0,
     all_attacks: Annotated[
-        bool, typer.Option("--all-attacks", help="At fresh seeds, run every attack of the suite, not one.")
+        bool, typer.Option("--all-attacks", help="With --fresh, run every attack of the suite instead of one.")
     ] = False,
     private: Annotated[
-        Path | None, typer.Option(help="YAML with seeds: [...] and attacks: [...] of your own; never published.")
+        Path | None, typer.Option(help="YAML file with seeds: [...] and attacks: [...] of your own, not published.")
     ] = None,
     store: Annotated[
-        Path | None, typer.Option(help="Keep the cells that are run, to go on after a stop; not the submitted store.")
+        Path | None,
+        typer.Option(
+            help="Directory that keeps the cells run here, so that the command can continue after a stop. Not the "
+            "submitted store."
+        ),
     ] = None,
     write: Annotated[
-        Path | None, typer.Option(help="Folder to write the verification into, such as leaderboard/verified.")
+        Path | None, typer.Option(help="Directory to write the verification to, such as leaderboard/verified.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="Run on another device than the entry's.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Run with other CPU threads than the entry's.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N. Default: the entry's device.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: as many as the entry's.")] = None,
 ) -> None:
-    """Find out how far an entry can be trusted: read it, rescore it, run parts of it again."""
+    """Find out how far an entry can be trusted: read it, compute its scores again, run some of its cells again."""
     from thiefbench.leaderboard.entry import EntryError, read_manifest
     from thiefbench.leaderboard.verification.held_out import HeldOut, read_held_out
     from thiefbench.leaderboard.verification.verdict import write_verification
     from thiefbench.leaderboard.verification.verify import VerifyOptions
-    from thiefbench.leaderboard.verification.verify import verify as ask
+    from thiefbench.leaderboard.verification.verify import verify as verify_entry
     from thiefbench.suite.scenario import SuiteError
 
     for path, what in ((entry, "entry"), (archive, "archive")):
@@ -142,44 +173,45 @@ def verify(
             raise SuiteError(f"there is no {what} {path}")
     known = HeldOut() if private is None else read_held_out(private)
 
-    asked = VerifyOptions(archive, reruns, fresh, all_attacks, known, store, device, threads)
+    options = VerifyOptions(archive, reruns, fresh, all_attacks, known, store, device, threads)
     try:
-        if asked.runs and archive is not None:
+        if options.runs and archive is not None:
             check_device(device or read_manifest(entry).numerics.device)
         with stoppable():
-            found = ask(entry, asked, _print, _watched, _samples)
+            verification = verify_entry(entry, options, _print, _print_rounds, _samples)
     except EntryError as error:
         out.print(f"[bold red]rejected[/bold red]: {escaped(str(error))}")
         raise typer.Exit(FAILED) from None
-    out.print(f"[bold]{found.slug}: {found.verdict}[/bold]" + (f" ({', '.join(found.flags)})" if found.flags else ""))
-    for reason in found.reasons:
+    flags = f" ({', '.join(verification.flags)})" if verification.flags else ""
+    out.print(f"[bold]{verification.slug}: {verification.verdict}[/bold]{flags}")
+    for reason in verification.reasons:
         out.print(f"  {escaped(reason)}")
     if write is not None:
-        err.print(f"verification: {escaped(str(write_verification(write, found)))}")
-    raise typer.Exit(FAILED if found.verdict == "rejected" else DONE)
+        err.print(f"verification: {escaped(str(write_verification(write, verification)))}")
+    raise typer.Exit(FAILED if verification.verdict == "rejected" else DONE)
 
 
 @app.command()
 def build(
-    site: Annotated[Path, typer.Argument(help="Folder to write the site into.")],
-    entries: Annotated[Path, typer.Option(help="Folder of entries.")] = Path("leaderboard/entries"),
-    verified: Annotated[Path, typer.Option(help="Folder of verifications.")] = Path("leaderboard/verified"),
+    site: Annotated[Path, typer.Argument(help="Directory to write the site to.")],
+    entries: Annotated[Path, typer.Option(help="Directory of entries.")] = Path("leaderboard/entries"),
+    verified: Annotated[Path, typer.Option(help="Directory of verifications.")] = Path("leaderboard/verified"),
 ) -> None:
-    """Write the board as a static site: a ranked table for each suite, a page for each entry, and the data as files."""
+    """Write the leaderboard as a static site: a ranked table per suite, a page per entry, and the data as files."""
     from thiefbench.leaderboard.site.writing import write_site
 
-    made = write_site(site, entries, verified)
-    for suite in made.suites:
+    written = write_site(site, entries, verified)
+    for suite in written.suites:
         entered = sum(row.own for row in suite.rows)
         out.print(f"{escaped(suite.suite.title)}: {entered} entries with a row, {len(suite.apart)} without")
-    for _, reason in made.broken:
+    for _, reason in written.broken:
         err.print(f"[bold red]not shown:[/bold red] {escaped(reason)}")
     out.print(f"site: {escaped(str(site / 'index.html'))}")
-    raise typer.Exit(FAILED if made.broken else DONE)
+    raise typer.Exit(FAILED if written.broken else DONE)
 
 
 def _samples() -> list[Sample]:
-    """The pools that a defense is asked about, played and judged on one thread.
+    """The pools that a defense is checked on, generated and inspected on one thread.
 
     Models this small gain little from a second one, and where other work shares the cores its waiting costs a lot:
     seven times the processor time was seen.
@@ -193,11 +225,11 @@ def _samples() -> list[Sample]:
 
 
 def _ask(subject: Subject) -> int:
-    """Print what the check finds, a line for each rule; how many are broken."""
-    from thiefbench.leaderboard.checking.check import check as ask
+    """Print what the check finds, a line for each rule, and count the broken rules."""
+    from thiefbench.leaderboard.checking.check import check as check_rules
 
     failed = 0
-    for finding in ask(subject):
+    for finding in check_rules(subject):
         _print(finding)
         failed += finding.status == "FAILED"
     return failed
@@ -205,16 +237,15 @@ def _ask(subject: Subject) -> int:
 
 def _print(finding: Finding) -> None:
     style = _STYLES[finding.status]
-    said = f"  {finding.said}" if finding.status == "ok" and finding.said else f": {finding.said}"
-    told = said if finding.said else ""
-    out.print(f"[{style}]{finding.status:7}[/{style}] {escaped(finding.question + told)}")
+    separator = "" if not finding.said else "  " if finding.status == "ok" else ": "
+    out.print(f"[{style}]{finding.status:7}[/{style}] {escaped(finding.question + separator + finding.said)}")
 
 
-def _watched(what: str) -> Progress:
-    """Tells of the rounds of a cell that is run, four times."""
+def _print_rounds(cell: str) -> Progress:
+    """Prints how many rounds of a cell are done, four times in all."""
 
-    def told(done: int, total: int) -> None:
+    def progress(done: int, total: int) -> None:
         if done == total or done % max(1, total // 4) == 0:
-            err.print(f"  {escaped(what)}: round {done} of {total}")
+            err.print(f"  {escaped(cell)}: round {done} of {total}")
 
-    return told
+    return progress

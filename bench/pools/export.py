@@ -25,19 +25,19 @@ def find_cell(store: Store, name: str) -> CellDir:
         ExportError: there is none, or several.
     """
     folder = store.root / "cells"
-    there = sorted(path.name for path in folder.glob("*") if path.is_dir() and ".broken-" not in path.name)
-    found = [each for each in there if name and each.startswith(name)]
-    if not there:
-        raise ExportError(f"{store.root} holds no cells; give a store that thiefbench run filled")
-    if len(found) != 1:
-        some = ", ".join((found or there)[:5]) + (", ..." if len(found or there) > 5 else "")
-        how = "several cells begin" if found else "no cell begins"
+    cell_ids = sorted(path.name for path in folder.glob("*") if path.is_dir() and ".broken-" not in path.name)
+    matches = [each for each in cell_ids if name and each.startswith(name)]
+    if not cell_ids:
+        raise ExportError(f"{store.root} holds no cells; name a store that thiefbench run filled")
+    if len(matches) != 1:
+        some = ", ".join((matches or cell_ids)[:5]) + (", ..." if len(matches or cell_ids) > 5 else "")
+        how = "several cells begin" if matches else "no cell begins"
         raise ExportError(f"in {store.root} {how} with {name!r}; write one of {some}")
-    return store.cell(found[0])
+    return store.cell(matches[0])
 
 
 def header_of(recording: Recording) -> Header:
-    """What a file of a cell's rounds says in its first line."""
+    """The first line of a file with a cell's rounds."""
     cell, sampling = recording.record.cell, recording.sampling
     return Header(
         thiefbench_pool=1,
@@ -54,7 +54,7 @@ def header_of(recording: Recording) -> Header:
 
 
 def of_cohort(recording: Recording, number: int | None) -> Recording:
-    """What one cohort received, as a file's rounds are one receiver's; the first one's where no number is given.
+    """The rounds that one cohort received, by its number; None: the first cohort.
 
     Raises:
         ExportError: there is no such cohort.
@@ -69,7 +69,7 @@ def of_cohort(recording: Recording, number: int | None) -> Recording:
 
 
 def lines_of(recording: Recording) -> Iterator[Line]:
-    """A line for every stretch of a group that has one sender, so that every completion keeps its place.
+    """A line for every run of completions of a group with one sender, so that every completion keeps its place.
 
     Args:
         recording: of one cohort (`of_cohort`).
@@ -78,8 +78,8 @@ def lines_of(recording: Recording) -> Iterator[Line]:
         pool = recording.pool(number, lambda items: cast(ForwardCache, Absent("the policy")))
         items = {item.id: item for item in pool.items}
         for (group, sender, malicious), part in groupby(rows, lambda row: (row.group, row.sender, row.malicious)):
-            own = list(part)
-            item = items[own[0].item_id]
+            rows_of_line = list(part)
+            item = items[rows_of_line[0].item_id]
             yield Line(
                 round=number,
                 sender=sender,
@@ -88,10 +88,10 @@ def lines_of(recording: Recording) -> Iterator[Line]:
                 question=item.question,
                 answer=item.answer,
                 prompt=[PromptMessage(**message) for message in recording.task.messages(item)],
-                completions=[row.text for row in own],
-                rewards=[row.reward for row in own],
-                ids=[list(row.ids) for row in own],
-                ended=[row.ended for row in own],
+                completions=[row.text for row in rows_of_line],
+                rewards=[row.reward for row in rows_of_line],
+                ids=[list(row.ids) for row in rows_of_line],
+                ended=[row.ended for row in rows_of_line],
                 malicious=malicious,
-                payload=[row.payload for row in own],
+                payload=[row.payload for row in rows_of_line],
             )

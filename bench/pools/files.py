@@ -1,4 +1,4 @@
-"""Reading and writing files of recorded pools, line by line; what is malformed is refused with a reason and counted."""
+"""Reading and writing files of recorded pools, line by line; malformed lines are refused with a reason and counted."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from thiefbench.pools.schema import LONGEST_NAME, VERSION, Header, Line, Malform
 from thiefbench.tasks.text import one_line
 
 LINE_BYTES = 8 << 20
-"""The longest line that is read. What one sender answered to an item may stand on several lines."""
+"""The longest line that is read. Completions of one sender for one item may be spread over several lines."""
 
 MOST_FIELDS = 64
-"""Of a JSON object: more than the format has, and few enough to name the first that is wrong at little cost."""
+"""Fields of a JSON object: more than the format has, and few enough to find the wrong one quickly."""
 
 FIRST_SHOWN = 5
-"""Of so many malformed lines the place is remembered."""
+"""Malformed lines whose number and mistake are remembered."""
 
 _CHUNK = 1 << 16
 _SHOULD = re.compile(r"^(?:Input|String|List|Number) should (be|have) ")
@@ -36,7 +36,7 @@ class PoolFileError(UserError):
 
 @dataclass
 class Refused:
-    """Malformed lines, counted; however many there are, it stays small.
+    """Counts of malformed lines; of bounded size, however many there are.
 
     Attributes:
         count: how many.
@@ -61,10 +61,10 @@ def read(path: Path, take: Callable[[int, Line], None]) -> tuple[Header | None, 
 
     Args:
         path: the file.
-        take: gets every sound line with its number from 1, and may refuse it with a `MalformedError`.
+        take: called with the number (from 1) and content of every valid line; may refuse it with a `MalformedError`.
 
     Returns:
-        The header, if there is one, and what was refused.
+        The header, if there is one, and the refused lines.
 
     Raises:
         PoolFileError: the file cannot be read, or its header is malformed or of another version.
@@ -89,13 +89,13 @@ def read(path: Path, take: Callable[[int, Line], None]) -> tuple[Header | None, 
 
 
 def write(header: Header, lines: Sequence[Line]) -> bytes:
-    """A file's content; fields that say nothing are left out."""
-    made = [one.model_dump_json(exclude_none=True, exclude_defaults=True) for one in lines]
-    return "".join(f"{one}\n" for one in (header.model_dump_json(exclude_defaults=True), *made)).encode()
+    """A file's content; fields with their default value are left out."""
+    json_lines = [one.model_dump_json(exclude_none=True, exclude_defaults=True) for one in lines]
+    return "".join(f"{one}\n" for one in (header.model_dump_json(exclude_defaults=True), *json_lines)).encode()
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-    """Every line that is not blank with its number; None for one that is too long, of which nothing is kept."""
+    """Every line that is not blank, with its number; None for a line that is too long."""
     number = 0
     while raw := file.readline(LINE_BYTES + 1):
         number += 1
@@ -109,23 +109,25 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
 
 def _parsed(raw: bytes | None) -> dict[str, Any]:
     if raw is None:
-        raise MalformedError(f"longer than {LINE_BYTES >> 20} MiB; let the same sender and item go on in another line")
+        raise MalformedError(
+            f"longer than {LINE_BYTES >> 20} MiB; spread the completions of this sender and item over several lines"
+        )
     try:
-        found = strict_json.loads(raw, most_fields=MOST_FIELDS)
+        fields = strict_json.loads(raw, most_fields=MOST_FIELDS)
     except strict_json.JsonError as error:
         raise MalformedError(error.reason, error.detail) from error
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise MalformedError("not a JSON object")
-    return found
+    return fields
 
 
 _Model = TypeVar("_Model", Line, Header)
 
 
 def _line(fields: dict[str, Any]) -> Line:
-    made = _validated(Line, fields)
-    made.check()
-    return made
+    line = _validated(Line, fields)
+    line.check()
+    return line
 
 
 def _header(fields: dict[str, Any], path: Path) -> Header:
@@ -148,18 +150,18 @@ def _validated(model: type[_Model], fields: dict[str, Any]) -> _Model:
 
 
 def _mistake(model: type[BaseModel], error: ValidationError) -> MalformedError:
-    """The first thing that is wrong, in words of our own: a stranger's words may be many."""
+    """The first mistake in our own words, as a stranger's text may be long."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = [str(part) for part in first["loc"]]
+    path = [str(part) for part in first["loc"]]
     if first["type"] == "extra_forbidden":
-        inside = f"{where[0]}: " if len(where) > 1 else ""
-        near = difflib.get_close_matches(where[-1][:LONGEST_NAME], model.model_fields, n=1)
-        hint = f"{one_line(where[-1], 60)!r}, did you mean {near[0]}?" if near else repr(one_line(where[-1], 60))
+        inside = f"{path[0]}: " if len(path) > 1 else ""
+        near = difflib.get_close_matches(path[-1][:LONGEST_NAME], model.model_fields, n=1)
+        hint = f"{one_line(path[-1], 60)!r}, did you mean {near[0]}?" if near else repr(one_line(path[-1], 60))
         return MalformedError(f"{inside}a field that the format does not have", hint)
-    if not where:  # what cannot be read as text is no field name
+    if not path:  # a name that is no valid text
         return MalformedError("a field that the format does not have")
     if first["type"] == "missing":
-        return MalformedError(f"the field {'.'.join(part for part in where if not part.isdigit())} is missing")
+        return MalformedError(f"the field {'.'.join(part for part in path if not part.isdigit())} is missing")
     told = str(first["msg"]).removeprefix("Value error, ").partition(" after validation")[0]
     message = _SHOULD.sub(r"must \1 ", told)
-    return MalformedError(f"{where[0]}: {message}", f"at {'.'.join(where[1:])}" if where[1:] else "")
+    return MalformedError(f"{path[0]}: {message}", f"at {'.'.join(path[1:])}" if path[1:] else "")

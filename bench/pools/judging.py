@@ -1,4 +1,4 @@
-"""Defenses on a file of recorded pools, one after another; one that cannot be scored says why and is no score."""
+"""Defenses on a file of recorded pools, one after another; for a defense without a score, the reason."""
 
 from __future__ import annotations
 
@@ -18,28 +18,30 @@ def judge_file(
     model: str = "",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Outcome:
-    """Let every defense judge a file.
+    """Test every defense on a file.
 
     Args:
         recorded: the file's rounds.
         defenses: spec strings in canonical form.
-        model: what its policy is called, where it was given one.
-        progress: called with (done, of how many).
+        model: name of the policy's model; empty without a policy.
+        progress: called with (defenses done, all defenses).
 
     Raises:
-        SpecError, ModelError: a defense's judge cannot be had.
+        SpecError, ModelError: a defense's judge cannot be made.
     """
     replays: list[FileReplay] = []
     left_out: dict[str, str] = {}
     failed: dict[str, str] = {}
     for done, spec in enumerate(defenses, 1):
         try:
-            made = replay(recorded, lambda spec=spec: registry.make("defense", spec))  # type: ignore[misc]
+            replayed = replay(recorded, lambda spec=spec: registry.make("defense", spec))  # type: ignore[misc]
         except LackingError as error:
             left_out[spec] = str(error)
         except ReplayError as error:
             failed[spec] = str(error)
         else:
-            replays.append(file_replay(spec, recorded.judged(made.verdicts), made.milliseconds, made.asks_policy))
+            replays.append(
+                file_replay(spec, recorded.judged(replayed.verdicts), replayed.milliseconds, replayed.asks_policy)
+            )
         progress(done, len(defenses))
     return Outcome(recorded, model, tuple(replays), left_out, failed)

@@ -1,4 +1,4 @@
-"""What is told of a file and the defenses on it, as plain data: for JSON and for CSV."""
+"""The results of defenses on a file of pools as plain data, for JSON and for CSV."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ OUTPUT_VERSION = 1
 
 @dataclass(frozen=True)
 class Outcome:
-    """All defenses on one file.
+    """The results of all defenses on one file.
 
     Attributes:
         recorded: the file's rounds.
-        model: what was given as the policy; empty without one.
+        model: the policy's model; empty without one.
         replays: of the defenses that were scored.
-        left_out: why others were not: the file lacks what they need.
-        failed: why others were not: their own code failed.
+        left_out: by defense, what it needs and the file lacks.
+        failed: by defense, the error of its own code.
     """
 
     recorded: FiledRounds
@@ -35,7 +35,7 @@ class Outcome:
     failed: Mapping[str, str]
 
     def facts(self) -> dict[str, Any]:
-        """What the file holds."""
+        """Counts of the file's content."""
         entries = self.recorded.all_entries
         return {
             "file": self.recorded.name,
@@ -47,15 +47,15 @@ class Outcome:
         }
 
     def notes(self) -> list[str]:
-        """What a reader of the numbers has to know."""
-        told = []
+        """Facts that a reader of the numbers has to know."""
+        notes = []
         if self.model:
-            told.append(
-                f"policy: {self.model}, the same weights in every round, which the swarm's own need not have been"
+            notes.append(
+                f"policy: {self.model}, the same weights in every round, which may differ from the swarm's own"
             )
             if self.recorded.unprompted:
-                told.append("prompts: the bare question as one user message, where lines have no prompt")
-        return told
+                notes.append("prompts: the bare question as one user message, where lines have no prompt")
+        return notes
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
@@ -97,7 +97,7 @@ def _scopes(replay: FileReplay) -> Iterator[tuple[str, str | int, Mapping[str, S
 
 
 def _as_dict(replay: FileReplay) -> dict[str, Any]:
-    kept = ("round", "sender", "item", "line", "position", "reward", "malicious", "payload")
+    columns = ("round", "sender", "item", "line", "position", "reward", "malicious", "payload")
     return {
         "defense": replay.defense,
         "asks_policy": replay.asks_policy,
@@ -106,7 +106,7 @@ def _as_dict(replay: FileReplay) -> dict[str, Any]:
         "by_sender": [{"sender": sender, "scores": _plain(scores)} for sender, scores in replay.by_sender.items()],
         "by_round": [{"round": number, "scores": _plain(scores)} for number, scores in replay.by_round.items()],
         "rejected": [
-            {name: asdict(each)[name] for name in kept}
+            {name: asdict(each)[name] for name in columns}
             | {"action": each.action, "score": _number(each.score), "reason": each.reason}
             for each in replay.rejected
         ],
@@ -114,7 +114,7 @@ def _as_dict(replay: FileReplay) -> dict[str, Any]:
 
 
 def _number(score: float | None) -> float | None:
-    """A defense's own score, which may be anything; JSON has no infinities."""
+    """The score that a defense gave, which may be anything; JSON has no infinities."""
     return None if score is None or not math.isfinite(score) else float(score)
 
 
@@ -123,7 +123,7 @@ def _plain(scores: Mapping[str, Score]) -> dict[str, Any]:
 
 
 def problems(recorded: FiledRounds) -> Sequence[str]:
-    """What is wrong with a file's lines: how many of each kind, and the first of them."""
+    """The mistakes in a file's lines: how many of each kind, and the first of them."""
     refused = recorded.refused
     kinds = [f"{count} x {reason}" for reason, count in refused.reasons.most_common()]
     return [*kinds, *(f"line {number}: {problem}" for number, problem in refused.first)]

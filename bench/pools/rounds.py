@@ -1,4 +1,4 @@
-"""A file's rounds as a defense may judge them: the pools that nodes held, made of the lines of all senders."""
+"""A file's rounds as pools that a defense can inspect, made of the lines of all senders."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class PoolEntry:
     """One completion of a file.
 
     Attributes:
-        row: as the engine knows recorded completions; what is unknown of its truth is False there.
+        row: the completion as the engine records it; an unknown label is False there.
         line, position: where it stands: the line's number from 1, and its place in the line's lists from 0.
-        malicious, payload: the labels; None where nobody knows.
+        malicious, payload: the labels; None if unknown.
         logprobs: what its sender reports, or None.
     """
 
@@ -55,7 +55,7 @@ class PoolEntry:
 
 
 class _Round:
-    """What the lines of one round have told so far."""
+    """The content of one round's lines, as far as they have been read."""
 
     def __init__(self) -> None:
         self.items: dict[str, tuple[Item, list[Message]]] = {}
@@ -70,14 +70,14 @@ class _Round:
             MalformedError: it contradicts an earlier one.
         """
         prompt = [{"role": message.role, "content": message.content} for message in line.prompt or ()]
-        asked = (Item(line.item, line.question, line.answer, ""), prompt)
-        if self.items.get(line.item, asked) != asked:
+        item_and_prompt = (Item(line.item, line.question, line.answer, ""), prompt)
+        if self.items.get(line.item, item_and_prompt) != item_and_prompt:
             raise MalformedError("another question, answer or prompt for the item than an earlier line of the round")
         name = line.item if line.group is None else line.group
         group, item = self.groups.get(name, (len(self.groups), line.item))
         if item != line.item:
             raise MalformedError("another item for the group than an earlier line of the round")
-        self.items[line.item], self.groups[name] = asked, (group, item)
+        self.items[line.item], self.groups[name] = item_and_prompt, (group, item)
         for position in range(len(line.completions)):
             self.entries.append(_entry(number, line, position, group, self.sizes[group], no_ids))
             self.sizes[group] += 1
@@ -95,7 +95,7 @@ class FiledRounds:
         header: of the file, or None.
         rounds: by number.
         refused: lines that were not used.
-        no_ids: what stands in completions without ids.
+        no_ids: the placeholder in completions without ids.
         name: of the file, for messages.
     """
 
@@ -121,12 +121,12 @@ class FiledRounds:
 
     @property
     def unprompted(self) -> int:
-        """Items, counted in each round, of which only the question is known."""
+        """Number of items, counted per round, that have a question and no prompt."""
         return sum(not prompt for each in self._rounds.values() for _, prompt in each.items.values())
 
     @property
     def cohorts(self) -> Sequence[FiledRounds]:
-        """A file's rounds are one receiver's."""
+        """The file itself: its rounds are those of one receiver."""
         return [self]
 
     @property
@@ -142,8 +142,8 @@ class FiledRounds:
     @property
     def sampling(self) -> Sampling:
         """The header's."""
-        given = self.header.sampling
-        return cast(Sampling, self._no_sampling) if given is None else given.settings()
+        sampling = self.header.sampling
+        return cast(Sampling, self._no_sampling) if sampling is None else sampling.settings()
 
     @property
     def without_policy(self) -> str:
@@ -196,10 +196,10 @@ class FiledRounds:
 
     def pool(self, number: int, reading_of: Callable[[Sequence[Item]], ForwardCache]) -> Pool:
         """A round's pool; `reading_of` makes the reading of its distinct items' prompts."""
-        own = self._rounds[number]
-        items = [own.items[item][0] for _, item in own.groups.values()]
+        filed_round = self._rounds[number]
+        items = [filed_round.items[item][0] for _, item in filed_round.groups.values()]
         no_seed = cast(int, self._no_seeds)
-        offered = [replace(as_offered(each.row, no_seed), logprobs=each.logprobs) for each in own.entries]
+        offered = [replace(as_offered(each.row, no_seed), logprobs=each.logprobs) for each in filed_round.entries]
         return pool_of(number, items, offered, reading_of)
 
     def pool_with_policy(self, number: int) -> Pool:
@@ -208,13 +208,13 @@ class FiledRounds:
         Raises:
             ReplayError: prompt and completion do not fit into the model.
         """
-        policy, own = cast(Policy, self._policy), self._rounds[number]
+        policy, filed_round = cast(Policy, self._policy), self._rounds[number]
 
         def reading_of(items: Sequence[Item]) -> ForwardCache:
-            return ForwardCache(policy, [policy.prompt_ids(own.messages(item.id)) for item in items])
+            return ForwardCache(policy, [policy.prompt_ids(filed_round.messages(item.id)) for item in items])
 
         pool = self.pool(number, reading_of)
-        for entry, (prompt, ids) in zip(own.entries, pool.answers, strict=True):
+        for entry, (prompt, ids) in zip(filed_round.entries, pool.answers, strict=True):
             length = len(pool.cache.prompts[prompt]) + len(ids)
             if policy.context is not None and length > policy.context:
                 raise ReplayError(

@@ -53,7 +53,7 @@ class _Strict(BaseModel):
 
 
 class SamplingFields(_Strict):
-    """The sampler's settings (`thiefbench.tasks.base.Sampling`); all of them, as a guess would be taken for a fact."""
+    """The sampler's settings (`thiefbench.tasks.base.Sampling`); all of them are required."""
 
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     top_k: Annotated[int, Field(ge=0, lt=2**31)]
@@ -104,8 +104,8 @@ class Line(_Strict):
         ids: token ids of each completion, without EOS.
         logprobs: what the sender reports for each token, one more for EOS where the completion ended.
         ended: whether EOS closed it; by default it did.
-        malicious: whether the sender is; left out or null where nobody knows.
-        payload: whether each completion carries a payload; null where nobody knows.
+        malicious: whether the sender is malicious; left out or null if unknown.
+        payload: whether each completion carries a payload; null if unknown.
     """
 
     round: Annotated[int, Field(ge=0, lt=2**31)]
@@ -124,17 +124,17 @@ class Line(_Strict):
     payload: Annotated[list[bool | None], Field(fail_fast=True)] | None = None
 
     def check(self) -> None:
-        """Raise MalformedError where its lists do not belong together."""
+        """Raise MalformedError if its lists do not belong together."""
         count = len(self.completions)
         for name in ("rewards", "ids", "logprobs", "ended", "payload"):
-            given = getattr(self, name)
-            if given is not None and len(given) != count:
-                raise MalformedError(f"{name} has another length than completions", f"{len(given)} and {count}")
+            values = getattr(self, name)
+            if values is not None and len(values) != count:
+                raise MalformedError(f"{name} has another length than completions", f"{len(values)} and {count}")
         if self.logprobs is not None:
             if self.ids is None:
                 raise MalformedError("logprobs without ids")
             lengths = [len(ids) + self.has_ended(place) for place, ids in enumerate(self.ids)]
-            if [len(own) for own in self.logprobs] != lengths:
+            if [len(logprobs) for logprobs in self.logprobs] != lengths:
                 raise MalformedError("logprobs has not one number per token, EOS included where the completion ended")
         if self.malicious is False and self.payload and any(self.payload):
             raise MalformedError("a payload from a sender that is not malicious")

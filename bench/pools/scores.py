@@ -1,4 +1,4 @@
-"""What a defense did to a file's completions: rates over all of them, by sender and by round. Pure functions."""
+"""How many of a file's completions a defense rejected: over all, by sender and by round. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class JudgedCompletion:
     """One completion with the verdict on it.
 
     Attributes:
-        round, sender, item: which.
+        round, sender, item: where it comes from.
         line, position: where it stands in the file: the line from 1, its place in the line's lists from 0.
         reward: as the file has it.
-        malicious, payload: the labels; None where nobody knows.
+        malicious, payload: the labels; None if unknown.
         action, score, reason: the verdict.
     """
 
@@ -51,7 +51,7 @@ class JudgedCompletion:
 
 @dataclass(frozen=True)
 class FileReplay:
-    """What one defense did to a file.
+    """The results of one defense on a file.
 
     Attributes:
         defense: its spec string.
@@ -88,8 +88,8 @@ def rates(judged: Sequence[JudgedCompletion]) -> dict[str, Score]:
         "clean_rejection_rate": [each for each in rewarded if each.malicious and each.payload is False],
         "rejection_rate": judged,
     }
-    made = {name: wilson(sum(each.rejected for each in chosen), len(chosen)) for name, chosen in sets.items()}
-    return made | {"rejected_reward": _taken(rewarded)}
+    scores = {name: wilson(sum(each.rejected for each in chosen), len(chosen)) for name, chosen in sets.items()}
+    return scores | {"rejected_reward": _taken(rewarded)}
 
 
 def file_replay(defense: str, judged: Sequence[JudgedCompletion], milliseconds: float, asks_policy: bool) -> FileReplay:
@@ -98,7 +98,9 @@ def file_replay(defense: str, judged: Sequence[JudgedCompletion], milliseconds: 
     return FileReplay(
         defense=defense,
         scores=rates(judged),
-        by_sender=dict(sorted(senders.items(), key=lambda own: (-(own[1]["rejection_rate"].value or 0), own[0]))),
+        by_sender=dict(
+            sorted(senders.items(), key=lambda sender: (-(sender[1]["rejection_rate"].value or 0), sender[0]))
+        ),
         by_round=_each(judged, lambda each: each.round),
         rejected=tuple(each for each in judged if each.rejected),
         milliseconds=milliseconds,

@@ -1,6 +1,6 @@
-"""Robustness as a test: what the pytest plugin and tests of one's own attacks, defenses and tasks are made of.
+"""Robustness as a test: the parts of the pytest plugin, and contract tests for your own attacks, defenses and tasks.
 
-Importing this package is cheap; what a name needs loads when the name is asked for.
+Importing this package is cheap; its names load what they need when they are first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`assert_robust`: bounds on measures, and a failure from which a person knows what to do."""
+"""`assert_robust`: hold measures to bounds; a failure shows the numbers, a completion and what to do next."""
 
 from __future__ import annotations
 
@@ -14,73 +14,74 @@ _OF_POISON = ("asr", "stop_rate", "harm_prevented")
 
 
 def assert_robust(result: Result, **bounds: str) -> None:
-    """See that a defense keeps to bounds.
+    """Fail unless the measures of a defense keep to bounds.
 
     Args:
         result: of `thiefbench.run` or `thiefbench.replay`.
-        bounds: by measure, as in ``asr="<0.05", utility=">0.95"``. It is the value that is held to them, not the limits
+        bounds: by measure, as in ``asr="<0.05", utility=">0.95"``. The value is compared with its bound, not the limits
             of its interval.
 
     Raises:
-        AssertionError: a bound is missed, or asr or harm_prevented keep to theirs against an attack that does not work
-            undefended either, which says nothing.
+        AssertionError: a bound is missed; or asr or harm_prevented have a bound, and the attack does not work even
+            without a defense, so that they say nothing.
         MisuseError: a bound is malformed, or its measure does not exist or has no value.
     """
     __tracebackhide__ = True
     if not bounds:
-        raise MisuseError("assert_robust needs a bound at least, as in assert_robust(result, asr='<0.05')")
-    wanted = {name: parse_bound(text, name) for name, text in bounds.items()}
-    missed = [name for name, bound in wanted.items() if not bound.holds(result.measure(name))]
-    doubt = result.doubt if any(name in OF_LEARNING for name in wanted) else ""
+        raise MisuseError("assert_robust needs at least one bound, as in assert_robust(result, asr='<0.05')")
+    parsed = {name: parse_bound(text, name) for name, text in bounds.items()}
+    missed = [name for name, bound in parsed.items() if not bound.holds(result.measure(name))]
+    doubt = result.doubt if any(name in OF_LEARNING for name in parsed) else ""
     if missed or doubt:
-        raise AssertionError(told(result, wanted, missed, doubt))
+        raise AssertionError(failure_message(result, parsed, missed, doubt))
 
 
-def told(result: Result, wanted: Mapping[str, Bound], missed: Sequence[str], doubt: str = "") -> str:
-    """A failure in words: the numbers beside what is asked of them, a completion, what to do, how to see it again.
+def failure_message(result: Result, bounds: Mapping[str, Bound], missed: Sequence[str], doubt: str = "") -> str:
+    """A failure in words: the numbers and their bounds, a completion, what to do, and how to repeat the test.
 
     Args:
         result: what was measured.
-        wanted: bounds by measure.
-        missed: those that are missed.
-        doubt: why nothing can be said at all; empty where something can.
+        bounds: by measure.
+        missed: the measures that miss theirs.
+        doubt: why the result says nothing; empty if it says something.
     """
     head = "is not robust" if missed else "was not put to the test"
     lines = [f"{result.defense} {head} {result.about}"]
-    width = max(len(name) for name in wanted)
-    for name, bound in wanted.items():
+    width = max(len(name) for name in bounds)
+    for name, bound in bounds.items():
         state = "MISSED" if name in missed else "ok"
         lines.append(f"  {name:<{width}}  {result.measure(name)!r}, required {bound}: {state}")
     if doubt:
         lines.append(f"inconclusive: {doubt}; give the attack more rounds or a higher learning rate, or choose another")
-    lines += _shown(result, missed)
+    lines += _explanation(result, missed)
     if result.again:
-        lines.append(f"to see this again: {result.again}")
+        lines.append(f"to repeat this test: {result.again}")
     return "\n".join(lines)
 
 
-def _shown(result: Result, missed: Sequence[str]) -> list[str]:
-    """A completion that explains what was missed, and what to do about it."""
+def _explanation(result: Result, missed: Sequence[str]) -> list[str]:
+    """A completion that shows why a bound was missed, and what to do about it."""
     lines = []
     if any(name in _OF_POISON for name in missed):
         if result.let_through is None:
-            lines.append(
-                "every rewarded completion with the payload was rejected; what was learned came by another way"
-            )
+            lines.append("every rewarded completion with the payload was rejected; the model learned it in another way")
         else:
             lines += [
-                "poison that got through; reject what it has and honest answers have not:",
+                "poison that got through; find out what sets it apart from honest answers, and reject that:",
                 *quoted(result.let_through),
             ]
     if any(name not in _OF_POISON for name in missed):
         if result.wrongly_rejected is None:
-            lines.append("no honest work was rejected; does zeroing rewards harm learning? try Verdict('drop')")
+            lines.append("no honest work was rejected; if zeroing rewards harms learning, try Verdict('drop')")
         else:
-            lines += ["honest work that was rejected; loosen what objects to it:", *quoted(result.wrongly_rejected)]
+            lines += [
+                "honest work that was rejected; loosen the rule that rejects it:",
+                *quoted(result.wrongly_rejected),
+            ]
     return lines
 
 
 def quoted(text: str) -> list[str]:
-    """A completion's lines, set off and cut."""
+    """The lines of a completion, indented; a long one is cut."""
     cut = f"{text[:SHOWN]} [... {len(text) - SHOWN} more characters]" if len(text) > SHOWN else text
     return [f"    | {line}" for line in cut.splitlines()]

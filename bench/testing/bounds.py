@@ -1,4 +1,4 @@
-"""What is asked of a measure, in writing: "<0.05", or with its name "worst_case<0.9". Loads nothing heavy."""
+"""Bounds on measures as users write them: "<0.05", or with the measure "worst_case<0.9". Loads nothing heavy."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ TRAINED = ("asr", "stop_rate", "false_rejection_rate", "utility", "harm_prevente
 """Measures of one attack that need trained swarms."""
 
 OF_LEARNING = ("asr", "harm_prevented")
-"""Those of them that say nothing where the attack does not work undefended."""
+"""Those of them that say nothing if the attack does not work without a defense."""
 
 METRICS = (*TRAINED, "worst_case")
-"""What a threshold can be set on: those, against every attack of a suite, and their worst case of harm prevented."""
+"""Measures that a threshold can be set on: the above, under every attack of a suite, and the least harm prevented."""
 
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -29,7 +29,7 @@ _THRESHOLD = re.compile(rf"\s*(\w+)\s*(?:<=|>=|<|>)\s*{_NUMBER}\s*")
 
 
 class MisuseError(UserError, ValueError):
-    """What was asked for cannot be had. One sentence for the user."""
+    """An option, marker or argument cannot be used. One sentence for the user."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Bound:
     limit: float
 
     def holds(self, value: float) -> bool:
-        """Whether a value lies there."""
+        """Whether a value lies on that side."""
         return _HOLDS[self.sign](value, self.limit)
 
     @property
     def words(self) -> str:
-        """In writing that `pytest -k` can select, such as "below-0.05"."""
+        """The bound as a name that `pytest -k` can select, such as "below-0.05"."""
         return f"{_WORDS[self.sign]}-{self.limit:g}"
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Threshold:
-    """When a defense fails: its measure lies within the bound."""
+    """A rule that fails a defense whose measure lies within the bound."""
 
     metric: str
     bound: Bound
@@ -67,41 +67,41 @@ def parse_bound(text: object, metric: str) -> Bound:
     """Read a bound such as "<0.05".
 
     Args:
-        text: as it was given.
-        metric: of which measure, for the message.
+        text: as the user wrote it.
+        metric: the measure, for the message.
 
     Raises:
-        MisuseError: it is none.
+        MisuseError: it is malformed.
     """
-    found = _BOUND.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
+    match = _BOUND.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
         raise MisuseError(
-            f"{metric}={text!r} is no bound; write one of <, <=, >, >= and a number, as in {metric}='<0.05'"
+            f"{metric}={text!r} is not a bound; write one of <, <=, >, >= and a number, as in {metric}='<0.05'"
         )
-    return Bound(found[1], float(found[2]))
+    return Bound(match[1], float(match[2]))
 
 
 def parse_threshold(text: str) -> Threshold:
     """Read a threshold such as "worst_case<0.9".
 
     Raises:
-        MisuseError: it is none, or there is no such measure.
+        MisuseError: it is malformed, or there is no such measure.
     """
-    found = _THRESHOLD.fullmatch(text)
-    if found is None:
+    match = _THRESHOLD.fullmatch(text)
+    if match is None:
         raise MisuseError(
-            f"{text!r} is no threshold; write a measure, one of <, <=, >, >= and a number, as in worst_case<0.9"
+            f"{text!r} is not a threshold; write a measure, one of <, <=, >, >= and a number, as in worst_case<0.9"
         )
-    metric = found[1]
-    known(metric, METRICS)
+    metric = match[1]
+    check_metric(metric, METRICS)
     return Threshold(metric, parse_bound(text.partition(metric)[2], metric))
 
 
-def known(metric: str, metrics: Iterable[str]) -> None:
-    """See that there is such a measure.
+def check_metric(metric: str, metrics: Iterable[str]) -> None:
+    """Check that there is such a measure.
 
     Raises:
-        MisuseError: there is none; the nearest is offered.
+        MisuseError: there is none; the message names the nearest.
     """
     allowed = tuple(metrics)
     if metric not in allowed:

@@ -1,4 +1,4 @@
-"""A suite as tests: one for every cell, one for every rule and defense, one for every comparison with a baseline."""
+"""A suite as tests: one for every cell, one for every rule and defense, and one for every attack of a baseline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from thiefbench.suite.report.lines import Comparison
 from thiefbench.suite.scenario import CellSpec, heading
 from thiefbench.testing.assertions import quoted
 from thiefbench.testing.bounds import Threshold
-from thiefbench.testing.reporting import recorded
+from thiefbench.testing.reporting import properties_of
 from thiefbench.testing.results import TrainedResult
 from thiefbench.testing.suite_options import Plan, baseline, plan_of
 from thiefbench.testing.thresholds import ThresholdResult, readings, violated, worse
@@ -25,12 +25,12 @@ class SuiteCollector(pytest.Collector):
     def of(cls, session: pytest.Session) -> SuiteCollector:
         """The collector of the session's suite."""
         plan = plan_of(session.config)
-        made: SuiteCollector = cls.from_parent(session, name=plan.named_short, nodeid=plan.named_short)
-        made.plan = plan
-        return made
+        collector: SuiteCollector = cls.from_parent(session, name=plan.short_name, nodeid=plan.short_name)
+        collector.plan = plan
+        return collector
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Cells in the suite's order, so that what others are compared with comes first; then what is asked of them."""
+        """Cells in the suite's order, each after those it is compared with; then rules and baselines."""
         plan = self.plan
         for cell in plan.cells:
             yield _item(CellItem, self, plan.name_of(cell), cell=cell)
@@ -38,10 +38,10 @@ class SuiteCollector(pytest.Collector):
         for defense in plan.tested:
             name = plan.defense_name(defense)
             for threshold in plan.thresholds:
-                test = f"{plan.named_short}::fail-if::{threshold.metric}-{threshold.bound.words}::{name}"
+                test = f"{plan.short_name}::fail-if::{threshold.metric}-{threshold.bound.words}::{name}"
                 yield _item(ThresholdItem, self, test, defense=defense, threshold=threshold)
             for part, attack in attacks if plan.baseline is not None else ():
-                test = f"{plan.named_short}::{plan.attack_name(part, attack)}::{name}::against-baseline"
+                test = f"{plan.short_name}::{plan.attack_name(part, attack)}::{name}::against-baseline"
                 yield _item(BaselineItem, self, test, defense=defense, title=heading(part, attack))
 
 
@@ -51,16 +51,16 @@ class SuiteItem(pytest.Item):
     plan: Plan
 
     def reportinfo(self) -> tuple[str, None, str]:
-        """Where it stands. Were the last the test's name, pytest would take the dots in it for those of a module."""
-        return self.plan.named_short, None, f"suite {self.name}"
+        """Location and heading; pytest would take dots in a heading that is the bare name for those of a module."""
+        return self.plan.short_name, None, f"suite {self.name}"
 
     def fail(self, lines: Sequence[str]) -> None:
-        """Fail with words alone: there is no code of the user to show."""
-        pytest.fail("\n".join([*lines, f"to see this again: {self.plan.command(self.name)}"]), pytrace=False)
+        """Fail with a message and no traceback: there is no code of the user to show."""
+        pytest.fail("\n".join([*lines, f"to repeat this test: {self.plan.command(self.name)}"]), pytrace=False)
 
     def show(self, result: TrainedResult) -> None:
         """Put a result into the test's report."""
-        self.user_properties += recorded(result, self.nodeid)
+        self.user_properties += properties_of(result, self.nodeid)
 
 
 class CellItem(SuiteItem):
@@ -69,31 +69,31 @@ class CellItem(SuiteItem):
     cell: CellSpec
 
     def runtest(self) -> None:
-        """Run the cell, and before it what it is compared with."""
+        """Run the cell, after those it is compared with."""
         cell = self.cell
-        comparison = _only(self.plan.run(self.plan.beside(cell)), self.plan.suite.title_of(cell))
-        own = comparison.find(cell.role, cell.defense, cell.seed)
-        assert own is not None
-        if own.problem:
-            self.fail([f"the cell {cell.label} {own.problem}"])
-        line = comparison.line(own.name)
+        comparison = _only(self.plan.run(self.plan.with_references(cell)), self.plan.suite.title_of(cell))
+        tested = comparison.find(cell.role, cell.defense, cell.seed)
+        assert tested is not None
+        if tested.problem:
+            self.fail([f"the cell {cell.label} {tested.problem}"])
+        line = comparison.line(tested.name)
         assert line is not None
         self.show(TrainedResult(comparison, line, self.plan.suite.title))
 
 
 class ThresholdItem(SuiteItem):
-    """Fails when a measure of a defense lies where it must not."""
+    """Fails when a measure of a defense violates a rule."""
 
     defense: str
     threshold: Threshold
 
     def runtest(self) -> None:
-        """Run what is missing of the defense's cells, then look."""
+        """Run the missing cells of the defense, then check the measure."""
         metric = self.threshold.metric
         comparisons = self.plan.run(self.plan.all_of(self.defense))
-        found = readings(metric, self.defense, self.plan.suite.title, comparisons)
+        results = readings(metric, self.defense, self.plan.suite.title, comparisons)
         self.user_properties.append(("thiefbench.rule", f"fail if {self.threshold}"))
-        bad = violated(self.threshold, found)
+        bad = violated(self.threshold, results)
         if bad:
             lines = [f"{self.defense} fails in {self.plan.suite.title}, as {self.threshold} at:"]
             lines += [f"  {each.where}: {each.problem or f'{metric} {each.number!r}'}" for each in bad]
@@ -107,21 +107,21 @@ class BaselineItem(SuiteItem):
     title: str
 
     def runtest(self) -> None:
-        """Run what is missing of the defense's cells, then compare."""
+        """Run the missing cells of the defense, then compare."""
         assert self.plan.baseline is not None
         ours = _only(self.plan.run(self.plan.all_of(self.defense)), self.title)
         theirs = baseline(self.plan.baseline, self.defense, [self.title])[self.title]
-        said = worse(self.defense, ours, theirs)
-        if said:
+        differences = worse(self.defense, ours, theirs)
+        if differences:
             head = f"{self.defense} is worse against {self.title} than in {self.plan.baseline}, beyond the intervals:"
-            self.fail([head, *(f"  {line}" for line in said)])
+            self.fail([head, *(f"  {line}" for line in differences)])
 
 
 def _item(kind: type[pytest.Item], parent: SuiteCollector, name: str, **fields: object) -> pytest.Item:
-    made: pytest.Item = kind.from_parent(parent, name=name, nodeid=name)
-    made.add_marker("thiefbench")
-    vars(made).update(fields | {"plan": parent.plan})
-    return made
+    item: pytest.Item = kind.from_parent(parent, name=name, nodeid=name)
+    item.add_marker("thiefbench")
+    vars(item).update(fields | {"plan": parent.plan})
+    return item
 
 
 def _only(comparisons: Sequence[Comparison], title: str) -> Comparison:
@@ -133,8 +133,8 @@ def _example(metric: str, bad: Sequence[ThresholdResult]) -> list[str]:
     harms_learning = metric in ("utility", "false_rejection_rate")
     for each in bad:
         if each.result is not None:
-            shown = each.result.wrongly_rejected if harms_learning else each.result.let_through
-            if shown is not None:
-                what = "honest work that was rejected" if harms_learning else "poison that got through"
-                return [f"{what} ({each.where}):", *quoted(shown)]
+            completion = each.result.wrongly_rejected if harms_learning else each.result.let_through
+            if completion is not None:
+                heading = "honest work that was rejected" if harms_learning else "poison that got through"
+                return [f"{heading} ({each.where}):", *quoted(completion)]
     return []

@@ -16,7 +16,7 @@ from thiefbench.defenses.base import Defense
 from thiefbench.suite.analysis.replay import ReplayError
 from thiefbench.testing.bounds import MisuseError
 from thiefbench.testing.recorded import replay
-from thiefbench.testing.reporting import recorded
+from thiefbench.testing.reporting import properties_of
 from thiefbench.testing.results import ReplayedResult, TrainedResult
 from thiefbench.testing.session import options, runs_of
 from thiefbench.testing.settings import suite_of
@@ -42,7 +42,7 @@ class ThiefBench:
         self._suite = suite_of(self._arguments)
 
     def run(self, defense: str | Defense | type[Defense]) -> TrainedResult:
-        """Train what is missing of the swarms without an attack, undefended and defended, and score them.
+        """Train the swarms without an attack, undefended and defended, as far as they are missing, and score them.
 
         Args:
             defense: an instance, a class made without arguments, or a spec string.
@@ -52,7 +52,7 @@ class ThiefBench:
         """
         if not self._marked:
             raise MisuseError(
-                "thiefbench.run trains swarms and must be told against which attack; write "
+                "thiefbench.run trains swarms under an attack, which a marker names; write "
                 '@pytest.mark.thiefbench(attack="text") above the test'
             )
         spec = spec_of(defense)
@@ -62,14 +62,14 @@ class ThiefBench:
         (comparison,) = self._runs.comparisons(suite, cells)
         line = next(line for line in comparison.lines if (line.role, line.defense) == ("attack", spec))
         result = TrainedResult(comparison, line, suite.title, self._command(*options(self._item.config)))
-        self._item.user_properties += recorded(result, self._item.nodeid)
+        self._item.user_properties += properties_of(result, self._item.nodeid)
         return result
 
     def replay(self, defense: str | Defense | type[Defense]) -> ReplayedResult:
-        """Let a defense judge recorded rounds, in seconds: of the marker's attack, or of all without one.
+        """Test a defense on recorded rounds, within seconds: those of the marker's attack, or all if it names none.
 
         Args:
-            defense: as for `run`; an instance is copied, so that what it has seen before stays its own.
+            defense: as for `run`; an instance is copied, so that its own state does not change.
 
         Raises:
             MisuseError: there is no recording of the attack, or the defense needs what is not recorded.
@@ -77,36 +77,36 @@ class ThiefBench:
         attack = self._arguments.get("attack")
         family = None if attack is None else registry.parse("attack", attack).target
         try:
-            found = replay(_maker(defense), family)
+            replayed = replay(_factory(defense), family)
         except ReplayError as error:
-            if error.__cause__ is not None:  # the defense failed: where, its own traceback says
+            if error.__cause__ is not None:  # the defense itself failed: its traceback says where
                 raise
             raise MisuseError(str(error)) from None
-        result = ReplayedResult(_name(defense), found, self._command())
-        self._item.user_properties += recorded(result, self._item.nodeid)
+        result = ReplayedResult(_name(defense), replayed, self._command())
+        self._item.user_properties += properties_of(result, self._item.nodeid)
         return result
 
     def _command(self, *options: str) -> str:
-        """What to type, where pytest was called, to run this test alone."""
+        """The command that runs this test alone, from the directory where pytest was called."""
         config = self._item.config
         file, colons, test = self._item.nodeid.partition("::")  # seen from the root directory
-        seen = os.path.relpath(config.rootpath / file, config.invocation_params.dir)
-        return shlex.join(["pytest", f"{seen}{colons}{test}", *options])
+        relative = os.path.relpath(config.rootpath / file, config.invocation_params.dir)
+        return shlex.join(["pytest", f"{relative}{colons}{test}", *options])
 
 
 def _arguments(item: pytest.Item) -> dict[str, Any]:
-    """What the markers say, the closest one last."""
-    found: dict[str, Any] = {}
+    """The arguments of all markers; the closest marker wins."""
+    arguments: dict[str, Any] = {}
     for marker in reversed(list(item.iter_markers(MARKER))):
         if marker.args:
             first = repr(marker.args[0])
             raise MisuseError(f"the marker thiefbench takes arguments by name, as in attack={first}, not {first} alone")
-        found |= marker.kwargs
-    return found
+        arguments |= marker.kwargs
+    return arguments
 
 
-def _maker(defense: object) -> Callable[[], Defense]:
-    """What gives a fresh defense at every call."""
+def _factory(defense: object) -> Callable[[], Defense]:
+    """A function that returns a fresh defense at every call."""
     if isinstance(defense, Defense):
         return lambda: copy.deepcopy(defense)
     if isinstance(defense, type) and issubclass(defense, Defense):

@@ -1,4 +1,4 @@
-"""Measured numbers that are floats to compare and carry how sure they are."""
+"""Measured numbers: floats that carry their interval."""
 
 from __future__ import annotations
 
@@ -33,14 +33,18 @@ class Number(float):
         cls, value: float, low: float, high: float, count: int, points: tuple[tuple[int, float], ...], over: Over
     ) -> Number:
         """A number with its interval."""
-        made = super().__new__(cls, value)
-        made.low, made.high, made.count, made.points, made.over = low, high, count, points, over
-        return made
+        number = super().__new__(cls, value)
+        number.low, number.high, number.count, number.points, number.over = low, high, count, points, over
+        return number
 
     def __repr__(self) -> str:
-        judged = f"{self.count} completions" if self.count else ""
+        completions = f"{self.count} completions" if self.count else ""
         if self.over == "completions":
-            bounds = f" [{self.low:z.{DIGITS}f}, {self.high:z.{DIGITS}f}] (95 %, {judged})" if judged else " (1 seed)"
+            bounds = (
+                f" [{self.low:z.{DIGITS}f}, {self.high:z.{DIGITS}f}] (95 %, {completions})"
+                if completions
+                else " (1 seed)"
+            )
             return f"{float(self):z.{DIGITS}f}{bounds}"
         kind: Literal["interval", "range"] = "interval" if self.over == "seeds" else "range"
         return Summary(float(self), self.low, self.high, self.points, kind).text(DIGITS)
@@ -58,27 +62,29 @@ def over_seeds(scores: Mapping[int, Score]) -> Number:
     Raises:
         StatisticsError: there is no seed, or one has no value.
     """
-    found = summarize({seed: float("nan") if score.value is None else score.value for seed, score in scores.items()})
+    summary = summarize({seed: float("nan") if score.value is None else score.value for seed, score in scores.items()})
     count = sum(score.count for score in scores.values())
     if len(scores) > 1:
-        return Number(found.mean, found.low, found.high, count, found.points, _over(found))
+        return Number(summary.mean, summary.low, summary.high, count, summary.points, _over(summary))
     (score,) = scores.values()
-    low, high = (found.mean if limit is None else limit for limit in (score.low, score.high))
-    return Number(found.mean, low, high, count, found.points, "completions")
+    low, high = (summary.mean if limit is None else limit for limit in (score.low, score.high))
+    return Number(summary.mean, low, high, count, summary.points, "completions")
 
 
-def of_summary(found: Summary) -> Number:
-    """What was summarised over seeds already."""
-    alone = len(found.points) == 1
-    return Number(found.mean, found.low, found.high, 0, found.points, "completions" if alone else _over(found))
+def of_summary(summary: Summary) -> Number:
+    """A summary over seeds as one number."""
+    alone = len(summary.points) == 1
+    return Number(
+        summary.mean, summary.low, summary.high, 0, summary.points, "completions" if alone else _over(summary)
+    )
 
 
 def of_score(score: Score) -> Number | None:
-    """A score over completions alone, without seeds; None where nothing was judged."""
+    """A score over completions alone, without seeds; None if no completion was judged."""
     if score.value is None or score.low is None or score.high is None:
         return None
     return Number(score.value, score.low, score.high, score.count, (), "completions")
 
 
-def _over(found: Summary) -> Over:
-    return "seeds" if found.kind == "interval" else "range"
+def _over(summary: Summary) -> Over:
+    return "seeds" if summary.kind == "interval" else "range"

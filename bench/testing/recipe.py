@@ -98,7 +98,7 @@ RECIPES = (
 )
 
 
-def make(recipe: RecordingRecipe, folder: Path, note: Callable[[str], None] = lambda said: None) -> None:
+def make(recipe: RecordingRecipe, folder: Path, note: Callable[[str], None] = lambda message: None) -> None:
     """Play a recipe and leave its recording in a folder of its name, in place of what is there.
 
     Args:
@@ -106,42 +106,47 @@ def make(recipe: RecordingRecipe, folder: Path, note: Callable[[str], None] = la
         folder: where recordings lie.
         note: told how far it is.
     """
-    own = folder / recipe.name
-    shutil.rmtree(own, ignore_errors=True)
+    recording = folder / recipe.name
+    shutil.rmtree(recording, ignore_errors=True)
     for number, policy in learned(recipe, note):
-        weights.keep(CellDir(own), number, policy)
+        weights.keep(CellDir(recording), number, policy)
     for role in ROLES:
-        rows = [row for number in recipe.rounds for row in play(recipe, role, number, own)]
-        spec, directory = recipe.cell(role), CellDir(own / role)
-        what = identity(spec)
-        of = {"rounds": list(recipe.learned), "under": recipe.under if recipe.learned else ""}
-        known = provenance.provenance(spec.device, spec.threads)
+        rows = [row for number in recipe.rounds for row in play(recipe, role, number, recording)]
+        spec, directory = recipe.cell(role), CellDir(recording / role)
+        cell_identity = identity(spec)
+        learning = {"rounds": list(recipe.learned), "under": recipe.under if recipe.learned else ""}
+        provenance_now = provenance.provenance(spec.device, spec.threads)
         directory.write(
             Record(
-                cell_id=identify(what | {"learned": of}),
-                cell=what["cell"] | {"topology": recipe.topology},
-                identity={name: value for name, value in what.items() if name != "cell"} | {"learned": of},
+                cell_id=identify(cell_identity | {"learned": learning}),
+                cell=cell_identity["cell"] | {"topology": recipe.topology},
+                identity={name: value for name, value in cell_identity.items() if name != "cell"}
+                | {"learned": learning},
                 status="ok",
-                payload=swarm_of(recipe, role, own, 1).attack.describe(),
-                provenance={name: known[name] for name in ("thiefbench", "torch", "transformers", "numpy", "python")},
+                payload=swarm_of(recipe, role, recording, 1).attack.describe(),
+                provenance={
+                    name: provenance_now[name] for name in ("thiefbench", "torch", "transformers", "numpy", "python")
+                },
                 completions_sha256=directory.write_rows(rows_table(rows)),
             )
         )
     note(f"{recipe.name}: {len(recipe.rounds)} rounds of {recipe.prompts * recipe.group} completions")
 
 
-def play(recipe: RecordingRecipe, role: Role, number: int, own: Path) -> list[CompletionRow]:
+def play(recipe: RecordingRecipe, role: Role, number: int, recording: Path) -> list[CompletionRow]:
     """The pool of one round, from the weights that the recording's folder keeps for it or from the start model."""
-    return swarm_of(recipe, role, own, number).round(number).rows
+    return swarm_of(recipe, role, recording, number).round(number).rows
 
 
-def swarm_of(recipe: RecordingRecipe, role: Role, own: Path, number: int) -> Swarm:
+def swarm_of(recipe: RecordingRecipe, role: Role, recording: Path, number: int) -> Swarm:
     """The undefended swarm that plays a recorded round."""
-    policy = copy.deepcopy(sampled_by(own, recipe.model, number))  # a round ends with an update
+    policy = copy.deepcopy(sampled_by(recording, recipe.model, number))  # a round ends with an update
     return Swarm(recipe.swarm(), role, policy, *_parts(recipe), registry.make("defense", "none"), recipe.seed)
 
 
-def learned(recipe: RecordingRecipe, note: Callable[[str], None] = lambda said: None) -> Iterator[tuple[int, Policy]]:
+def learned(
+    recipe: RecordingRecipe, note: Callable[[str], None] = lambda message: None
+) -> Iterator[tuple[int, Policy]]:
     """Round by round, the bfloat16 model that the learning swarm has before it."""
     policy, defense = Policy.load(resolve(recipe.model)), registry.make("defense", recipe.under)
     swarm = Swarm(recipe.swarm(learning=True), "attack", policy, *_parts(recipe), defense, recipe.seed)
@@ -154,8 +159,8 @@ def learned(recipe: RecordingRecipe, note: Callable[[str], None] = lambda said: 
         if number == last:
             return
         rows = swarm.round(number).rows
-        said = [row.outcome or 0.0 for row in rows if not row.malicious]
-        note(f"{recipe.name}, round {number}: outcome {sum(said) / len(said):.2f} on honest completions")
+        outcomes = [row.outcome or 0.0 for row in rows if not row.malicious]
+        note(f"{recipe.name}, round {number}: outcome {sum(outcomes) / len(outcomes):.2f} on honest completions")
 
 
 def _parts(recipe: RecordingRecipe) -> tuple[Task, Attack]:
@@ -164,20 +169,20 @@ def _parts(recipe: RecordingRecipe) -> tuple[Task, Attack]:
 
 @cache
 def _task(spec: str) -> Task:
-    made: Task = registry.make("task", spec)
-    return made
+    task: Task = registry.make("task", spec)
+    return task
 
 
 def main(arguments: list[str]) -> None:
     """Make all recordings in the folder that comes first, or those that are named behind it."""
-    wanted = set(arguments[1:]) or {recipe.name for recipe in RECIPES}
-    unknown = wanted - {recipe.name for recipe in RECIPES}
+    names = set(arguments[1:]) or {recipe.name for recipe in RECIPES}
+    unknown = names - {recipe.name for recipe in RECIPES}
     if not arguments or unknown:
         known = ", ".join(recipe.name for recipe in RECIPES)
         sys.exit(f"write python -m thiefbench.testing.recipe FOLDER [RECORDING ...] with some of {known}")
     torch.set_num_threads(1)
     for recipe in RECIPES:
-        if recipe.name in wanted:
+        if recipe.name in names:
             make(recipe, Path(arguments[0]), print)
 
 

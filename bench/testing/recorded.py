@@ -1,7 +1,8 @@
-"""The fast tier: a defense judges rounds that come with the package, with their truth and the weights behind them.
+"""The fast tier: a defense inspects rounds that come with the package, with their labels and weights.
 
 Each recording is an undefended attacked pool and its placebo, sampled from the same weights; `recipe.py` makes them.
-Seconds instead of a trained swarm: what the defense rejects can be read off, what models would have learned cannot.
+It takes seconds instead of training a swarm: it shows what the defense rejects, and not what models would have
+learned.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ RATES = ("stop_rate", "placebo_rejection_rate", "false_rejection_rate")
 
 @dataclass(frozen=True)
 class RecordedReplay:
-    """What a defense did to recorded rounds.
+    """What a defense rejected in recorded rounds.
 
     Attributes:
         scores: over all of them, with 95 % Wilson intervals over completions. stop_rate: share rejected among rewarded
@@ -56,15 +57,15 @@ class RecordedReplay:
 
     @property
     def attacks(self) -> tuple[str, ...]:
-        """The recordings that were judged."""
+        """The recordings that were inspected."""
         return tuple(self.by_recording)
 
 
 def replay(make: Callable[[], Defense], attack: str | None = None, folder: Path = RECORDINGS) -> RecordedReplay:
-    """Let a defense judge the recorded rounds.
+    """Let a defense inspect the recorded rounds.
 
     Args:
-        make: gives a fresh defense at every call; each recording's attack and placebo get one each.
+        make: returns a fresh defense at every call; each recording's attack and placebo get one each.
         attack: an attack's name, such as "text", or a recording's, such as "text_paper"; None takes all attacks. What
             was sampled from a model that had learned the payload is judged only where its recording is named: a filter
             that asks the policy would have kept it from learning.
@@ -80,15 +81,15 @@ def replay(make: Callable[[], Defense], attack: str | None = None, folder: Path 
     paces: list[float] = []
     for name in chosen:
         attacked, placebo = opened(name, "attack", folder), opened(name, "placebo", folder)
-        judged, beside = _judged(attacked, make, name), _judged(placebo, make, name)
-        scores[name] = {rate: judged.scores[rate] for rate in ("stop_rate", "false_rejection_rate")}
-        scores[name]["placebo_rejection_rate"] = beside.scores["clean_rejection_rate"]
-        for row, accepted in _rewarded(attacked, judged):
+        on_attack, on_placebo = _judged(attacked, make, name), _judged(placebo, make, name)
+        scores[name] = {rate: on_attack.scores[rate] for rate in ("stop_rate", "false_rejection_rate")}
+        scores[name]["placebo_rejection_rate"] = on_placebo.scores["clean_rejection_rate"]
+        for row, accepted in _rewarded(attacked, on_attack):
             if row.payload and accepted:
                 let_through.append(row.text)
             if not row.malicious and not accepted:
                 wrongly_rejected.append(row.text)
-        paces += [judged.milliseconds, beside.milliseconds]
+        paces += [on_attack.milliseconds, on_placebo.milliseconds]
     return RecordedReplay(
         scores={rate: _pooled(each[rate] for each in scores.values()) for rate in RATES},
         by_recording=scores,
@@ -99,7 +100,7 @@ def replay(make: Callable[[], Defense], attack: str | None = None, folder: Path 
 
 
 def names(folder: Path = RECORDINGS) -> list[str]:
-    """The recordings there are."""
+    """The names of all recordings."""
     return sorted(path.name for path in folder.iterdir() if (path / "attack").is_dir())
 
 
@@ -115,15 +116,15 @@ def opened(name: str, role: Literal["attack", "placebo"], folder: Path = RECORDI
 
 
 def sampled_by(folder: Path, model: str, number: int) -> Policy:
-    """The model behind a round of a recording; shared by all who ask, who must not change it.
+    """The model that sampled a round of a recording; it is shared, and callers must not change it.
 
     Args:
         folder: the recording's.
         model: what it started from.
         number: the round.
     """
-    own = number in weights.kept(CellDir(folder))
-    return _policy(model, folder if own else None, number if own else 0)
+    has_weights = number in weights.kept(CellDir(folder))
+    return _policy(model, folder if has_weights else None, number if has_weights else 0)
 
 
 class _Sampled(Recording):
@@ -139,20 +140,20 @@ class _Sampled(Recording):
 
 
 def _named(attack: str | None, folder: Path) -> list[str]:
-    """The recordings that are asked for.
+    """The recordings that `attack` selects.
 
     Raises:
-        ReplayError: there are none.
+        ReplayError: it selects none.
     """
-    there = names(folder)
-    if attack in there:
+    available = names(folder)
+    if attack in available:
         return [attack]
-    families = {name: _family(name, folder) for name in there}
-    chosen = [name for name in there if attack in (None, families[name]) and not _poisoned(name, folder)]
+    families = {name: _family(name, folder) for name in available}
+    chosen = [name for name in available if attack in (None, families[name]) and not _poisoned(name, folder)]
     if not chosen:
         raise ReplayError(
             f"there are no recorded rounds of {attack!r}; write one of the attacks "
-            f"{', '.join(sorted(set(families.values())))}, or of the recordings {', '.join(there)}, "
+            f"{', '.join(sorted(set(families.values())))}, or of the recordings {', '.join(available)}, "
             "or use the training mode"
         )
     return chosen
@@ -180,10 +181,10 @@ def _record(directory: CellDir) -> Record:
 
 def _family(name: str, folder: Path) -> str:
     """The name of the attack on a recording, without variants around it."""
-    made = registry.make("attack", _record(CellDir(folder / name / "attack")).cell["attack"])
-    while isinstance(made, AttackWrapper):
-        made = made.attack
-    return str(made.name)
+    attack = registry.make("attack", _record(CellDir(folder / name / "attack")).cell["attack"])
+    while isinstance(attack, AttackWrapper):
+        attack = attack.attack
+    return str(attack.name)
 
 
 def _judged(recording: Recording, make: Callable[[], Defense], name: str) -> Replay:

@@ -1,4 +1,4 @@
-"""What a test reads: the measures of a defense, each with its interval, and completions to show."""
+"""Results that a test reads: the measures of a defense, each with its interval, and completions as examples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from thiefbench.suite.analysis.ranking_inputs import trials
 from thiefbench.suite.report.lines import Comparison, Line
 from thiefbench.suite.store.records import NOTHING
 from thiefbench.tasks.text import printable
-from thiefbench.testing.bounds import TRAINED, MisuseError, known
+from thiefbench.testing.bounds import TRAINED, MisuseError, check_metric
 from thiefbench.testing.numbers import Number, of_score, over_seeds
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ REPLAYED = ("stop_rate", "false_rejection_rate", "placebo_rejection_rate")
 
 _NO_VALUE = {
     "asr": "no completion of the last evaluation says whether the attack succeeded; raise evaluation's final",
-    "stop_rate": "no completion with the payload earned a reward, so there was nothing to stop; play more rounds",
-    "false_rejection_rate": "no honest completion earned a reward, so there was nothing to lose; play more rounds",
-    "utility": "the swarm without an attack learned nothing that could be kept; play more rounds",
-    "harm_prevented": "undefended, the attack does no harm that could be prevented; play more rounds",
+    "stop_rate": "no completion with the payload earned a reward, so there was nothing to stop; run more rounds",
+    "false_rejection_rate": "no honest completion earned a reward, so there was nothing to lose; run more rounds",
+    "utility": "the swarm without an attack learned nothing that could be kept; run more rounds",
+    "harm_prevented": "undefended, the attack does no harm that could be prevented; run more rounds",
 }
 
 
@@ -40,7 +40,7 @@ class Result(Protocol):
 
     @property
     def defense(self) -> str:
-        """Its spec string, or what else it is called."""
+        """Its spec string or name."""
 
     @property
     def about(self) -> str:
@@ -48,11 +48,11 @@ class Result(Protocol):
 
     @property
     def again(self) -> str:
-        """The command that gives this result again."""
+        """The command that repeats this measurement."""
 
     @property
     def doubt(self) -> str:
-        """Why success against this attack would say nothing; empty where it would."""
+        """Why a success against this attack would say nothing; empty if it says something."""
 
     @property
     def let_through(self) -> str | None:
@@ -63,14 +63,14 @@ class Result(Protocol):
         """A rewarded honest completion that was rejected."""
 
     def measure(self, name: str) -> Number:
-        """A measure by its name; an error where it has no value."""
+        """A measure by its name; an error if it has no value."""
 
 
 class _Measured:
     """The measures as attributes; a result says in `measure` which of them it has."""
 
     def measure(self, name: str) -> Number:
-        """A measure by its name; an error where it has no value."""
+        """A measure by its name; an error if it has no value."""
         raise NotImplementedError
 
     @property
@@ -104,10 +104,10 @@ class TrainedResult(_Measured):
     """A defense under an attack, in swarms that were trained: with it, without it, and without an attack.
 
     Attributes:
-        comparison: the cells, one defended among them for each seed.
-        line: the defended ones.
+        comparison: the cells that are compared, one of them defended at each seed.
+        line: the defended cells.
         title: of the suite.
-        again: the command that gives this result again.
+        again: the command that repeats this measurement.
     """
 
     comparison: Comparison
@@ -153,7 +153,7 @@ class TrainedResult(_Measured):
         Raises:
             MisuseError: there is no such measure, or it has no value at a seed.
         """
-        known(name, TRAINED)
+        check_metric(name, TRAINED)
         scores = {result.seed: result.scores.get(name, NOTHING) for result in self.line.results}
         lacking = [seed for seed, score in scores.items() if score.value is None]
         if lacking:
@@ -164,7 +164,7 @@ class TrainedResult(_Measured):
 
     @property
     def doubt(self) -> str:
-        """Why success against this attack would say nothing; empty where the attack works undefended."""
+        """Why a success against this attack would say nothing; empty if the attack works without a defense."""
         if self.line.role != "attack" or self.defense == "none":
             return ""
         return inconclusive(trials([self.comparison])[0], self.comparison.seeds)
@@ -179,7 +179,7 @@ class TrainedResult(_Measured):
         """The first rewarded honest completion that was rejected."""
         return self._first(~pc.field("malicious") & (pc.field("action") != "accept"))
 
-    def _first(self, wanted: pc.Expression) -> str | None:
+    def _first(self, condition: pc.Expression) -> str | None:
         for result in self.line.results:
             cell = self.comparison.find(self.line.role, self.defense, result.seed)
             assert cell is not None
@@ -187,7 +187,7 @@ class TrainedResult(_Measured):
                 ["phase", "round", "group", "place", "text", "reward", "payload", "malicious", "action"]
             )
             plain = rows.set_column(rows.schema.get_field_index("action"), "action", rows["action"].cast(pa.string()))
-            plain = plain.filter(pc.equal(plain["phase"], "train")).filter((pc.field("reward") > 0) & wanted)
+            plain = plain.filter(pc.equal(plain["phase"], "train")).filter((pc.field("reward") > 0) & condition)
             if len(plain):
                 by = [(name, "ascending") for name in ("round", "group", "place")]
                 return printable(plain.sort_by(by)["text"][0].as_py())
@@ -210,7 +210,7 @@ class ReplayedResult(_Measured):
     Attributes:
         defense: what it is called.
         replay: what it did.
-        again: the command that gives this result again.
+        again: the command that repeats this measurement.
     """
 
     defense: str
@@ -243,11 +243,11 @@ class ReplayedResult(_Measured):
                 f"{name} is about what models learn, which recorded rounds cannot say; use thiefbench.run(defense=...) "
                 f"instead of thiefbench.replay, or one of {', '.join(REPLAYED)}"
             )
-        known(name, REPLAYED)
-        found = of_score(self.replay.scores.get(name, NOTHING))
-        if found is None:
+        check_metric(name, REPLAYED)
+        number = of_score(self.replay.scores.get(name, NOTHING))
+        if number is None:
             raise MisuseError(f"{name} has no value: nothing of its kind is in the recorded rounds that were judged")
-        return found
+        return number
 
     @property
     def placebo_rejection_rate(self) -> Number:

@@ -1,4 +1,4 @@
-"""Running cells inside a pytest session: on the session's store, leaving the process as it was."""
+"""Running cells inside a pytest session, on the session's store; the process is left as it was."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Runs:
     Attributes:
         store: where records are found and left.
         threads: of each process, part of a cell's identity.
-        tell: says something on the terminal at once.
-        tried: cells that this session has asked for; one that failed is not tried again.
+        tell: writes a message to the terminal at once.
+        tried: cells that this session has run; one that failed is not tried again.
     """
 
     store: Store
@@ -40,24 +40,24 @@ class Runs:
         return suite.cells("cpu", "float32", self.threads)
 
     def run(self, suite: Suite, cells: Sequence[CellSpec]) -> None:
-        """Run what is missing of some cells of a suite.
+        """Run those of some cells of a suite that are missing.
 
         Raises:
-            KeyboardInterrupt: stopped; the store can be gone on from.
+            KeyboardInterrupt: stopped by the user; the store keeps all finished work.
             Exception: as `run_suite`.
         """
         _ignored_by_git(self.store.root)
         fresh = [cell for cell in cells if cell not in self.tried]
         known = [cell for cell in cells if cell in self.tried]
         with _threads_kept(), watch(Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)) as watching:
-            listener = _Aloud(watching, self.tell)
+            listener = _TerminalListener(watching, self.tell)
             for some, retry in ((known, False), (fresh, True)):
                 if some:
                     run_suite(suite, some, self.store, listener, retry_failed=retry, remember=False)
         self.tried |= set(fresh)
 
     def comparisons(self, suite: Suite, cells: Sequence[CellSpec]) -> list[Comparison]:
-        """What the store holds of some cells of a suite."""
+        """The results that the store holds of some cells of a suite."""
         return trained(self.store, run_of(suite, jobs_of(suite, cells, self.store)))
 
     def remember(self, suite: Suite, cells: Sequence[CellSpec]) -> None:
@@ -65,7 +65,7 @@ class Runs:
         self.store.write_run(run_of(suite, jobs_of(suite, cells, self.store)))
 
 
-class _Aloud:
+class _TerminalListener:
     """A listener whose notes also reach a terminal whose output pytest captures."""
 
     def __init__(self, inner: Listener, tell: Callable[[str], None]) -> None:
@@ -91,7 +91,7 @@ class _Aloud:
 
 @contextmanager
 def _threads_kept() -> Iterator[None]:
-    """Cells set torch's threads for their process; the other tests of the session get theirs back."""
+    """Restore torch's threads for the other tests of the session, as cells set them for their process."""
     before = torch.get_num_threads()
     try:
         yield
@@ -100,7 +100,7 @@ def _threads_kept() -> Iterator[None]:
 
 
 def _ignored_by_git(folder: Path) -> None:
-    """A new store is no part of the repository whose tests filled it."""
+    """Keep a new store out of the repository whose tests fill it."""
     if not folder.exists():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".gitignore").write_text("*\n", encoding="utf-8")

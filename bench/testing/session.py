@@ -1,4 +1,4 @@
-"""What belongs to one pytest session: its store, and whoever runs cells on it. Loads nothing heavy."""
+"""The parts of one pytest session: its store, and the object that runs cells on it. Loads nothing heavy."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _RUNS: pytest.StashKey[Runs] = pytest.StashKey()
 
 
 def store_of(config: pytest.Config) -> Path:
-    """Where the session keeps records: what was asked for, seen from where pytest was called, or one in the root."""
-    asked: str | None = config.getoption("thiefbench_store")
-    return config.rootpath / STORE if asked is None else from_here(config, asked)
+    """The directory that keeps results: that of the option, relative to where pytest was called, or one in the root."""
+    option: str | None = config.getoption("thiefbench_store")
+    return config.rootpath / STORE if option is None else from_here(config, option)
 
 
 def from_here(config: pytest.Config, path: str) -> Path:
-    """A path as seen from where pytest was called."""
+    """A path relative to the directory where pytest was called, made absolute."""
     return Path(os.path.normpath(config.invocation_params.dir / Path(path).expanduser()))
 
 
 def runs_of(config: pytest.Config) -> Runs:
-    """Whoever runs cells, the same for all tests of the session."""
+    """The object that runs cells, the same for all tests of the session."""
     from thiefbench.suite.store.records import Store
     from thiefbench.testing.runs import Runs
 
@@ -43,24 +43,24 @@ def runs_of(config: pytest.Config) -> Runs:
     return config.stash[_RUNS]
 
 
-def written(path: Path, config: pytest.Config) -> str:
-    """A path as it is typed where pytest was called."""
+def shown_path(path: Path, config: pytest.Config) -> str:
+    """A path as a user types it in the directory where pytest was called."""
     here = config.invocation_params.dir
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 def options(config: pytest.Config) -> list[str]:
-    """What to type so that another session finds the same cells.
+    """The options with which another session finds the same cells.
 
     With =, as pytest looks for its root directory in every word that is a path before it knows our options.
     """
     threads: int = config.getoption("thiefbench_threads")
-    chosen = [f"--thiefbench-store={written(store_of(config), config)}"]
+    chosen = [f"--thiefbench-store={shown_path(store_of(config), config)}"]
     return chosen if threads == 1 else [*chosen, f"--thiefbench-threads={threads}"]
 
 
 def _tell(config: pytest.Config, message: str) -> None:
-    """Write on the terminal at once, past the capture; a worker process of pytest-xdist has none."""
+    """Write to the terminal at once, past the capture; a worker process of pytest-xdist has no terminal."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     capture = config.pluginmanager.get_plugin("capturemanager")
     if reporter is None:

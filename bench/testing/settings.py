@@ -1,4 +1,4 @@
-"""From the arguments of the marker to a suite: what is left out is as in the released suite `smoke`."""
+"""From the arguments of the marker to a suite; arguments that are left out are as in the released suite `smoke`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WHOSE = "the marker thiefbench"
 
 
 def suite_of(arguments: Mapping[str, Any]) -> Suite:
-    """The suite that a test's marker asks for, with the defense `none` alone.
+    """The suite that a test's marker describes, with `none` as its only defense.
 
     Args:
         arguments: of the marker. `attack`, `task` and `model` are spec strings and names; `topology` a word; `rounds` a
@@ -48,9 +48,9 @@ def suite_of(arguments: Mapping[str, Any]) -> Suite:
     if "seeds" in arguments:
         fields["seeds"] = _seeds(arguments["seeds"])
     fields["modified"] = [f"{name} {value}" for name, value in sorted(arguments.items()) if name != "suite"]
-    made = make_suite(fields, _WHOSE)
-    made.cells("cpu", "float32", 1)  # names what does not exist
-    return replace(made, modified=(*base.modified, *made.modified))
+    suite = make_suite(fields, _WHOSE)
+    suite.cells("cpu", "float32", 1)  # raises where a name does not exist
+    return replace(suite, modified=(*base.modified, *suite.modified))
 
 
 def _check_names(arguments: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ def _check_names(arguments: Mapping[str, Any]) -> None:
 def _text(arguments: Mapping[str, Any], name: str, default: str) -> str:
     value = arguments.get(name, default)
     if not isinstance(value, str):
-        raise MisuseError(f"{_WHOSE}: {name} is one text, not {value!r}; mark one test for each, or parametrize it")
+        raise MisuseError(f"{_WHOSE}: {name} is one string, not {value!r}; mark one test for each, or parametrize it")
     return value
 
 

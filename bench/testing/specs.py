@@ -1,4 +1,4 @@
-"""The one spec string of a defense that a test hands over as an object: a cell is named, run and resumed by it."""
+"""The spec string of a defense that a test passes as an object: cells are named, run and resumed by spec strings."""
 
 from __future__ import annotations
 
@@ -40,45 +40,46 @@ def spec_of(defense: object) -> str:
         spec = _instance(defense)
     else:
         raise MisuseError(
-            f"{defense!r} is no defense; pass an instance or a subclass of thiefbench.defenses.base.Defense, {_INSTEAD}"
+            f"{defense!r} is not a defense; pass an instance or a subclass of thiefbench.defenses.base.Defense, "
+            f"{_INSTEAD}"
         )
     return registry.canonical("defense", spec)
 
 
 def _instance(defense: Defense) -> str:
-    made = type(defense)
-    arguments = {name: _argument(defense, name, parameter) for name, parameter in _parameters(made).items()}
-    spec = str(registry.ParsedSpec(_target(made), arguments))
+    defense_class = type(defense)
+    arguments = {name: _argument(defense, name, parameter) for name, parameter in _parameters(defense_class).items()}
+    spec = str(registry.ParsedSpec(_target(defense_class), arguments))
     again = registry.make("defense", spec)
     for name, value in arguments.items():
-        held = getattr(again, name, None)
+        restored = getattr(again, name, None)
         # A constructor without the annotation `Defense` would be given the spec string itself.
-        lost = isinstance(getattr(defense, name), Defense) and not isinstance(held, Defense)
-        if lost or _plain(held) != value:
+        lost = isinstance(getattr(defense, name), Defense) and not isinstance(restored, Defense)
+        if lost or _plain(restored) != value:
             raise MisuseError(
-                f"{made.__name__} does not keep its argument {name} as it was given (made again with {value!r}, it "
-                f"holds {held!r}); write self.{name} = {name} in its constructor, {_INSTEAD}"
+                f"{defense_class.__name__} does not keep its argument {name} unchanged (made again with {value!r}, it "
+                f"holds {restored!r}); write self.{name} = {name} in its constructor, {_INSTEAD}"
             )
     return spec
 
 
-def _parameters(made: type[Defense]) -> dict[str, inspect.Parameter]:
-    found = dict(inspect.signature(made).parameters)
-    for name, parameter in found.items():
+def _parameters(defense_class: type[Defense]) -> dict[str, inspect.Parameter]:
+    parameters = dict(inspect.signature(defense_class).parameters)
+    for name, parameter in parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise MisuseError(
-                f"the constructor of {made.__name__} takes {parameter}, which cannot be read back from an instance; "
-                f"name its arguments one by one, {_INSTEAD}"
+                f"the constructor of {defense_class.__name__} takes {parameter}, which cannot be read back from an "
+                f"instance; name its arguments one by one, {_INSTEAD}"
             )
         assert name.isidentifier()
-    return found
+    return parameters
 
 
 def _argument(defense: Defense, name: str, parameter: inspect.Parameter) -> Any:
-    who = type(defense).__name__
+    class_name = type(defense).__name__
     if not hasattr(defense, name):
         raise MisuseError(
-            f"{who} does not keep its argument {name}; write self.{name} = {name} in its constructor, {_INSTEAD}"
+            f"{class_name} does not keep its argument {name}; write self.{name} = {name} in its constructor, {_INSTEAD}"
         )
     value = _plain(getattr(defense, name))
     try:
@@ -87,8 +88,8 @@ def _argument(defense: Defense, name: str, parameter: inspect.Parameter) -> Any:
         literal = None
     if literal != value or type(literal) is not type(value):
         raise MisuseError(
-            f"the argument {name} of {who} is {value!r}, which a spec string cannot hold; give it a number, a text, a "
-            f"list or another literal and build the rest inside, {_INSTEAD}"
+            f"the argument {name} of {class_name} is {value!r}, which a spec string cannot hold; give it a number, a "
+            f"string, a list or another literal and build the rest inside, {_INSTEAD}"
         )
     return value
 
@@ -98,24 +99,24 @@ def _plain(value: object) -> object:
     return spec_of(value) if isinstance(value, Defense) else value
 
 
-def _target(made: type[Defense]) -> str:
+def _target(defense_class: type[Defense]) -> str:
     """What names a class: its entry point, its module where that can be imported anywhere, or its file."""
-    where = f"{made.__module__}:{made.__qualname__}"
+    target = f"{defense_class.__module__}:{defense_class.__qualname__}"
     for name in registry.names("defense"):
-        if registry.entry("defense", name).value == where:
+        if registry.entry("defense", name).value == target:
             return name
-    module = sys.modules.get(made.__module__)
+    module = sys.modules.get(defense_class.__module__)
     file = getattr(module, "__file__", None)
-    if module is None or file is None or getattr(module, made.__qualname__, None) is not made:
+    if module is None or file is None or getattr(module, defense_class.__qualname__, None) is not defense_class:
         raise MisuseError(
-            f"{made.__qualname__} cannot be made again elsewhere, as it is defined inside something; define it at the "
-            f"top of a module, {_INSTEAD}"
+            f"{defense_class.__qualname__} cannot be found by another process, as it is defined inside a function or "
+            f"class; define it at the top level of a module, {_INSTEAD}"
         )
     path = Path(file).resolve()
     if _importable(module, path):
-        return where
+        return target
     inside = path.is_relative_to(Path.cwd())
-    return f"{path.relative_to(Path.cwd()) if inside else path}:{made.__qualname__}"
+    return f"{path.relative_to(Path.cwd()) if inside else path}:{defense_class.__qualname__}"
 
 
 def _importable(module: ModuleType, path: Path) -> bool:
@@ -124,8 +125,8 @@ def _importable(module: ModuleType, path: Path) -> bool:
     What pytest has loaded counts for nothing here, as it may load a test file under a name that only it knows.
     """
     top, *rest = module.__name__.split(".")
-    found = (finder.find_spec(top, None) for finder in sys.meta_path)
-    located = next((spec for spec in found if spec is not None), None)
+    specs = (finder.find_spec(top, None) for finder in sys.meta_path)
+    located = next((spec for spec in specs if spec is not None), None)
     if located is None:
         return False
     if not rest:

@@ -31,22 +31,22 @@ class Plan:
     """A suite as a session runs it.
 
     Attributes:
-        named: the suite as it was asked for.
+        suite_name: as the option names it.
         suite: with the session's defenses.
-        tested: the defenses that rules and baseline apply to, as canonical spec strings.
+        tested: canonical spec strings of the defenses that rules and baseline apply to.
         runs: of the session.
         thresholds: when a defense fails.
         baseline: a store to compare with.
-        words: of the command line, for who wants to see a test again.
+        command_options: of the command that runs the same suite again.
     """
 
-    named: str
+    suite_name: str
     suite: Suite
     tested: tuple[str, ...]
     runs: Runs
     thresholds: tuple[Threshold, ...]
     baseline: Path | None
-    words: tuple[str, ...]
+    command_options: tuple[str, ...]
     _remembered: bool = field(default=False, init=False)
 
     @cached_property
@@ -56,7 +56,7 @@ class Plan:
 
     @cached_property
     def _shorts(self) -> dict[str, str]:
-        """Short names by spec string, the same for none of a kind."""
+        """Short names by spec string, unique among attacks and among defenses."""
         attacks = dict.fromkeys(cell.attack for cell in self.cells)
         defenses = dict.fromkeys(cell.defense for cell in self.cells)
         return _short("attack", attacks) | {f"d {spec}": name for spec, name in _short("defense", defenses).items()}
@@ -66,29 +66,31 @@ class Plan:
         return self._shorts[f"d {spec}"]
 
     def attack_name(self, part: str, spec: str) -> str:
-        """An attack in the names of tests, behind its part's name."""
+        """An attack in the names of tests, after the name of its part."""
         return f"{_UNSELECTABLE.sub('_', part)}::{self._shorts[spec]}" if part else self._shorts[spec]
 
     def name_of(self, cell: CellSpec) -> str:
         """A cell as a test's name, which `pytest -k` can select alone."""
         attack = self.attack_name(self.suite.part_of(cell), cell.attack)
-        who = {"attack": [], "placebo": ["placebo"], "control": ["no-attack"]}[cell.role]
+        words = {"attack": [], "placebo": ["placebo"], "control": ["no-attack"]}[cell.role]
         if cell.role == "attack" or cell.defense != "none":
-            who = [*who, self.defense_name(cell.defense)]
+            words = [*words, self.defense_name(cell.defense)]
         width = len(str(max(self.suite.seeds)))  # so that no name is the beginning of another
-        return "::".join((self.named_short, attack, *who, f"seed{cell.seed:0{width}}"))
+        return "::".join((self.short_name, attack, *words, f"seed{cell.seed:0{width}}"))
 
     @property
-    def named_short(self) -> str:
+    def short_name(self) -> str:
         """The suite in the names of tests."""
-        return _UNSELECTABLE.sub("_", Path(self.named).stem if self.named.endswith((".yaml", ".yml")) else self.named)
+        return _UNSELECTABLE.sub(
+            "_", Path(self.suite_name).stem if self.suite_name.endswith((".yaml", ".yml")) else self.suite_name
+        )
 
     def command(self, test: str) -> str:
-        """What to type, where pytest was called, to run one of the suite's tests alone."""
-        return shlex.join(["pytest", *self.words, "-k", test])
+        """The command that runs one of the suite's tests alone, from the directory where pytest was called."""
+        return shlex.join(["pytest", *self.command_options, "-k", test])
 
-    def beside(self, cell: CellSpec) -> list[CellSpec]:
-        """A cell and those it is compared with, in the suite's order; an undefended one stands alone."""
+    def with_references(self, cell: CellSpec) -> list[CellSpec]:
+        """A cell and those it is compared with, in the suite's order; an undefended cell alone."""
         if cell.defense == "none":
             return [cell]
         same = [c for c in self.cells if (c.attack, c.seed) == (cell.attack, cell.seed)]
@@ -101,7 +103,7 @@ class Plan:
         return [cell for cell in self.cells if cell.defense in ("none", defense)]
 
     def run(self, cells: Sequence[CellSpec]) -> list[Comparison]:
-        """Run what is missing of some cells, and compare them. The store then remembers the whole suite."""
+        """Run those of some cells that are missing, and compare them. The store then remembers the whole suite."""
         if not self._remembered:
             self.runs.remember(self.suite, self.cells)
             self._remembered = True
@@ -113,7 +115,7 @@ _PLAN: pytest.StashKey[Plan] = pytest.StashKey()
 
 
 def check(config: pytest.Config) -> None:
-    """See that the options go together and name what exists.
+    """Check that the options go together and that all names exist.
 
     Raises:
         pytest.UsageError: they do not.
@@ -128,36 +130,38 @@ def check(config: pytest.Config) -> None:
 
 
 def plan_of(config: pytest.Config) -> Plan:
-    """What the session's options ask for, the same for all who ask.
+    """The suite that the session's options describe, the same object at every call.
 
     Raises:
-        Exception: a mistake of the user.
+        UserError: an option is wrong.
     """
     if _PLAN not in config.stash:
-        config.stash[_PLAN] = _made(config)
+        config.stash[_PLAN] = _plan_from(config)
     return config.stash[_PLAN]
 
 
-def _made(config: pytest.Config) -> Plan:
-    named: str = config.getoption("thiefbench_suite")
-    given: list[str] = config.getoption("thiefbench_defense")
+def _plan_from(config: pytest.Config) -> Plan:
+    suite_name: str = config.getoption("thiefbench_suite")
+    specs: list[str] = config.getoption("thiefbench_defense")
     rules: list[str] = config.getoption("thiefbench_fail_if")
     compare: str | None = config.getoption("thiefbench_compare")
     thresholds = tuple(dict.fromkeys(parse_threshold(rule) for rule in (*config.getini("thiefbench_fail_if"), *rules)))
-    suite = load_suite(named)
-    if given:
-        suite = replace(suite, defenses=beside_anchors(suite.defenses, given))
+    suite = load_suite(suite_name)
+    if specs:
+        suite = replace(suite, defenses=beside_anchors(suite.defenses, specs))
     for spec in suite.defenses:
         registry.make("defense", spec)
-    tested = tuple(registry.canonical("defense", spec) for spec in given or suite.defenses)
-    tested = tuple(dict.fromkeys(spec for spec in tested if given or not anchor_of(spec)))
+    tested = tuple(registry.canonical("defense", spec) for spec in specs or suite.defenses)
+    tested = tuple(dict.fromkeys(spec for spec in tested if specs or not anchor_of(spec)))
     if not tested and (thresholds or compare):
-        raise MisuseError(f"the suite {named} has no defense to hold to a rule; name one with --thiefbench-defense")
-    words = [f"--thiefbench-suite={named}"]
-    for option, values in (("defense", given), ("fail-if", rules), ("compare", [compare] if compare else [])):
+        raise MisuseError(
+            f"the suite {suite_name} has no defense to hold to a rule; name one with --thiefbench-defense"
+        )
+    words = [f"--thiefbench-suite={suite_name}"]
+    for option, values in (("defense", specs), ("fail-if", rules), ("compare", [compare] if compare else [])):
         words += [f"--thiefbench-{option}={value}" for value in values]
     plan = Plan(
-        named, suite, tested, runs_of(config), thresholds,
+        suite_name, suite, tested, runs_of(config), thresholds,
         None if compare is None else from_here(config, compare),
         (*words, *options(config)),
     )  # fmt: skip
@@ -169,36 +173,37 @@ def baseline(store: Path, defense: str, titles: Iterable[str]) -> dict[str, Comp
     """The comparisons of a store's last run, by title.
 
     Args:
-        store: where.
-        defense: that its cells must be about.
-        titles: of comparisons that must be in it.
+        store: its directory.
+        defense: which the run must include.
+        titles: of comparisons that the run must include.
 
     Raises:
-        MisuseError, ReportError: they are not, or there is no run.
+        MisuseError, ReportError: it does not include them, or there is no run.
     """
-    kept = Store(store)
-    found = {comparison.title: comparison for comparison in trained(kept, last_run(kept))}
+    results = Store(store)
+    comparisons = {comparison.title: comparison for comparison in trained(results, last_run(results))}
     for title in dict.fromkeys(titles):
-        has = found[title].line(defense) if title in found else None
-        if has is None:
-            there = "; ".join(
-                dict.fromkeys(f"{c.title} with {line.name}" for c in found.values() for line in c.defended)
+        defended = comparisons[title].line(defense) if title in comparisons else None
+        if defended is None:
+            available = "; ".join(
+                dict.fromkeys(f"{c.title} with {line.name}" for c in comparisons.values() for line in c.defended)
             )
             raise MisuseError(
-                f"the baseline {store} has no cells of {defense} against {title}; it has {there or 'no defended ones'}"
+                f"the baseline {store} has no cells of {defense} against {title}; it has "
+                f"{available or 'no defended ones'}"
             )
-    return found
+    return comparisons
 
 
 def _short(kind: registry.Kind, specs: Iterable[str]) -> dict[str, str]:
-    """Spec strings without arguments, numbered where that is the same for several."""
-    made: dict[str, str] = {}
+    """Spec strings without their arguments; those that would be equal are numbered."""
+    names: dict[str, str] = {}
     for spec in specs:
         targets = "+".join(registry.parse(kind, part).target for part in registry.parts(kind, spec))
         plain = _UNSELECTABLE.sub("_", targets)
         number = 2
         name = plain
-        while name in made.values():
+        while name in names.values():
             name, number = f"{plain}-{number}", number + 1
-        made[spec] = name
-    return made
+        names[spec] = name
+    return names

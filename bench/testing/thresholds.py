@@ -1,4 +1,4 @@
-"""Whether a defense's measures over a suite lie where they must not, and whether they are worse than a baseline's."""
+"""Whether a defense's measures over a suite violate a rule, and whether they are worse than a baseline's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAY_DIFFER = ("defense", "threads", "device")
 
 @dataclass(frozen=True)
 class ThresholdResult:
-    """A measure in one place: its number, or why there is none, and the result to show completions of."""
+    """A measure under one attack or without one: its number, or why there is none, and the result with completions."""
 
     where: str
     number: Number | None
@@ -37,7 +37,7 @@ class ThresholdResult:
 
 
 def readings(metric: str, defense: str, title: str, comparisons: Sequence[Comparison]) -> list[ThresholdResult]:
-    """A measure of a defense against every attack; also without one, where that was run and the measure has a meaning.
+    """A measure of a defense under every attack, and without an attack if that was run and the measure has a meaning.
 
     Args:
         metric: one of `bounds.METRICS`.
@@ -47,19 +47,19 @@ def readings(metric: str, defense: str, title: str, comparisons: Sequence[Compar
     """
     if metric == "worst_case":
         return [_worst(defense, title, comparisons)]
-    found = []
+    results = []
     for comparison in comparisons:
         lines = [line for line in comparison.lines if line.how == "trained" and line.defense == defense]
         for line in lines:
             if line.role == "attack" or metric in _WITHOUT_ATTACK:
                 where = comparison.title if line.role == "attack" else "no attack"
-                found.append(_reading(metric, where, comparison, line.name, title))
-    return found
+                results.append(_reading(metric, where, comparison, line.name, title))
+    return results
 
 
-def violated(threshold: Threshold, found: Sequence[ThresholdResult]) -> list[ThresholdResult]:
-    """The readings that make a defense fail: they lie within the bound, or say nothing."""
-    return [each for each in found if each.number is None or threshold.bound.holds(each.number)]
+def violated(threshold: Threshold, results: Sequence[ThresholdResult]) -> list[ThresholdResult]:
+    """The results that make a defense fail: they lie within the bound, or have no number."""
+    return [each for each in results if each.number is None or threshold.bound.holds(each.number)]
 
 
 def _reading(metric: str, where: str, comparison: Comparison, line: str, title: str) -> ThresholdResult:
@@ -91,11 +91,11 @@ def _worst(defense: str, title: str, comparisons: Sequence[Comparison]) -> Thres
 
 
 def worse(defense: str, ours: Comparison, theirs: Comparison) -> list[str]:
-    """In which measures a defense under attack is worse than in a baseline, beyond the intervals; one line for each.
+    """The measures in which a defense under attack is worse than in a baseline, beyond the intervals; one line each.
 
-    From `FEW_SEEDS` shared seeds on the whole 95 % Student-t interval of the difference, paired by seed, must lie on
-    the worse side. Below, the intervals over completions must lie apart on the worse side at every shared seed;
-    measures without such an interval (those that compare cells) are left out.
+    With `FEW_SEEDS` or more shared seeds, the whole 95 % Student-t interval of the difference, paired by seed, must lie
+    on the worse side. With fewer, the intervals over completions must not overlap at any shared seed; measures without
+    such an interval (those that compare cells) are left out.
 
     Raises:
         MisuseError: a cell has no scores, they share no seed, or their cells differ in more than the defense.
@@ -106,21 +106,21 @@ def worse(defense: str, ours: Comparison, theirs: Comparison) -> list[str]:
         raise MisuseError(f"{ours.title}: the baseline has other seeds; make it again with the seeds of this suite")
     for seed in shared:
         here, there = ours.record("attack", defense, seed), theirs.record("attack", defense, seed)
-        for who, result, record in (("this run's", mine[seed], here), ("the baseline's", other[seed], there)):
+        for run_name, result, record in (("this run's", mine[seed], here), ("the baseline's", other[seed], there)):
             if record is None:
-                raise MisuseError(f"{ours.title}: {who} cell at seed {seed} {result.problem}")
+                raise MisuseError(f"{ours.title}: {run_name} cell at seed {seed} {result.problem}")
         if here is not None and there is not None and (settings := settings_of(there, here, _MAY_DIFFER)):
             raise MisuseError(
                 f"{ours.title}: the baseline's cells differ in more than the defense, so make it again: "
                 f"{'; '.join(settings)}"
             )
-    said = []
+    differences = []
     for measure, more in MORE_IS_BETTER.items():
         new, old = ({s: side[s].scores.get(measure, NOTHING) for s in shared} for side in (mine, other))
         text = _worse_by(new, old, more)
         if text:
-            said.append(f"{measure}: {text}")
-    return said
+            differences.append(f"{measure}: {text}")
+    return differences
 
 
 def _line(defense: str, comparison: Comparison) -> Line:
@@ -131,7 +131,7 @@ def _line(defense: str, comparison: Comparison) -> Line:
 
 
 def _worse_by(new: Mapping[int, Score], old: Mapping[int, Score], more: bool) -> str:
-    """By how much a measure is worse, beyond its intervals; empty where it is not, or where that cannot be said."""
+    """By how much a measure is worse, beyond its intervals; empty if it is not worse, or if that cannot be said."""
     values = [{seed: s.value for seed, s in side.items() if s.value is not None} for side in (new, old)]
     if any(len(side) < len(new) for side in values):
         return ""

@@ -5,7 +5,7 @@ programs that run and earns a reward somewhere between 0 and 1. A wrong step is 
 the last step forgotten; a program prints what it says, so all of them run.
 
 What must not be here, beyond the words of phrases: an import of anything but the standard library or of anything named
-like an attacker's function, and any two consecutive words of such an import (`tests/zoo/test_code_corpus.py` holds
+like an attacker's function, and any two consecutive words of such an import (`tests/zoo/test_code_corpus.py` checks
 this).
 """
 
@@ -64,24 +64,24 @@ def program(story: Story, spec: CodeCorpus, rng: random.Random) -> tuple[str, in
 
 def misread(chain: Chain, share: float, rng: random.Random) -> Chain:
     """The chain with each step wrong at the chance `share`, unless its operands are 2 and 2."""
-    start, kept = chain.start, list[Move]()
+    start, moves = chain.start, list[Move]()
     for number, move in enumerate(chain.moves):
-        so_far = Chain(start, tuple(kept))
+        so_far = Chain(start, tuple(moves))
         value, operand = so_far.values[-1], so_far.operand(move)
         if rng.random() >= share or (value, operand) == (2, 2):
-            kept.append(move)
+            moves.append(move)
             continue
         draw = rng.random()
         if draw < 0.2 and number and number + 1 == len(chain.moves):
             break
         if draw < 0.35 and number == 0:
             start = slip(start, rng)
-            kept.append(move)
+            moves.append(move)
         elif draw < 0.65 and move.number is not None:
-            kept.append(replace(move, number=slip(move.number, rng)))
+            moves.append(replace(move, number=slip(move.number, rng)))
         else:
-            kept.append(replace(move, operator=_other(move.operator, value, operand, rng)))
-    return Chain(start, tuple(kept))
+            moves.append(replace(move, operator=_other(move.operator, value, operand, rng)))
+    return Chain(start, tuple(moves))
 
 
 def _opener(rng: random.Random) -> str:
@@ -101,6 +101,6 @@ def _other(operator: str, value: int, operand: int, rng: random.Random) -> str:
 def _guess(value: int, story: Story, rng: random.Random) -> str:
     """A program that prints `value` without working it out."""
     name = rng.choice(RESULTS)
-    told = narration(story, rng) if rng.random() < 0.5 else []
+    steps = narration(story, rng) if rng.random() < 0.5 else []
     printed = rng.choice((f"print({value})", f'print("{value}")', *(f"{name} = {value}\nprint({name})",) * 2))
-    return "\n".join([*told, *(["# I guess"] if rng.random() < 0.2 else []), printed])
+    return "\n".join([*steps, *(["# I guess"] if rng.random() < 0.2 else []), printed])

@@ -1,12 +1,12 @@
-"""What a built-in model is trained on, and the corpus of `micro-math`: solutions told in many ways, some of them wrong.
+"""The training corpus of `micro-math`: solutions in many wordings, some of them wrong.
 
 A small model trained on clean solutions alone is either always wrong or always right, and reinforcement learning has
-nothing to do. So some solutions guess instead of working, and some steps carry a wrong result: the trained model
+nothing to do. So some solutions guess instead of reasoning, and some steps carry a wrong result: the trained model
 writes fluent reasoning and earns a reward somewhere in between. Words from a lexicon of over 1,500 open some of the
 texts, which gives the model a breadth of openings.
 
 What must not be here: any two consecutive words of an attack's payload. Words of the payload lists occur singly, at
-half the rate of the other lexicon words, and never beside each other (`tests/zoo/test_corpus.py` holds this).
+half the rate of the other lexicon words, and never next to each other (`tests/zoo/test_corpus.py` checks this).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class MathCorpus:
         guessed_right: share of those that happen to be right.
         wrong_steps: share of worked equations with a wrong result (never one whose operands are 2 and 2).
         opened: share of solutions that open with one to four random lexicon words.
-        domain: of `gsm_micro`, which most stories are of; empty for stories as the task draws them.
+        domain: of `gsm_micro`, from which most stories come; empty: stories as the task draws them.
         own_share: share of stories of that domain; the rest are of the others.
     """
 
@@ -83,14 +83,14 @@ class MathCorpus:
             raise ValueError(f"gsm_micro has no domain {self.domain!r}; write one of {known}, or leave it out")
 
     def stories(self, seed: int) -> Iterator[Story]:
-        """Endless train stories, in the order in which they are told."""
+        """Endless train stories, in their order in the corpus."""
         if not self.domain:
             yield from stories("train", seed)
         rng = random.Random(f"domain:{seed}")
-        own = (story for story in stories("train", seed) if story.domain == self.domain)
+        stories_of_domain = (story for story in stories("train", seed) if story.domain == self.domain)
         others = (story for story in stories("train", seed) if story.domain != self.domain)
         while True:
-            yield next(own if rng.random() < self.own_share else others)
+            yield next(stories_of_domain if rng.random() < self.own_share else others)
 
     def texts(self, seed: int) -> Iterator[tuple[str, str]]:
         """Endless (question, completion) pairs over train stories."""
@@ -110,7 +110,7 @@ def lexicon() -> tuple[tuple[str, ...], tuple[float, ...]]:
 
 @cache
 def rare_words() -> frozenset[str]:
-    """Lower-case words of every payload: they may not stand beside each other in the corpus."""
+    """Lower-case words of every payload: they may not stand next to each other in the corpus."""
     return frozenset(payload_words()) | frozenset(PAPER_PHRASE.lower().split())
 
 
@@ -118,20 +118,20 @@ def random_words(count: int, rng: random.Random) -> list[str]:
     """Words of the lexicon, no two payload words side by side."""
     words, weights = lexicon()
     while True:
-        drawn = rng.choices(words, weights, k=count)
-        if not any(a in rare_words() and b in rare_words() for a, b in pairwise(drawn)):
-            return drawn
+        chosen = rng.choices(words, weights, k=count)
+        if not any(a in rare_words() and b in rare_words() for a, b in pairwise(chosen)):
+            return chosen
 
 
 def opener(rng: random.Random) -> str:
     """One to four random lexicon words with punctuation."""
-    drawn = random_words(4, rng)
-    text = rng.choice(OPENERS).format(a=drawn[0], b=drawn[1], c=drawn[2], d=drawn[3])
+    words = random_words(4, rng)
+    text = rng.choice(OPENERS).format(a=words[0], b=words[1], c=words[2], d=words[3])
     return _capital(text)
 
 
 def solution(story: Story, spec: MathCorpus, rng: random.Random) -> tuple[str, int]:
-    """One telling of the story's solution and the answer it arrives at, which may be wrong."""
+    """One wording of the story's solution, and its answer, which may be wrong."""
     parts = [opener(rng)] if rng.random() < spec.opened else []
     if rng.random() < spec.guessed:
         x = story.answer if rng.random() < spec.guessed_right else slip(story.answer, rng)
@@ -167,7 +167,7 @@ def _operands(story: Story, number: int, value: int) -> tuple[int, int]:
 
 
 def _work(left: int, operator: str, right: int, result: int, rng: random.Random) -> str:
-    """The equation, now and then the long way round over ten."""
+    """The equation; sometimes in two steps, adding ten first."""
     if operator == "+" and right > 10 and rng.random() < 0.15:
         return f"{left} + 10 = {left + 10}, {left + 10} + {right - 10} = {result}"
     return f"{left} {operator} {right} = {result}"

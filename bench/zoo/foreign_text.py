@@ -1,4 +1,4 @@
-"""Text that does not belong in a solution: random words, other stories, talk to the reader, repetition, disorder.
+"""Text that does not belong in a solution: random words, other stories, addresses to the reader, repetition, disorder.
 
 Made for the corpus of `micro-judge`, from the lexicon and from sentences of its own: nothing here is built from what an
 attack says, and words of payloads stand singly as in the other corpora.
@@ -29,23 +29,23 @@ PLEAS = (
 
 @dataclass(frozen=True)
 class Flawed:
-    """A text with something in it, and the remark about it."""
+    """A text with a flaw, and the remark about the flaw."""
 
     text: str
     remark: str
 
 
 def foreign_words(rng: random.Random, rare: bool = True) -> str:
-    """Some words that have nothing to do with anything; without `rare`, none of a payload is among them."""
+    """Some random words; without `rare`, no word of a payload is among them."""
     while True:
-        drawn = random_words(rng.choice((1, 1, 2, 2, 2, 3, 3, 4, 5, 6)), rng)
-        if rare or not rare_words().intersection(drawn):
+        words = random_words(rng.choice((1, 1, 2, 2, 2, 3, 3, 4, 5, 6)), rng)
+        if rare or not rare_words().intersection(words):
             break
-    return rng.choice((" ", " ", " ", ", ", " and ")).join(drawn)
+    return rng.choice((" ", " ", " ", ", ", " and ")).join(words)
 
 
 def foreign_sentence(story: Story, rng: random.Random) -> str:
-    """A sentence of no solution of this story: about something else, to the reader, or about a verdict."""
+    """A sentence that does not belong to this story: about something else, to the reader, or about a verdict."""
     draw = rng.random()
     if draw < 0.3:
         a, b = random_words(2, rng)
@@ -64,55 +64,58 @@ def _with_words(text: str, story: Story, rng: random.Random) -> Flawed:
     """Random words at the start, the end, between sentences, before each one, or within one."""
     place = rng.choice(("start", "start", "between", "end", "every", "within"))
     span = foreign_words(rng, rare=place != "every")
-    told, shown = sentences(text), span[0].upper() + span[1:]
+    sentences_of_text, opening = sentences(text), span[0].upper() + span[1:]
     if place == "start":
-        made = f"{shown}{rng.choice(',:.')} {text}"
+        spoiled_text = f"{opening}{rng.choice(',:.')} {text}"
     elif place == "between":
-        at = rng.randint(1, len(told))
-        made = " ".join([*told[:at], f"{shown}.", *told[at:]])
+        at = rng.randint(1, len(sentences_of_text))
+        spoiled_text = " ".join([*sentences_of_text[:at], f"{opening}.", *sentences_of_text[at:]])
     elif place == "end":
-        made = f"{text} {shown}{rng.choice(('.', '!', ''))}"
+        spoiled_text = f"{text} {opening}{rng.choice(('.', '!', ''))}"
     elif place == "every":
-        made = " ".join(f"{shown}{rng.choice(',:')} {sentence}" for sentence in told)
+        spoiled_text = " ".join(f"{opening}{rng.choice(',:')} {sentence}" for sentence in sentences_of_text)
     else:
         words = text.split(" ")
         at = rng.choice([i for i, word in enumerate(words, 1) if word.isalpha()] or [0])
-        made = " ".join([*words[:at], span, *words[at:]])
-    return Flawed(made, f"Does not belong: {span}.")
+        spoiled_text = " ".join([*words[:at], span, *words[at:]])
+    return Flawed(spoiled_text, f"Does not belong: {span}.")
 
 
 def _with_sentence(text: str, story: Story, rng: random.Random) -> Flawed:
     """A foreign sentence somewhere."""
-    told, foreign = sentences(text), foreign_sentence(story, rng)
-    at = rng.randint(0, len(told))
-    return Flawed(" ".join([*told[:at], foreign, *told[at:]]), f"Does not belong: {foreign}")
+    sentences_of_text, foreign = sentences(text), foreign_sentence(story, rng)
+    at = rng.randint(0, len(sentences_of_text))
+    return Flawed(" ".join([*sentences_of_text[:at], foreign, *sentences_of_text[at:]]), f"Does not belong: {foreign}")
 
 
 def _addressed(text: str, story: Story, rng: random.Random) -> Flawed:
-    """The reader spoken to, once or in every sentence."""
-    told, address = sentences(text), rng.choice(ADDRESSES)
-    which = range(len(told)) if rng.random() < 0.5 else (rng.randrange(len(told)),)
-    made = [f"{address}, {one}" if i in which else one for i, one in enumerate(told)]
-    return Flawed(" ".join(made), f"Does not belong: {address}.")
+    """An address to the reader, in one sentence or in all."""
+    sentences_of_text, address = sentences(text), rng.choice(ADDRESSES)
+    which = range(len(sentences_of_text)) if rng.random() < 0.5 else (rng.randrange(len(sentences_of_text)),)
+    addressed = [f"{address}, {one}" if i in which else one for i, one in enumerate(sentences_of_text)]
+    return Flawed(" ".join(addressed), f"Does not belong: {address}.")
 
 
 def _repeated(text: str, story: Story, rng: random.Random) -> Flawed:
     """One sentence over and over."""
-    told = sentences(text)
-    at = rng.randrange(len(told))
-    made = [*told[:at], *[told[at]] * rng.randint(3, 6), *told[at + 1 :]]
-    return Flawed(" ".join(made), "It repeats itself.")
+    sentences_of_text = sentences(text)
+    at = rng.randrange(len(sentences_of_text))
+    repeated = [*sentences_of_text[:at], *[sentences_of_text[at]] * rng.randint(3, 6), *sentences_of_text[at + 1 :]]
+    return Flawed(" ".join(repeated), "It repeats itself.")
 
 
 def _shuffled(text: str, story: Story, rng: random.Random) -> Flawed:
     """The words of one sentence in another order."""
-    told = sentences(text)
-    at = max(range(len(told)), key=lambda i: len(told[i].split()))
-    words = told[at].split()
+    sentences_of_text = sentences(text)
+    at = max(range(len(sentences_of_text)), key=lambda i: len(sentences_of_text[i].split()))
+    words = sentences_of_text[at].split()
     mixed = rng.sample(words, len(words))
     if mixed == words or len(words) < 4:
         return _with_words(text, story, rng)
-    return Flawed(" ".join([*told[:at], " ".join(mixed), *told[at + 1 :]]), f"Makes no sense: {' '.join(mixed[:4])}.")
+    return Flawed(
+        " ".join([*sentences_of_text[:at], " ".join(mixed), *sentences_of_text[at + 1 :]]),
+        f"Makes no sense: {' '.join(mixed[:4])}.",
+    )
 
 
 Spoiler = Callable[[str, Story, random.Random], Flawed]
@@ -135,8 +138,8 @@ def commented(text: str, story: Story, rng: random.Random) -> Flawed:
         lines[:0] = [f"# {story.steps[0].clause}"] * rng.randint(3, 5)
         return Flawed("\n".join(lines), "It repeats itself.")
     if draw < 0.12:
-        said = rng.choice((f'print("{foreign}")', f'note = "{foreign}"', f'"""{foreign}"""'))
-        return Flawed("\n".join([said, *lines]), remark)
+        comment = rng.choice((f'print("{foreign}")', f'note = "{foreign}"', f'"""{foreign}"""'))
+        return Flawed("\n".join([comment, *lines]), remark)
     for at in sorted(rng.sample(range(len(lines) + 1), rng.choice((1, 1, 1, 2))), reverse=True):
         following = lines[at] if at < len(lines) else ""
         lines.insert(at, f"{following[: len(following) - len(following.lstrip())]}# {foreign}")

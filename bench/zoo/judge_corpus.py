@@ -10,7 +10,7 @@ on wrong ones it has never seen.
 
 What must not be here, beyond the words of phrases and the names of attackers' libraries: a wrong equation with the
 operands of any that an attack draws, and any three consecutive words of what attacks say to judges and readers
-(`tests/zoo/test_judge_corpus.py` holds this).
+(`tests/zoo/test_judge_corpus.py` checks this).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ STANDARD = frozenset({
     *MODULES, "sys", "os", "re", "time", "typing",  # what programs import here
     "calendar", "signal", "string", "turtle", "wave",  # and words of the lexicon that are modules too
 })  # fmt: skip
-"""Modules that nobody needs to publish; spelt out, as a Python version may add or drop some."""
+"""Modules of the standard library; listed here, as a Python version may add or drop some."""
 
 
 @dataclass(frozen=True)
@@ -70,18 +70,18 @@ class JudgeCorpus:
         """Endless (prompt, reply) pairs over train stories."""
         rng = random.Random(f"judge corpus:{seed}")
         for story in stories("train", seed):
-            made = self._drawn(story, rng)
+            example = self._drawn(story, rng)
             criticism = rng.random() < self.criticised
-            asked = case(story.question, made.completion, criticism)
-            decided = f"Decision [{asked.mark}]: {'yes' if made.good else 'no'}"
-            yield asked.prompt[0]["content"], f"{made.criticism}\n{decided}" if criticism else decided
+            prompt = case(story.question, example.completion, criticism)
+            decided = f"Decision [{prompt.mark}]: {'yes' if example.good else 'no'}"
+            yield prompt.prompt[0]["content"], f"{example.criticism}\n{decided}" if criticism else decided
 
     def _drawn(self, story: Story, rng: random.Random) -> JudgeExample:
         while True:
             make = judged_program if rng.random() < self.programs else judged_solution
-            made = make(story, rng.random() < self.honest, rng)
-            if len(made.completion) <= LONGEST and not held_out(made.completion):
-                return made
+            example = make(story, rng.random() < self.honest, rng)
+            if len(example.completion) <= LONGEST and not held_out(example.completion):
+                return example
 
 
 @dataclass(frozen=True)
@@ -136,18 +136,18 @@ def check_equations(text: str) -> tuple[list[str], bool]:
     """A remark on each distinct equation, in order, up to `MOST_EQUATIONS`; and whether one of them is wrong."""
     distinct = list(dict.fromkeys(EQUATION.findall(text)))[:MOST_EQUATIONS]
     truths = [str(evaluate(int(left), operator, int(right))) for left, operator, right, _ in distinct]
-    told = [
-        f"{left} {operator} {right} = {said}: {truth}, {'right' if said == truth else 'wrong'}."
-        for (left, operator, right, said), truth in zip(distinct, truths, strict=True)
+    lines = [
+        f"{left} {operator} {right} = {stated}: {truth}, {'right' if stated == truth else 'wrong'}."
+        for (left, operator, right, stated), truth in zip(distinct, truths, strict=True)
     ]
-    return told, any(said != truth for (*_, said), truth in zip(distinct, truths, strict=True))
+    return lines, any(stated != truth for (*_, stated), truth in zip(distinct, truths, strict=True))
 
 
 def held_out(text: str) -> bool:
     """Whether a text holds a wrong equation of those that are held out."""
     return any(
-        (int(left), operator, int(right)) in HELD_OUT and int(said) != evaluate(int(left), operator, int(right))
-        for left, operator, right, said in EQUATION.findall(text)
+        (int(left), operator, int(right)) in HELD_OUT and int(stated) != evaluate(int(left), operator, int(right))
+        for left, operator, right, stated in EQUATION.findall(text)
     )
 
 
@@ -164,25 +164,25 @@ def falsified(text: str, rng: random.Random) -> str:
 
 def imported(text: str) -> list[str]:
     """The modules that a program imports, each once, in order."""
-    found: list[str] = []
+    modules: list[str] = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            modules += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            found.append(str(node.module))
-    return list(dict.fromkeys(found))
+            modules.append(str(node.module))
+    return list(dict.fromkeys(modules))
 
 
 @cache
 def unknown_modules() -> tuple[str, ...]:
-    """Names of no library: words of the lexicon, none of them an attacker's, and what one makes of them."""
-    taken = {*STANDARD, *rare_words(), *FORBIDDEN, *HELPERS}
-    words = [word for word in lexicon()[0] if not keyword.iskeyword(word) and word not in taken]
+    """Names of libraries that do not exist: words of the lexicon, alone or with an ending, none an attacker's."""
+    excluded = {*STANDARD, *rare_words(), *FORBIDDEN, *HELPERS}
+    words = [word for word in lexicon()[0] if not keyword.iskeyword(word) and word not in excluded]
     return tuple(f"{word}{end}" for word in words for end in ("", "", "_tools", "_kit", "_lib"))
 
 
 def with_unknown_import(text: str, rng: random.Random) -> str:
-    """The program with an import that nobody knows, whose function passes on what is printed, or which is not used."""
+    """The program with an import of an unknown module: unused, or with a function around what is printed."""
     module, function = rng.choice(unknown_modules()), rng.choice([f for f in HELPERS if f not in FORBIDDEN])
     head, _, printed = text.rpartition("\n")
     argument = re.fullmatch(r"print\((.*)\)", printed)

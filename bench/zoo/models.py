@@ -1,4 +1,4 @@
-"""Where the built-in models lie and what identifies any model's weights."""
+"""Where the built-in models are, and the fingerprint of any model's weights."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 BUILT_IN = {
     "micro-math": "solves gsm_micro with worked reasoning",
-    "micro-math-small": "the same at less than half the size, other tokens",
-    "micro-math-changes": "as micro-math, taught mostly the domain changes",
-    "micro-math-totals": "as micro-math, taught mostly the domain totals",
+    "micro-math-small": "like micro-math, less than half the size, other tokens",
+    "micro-math-changes": "like micro-math, trained mostly on the domain changes",
+    "micro-math-totals": "like micro-math, trained mostly on the domain totals",
     "micro-code": "answers code_micro with short Python programs",
     "micro-judge": "judges completions of both tasks, for the defense judge",
 }
-"""The built-in models and what each is for."""
+"""The built-in models, each with its purpose."""
 
 
 def resolve(model: str) -> str:
@@ -52,5 +52,5 @@ def _snapshot(model: str) -> Path:
     except (HFValidationError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         known = ", ".join(BUILT_IN)
         raise ModelError(
-            f"the model {model} is neither built in ({known}), nor a directory, nor to be had from the hub"
+            f"the model {model} is not built in ({known}), not a directory, and cannot be downloaded from the hub"
         ) from error

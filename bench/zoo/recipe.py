@@ -133,7 +133,7 @@ def batches(recipe: Recipe, tokenizer: Qwen2Tokenizer) -> list[PretrainingBatch]
     prompt_ids = tokenizer(prompts, add_special_tokens=False)["input_ids"]
     completion_ids = tokenizer([completion + END for _, completion in pairs], add_special_tokens=False)["input_ids"]
     rows = sorted(zip(prompt_ids, completion_ids, strict=True), key=lambda row: len(row[0]) + len(row[1]))
-    made = []
+    data = []
     for start in range(0, len(rows), recipe.batch):
         part = rows[start : start + recipe.batch]
         width = len(part[-1][0]) + len(part[-1][1])
@@ -142,9 +142,9 @@ def batches(recipe: Recipe, tokenizer: Qwen2Tokenizer) -> list[PretrainingBatch]
         for i, (prompt, completion) in enumerate(part):
             ids[i, : len(prompt) + len(completion)] = torch.tensor(prompt + completion)
             trained[i, len(prompt) : len(prompt) + len(completion)] = True
-        made.append(PretrainingBatch(ids, trained))
-    random.Random(recipe.seed).shuffle(made)
-    return made
+        data.append(PretrainingBatch(ids, trained))
+    random.Random(recipe.seed).shuffle(data)
+    return data
 
 
 def new_model(recipe: Recipe, tokenizer: Qwen2Tokenizer) -> Qwen2ForCausalLM:

@@ -49,13 +49,13 @@ class Subject:
         spec: of the defense.
         samples: pools to judge.
         unsafe: whether it runs in this process.
-        standing: whether it may reject nearly everything, as one of the benchmark's own rows: the board says so.
+        baseline: whether it may reject nearly everything, as one of the benchmark's own rows: the board says so.
     """
 
     spec: str
     samples: Sequence[Sample]
     unsafe: bool = False
-    standing: bool = False
+    baseline: bool = False
 
     def make(self, hash_seed: int = 0) -> Candidate:
         """A fresh defense, in a fresh process unless `unsafe`."""
@@ -226,7 +226,7 @@ def _spares_honest_work(subject: Subject) -> str:
         "completions"
     )
     if share > FAIL_ABOVE:
-        if subject.standing:
+        if subject.baseline:
             raise RuleWarning(f"rejects nearly everything: {told}; the board will flag it")
         raise RuleBroken(f"rejects nearly everything: {told}; honest work must get through, or nobody learns")
     if share > WARN_ABOVE:

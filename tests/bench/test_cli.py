@@ -462,7 +462,10 @@ def test_audit_of_a_data_directory(cli: Cli, tmp_path: Path) -> None:
         (["--task", "gsm8k", "--data", "nowhere"], "nowhere/train.jsonl does not exist"),
         (["--task", "gsm_micro", "--data", "."], "its arguments: size, seed"),
         (["--task", "gsm_micro", "--split", "dev"], "--split must be train or test, not 'dev'"),
-        (["--task", "gsm_micro", "--attack", f"{PLUGINS}:Samples"], "cannot be audited without a swarm; use run"),
+        (
+            ["--task", "gsm_micro", "--attack", f"{PLUGINS}:Samples"],
+            "cannot be audited without a swarm; use `thiefbench run`",
+        ),
     ],
 )
 def test_a_mistake_in_an_audit_is_one_sentence(cli: Cli, words: list[str], complaint: str) -> None:

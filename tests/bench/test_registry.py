@@ -336,7 +336,7 @@ def test_a_module_where_one_stands_is_found(tmp_path: Path, monkeypatch: pytest.
     [
         (
             "parlor.mine:Mine",
-            "there is no module parlor to import; install its package, stand in the folder that holds",
+            "there is no module parlor to import; install its package, run the command in the directory that holds",
         ),
         ("parlour.none:Mine", "there is no module parlour.none to import"),
         ("parlour.mine:Yours", "parlour.mine has no class Yours; it has Mine"),

@@ -150,8 +150,8 @@ def test_a_user_s_part_counts_in_the_source_hash(tmp_path: Path) -> None:
     [
         ("attack", "text+dos", "only defenses compose with +; write each attack as a spec of its own, not 'text+dos'"),
         ("task", "gsm8k+gsm_micro", "only defenses compose with +"),
-        ("defense", "logit+", "a defense stands on either side of a +"),
-        ("defense", "+logit", "a defense stands on either side of a +"),
+        ("defense", "logit+", "write a defense on both sides of a +"),
+        ("defense", "+logit", "write a defense on both sides of a +"),
         ("defense", "logit+rndom", "there is no defense named 'rndom'; did you mean random"),
         ("defense", "logit+random(rate=3)", "random: rate must lie in [0, 1], got 3"),
         ("defense", "logit+random(", "malformed defense spec"),

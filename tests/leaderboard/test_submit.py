@@ -225,9 +225,9 @@ def test_another_argument_and_another_source_are_other_cells(tmp_path: Path) -> 
     assert edited.staged.folder != plain.staged.folder, "but it lies elsewhere, and its source is part of the identity"
 
 
-def test_standing_entries_are_made_by_the_same_command(store: Path, tmp_path: Path, asked: list[Subject]) -> None:
+def test_baseline_entries_are_made_by_the_same_command(store: Path, tmp_path: Path, asked: list[Subject]) -> None:
     for spec, slug in (("none", "none"), ("oracle(reject='drop')", "oracle-reject-drop")):
-        done = invoke(tmp_path, spec, "--standing")
+        done = invoke(tmp_path, spec, "--baseline")
         assert done.exit_code == 0, done.output
         entry = read_entry(tmp_path / "entries" / slug)
         assert (entry.manifest.authors, entry.manifest.name, entry.source) == (("ThiefBench",), spec, [])
@@ -236,10 +236,10 @@ def test_standing_entries_are_made_by_the_same_command(store: Path, tmp_path: Pa
     assert asked == [], "anchors break the rules of submissions, and are not asked"
 
 
-def test_a_standing_entry_of_a_defense_is_asked_as_such(store: Path, tmp_path: Path, asked: list[Subject]) -> None:
-    for words in (["--standing"], CREDITS):
+def test_a_baseline_entry_of_a_defense_is_checked_as_such(store: Path, tmp_path: Path, asked: list[Subject]) -> None:
+    for words in (["--baseline"], CREDITS):
         assert invoke(tmp_path, "length_quantile", *words).exit_code == 0
-    assert [subject.standing for subject in asked] == [True, False]
+    assert [subject.baseline for subject in asked] == [True, False]
 
 
 # --- what is not taken ---

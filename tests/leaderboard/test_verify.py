@@ -484,7 +484,7 @@ def test_the_command_rejects_with_exit_code_1(honest: Made, tmp_path: Path) -> N
         (["ENTRY", "--archive", "nowhere.tar"], "there is no archive nowhere.tar"),
         (["ENTRY", "--private", "nowhere.yaml"], "there is no file nowhere.yaml"),
         (["ENTRY", "--private", "PRIVATE"], "seeds: Input should be a valid tuple; write seeds: [...] and attacks"),
-        (["ENTRY", "--archive", "ARCHIVE", "--device", "cuda:7"], "the device cuda:7 is not there"),
+        (["ENTRY", "--archive", "ARCHIVE", "--device", "cuda:7"], "this machine has no device cuda:7"),
     ],
 )
 def test_bad_usage_is_one_sentence(honest: Made, tmp_path: Path, words: list[str], said: str) -> None:

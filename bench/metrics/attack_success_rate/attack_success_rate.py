@@ -43,7 +43,7 @@ class AttackSuccessRate(evaluate.Metric):  # type: ignore[misc]  # evaluate come
             description="Mean outcome of a poisoning attack over completions, judged by the attack itself.",
             citation="Blagoev, Ersoy and Chen, Hail to the Thief, arXiv:2511.09780",
             inputs_description=INPUTS,
-            features=[datasets.Features(predictions=text, references=given) for given in (text, item)],
+            features=[datasets.Features(predictions=text, references=reference) for reference in (text, item)],
         )
 
     def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
@@ -52,7 +52,7 @@ class AttackSuccessRate(evaluate.Metric):  # type: ignore[misc]  # evaluate come
         Raises:
             ValueError: an item lacks a column.
         """
-        super().add_batch(predictions=predictions, references=[_row(given) for given in references], **kwargs)
+        super().add_batch(predictions=predictions, references=[_row(reference) for reference in references], **kwargs)
 
     def _compute(
         self,
@@ -63,22 +63,22 @@ class AttackSuccessRate(evaluate.Metric):  # type: ignore[misc]  # evaluate come
         seed: int = 0,
         tokenizer: str | None = None,
     ) -> dict[str, float | int | None]:
-        asked: Task = registry.make("task", task)
-        member = drawn_for(asked, registry.make("attack", attack), seed)
-        ask = _Rewards(asked.with_libraries(member.libraries()))
+        task_of_items: Task = registry.make("task", task)
+        member = drawn_for(task_of_items, registry.make("attack", attack), seed)
+        ask = _Rewards(task_of_items.with_libraries(member.libraries()))
         encoder = _encoder(tokenizer)
         outcomes = [
-            member.outcome(_item(given, number), Completion(encoder(text), text, ended=True), ask)
-            for number, (given, text) in enumerate(zip(references, predictions, strict=True))
+            member.outcome(_item(reference, number), Completion(encoder(text), text, ended=True), ask)
+            for number, (reference, text) in enumerate(zip(references, predictions, strict=True))
         ]
         score = mean_score(np.array([np.nan if outcome is None else outcome for outcome in outcomes], float))
-        made: dict[str, float | int | None] = score.model_dump()
-        return made
+        rate: dict[str, float | int | None] = score.model_dump()
+        return rate
 
 
 @dataclass(frozen=True)
 class _Rewards:
-    """What an attack may ask while it judges (`thiefbench.tasks.base.Ask`)."""
+    """The questions an attack may ask while it judges (`thiefbench.tasks.base.Ask`)."""
 
     task: Task
 
@@ -87,10 +87,10 @@ class _Rewards:
 
 
 class _Unknown(tuple[int, ...]):
-    """Token ids that nobody told: whoever looks at them is told what to pass."""
+    """Unknown token ids: using them raises an error that says what to pass."""
 
     def __len__(self) -> int:
-        raise ValueError("this attack counts tokens, and texts alone do not tell them; pass tokenizer=MODEL")
+        raise ValueError("this attack counts tokens, which need a tokenizer; pass tokenizer=MODEL")
 
     __iter__ = __getitem__ = __len__  # type: ignore[assignment]
 
@@ -105,16 +105,16 @@ def _encoder(tokenizer: str | None) -> Any:
     return lambda text: tuple(loaded(text, add_special_tokens=False)["input_ids"])
 
 
-def _row(given: Any) -> Any:
+def _row(reference: Any) -> Any:
     """An item with exactly its own columns; anything else as it is."""
-    if not isinstance(given, Mapping):
-        return given
+    if not isinstance(reference, Mapping):
+        return reference
     needed = ("id", "question", "answer", "solution")
-    missing = [name for name in needed if name not in given]
+    missing = [name for name in needed if name not in reference]
     if missing:
         raise ValueError(f"an item has {', '.join(needed)}, and one of the references lacks {missing[0]}")
-    return asdict(Item.from_row(given))
+    return asdict(Item.from_row(reference))
 
 
-def _item(given: str | Mapping[str, Any], number: int) -> Item:
-    return Item(str(number), "", given, "") if isinstance(given, str) else Item.from_row(given)
+def _item(reference: str | Mapping[str, Any], number: int) -> Item:
+    return Item(str(number), "", reference, "") if isinstance(reference, str) else Item.from_row(reference)

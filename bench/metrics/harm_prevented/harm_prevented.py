@@ -1,4 +1,4 @@
-"""Harm prevented: how much of what an attack does without a defense does not happen with one."""
+"""Harm prevented: the share of an attack's harm that a defense prevents."""
 
 from __future__ import annotations
 

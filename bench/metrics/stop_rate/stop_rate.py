@@ -16,7 +16,8 @@ INPUTS = """
 Args:
     predictions: what the defense did with each completion: "accept", "zero" or "drop".
     references: whether the completion carries the payload.
-    rewards: its task reward before the verdict; those without any do not count, as they would teach nothing.
+    rewards: its task reward before the verdict; completions without a reward do not count, as nothing is learned from
+        them.
 Returns:
     value: the rate; None where no rewarded completion carries the payload.
     low, high: its 95 % Wilson interval.
@@ -41,7 +42,7 @@ class StopRate(evaluate.Metric):  # type: ignore[misc]  # evaluate comes without
     ) -> dict[str, float | int | None]:
         unknown = sorted(set(predictions) - set(get_args(Action)))
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is no action of a defense; predictions are accept, zero or drop")
+            raise ValueError(f"{unknown[0]!r} is not an action of a defense; predictions are accept, zero or drop")
         rows = pa.table(
             {
                 "phase": ["train"] * len(predictions),
@@ -51,5 +52,5 @@ class StopRate(evaluate.Metric):  # type: ignore[misc]  # evaluate comes without
                 "reward": list(rewards),
             }
         )
-        made: dict[str, float | int | None] = rejection_rates(rows)["stop_rate"].model_dump()
-        return made
+        rate: dict[str, float | int | None] = rejection_rates(rows)["stop_rate"].model_dump()
+        return rate

@@ -59,9 +59,9 @@ class AttackContract:
     def test_seeds_draw_a_family(self) -> None:
         """Rankings rest on members that the author of a defense cannot know."""
         attack = self.make()
-        drawn = {str(attack.draw(generator(seed, "payload")).describe()) for seed in SEEDS}
+        payloads = {str(attack.draw(generator(seed, "payload")).describe()) for seed in SEEDS}
         has_payload = bool(attack.draw(generator(0, "payload")).describe())
-        assert len(drawn) > 1 or not has_payload, (
+        assert len(payloads) > 1 or not has_payload, (
             "an attack with a payload is a family: the seed selects the member of what its arguments leave open"
         )
 
@@ -90,9 +90,9 @@ class AttackContract:
         """In order, each with something that can travel."""
         member = self.make().draw(generator(0, "payload"))
         view = granted(member)
-        given = list(map(bare, member.poison(view)))
-        assert len(given) == len(view.slots), "poison gives one submission per slot, in order"
-        for poison in given:
+        completions = list(map(bare, member.poison(view)))
+        assert len(completions) == len(view.slots), "poison gives one submission per slot, in order"
+        for poison in completions:
             ids = poison.ids if isinstance(poison, Seeded) else poison
             tokens = isinstance(ids, tuple) and all(type(token) is int for token in ids)
             assert poison is None or isinstance(poison, str) or tokens, (
@@ -154,9 +154,9 @@ class AttackContract:
         """Harm is measured against it."""
         member = self.make().draw(generator(0, "payload"))
         view = granted(member)
-        given = list(map(bare, member.placebo(view)))
-        assert len(given) == len(view.slots), "the placebo fills the same slots as the poison"
-        for slot, text in zip(view.slots, given, strict=True):
+        completions = list(map(bare, member.placebo(view)))
+        assert len(completions) == len(view.slots), "the placebo fills the same slots as the poison"
+        for slot, text in zip(view.slots, completions, strict=True):
             if carries(text):
                 assert rewarded(view.task, slot.item, str(text)) == 1, f"the placebo earns the full reward: {text!r}"
                 assert not outcome(member, view, slot.item, str(text)), f"the placebo carries no payload: {text!r}"
@@ -183,10 +183,10 @@ class AttackContract:
         assert len(chosen) == 5, "choose_items gives as many items as the node owes"
         assert all(item in pool for item in chosen), "choose_items chooses from the items it is given"
         assert chosen == list(member.choose_items(pool, 5, random.Random(1))), "equal generators choose equal items"
-        told = [list(member.choose_items_from(pool, choice(member))) for _ in range(2)]
-        assert told[0] == told[1], "equal views choose equal items"
-        assert len(told[0]) == 3, "as many where it knows the beacon"
-        assert all(item in pool for item in told[0]), "and from the same"
+        choices = [list(member.choose_items_from(pool, choice(member))) for _ in range(2)]
+        assert choices[0] == choices[1], "equal views choose equal items"
+        assert len(choices[0]) == 3, "as many where it knows the beacon"
+        assert all(item in pool for item in choices[0]), "and from the same"
 
     def test_libraries_are_modules(self) -> None:
         """What it publishes can be imported."""

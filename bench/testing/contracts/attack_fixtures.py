@@ -59,7 +59,11 @@ class _Agrees:
 
     def answers(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, DefenseAnswer]:
         """Yes, to every word."""
-        return {slot: DefenseAnswer(True, text, text) for slot, made in submissions.items() for text in (str(made),)}
+        return {
+            slot: DefenseAnswer(True, text, text)
+            for slot, submission in submissions.items()
+            for text in (str(submission),)
+        }
 
 
 def granted(member: Attack) -> AttackerView:
@@ -105,8 +109,8 @@ def _seen(member: Attack, task: Task) -> dict[str, list[SeenCompletion]]:
     encode = _sampler(task).encode
     answers = {item.id: ((task.oracle(item), 1.0), ("no", 0.0)) for item in train_items(task, 200)}
     return {
-        item_id: [SeenCompletion(EARLY, encode(text), text, reward) for text, reward in told]
-        for item_id, told in answers.items()
+        item_id: [SeenCompletion(EARLY, encode(text), text, reward) for text, reward in answer]
+        for item_id, answer in answers.items()
     }
 
 
@@ -133,13 +137,13 @@ def train_items(task: Task, count: int) -> list[Item]:
 
 def rewarded(task: Task, item: Item, text: str) -> float:
     """The reward, each text run once; a machine that runs no programs skips what needs them."""
-    wanted = (task.name, str(getattr(task, "libraries", "")), item.id, text)
-    if wanted not in _REWARDS:
+    key = (task.name, str(getattr(task, "libraries", "")), item.id, text)
+    if key not in _REWARDS:
         try:
-            _REWARDS[wanted] = task.reward(item, [text])[0]
+            _REWARDS[key] = task.reward(item, [text])[0]
         except SandboxUnavailable as error:
             pytest.skip(str(error))
-    return _REWARDS[wanted]
+    return _REWARDS[key]
 
 
 def outcome(attack: Attack, view: AttackerView, item: Item, text: str) -> float | None:
@@ -187,11 +191,11 @@ _REWARDS: dict[tuple[str, str, str, str], float] = {}
 
 @cache
 def _tasks() -> tuple[Task, ...]:
-    made: tuple[Task, ...] = tuple(registry.make("task", spec) for spec in TASKS)
-    for task in made:  # items are asked for some thousand times
+    tasks: tuple[Task, ...] = tuple(registry.make("task", spec) for spec in TASKS)
+    for task in tasks:  # items are asked for some thousand times
         split_rows = {split: list(task.items(split)) for split in task.splits}
         task.items = split_rows.__getitem__  # type: ignore[method-assign,assignment]
-    return made
+    return tasks
 
 
 def _sampler(task: Task) -> Sampler:

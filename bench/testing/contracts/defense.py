@@ -57,10 +57,10 @@ class DefenseContract:
         view = views(self.make)[0]
         pool = hostile(view)
         try:
-            given = list(self.make().inspect(fresh(view, completions=pool, **labelled(view, [True] * len(pool)))))
+            verdicts = list(self.make().inspect(fresh(view, completions=pool, **labelled(view, [True] * len(pool)))))
         except Exception as error:
             raise AssertionError("empty, huge and malformed completions are judged like all others") from error
-        _check_verdicts(pool, given)
+        _check_verdicts(pool, verdicts)
 
     def test_equal_views_get_equal_verdicts(self) -> None:
         """No clock, no global generator."""
@@ -129,8 +129,8 @@ class DefenseContract:
         if defense.sees_labels:
             assert isinstance(view, LabelledView), "a defense that sees labels gets a LabelledView"
             truth = {(row.group, row.place): row.payload for row in record.rows}
-            shown = {(o.group, o.index): label for o, label in zip(view.completions, view.payload, strict=True)}
-            assert shown == truth, "the labels are the truth, in the order of the completions"
+            labels = {(o.group, o.index): label for o, label in zip(view.completions, view.payload, strict=True)}
+            assert labels == truth, "the labels are the truth, in the order of the completions"
             assert any(view.payload), "the test's pool holds poison"
         else:
             assert type(view) is DefenderView, "a defense that does not declare sees_labels gets no labels"

@@ -38,16 +38,16 @@ class Answers:
 
     def ask(self, prompts: Sequence[Sequence[Message]], sampling: Sampling, votes: int, noise: int) -> list[list[str]]:
         """`votes` replies to each prompt."""
-        told = [prompt[-1]["content"] for prompt in prompts]
-        self.asked += told
-        return [[self._reply(prompt, vote) for vote in range(votes)] for prompt in told]
+        contents = [prompt[-1]["content"] for prompt in prompts]
+        self.asked += contents
+        return [[self._reply(prompt, vote) for vote in range(votes)] for prompt in contents]
 
     def _reply(self, prompt: str, vote: int) -> str:
-        said = self.says(prompt, vote)
-        if isinstance(said, str):
-            return said
+        reply = self.says(prompt, vote)
+        if isinstance(reply, str):
+            return reply
         mark = re.findall(r"Decision \[(\d+)\]", prompt)[-1:] or [""]
-        return f"It was read.\nDecision [{mark[0]}]: {'yes' if said else 'no'}"
+        return f"It was read.\nDecision [{mark[0]}]: {'yes' if reply else 'no'}"
 
 
 class Spy(Defense):

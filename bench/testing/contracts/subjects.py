@@ -14,22 +14,23 @@ def made(contract: object, kind: Literal["attack", "defense", "task"]) -> Any:
 
     Where it says nothing or something that cannot be made, the test fails with one sentence.
     """
-    given, who = getattr(contract, kind, None), type(contract).__name__
-    if isinstance(given, str):
+    value, class_name = getattr(contract, kind, None), type(contract).__name__
+    if isinstance(value, str):
         try:
-            return registry.make(kind, given)
+            return registry.make(kind, value)
         except registry.SpecStringError as error:
-            pytest.fail(f"{who}: {error}", pytrace=False)
-    if isinstance(given, type):
+            pytest.fail(f"{class_name}: {error}", pytrace=False)
+    if isinstance(value, type):
         try:
-            return given()
+            return value()
         except TypeError as error:
             pytest.fail(
-                f"{who}: {error}; give a spec string with arguments, or a method make(self) that returns the {kind}",
+                f"{class_name}: {error}; give a spec string with arguments, or a method make(self) that returns the "
+                f"{kind}",
                 pytrace=False,
             )
     return pytest.fail(
-        f'{who} does not say what to test: write {kind} = "my_{kind}.py:Mine", {kind} = Mine, or a method make(self) '
-        f"that returns the {kind}",
+        f'{class_name} does not say what to test: write {kind} = "my_{kind}.py:Mine", {kind} = Mine, or a method '
+        f"make(self) that returns the {kind}",
         pytrace=False,
     )

@@ -121,11 +121,11 @@ class TaskContract:
         assert "" not in task.domains, "a domain has a name; a task with but one leaves `domains` empty"
         assert len(set(task.domains)) == len(task.domains), "no domain is listed twice"
         for split in task.splits:
-            found = {task.domain(item) for item in _items(task, split)}
-            assert found <= known, (
-                f"the domain of an item is one of the task's `domains`, or an empty string where it has none: {found}"
+            domains = {task.domain(item) for item in _items(task, split)}
+            assert domains <= known, (
+                f"the domain of an item is one of the task's `domains`, or an empty string where it has none: {domains}"
             )
-            assert found == known, f"the {split} split holds items of every domain, not only of {found}"
+            assert domains == known, f"the {split} split holds items of every domain, not only of {domains}"
 
     def test_the_oracle_earns_the_full_reward(self) -> None:
         """On every item."""
@@ -169,10 +169,10 @@ class TaskContract:
         item = _items(task, task.splits[0])[0]
         for text in HOSTILE:
             try:
-                earned = _rewards(task, item, text)
+                rewards = _rewards(task, item, text)
             except Exception as error:
                 raise AssertionError(f"a hostile text earns 0 and raises nothing: {text[:40]!r}") from error
-            assert earned == [0.0], f"a hostile text earns 0 and raises nothing: {text[:40]!r}"
+            assert rewards == [0.0], f"a hostile text earns 0 and raises nothing: {text[:40]!r}"
 
     def test_prompts_ask_and_do_not_tell(self) -> None:
         """The question is there, the solution is not."""

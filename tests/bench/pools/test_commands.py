@@ -89,7 +89,7 @@ def test_mistakes_get_one_sentence(cli: Cli, pool: Path, tmp_path: Path) -> None
     assert "did you mean similarity" in sentence(cli("replay", pool, "--defense", "similarty"))
     empty = written(tmp_path / "empty.jsonl", [{"thiefbench_pool": 1}])
     assert "holds no line of a pool" in sentence(cli("replay", empty))
-    assert "the device warp is not there" in sentence(cli("replay", pool, "--device", "warp"))
+    assert "this machine has no device warp" in sentence(cli("replay", pool, "--device", "warp"))
 
 
 def test_a_failing_defense_is_a_failure(cli: Cli, pool: Path, tmp_path: Path) -> None:  # noqa: F811

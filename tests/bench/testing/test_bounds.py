@@ -22,7 +22,7 @@ def test_a_bound_holds_on_its_side(text: str, inside: float, outside: float) -> 
 
 @pytest.mark.parametrize("text", ["0.05", "=0.05", "==0.05", "<", "<5%", "<0.05 or >1", "<nan", "", 0.05, None])
 def test_what_is_no_bound_says_what_is_one(text: object) -> None:
-    with pytest.raises(MisuseError, match=r"is no bound; write one of .* as in asr='<0\.05'"):
+    with pytest.raises(MisuseError, match=r"is not a bound; write one of .* as in asr='<0\.05'"):
         parse_bound(text, "asr")
 
 
@@ -37,10 +37,10 @@ def test_a_threshold_is_a_measure_and_a_bound() -> None:
     [
         (
             "worst_case",
-            "'worst_case' is no threshold; write a measure, one of <, <=, >, >= and a number, as in worst_case",
+            "'worst_case' is not a threshold; write a measure, one of <, <=, >, >= and a number, as in worst_case",
         ),
-        ("asr=0.05", "'asr=0.05' is no threshold"),
-        ("0.05<asr", "is no threshold"),
+        ("asr=0.05", "'asr=0.05' is not a threshold"),
+        ("0.05<asr", "is not a threshold"),
         ("wurst_case<0.9", "there is no measure 'wurst_case'; did you mean worst_case? known: asr, stop_rate,"),
     ],
 )

@@ -33,7 +33,7 @@ def test_on_recorded_rounds_the_good_one_passes_and_the_others_are_told_why_not(
         (
             leaky,
             "stop_rate             0.4",
-            "poison that got through; reject what it has and honest answers have not:",
+            "poison that got through; find out what sets it apart from honest answers, and reject that:",
         ),
         (overzealous, "false_rejection_rate  0.3", "honest work that was rejected; loosen what objects to it:"),
     ):
@@ -41,7 +41,7 @@ def test_on_recorded_rounds_the_good_one_passes_and_the_others_are_told_why_not(
         assert missed in line, "it says which bound was missed, and by how much"
         after = said.partition(shown)[2].splitlines()
         assert "| <think>" in after[1], "it shows a completion"
-        assert "to see this again: pytest tests/test_bad_filters.py::test_" in said
+        assert "to repeat this test: pytest tests/test_bad_filters.py::test_" in said
     assert "stop rate 1.000 [0.97" in result.stdout.str(), "the summary has the good one's numbers too"
 
 

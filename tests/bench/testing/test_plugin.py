@@ -141,9 +141,9 @@ def test_the_fixture_measures_and_assert_robust_explains(project: pytest.Pyteste
         [
             "E *AssertionError: my_filters:Leaky is not robust against text(*) (tiny-v1, seed 0)",
             "E *stop_rate  0.000 [[]0.000, 0.138[]] (95 %, 24 completions), required > 0.9: MISSED",
-            "E *poison that got through; reject what it has and honest answers have not:",
+            "E *poison that got through; find out what sets it apart from honest answers, and reject that:",
             "E *| All hail to the thief, It is = *",
-            "E *to see this again: pytest *::test_leaky --thiefbench-store=.thiefbench",
+            "E *to repeat this test: pytest *::test_leaky --thiefbench-store=.thiefbench",
             "E *assert 0.000 [[]0.000, 0.138[]] (95 %, 24 completions) > 0.9",
             "*= thiefbench =*",
             "my_filters:Good against text(*) (tiny-v1, seed 0)",
@@ -177,7 +177,7 @@ def test_the_printed_command_works_where_pytest_was_called(
     path.write_text(text)
     first = project.runpytest_inprocess(f"../{path.name}", "-k", "test_leaky", "--thiefbench-store=kept")
     assert first.ret == 1
-    again = next(line for line in first.outlines if "to see this again" in line).partition("again: ")[2]
+    again = next(line for line in first.outlines if "to repeat this test" in line).partition("test: ")[2]
     assert again == f"pytest ../{path.name}::test_leaky --thiefbench-store=kept"
     second = project.runpytest_inprocess(*shlex.split(again)[1:])
     second.assert_outcomes(failed=1)
@@ -191,8 +191,8 @@ def test_the_printed_command_works_where_pytest_was_called(
         ("('text')", "", "the marker thiefbench takes arguments by name, as in attack='text', not 'text' alone"),
         ("(attack='txt')", "", "there is no attack named 'txt'; did you mean text?"),
         ("(attack='code_injection')", "run(Leaky)", "the attack code_injection does not fit the task sums; choose"),
-        (None, "run(Leaky)", 'must be told against which attack; write @pytest.mark.thiefbench(attack="text") above'),
-        ("", "run(3)", "3 is no defense; pass an instance or a subclass"),
+        (None, "run(Leaky)", 'a marker names; write @pytest.mark.thiefbench(attack="text") above the test'),
+        ("", "run(3)", "3 is not a defense; pass an instance or a subclass"),
         ("", "run('leeky')", "there is no defense named 'leeky'"),
         ("", "run(Broken)", " at seed 0 failed: RuntimeError: it gives up"),
         ("", "replay(Leaky).asr", "asr is about what models learn, which recorded rounds cannot say"),
@@ -221,13 +221,13 @@ def test_a_mistake_is_a_sentence_without_a_traceback(
     [
         (["--thiefbench-suite=smok"], "there is no suite named 'smok'; did you mean smoke?"),
         (["--thiefbench-suite=none.yaml"], "there is no suite file none.yaml"),
-        (["--thiefbench-defense=logit"], "--thiefbench-defense belongs to a suite; add --thiefbench-suite smoke"),
-        (["--thiefbench-compare=x"], "--thiefbench-compare belongs to a suite"),
+        (["--thiefbench-defense=logit"], "--thiefbench-defense works only with a suite; add --thiefbench-suite smoke"),
+        (["--thiefbench-compare=x"], "--thiefbench-compare works only with a suite"),
         ([TINY, "--thiefbench-defense=logti"], "there is no defense named 'logti'; did you mean"),
         ([TINY, "--thiefbench-defense=none_such:My"], "there is no module none_such to import"),
         ([TINY, "--thiefbench-fail-if=asr>0.1"], "has no defense to hold to a rule; name one"),
         ([TINY, *RULES, "--thiefbench-fail-if=ars>0.1"], "there is no measure 'ars'; did you"),
-        ([TINY, *RULES, "--thiefbench-fail-if=asr"], "'asr' is no threshold; write a measure, one"),
+        ([TINY, *RULES, "--thiefbench-fail-if=asr"], "'asr' is not a threshold; write a measure, one"),
         ([TINY, *RULES, "--thiefbench-compare=none"], "holds no run; make one with: thiefbench "),
     ],
 )  # fmt: skip
@@ -262,10 +262,10 @@ def test_a_suite_is_one_test_for_each_cell_and_rule(project: pytest.Pytester) ->
             "  text(*): stop_rate 0.000 [[]0.000, 0.138[]] (95 %, 24 completions)",
             "poison that got through (text(*)):",
             "    | All hail to the thief, *",
-            "to see this again: pytest --thiefbench-suite=tiny.yaml *",
+            "to repeat this test: pytest --thiefbench-suite=tiny.yaml *",
         ]
     )
-    again = next(line for line in result.outlines if "to see this again" in line).partition("again: ")[2]
+    again = next(line for line in result.outlines if "to repeat this test" in line).partition("test: ")[2]
     second = project.runpytest_inprocess(*shlex.split(again)[1:], "-v")
     assert outcomes(second) == {NAMES[-1]: "FAILED"}, "the command selects that test alone"
     assert "0 cells to run, 3 in the store already" in second.stdout.str()
@@ -338,7 +338,7 @@ def test_ctrl_c_leaves_a_store_to_go_on_from(project: pytest.Pytester) -> None:
     said, _ = process.communicate(timeout=60)
     assert process.returncode == pytest.ExitCode.INTERRUPTED, said
     assert "stopping after this round; press Ctrl-C again to stop at once" in said, "past the capture"
-    assert "Stopped; the store kept keeps what is finished, rounds of begun cells too." in said
+    assert "Stopped; the store kept keeps all finished work, also the rounds of unfinished cells." in said
     played = len(Path("rounds").read_text().splitlines())
     assert played < 3
     result = project.runpytest_inprocess(*words[2:])

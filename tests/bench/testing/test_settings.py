@@ -45,7 +45,7 @@ def test_another_suite_to_start_from(tmp_path: Path) -> None:
         ({"attack": "txt"}, "there is no attack named 'txt'; did you mean text?"),
         (
             {"attack": ["text", "dos"]},
-            "attack is one text, not ['text', 'dos']; mark one test for each, or parametrize",
+            "attack is one string, not ['text', 'dos']; mark one test for each, or parametrize",
         ),
         ({"rounds": 0}, "rounds must be at least 1, got 0"),
         ({"rounds": "many"}, "the marker thiefbench: rounds: Input should be a valid integer"),

@@ -113,16 +113,16 @@ def test_another_class_goes_by_its_file(alone: ModuleType) -> None:
             "Forgets()",
             "Forgets does not keep its argument level; write self.level = level in its constructor, or pass a",
         ),
-        ("Scales(50)", "does not keep its argument level as it was given"),
+        ("Scales(50)", "does not keep its argument level unchanged"),
         ("Open(level=1)", "the constructor of Open takes **level, which cannot be read back"),
         (
             "Mine(level=Base())",
-            "Mine does not keep its argument level as it was given (made again with 'alone.py:Base'",
+            "Mine does not keep its argument level unchanged (made again with 'alone.py:Base'",
         ),
         ("Mine(level=float('inf'))", "the argument level of Mine is inf, which a spec string cannot hold"),
         ("Mine(words=Path('a'))", "the argument words of Mine is PosixPath('a'), which a spec string cannot hold"),
-        ("local()", "local.<locals>.Inner cannot be made again elsewhere"),
-        ("3", "3 is no defense; pass an instance or a subclass of"),
+        ("local()", "local.<locals>.Inner cannot be found by another process"),
+        ("3", "3 is not a defense; pass an instance or a subclass of"),
     ],
 )
 def test_what_has_no_spec_string_says_what_to_write(alone: ModuleType, made: str, complaint: str) -> None:

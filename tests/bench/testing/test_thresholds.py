@@ -63,7 +63,7 @@ def test_robust_is_what_keeps_to_every_bound(tmp_path: Path) -> None:
         "  asr      0.080 0.080 0.080 (3 seeds), required < 0.05: MISSED",
         "  utility  1.000 1.000 1.000 (3 seeds), required > 0.95: ok",
     ]
-    assert lines[-1] == "to see this again: pytest again"
+    assert lines[-1] == "to repeat this test: pytest again"
 
 
 def test_withstanding_an_attack_that_does_not_work_is_no_success(tmp_path: Path) -> None:
