@@ -24,7 +24,7 @@ from thiefbench import registry
 from thiefbench.engine.spec import Role
 from thiefbench.leaderboard.isolation.limits import FILE_BYTES, WEIGHTS_NAME
 from thiefbench.leaderboard.isolation.sandbox_paths import relocated
-from thiefbench.suite.analysis.scoring import HEADLINE_EVALUATIONS
+from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS
 from thiefbench.suite.store.records import Point, Record, Score, write_atomically
 
 ENTRY_SCHEMA: Final = 1

@@ -13,9 +13,9 @@ import pytest
 
 from thiefbench import registry
 from thiefbench.errors import is_users
-from thiefbench.suite.analysis.attack_comparison import last_run, trained
+from thiefbench.suite.analysis.comparison import Comparison
 from thiefbench.suite.analysis.ranking import anchor_of, beside_anchors
-from thiefbench.suite.report.lines import Comparison
+from thiefbench.suite.analysis.run_comparisons import last_run, trained_comparisons
 from thiefbench.suite.scenario import CellSpec, Suite, load_suite
 from thiefbench.suite.store.records import Store
 from thiefbench.testing.bounds import MisuseError, Threshold, parse_threshold
@@ -179,7 +179,7 @@ def baseline(store: Path, defense: str, titles: Iterable[str]) -> dict[str, Comp
         MisuseError, ReportError: they are not, or there is no run.
     """
     kept = Store(store)
-    found = {comparison.title: comparison for comparison in trained(kept, last_run(kept))}
+    found = {comparison.title: comparison for comparison in trained_comparisons(kept, last_run(kept))}
     for title in dict.fromkeys(titles):
         has = found[title].line(defense) if title in found else None
         if has is None:

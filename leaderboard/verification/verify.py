@@ -274,7 +274,7 @@ class _Verifier:
             fresh = try_fresh(chosen_trials, self.entry.manifest.defense, laboratory)
             said.append(f"{len(chosen_trials)} tried")
             if fresh.inconclusive:
-                said.append(f"{fresh.inconclusive} inconclusive, as the attack does not beat its placebo undefended")
+                said.append(f"{fresh.inconclusive} inconclusive, as the attack does not beat its reference undefended")
         self.reruns += fresh.reruns
         self.held_out = fresh.held_out
         for reason in fresh.below[:MOST_REASONS]:
