@@ -37,7 +37,7 @@ from thiefbench.suite.estimates.eta import (
 )
 
 if TYPE_CHECKING:
-    from thiefbench.suite.execution.runner import Listener
+    from thiefbench.suite.execution.jobs import Listener
     from thiefbench.suite.scenario import CellSpec
     from thiefbench.suite.store.records import Record
 

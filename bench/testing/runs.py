@@ -14,7 +14,8 @@ from thiefbench.progress import watch
 from thiefbench.suite.analysis.comparison import Comparison
 from thiefbench.suite.analysis.run_comparisons import trained_comparisons
 from thiefbench.suite.estimates.eta import Plan
-from thiefbench.suite.execution.runner import Listener, jobs_of, run_of, run_suite
+from thiefbench.suite.execution.jobs import Listener
+from thiefbench.suite.execution.runner import jobs_of, run_of, run_suite
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Record, Store
 

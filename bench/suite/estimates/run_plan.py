@@ -23,8 +23,8 @@ from thiefbench.suite.estimates.eta import (
 )
 from thiefbench.suite.estimates.paces import measured_here
 from thiefbench.suite.execution.cell_run import build_swarm, checkpointed
+from thiefbench.suite.execution.jobs import Job
 from thiefbench.suite.execution.runner import intact, jobs_of, taken_up, without_weights
-from thiefbench.suite.execution.worker_process import Job
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import BrokenRecordError, Store
 

@@ -13,8 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thiefbench.suite.execution.runner import CellListener, Stopping
-    from thiefbench.suite.execution.worker_process import Job
+    from thiefbench.suite.execution.jobs import CellListener, Job, Stopping
     from thiefbench.suite.scenario import CellSpec
     from thiefbench.suite.store.records import Record
 
@@ -61,8 +60,9 @@ def work(order: str, ticket: int, waiting: bool, host: str, folder: str, mailbox
     if overseer.asked:
         return ("stopped",)
 
+    from thiefbench.suite.execution.jobs import Job
     from thiefbench.suite.execution.runner import USER_ERRORS, work_on
-    from thiefbench.suite.execution.worker_process import Job, worked
+    from thiefbench.suite.execution.worker_process import worked
 
     def checked_work(job: Job, listener: CellListener, stop: Stopping, wait: bool) -> Record:
         if socket.gethostname() != host:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from filelock import Timeout
 
@@ -29,7 +29,7 @@ from thiefbench.suite.execution.cell_run import (
     run_cell,
 )
 from thiefbench.suite.execution.executors import Executor, Ledger
-from thiefbench.suite.execution.worker_process import Job
+from thiefbench.suite.execution.jobs import CellListener, Job, Listener, Stopping
 from thiefbench.suite.execution.workers import WorkerPool
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store import weights
@@ -39,34 +39,6 @@ from thiefbench.zoo.models import resolve
 
 # Mistakes of the user, one sentence each: the run ends. Anything else that a cell raises is recorded as its failure.
 USER_ERRORS = (registry.SpecStringError, ModelError, SpecError, TaskError)
-
-
-class CellListener(Protocol):
-    """Who watches the work on one cell."""
-
-    def cell(self, spec: CellSpec, done: int, total: int) -> None:
-        """A cell has finished `done` of `total` rounds."""
-
-    def note(self, message: str) -> None:
-        """Something the user should know."""
-
-
-class Listener(CellListener, Protocol):
-    """Who watches a run (the command line's progress bars)."""
-
-    def plan(self, plan: Plan) -> None:
-        """What is run."""
-
-    def finished(self, spec: CellSpec, record: Record) -> None:
-        """A cell has its record."""
-
-
-class Stopping(Protocol):
-    """Who says when to stop."""
-
-    @property
-    def asked(self) -> bool:
-        """Whether to stop after the round under way."""
 
 
 @dataclass
