@@ -148,7 +148,7 @@ def run(
     from thiefbench.engine.backends.process_group import Launch
     from thiefbench.engine.spec import SpecError
     from thiefbench.progress import watch
-    from thiefbench.suite.estimates.run_plan import look_ahead, print_outlook
+    from thiefbench.suite.estimates.run_plan import look_ahead, print_run_plan
     from thiefbench.suite.execution.runner import local, run_suite
     from thiefbench.suite.report.terminal import print_results
     from thiefbench.suite.scenario import load_suite
@@ -183,7 +183,7 @@ def run(
     if plan:
         _device(device)  # a round may be played on this machine
         with _stoppable(), who as ready:
-            print_outlook(out, look_ahead(chosen, cells, kept, ready.places))
+            print_run_plan(out, look_ahead(chosen, cells, kept, ready.places))
         return
     with _stoppable(), who as ready, watch(err, ready.places) as listener:
         records = run_suite(chosen, cells, kept, listener, executor=ready)

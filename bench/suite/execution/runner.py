@@ -18,7 +18,7 @@ from thiefbench.engine.model.policy import ModelError, check_directory
 from thiefbench.engine.spec import SpecError
 from thiefbench.judges import check_judge
 from thiefbench.suite.estimates.eta import Plan
-from thiefbench.suite.estimates.paces import measured_here
+from thiefbench.suite.estimates.measured import measured_here
 from thiefbench.suite.execution.cell_run import (
     ALONE,
     CellRuntime,

@@ -1,4 +1,4 @@
-"""What `--plan` says: what the store lacks, and how long it takes."""
+"""What `--plan` says: which cells the store lacks, and how long they take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.bench.tiny import Attacked, Watcher, cells, run, suite
 from thiefbench import provenance
 from thiefbench.engine.spec import SpecError
 from thiefbench.suite.estimates import run_plan
-from thiefbench.suite.estimates.run_plan import RunPlan, look_ahead, print_outlook
+from thiefbench.suite.estimates.run_plan import RunPlan, look_ahead, print_run_plan
 from thiefbench.suite.execution import cell_run
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Record, Store
@@ -26,7 +26,7 @@ def ahead(of: Suite, store: Path, workers: int = 1) -> RunPlan:
 
 def printed(of: RunPlan) -> str:
     out = StringIO()
-    print_outlook(Console(file=out, width=200), of)
+    print_run_plan(Console(file=out, width=200), of)
     return out.getvalue()
 
 
