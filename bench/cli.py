@@ -151,8 +151,8 @@ def run(
     from thiefbench.suite.estimates.run_plan import look_ahead, print_run_plan
     from thiefbench.suite.execution.runner import local, run_suite
     from thiefbench.suite.report.terminal import print_results
-    from thiefbench.suite.scenario import load_suite
     from thiefbench.suite.store.records import Store
+    from thiefbench.suite.suite_yaml import load_suite
 
     who: AbstractContextManager[Executor]
     launch = Launch.of_environment()
@@ -225,8 +225,8 @@ def matrix(
     from thiefbench.suite.execution.runner import run_suite
     from thiefbench.suite.report.heatmap import write_matrix
     from thiefbench.suite.report.terminal import print_matrix
-    from thiefbench.suite.scenario import load_suite
     from thiefbench.suite.store.records import Store
+    from thiefbench.suite.suite_yaml import load_suite
 
     judges, left_out = (named_defenses(defense), []) if defense else every_defense()
     chosen = undefended(

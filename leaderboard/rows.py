@@ -14,8 +14,9 @@ from thiefbench.leaderboard.entry import CellScores, Entry, EntryError, Numerics
 from thiefbench.suite.analysis.comparison import Cell, Comparison
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.run_comparisons import comparisons_of_cells
-from thiefbench.suite.scenario import CellSpec, Suite, load_suite
+from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import CellDir
+from thiefbench.suite.suite_yaml import load_suite
 
 _NEEDED = ("asr", "clean_reward", "start_reward")
 """The scores that comparisons are made of."""

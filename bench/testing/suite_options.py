@@ -16,8 +16,9 @@ from thiefbench.errors import is_users
 from thiefbench.suite.analysis.comparison import Comparison
 from thiefbench.suite.analysis.ranking import anchor_of, beside_anchors
 from thiefbench.suite.analysis.run_comparisons import last_run, trained_comparisons
-from thiefbench.suite.scenario import CellSpec, Suite, load_suite
+from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Store
+from thiefbench.suite.suite_yaml import load_suite
 from thiefbench.testing.bounds import MisuseError, Threshold, parse_threshold
 from thiefbench.testing.runs import Runs
 from thiefbench.testing.session import from_here, options, runs_of

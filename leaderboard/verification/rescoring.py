@@ -29,7 +29,7 @@ from thiefbench.engine.swarm import MOST_DRAWN
 from thiefbench.leaderboard.entry import CellScores, Entry, trimmed
 from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
-from thiefbench.suite.execution.cell_run import identity
+from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import Point, Record, Score, Store, identify, table_rows
 from thiefbench.zoo.models import resolve

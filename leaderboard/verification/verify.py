@@ -54,7 +54,7 @@ from thiefbench.leaderboard.verification.rescoring import (
 )
 from thiefbench.leaderboard.verification.verdict import FLAGS, Flag, Rerun, Verdict, Verification, entry_sha256
 from thiefbench.suite.analysis.ranking import anchor_of
-from thiefbench.suite.execution.cell_run import RegistryFactory
+from thiefbench.suite.execution.cell_identity import RegistryFactory
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Store
 

@@ -19,8 +19,8 @@ from tests.bench.tiny import PLUGINS
 from thiefbench import __version__, registry
 from thiefbench.cli import _overridden, main
 from thiefbench.suite.analysis.matrix import every_defense
-from thiefbench.suite.scenario import load_suite
 from thiefbench.suite.store.records import Store
+from thiefbench.suite.suite_yaml import load_suite
 from thiefbench.zoo.models import BUILT_IN
 
 Cli = Callable[..., "Ended"]

@@ -15,7 +15,7 @@ from thiefbench import provenance
 from thiefbench.engine.spec import SpecError
 from thiefbench.suite.estimates import run_plan
 from thiefbench.suite.estimates.run_plan import RunPlan, look_ahead, print_run_plan
-from thiefbench.suite.execution import cell_run
+from thiefbench.suite.execution import checkpoints
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Record, Store
 
@@ -49,7 +49,7 @@ def test_without_records_one_round_is_played_and_nothing_written(tmp_path: Path)
 
 
 def test_finished_and_begun_cells_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_run, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", -1.0)
     run(suite(), tmp_path)
     with pytest.raises(KeyboardInterrupt):
         run(suite("logit", kind=Attacked), tmp_path, Watcher(stop_after=2))

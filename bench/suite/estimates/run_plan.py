@@ -22,7 +22,8 @@ from thiefbench.suite.estimates.eta import (
     write_seconds,
 )
 from thiefbench.suite.estimates.measured import measured_here
-from thiefbench.suite.execution.cell_run import build_swarm, checkpointed
+from thiefbench.suite.execution.cell_run import build_swarm
+from thiefbench.suite.execution.checkpoints import checkpointed
 from thiefbench.suite.execution.jobs import Job
 from thiefbench.suite.execution.runner import intact, jobs_of, taken_up, without_weights
 from thiefbench.suite.scenario import CellSpec, Suite

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from filelock import Timeout
 
-from thiefbench.suite.execution.cell_run import failed_record
+from thiefbench.suite.execution.cell_identity import failed_record
 from thiefbench.suite.execution.jobs import Job, Listener, Stopping
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import BrokenRecordError, Record

@@ -81,7 +81,7 @@ def check_node(job: Job) -> None:
         SpecError: plugins, data, weights or the engine differ here, so the cell would be another.
     """
     from thiefbench.engine.spec import SpecError
-    from thiefbench.suite.execution.cell_run import identity
+    from thiefbench.suite.execution.cell_identity import identity
 
     here = identity(job.spec)
     other = [name.replace("_", " ") for name, value in job.identity.items() if here.get(name) != value]

@@ -19,15 +19,9 @@ from thiefbench.engine.spec import SpecError
 from thiefbench.judges import check_judge
 from thiefbench.suite.estimates.eta import Plan
 from thiefbench.suite.estimates.measured import measured_here
-from thiefbench.suite.execution.cell_run import (
-    ALONE,
-    CellRuntime,
-    checkpointed,
-    failed_record,
-    identity,
-    keep_weights_of,
-    run_cell,
-)
+from thiefbench.suite.execution.cell_identity import failed_record, identity
+from thiefbench.suite.execution.cell_run import ALONE, CellRuntime, keep_weights_of, run_cell
+from thiefbench.suite.execution.checkpoints import checkpointed
 from thiefbench.suite.execution.executors import Executor, Ledger
 from thiefbench.suite.execution.jobs import CellListener, Job, Listener, Stopping
 from thiefbench.suite.execution.workers import WorkerPool
