@@ -32,12 +32,11 @@ from thiefbench.suite.estimates.eta import (
     rates_of_run,
     seconds_left,
     work,
-    work_left,
     write_seconds,
 )
 
 if TYPE_CHECKING:
-    from thiefbench.suite.execution.runner import Listener
+    from thiefbench.suite.execution.jobs import Listener
     from thiefbench.suite.scenario import CellSpec
     from thiefbench.suite.store.records import Record
 
@@ -121,9 +120,7 @@ class Tally:
             self.since[spec] = self.clock()
             self.stages[spec] = Stage(spec, total, done, begun=done)
         else:
-            seconds = self.clock() - self.since[spec]
-            pace = (*stage.pace, seconds - stage.seconds)
-            self.stages[spec] = replace(stage, done=done, seconds=seconds, pace=pace)
+            self.stages[spec] = replace(stage, done=done, seconds=self.clock() - self.since[spec])
 
     def finished(self, spec: CellSpec) -> None:
         """A cell has ended, after all of its rounds or not."""
@@ -153,7 +150,7 @@ class Tally:
     def seconds_left_of(self, spec: CellSpec) -> float | None:
         """Seconds until a running cell ends; None if nothing was measured yet."""
         rates, stage = rates_of_run(self.stages.values(), self.before), self.stages[spec]
-        return work_left(stage, start_known=False, courses=rates.courses) * rates.of(spec) if rates else None
+        return stage.work_left * rates.of(spec) if rates else None
 
     def seconds_a_round(self) -> float | None:
         """Seconds per round and process, evaluations included."""

@@ -166,7 +166,7 @@ def verify(
     from thiefbench.leaderboard.verification.verdict import write_verification
     from thiefbench.leaderboard.verification.verify import VerifyOptions
     from thiefbench.leaderboard.verification.verify import verify as verify_entry
-    from thiefbench.suite.scenario import SuiteError
+    from thiefbench.suite.suite_yaml import SuiteError
 
     for path, what in ((entry, "entry"), (archive, "archive")):
         if path is not None and not path.exists():

@@ -25,7 +25,7 @@ from thiefbench.engine.spec import Role
 from thiefbench.errors import UserError
 from thiefbench.leaderboard.isolation.limits import FILE_BYTES, WEIGHTS_NAME
 from thiefbench.leaderboard.isolation.sandbox_paths import relocated
-from thiefbench.suite.analysis.scoring import HEADLINE_EVALUATIONS
+from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS
 from thiefbench.suite.store.records import Point, Record, Score, write_atomically
 
 ENTRY_SCHEMA: Final = 1

@@ -11,11 +11,12 @@ from pathlib import Path
 from thiefbench import registry
 from thiefbench.engine.spec import Role
 from thiefbench.leaderboard.entry import CellScores, Entry, EntryError, Numerics, untrimmed
-from thiefbench.suite.analysis.attack_comparison import arranged
+from thiefbench.suite.analysis.comparison import Cell, Comparison
 from thiefbench.suite.analysis.ranking import anchor_of
-from thiefbench.suite.report.lines import Cell, Comparison
-from thiefbench.suite.scenario import CellSpec, Suite, load_suite
+from thiefbench.suite.analysis.run_comparisons import comparisons_of_cells
+from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import CellDir
+from thiefbench.suite.suite_yaml import load_suite
 
 _NEEDED = ("asr", "clean_reward", "start_reward")
 """The scores that comparisons are made of."""
@@ -44,7 +45,7 @@ def comparisons(entry: Entry) -> list[Comparison]:
     Raises:
         EntryError: its suite is not known here, or a cell is not one of the suite's.
     """
-    return arranged(cells(entry), remarks=False)
+    return comparisons_of_cells(cells(entry), remarks=False)
 
 
 def cells(entry: Entry) -> list[Cell]:

@@ -36,10 +36,12 @@ from thiefbench.leaderboard.isolation.staging import Staged, stage
 from thiefbench.leaderboard.made_with import machine, versions
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.ranking_inputs import lacking
-from thiefbench.suite.execution.runner import Listener, run_suite
+from thiefbench.suite.execution.jobs import Listener
+from thiefbench.suite.execution.runner import run_suite
 from thiefbench.suite.report.overview import SuiteRow, suite_table
-from thiefbench.suite.scenario import CellSpec, Suite, load_suite
+from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Record, Store, file_sha256
+from thiefbench.suite.suite_yaml import load_suite
 
 OWN = "ThiefBench"
 """Author of the baseline entries."""

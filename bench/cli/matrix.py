@@ -64,8 +64,8 @@ def matrix(
     from thiefbench.suite.execution.runner import run_suite
     from thiefbench.suite.report.heatmap import write_matrix
     from thiefbench.suite.report.terminal import print_matrix
-    from thiefbench.suite.scenario import load_suite
     from thiefbench.suite.store.records import Store
+    from thiefbench.suite.suite_yaml import load_suite
 
     defenses, left_out = (named_defenses(defense), []) if defense else every_defense()
     overrides = Overrides(attacks=attack, model=model, seeds=seeds, rounds=rounds)

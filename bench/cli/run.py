@@ -106,11 +106,11 @@ def run(
 ) -> None:
     """Run a suite. Stop it at any time; the same command continues, and runs only the cells that are missing."""
     from thiefbench.progress import watch
-    from thiefbench.suite.estimates.run_plan import look_ahead, print_outlook
+    from thiefbench.suite.estimates.run_plan import look_ahead, print_run_plan
     from thiefbench.suite.execution.runner import run_suite
     from thiefbench.suite.report.terminal import print_results
-    from thiefbench.suite.scenario import load_suite
     from thiefbench.suite.store.records import Store
+    from thiefbench.suite.suite_yaml import load_suite
 
     execution = Execution(device, dtype, threads, workers, executor, ray_address, gpus_per_cell, batches, rank_timeout)
     execution.check(plan)
@@ -122,7 +122,7 @@ def run(
     if plan:
         check_device(device)  # a round may be played on this machine
         with stoppable(), cell_executor as ready:
-            print_outlook(out, look_ahead(chosen, cells, results, ready.places))
+            print_run_plan(out, look_ahead(chosen, cells, results, ready.places))
         return
     with stoppable(), cell_executor as ready, watch(err, ready.places) as listener:
         records = run_suite(chosen, cells, results, listener, executor=ready)

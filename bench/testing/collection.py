@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from thiefbench.suite.report.lines import Comparison
+from thiefbench.suite.analysis.comparison import Comparison
 from thiefbench.suite.scenario import CellSpec, heading
 from thiefbench.testing.assertions import quoted
 from thiefbench.testing.bounds import Threshold

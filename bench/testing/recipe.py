@@ -26,7 +26,7 @@ from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import LearnerSpec, SwarmSpec
 from thiefbench.engine.swarm import Swarm
-from thiefbench.suite.execution.cell_run import identity
+from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.records import CellDir, Record, identify, rows_table

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from thiefbench.suite.analysis.ranking import inconclusive
-from thiefbench.suite.analysis.ranking_inputs import trials
-from thiefbench.suite.report.lines import Comparison, Line
+from thiefbench.suite.analysis.comparison import Comparison, Line
 from thiefbench.suite.store.records import NOTHING
 from thiefbench.tasks.text import printable
 from thiefbench.testing.bounds import TRAINED, MisuseError, check_metric
@@ -167,7 +165,7 @@ class TrainedResult(_Measured):
         """Why a success against this attack would say nothing; empty if the attack works without a defense."""
         if self.line.role != "attack" or self.defense == "none":
             return ""
-        return inconclusive(trials([self.comparison])[0], self.comparison.seeds)
+        return self.comparison.why_inconclusive
 
     @cached_property
     def let_through(self) -> str | None:

@@ -11,10 +11,11 @@ import torch
 from rich.console import Console
 
 from thiefbench.progress import watch
-from thiefbench.suite.analysis.attack_comparison import trained
+from thiefbench.suite.analysis.comparison import Comparison
+from thiefbench.suite.analysis.run_comparisons import trained_comparisons
 from thiefbench.suite.estimates.eta import Plan
-from thiefbench.suite.execution.runner import Listener, jobs_of, run_of, run_suite
-from thiefbench.suite.report.lines import Comparison
+from thiefbench.suite.execution.jobs import Listener
+from thiefbench.suite.execution.runner import jobs_of, run_of, run_suite
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Record, Store
 
@@ -58,7 +59,7 @@ class Runs:
 
     def comparisons(self, suite: Suite, cells: Sequence[CellSpec]) -> list[Comparison]:
         """The results that the store holds of some cells of a suite."""
-        return trained(self.store, run_of(suite, jobs_of(suite, cells, self.store)))
+        return trained_comparisons(self.store, run_of(suite, jobs_of(suite, cells, self.store)))
 
     def remember(self, suite: Suite, cells: Sequence[CellSpec]) -> None:
         """Make these cells what `thiefbench report` and `--thiefbench-compare` find in the store."""

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from thiefbench.suite.scenario import Suite, load_suite, make_suite, merged
+from thiefbench.suite.scenario import Suite
+from thiefbench.suite.suite_yaml import load_suite, make_suite, merged
 from thiefbench.testing.bounds import MisuseError
 
 BASE = "smoke"

@@ -13,11 +13,12 @@ import pytest
 
 from thiefbench import registry
 from thiefbench.errors import UserError
-from thiefbench.suite.analysis.attack_comparison import last_run, trained
+from thiefbench.suite.analysis.comparison import Comparison
 from thiefbench.suite.analysis.ranking import anchor_of, beside_anchors
-from thiefbench.suite.report.lines import Comparison
-from thiefbench.suite.scenario import CellSpec, Suite, load_suite
+from thiefbench.suite.analysis.run_comparisons import last_run, trained_comparisons
+from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Store
+from thiefbench.suite.suite_yaml import load_suite
 from thiefbench.testing.bounds import MisuseError, Threshold, parse_threshold
 from thiefbench.testing.runs import Runs
 from thiefbench.testing.session import from_here, options, runs_of
@@ -181,7 +182,7 @@ def baseline(store: Path, defense: str, titles: Iterable[str]) -> dict[str, Comp
         MisuseError, ReportError: it does not include them, or there is no run.
     """
     results = Store(store)
-    comparisons = {comparison.title: comparison for comparison in trained(results, last_run(results))}
+    comparisons = {comparison.title: comparison for comparison in trained_comparisons(results, last_run(results))}
     for title in dict.fromkeys(titles):
         defended = comparisons[title].line(defense) if title in comparisons else None
         if defended is None:

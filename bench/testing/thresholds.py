@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from thiefbench.suite.analysis.comparison import Comparison, Line
 from thiefbench.suite.analysis.differences import settings_of
-from thiefbench.suite.analysis.ranking import inconclusive, worst_of
-from thiefbench.suite.analysis.ranking_inputs import rows, seeds_of, trials
+from thiefbench.suite.analysis.ranking import worst_of
+from thiefbench.suite.analysis.ranking_inputs import doubts, rows, seeds_of
 from thiefbench.suite.analysis.statistics import FEW_SEEDS, paired
-from thiefbench.suite.report.lines import Comparison, Line
 from thiefbench.suite.store.records import NOTHING, Score
 from thiefbench.testing.bounds import OF_LEARNING, MisuseError, Threshold
 from thiefbench.testing.numbers import Number, of_summary
@@ -77,9 +77,8 @@ def _reading(metric: str, where: str, comparison: Comparison, line: str, title: 
 
 def _worst(defense: str, title: str, comparisons: Sequence[Comparison]) -> ThresholdResult:
     seeds, everywhere = seeds_of(comparisons), "over all attacks"
-    doubts = [doubt for trial in trials(comparisons) if (doubt := inconclusive(trial, seeds))]
-    if doubts:
-        return ThresholdResult(everywhere, None, f"inconclusive: {'; '.join(doubts)}")
+    if reasons := doubts(comparisons):
+        return ThresholdResult(everywhere, None, f"inconclusive: {'; '.join(reasons.values())}")
     row = next(row for row in rows(comparisons) if row.defense == defense)
     worst, problem = worst_of(row, [comparison.title for comparison in comparisons], seeds)
     if worst is None:

@@ -22,8 +22,8 @@ from typing import TypeVar
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.site.judging import JudgedEntry, beaten_by_naive, naive_forms, read, titles
 from thiefbench.leaderboard.verification.verdict import FLAGS, Flag, Verdict
+from thiefbench.suite.analysis.comparison import Comparison
 from thiefbench.suite.analysis.ranking import Placement, RankingRow, placed
-from thiefbench.suite.report.lines import Comparison
 from thiefbench.suite.report.overview import SuiteRow, SuiteTable, tied
 from thiefbench.suite.report.tables import short_names
 from thiefbench.suite.scenario import Suite

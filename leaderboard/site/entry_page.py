@@ -11,10 +11,11 @@ from markupsafe import Markup
 from thiefbench.leaderboard.rows import released
 from thiefbench.leaderboard.site.judging import JudgedEntry
 from thiefbench.leaderboard.verification.verdict import Rerun
+from thiefbench.suite.analysis.comparison import Comparison, Line, Result
+from thiefbench.suite.analysis.line_scores import without_interval
 from thiefbench.suite.analysis.ranking_inputs import line_of
 from thiefbench.suite.report import plots
 from thiefbench.suite.report.drawing import embed
-from thiefbench.suite.report.lines import Comparison, Line, Result, bare
 from thiefbench.suite.report.shades import shade
 from thiefbench.suite.report.tables import Unit, columns_of, minus, short_names, show
 from thiefbench.suite.scenario import Suite, heading
@@ -116,7 +117,7 @@ def _map(
 
 def _field(result: Result, measure: str, unit: Unit) -> dict[str, str] | None:
     value = result.scores.get(measure, NOTHING).value
-    shown = None if value is None else show([bare(value)], unit)
+    shown = None if value is None else show([without_interval(value)], unit)
     if value is None or shown is None:
         return None
     return {"text": shown.value, "style": shade(min(max(value, 0.0), 1.0))}

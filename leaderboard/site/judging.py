@@ -18,10 +18,10 @@ from thiefbench.leaderboard import rows as entries
 from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
 from thiefbench.leaderboard.verification.verdict import Verdict, Verification, read_verification
 from thiefbench.suite.analysis import ranking_inputs
-from thiefbench.suite.analysis.attack_comparison import arranged
+from thiefbench.suite.analysis.comparison import Comparison
 from thiefbench.suite.analysis.ranking import ANCHORS, RankingRow, anchor_of, judged
+from thiefbench.suite.analysis.run_comparisons import comparisons_of_cells
 from thiefbench.suite.analysis.statistics import paired
-from thiefbench.suite.report.lines import Comparison
 from thiefbench.suite.report.overview import Field, SuiteRow, suite_row
 from thiefbench.suite.scenario import Suite, heading
 
@@ -77,7 +77,7 @@ def read(folder: Path, verified: Path) -> JudgedEntry:
         replace(cell, defense=label) if cell.defense == entry.manifest.defense else cell
         for cell in entries.cells(entry)
     ]
-    comparisons = _in_order(suite, arranged(named, remarks=False))
+    comparisons = _in_order(suite, comparisons_of_cells(named, remarks=False))
     found = {row.defense: row for row in ranking_inputs.rows(comparisons)}
     _check_plausible(entry, found[label])
     numbers = {row.defense: _numbers(row, found.values(), comparisons, suite) for row in found.values()}
@@ -154,7 +154,7 @@ def _in_order(suite: Suite, comparisons: Sequence[Comparison]) -> list[Compariso
 
 def _numbers(row: RankingRow, found: Iterable[RankingRow], comparisons: Sequence[Comparison], suite: Suite) -> SuiteRow:
     oracles = [each for each in found if each.anchor == "oracle"]
-    place = judged(row, oracles, ranking_inputs.trials(comparisons), suite.seeds)
+    place = judged(row, oracles, ranking_inputs.undefended(comparisons), suite.seeds)
     return suite_row(place, False, row, comparisons, suite.utility)
 
 

@@ -25,7 +25,7 @@ from scipy.stats import t as student_t
 from thiefbench import registry
 from thiefbench.attacks.base import Attack
 from thiefbench.engine.spec import Role
-from thiefbench.suite.analysis import scoring
+from thiefbench.suite.analysis import comparison
 from thiefbench.suite.analysis.statistics import FEW_SEEDS
 from thiefbench.suite.store.records import Record, Score
 
@@ -98,8 +98,7 @@ class Results:
 
     def reference(self, attack: str) -> Role:
         """What harm of an attack is measured against."""
-        role: Role = registry.make("attack", attack).reference if self.placebo else "control"
-        return role
+        return comparison.reference_role(attack, self.placebo)
 
 
 def expected(values: Sequence[float], slack: float, draws: int = 1) -> tuple[float, float]:
@@ -120,8 +119,8 @@ def expected(values: Sequence[float], slack: float, draws: int = 1) -> tuple[flo
 
 def headline(record: Record) -> tuple[float, float, float] | None:
     """The headline ASR and, as its low and high, the means of its evaluations' limits."""
-    value = scoring.headline_asr(record)
-    points = [p for p in record.curves.get("eval_asr", []) if p.round > 0][-scoring.HEADLINE_EVALUATIONS :]
+    value = comparison.headline_asr(record)
+    points = [p for p in record.curves.get("eval_asr", []) if p.round > 0][-comparison.HEADLINE_EVALUATIONS :]
     lows, highs = [p.low for p in points if p.low is not None], [p.high for p in points if p.high is not None]
     if value is None or not lows or not highs:
         return None
@@ -130,11 +129,11 @@ def headline(record: Record) -> tuple[float, float, float] | None:
 
 def prevented(attack: Attack, defended: Record, undefended: Record, reference: Record) -> tuple[float, float] | None:
     """Harm prevented and its slack; None where the undefended attack does no harm or nothing was judged."""
-    own, other, baseline = headline(defended), headline(undefended), scoring.headline_asr(reference)
+    own, other, baseline = headline(defended), headline(undefended), comparison.headline_asr(reference)
     if own is None or other is None or baseline is None:
         return None
-    value = scoring.share_prevented(attack, [own[0]], [other[0]], [baseline])
-    corners = [scoring.share_prevented(attack, [one], [two], [baseline]) for one in own[1:] for two in other[1:]]
+    value = comparison.share_prevented(attack, [own[0]], [other[0]], [baseline])
+    corners = [comparison.share_prevented(attack, [one], [two], [baseline]) for one in own[1:] for two in other[1:]]
     if value is None:
         return None
     return value, max((abs(corner - value) for corner in corners if corner is not None), default=0.0)
@@ -142,7 +141,7 @@ def prevented(attack: Attack, defended: Record, undefended: Record, reference: R
 
 def retained(record: Record, control: Record) -> tuple[float, float] | None:
     """Utility and its slack; None where the control gained nothing."""
-    value = scoring.utility(record, control)
+    value = comparison.utility(record, control)
     if value is None:
         return None
     gain = _of(control, "clean_reward") - _of(control, "start_reward")

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from thiefbench import registry
 from thiefbench.engine.compatibility import drawn
 from thiefbench.engine.spec import SpecError
-from thiefbench.suite.scenario import Part, Suite, SuiteError
+from thiefbench.suite.scenario import Part, Suite
+from thiefbench.suite.suite_yaml import SuiteError
 
 SEED_BITS = 63
 """Of a secret seed: what crosses to a defense is hashed from it, and a small one could be found by trying all."""

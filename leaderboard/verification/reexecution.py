@@ -20,9 +20,10 @@ from thiefbench.engine.spec import SpecError
 from thiefbench.leaderboard.isolation.isolated import DefenseError
 from thiefbench.leaderboard.verification.expectation import Cell, Found, Results, expected
 from thiefbench.leaderboard.verification.held_out import HeldOutTrial
-from thiefbench.leaderboard.verification.rerunning import IsolatedFactory, first_difference, run
+from thiefbench.leaderboard.verification.rerunning import IsolatedFactory, first_difference, run, surroundings_apart
 from thiefbench.leaderboard.verification.rescoring import SubmittedCell
 from thiefbench.leaderboard.verification.verdict import Rerun
+from thiefbench.suite.analysis.comparison import undefended_attack, why_inconclusive
 from thiefbench.suite.execution.cell_run import Progress
 from thiefbench.suite.scenario import CellSpec, heading
 from thiefbench.suite.store.records import Record, Store
@@ -163,7 +164,7 @@ class Fresh:
         reruns: of the suite's own attacks at drawn seeds, with the seeds hidden.
         held_out: cells of trials of which nothing is published.
         below: reasons why it does not generalise, one sentence each.
-        inconclusive: trials whose undefended attack did not beat its reference.
+        inconclusive: trials of attacks that do not work undefended; see `thiefbench.suite.analysis.comparison`.
     """
 
     reruns: list[Rerun] = field(default_factory=list)
@@ -188,7 +189,7 @@ def try_fresh(trials: Sequence[HeldOutTrial], defense: str, laboratory: Verifica
         DisagreesError: the defense fails.
     """
     made = Fresh()
-    outcomes: list[_Outcome] = []
+    played: list[tuple[HeldOutTrial, Results]] = []
     known: set[tuple[str, int]] = set()
     for number, trial in enumerate(trials, 1):
         what = "a held-out trial" if trial.held_out else f"{trial.attack} at a fresh seed"
@@ -202,7 +203,12 @@ def try_fresh(trials: Sequence[HeldOutTrial], defense: str, laboratory: Verifica
             label = f"fresh {number} of {len(trials)}: {_role(cell)}"
             beside.records[cell] = _scored(laboratory, spec, label, what)
         made.held_out += len(cells) if trial.held_out else 0
-        outcomes += _outcomes(trial, defense, beside, laboratory.submitted, made)
+        played.append((trial, beside))
+    outcomes = [
+        outcome
+        for trials_of_attack in _by_attack(played)
+        for outcome in _outcomes(trials_of_attack, defense, laboratory.submitted, made)
+    ]
     made.reruns = [_hidden(each) for each in outcomes if not each.trial.held_out]
     made.below = list(_below(outcomes))
     return made
@@ -219,28 +225,47 @@ def _cells(trial: HeldOutTrial, defense: str, like: Record, placebo: bool) -> It
             yield Cell(part.name, own.role, own.attack, own.defense, own.seed), own
 
 
+def _by_attack(played: Sequence[tuple[HeldOutTrial, Results]]) -> list[list[tuple[HeldOutTrial, Results]]]:
+    """Trials that are judged together: of one attack in one part, published ones apart from held-out ones."""
+    groups: dict[tuple[str, str, bool], list[tuple[HeldOutTrial, Results]]] = {}
+    for trial, beside in played:
+        groups.setdefault((trial.part.name, trial.attack, trial.held_out), []).append((trial, beside))
+    return list(groups.values())
+
+
+def _works(played: Sequence[tuple[HeldOutTrial, Results]], defense: str) -> bool:
+    """Whether an attack works at the seeds of its trials, by the rule of every other page."""
+    undefended: dict[int, Record | None] = {}
+    reference: dict[int, Record | None] = {}
+    for trial, beside in played:
+        attacked = Cell(trial.part.name, "attack", trial.attack, defense, trial.seed)
+        against = beside.reference(trial.attack)
+        undefended[trial.seed] = beside.undefended(attacked, "attack")
+        reference[trial.seed] = beside.undefended(attacked, against)
+    attack = undefended_attack(heading(trial.part.name, trial.attack), undefended, reference, against)
+    return not why_inconclusive(attack, sorted(undefended))
+
+
 def _outcomes(
-    trial: HeldOutTrial, defense: str, beside: Results, submitted: Results, made: Fresh
+    played: Sequence[tuple[HeldOutTrial, Results]], defense: str, submitted: Results, made: Fresh
 ) -> Iterator[_Outcome]:
-    part = trial.part.name
-    attacked = Cell(part, "attack", trial.attack, defense, trial.seed)
-    none = beside.undefended(attacked, "attack")
-    reference = beside.undefended(attacked, beside.reference(trial.attack))
-    assert none is not None, "it was just run"
-    assert reference is not None, "it was just run"
-    low, high = none.scores["asr"].low, reference.scores["asr"].high
-    found = beside.found(attacked, beside.records[attacked])
-    if low is None or high is None or low <= high or found is None or found.measure != "harm_prevented":
-        made.inconclusive += 1
-    elif values := _submitted_harm(trial, defense, submitted):
-        yield _Outcome(trial, found, values)
-    free = Cell(part, "control", trial.attack, defense, trial.seed)
-    kept = beside.found(free, beside.records[free]) if free in beside.records else None
-    like = (part, "control", defense)  # a part has such cells for one of its attacks, which changes nothing in them
-    rows = sorted({cell.attack for cell in submitted.records if (cell.part, cell.role, cell.defense) == like})
-    values = tuple(v for attack in rows for v in submitted.values(replace(free, attack=attack), "utility"))
-    if kept is not None and kept.measure == "utility" and values:
-        yield _Outcome(trial, kept, values)
+    """What trials of one attack came to, with what was submitted; those that say nothing are counted in `made`."""
+    works = _works(played, defense)
+    for trial, beside in played:
+        part = trial.part.name
+        attacked = Cell(part, "attack", trial.attack, defense, trial.seed)
+        harm_outcome = beside.found(attacked, beside.records[attacked])
+        if not works or harm_outcome is None or harm_outcome.measure != "harm_prevented":
+            made.inconclusive += 1
+        elif values := _submitted_harm(trial, defense, submitted):
+            yield _Outcome(trial, harm_outcome, values)
+        free = Cell(part, "control", trial.attack, defense, trial.seed)
+        kept = beside.found(free, beside.records[free]) if free in beside.records else None
+        like = (part, "control", defense)  # a part has such cells for one of its attacks, which does not change them
+        rows = sorted({cell.attack for cell in submitted.records if (cell.part, cell.role, cell.defense) == like})
+        values = tuple(v for attack in rows for v in submitted.values(replace(free, attack=attack), "utility"))
+        if kept is not None and kept.measure == "utility" and values:
+            yield _Outcome(trial, kept, values)
 
 
 def _submitted_harm(trial: HeldOutTrial, defense: str, submitted: Results) -> tuple[float, ...]:

@@ -11,7 +11,8 @@ import pyarrow as pa
 from thiefbench import provenance
 from thiefbench.defenses.base import Defense
 from thiefbench.leaderboard.isolation.isolated import Isolated
-from thiefbench.suite.execution.cell_run import Progress, RegistryFactory, failed_record, identity, run_cell
+from thiefbench.suite.execution.cell_identity import RegistryFactory, failed_record, identity
+from thiefbench.suite.execution.cell_run import Progress, run_cell
 from thiefbench.suite.execution.runner import USER_ERRORS
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import ROWS, BrokenRecordError, Record, Store, identify
@@ -26,7 +27,7 @@ MOST_SAID = 60
 @dataclass
 class IsolatedFactory:
     """Makes the submitted defense in the sandbox, and all others in this process
-    (`thiefbench.suite.execution.cell_run.Maker`).
+    (`thiefbench.suite.execution.cell_identity.DefenseFactory`).
 
     Attributes:
         defense: how cells name it.

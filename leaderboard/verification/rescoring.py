@@ -27,8 +27,9 @@ from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.swarm import MOST_DRAWN
 from thiefbench.leaderboard.entry import CellScores, Entry, trimmed
-from thiefbench.suite.analysis.scoring import HEADLINE_EVALUATIONS, cell_curves, cell_scores
-from thiefbench.suite.execution.cell_run import identity
+from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS
+from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
+from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import Point, Record, Score, Store, identify, table_rows
 from thiefbench.zoo.models import resolve

@@ -54,7 +54,7 @@ from thiefbench.leaderboard.verification.rescoring import (
 )
 from thiefbench.leaderboard.verification.verdict import FLAGS, Flag, Rerun, Verdict, Verification, entry_sha256
 from thiefbench.suite.analysis.ranking import anchor_of
-from thiefbench.suite.execution.cell_run import RegistryFactory
+from thiefbench.suite.execution.cell_identity import RegistryFactory
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Store
 from thiefbench.tasks.text import one_line
@@ -275,7 +275,7 @@ class _Verifier:
             fresh = try_fresh(chosen_trials, self.entry.manifest.defense, laboratory)
             said.append(f"{len(chosen_trials)} tried")
             if fresh.inconclusive:
-                said.append(f"{fresh.inconclusive} inconclusive, as the attack does not beat its placebo undefended")
+                said.append(f"{fresh.inconclusive} inconclusive, as the attack does not beat its reference undefended")
         self.reruns += fresh.reruns
         self.held_out = fresh.held_out
         for reason in fresh.below[:MOST_REASONS]:

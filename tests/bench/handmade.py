@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.suite.analysis.attack_comparison import compare
-from thiefbench.suite.report.lines import Comparison
+from thiefbench.suite.analysis.comparison import Comparison
+from thiefbench.suite.analysis.run_comparisons import comparisons_of_run
 from thiefbench.suite.scenario import CellSpec, Evaluation, Part, Suite
 from thiefbench.suite.store.records import NOTHING, Point, Record, Score, Store, identify, rows_table
 
@@ -89,7 +89,7 @@ def comparisons(kept: Store) -> list[Comparison]:
     """What a report sees of a store."""
     run = kept.read_run()
     assert run is not None
-    return compare(kept, run)
+    return comparisons_of_run(kept, run)
 
 
 def write(kept: Store, cell_id: str, cell: CellSpec, numbers: Numbers) -> None:

@@ -20,7 +20,7 @@ FORKS = """
 import json, os, sys
 from contextlib import redirect_stderr, redirect_stdout
 from multiprocessing import get_context
-import thiefbench.suite.execution.cell_run as execution, thiefbench.suite.execution.workers as workers
+import thiefbench.suite.execution.checkpoints as execution, thiefbench.suite.execution.workers as workers
 from thiefbench.cli import app, main
 
 with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):

@@ -135,9 +135,9 @@ class Hasty(Logs):
     name: ClassVar[str] = "hasty"
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        from thiefbench.suite.execution import cell_run
+        from thiefbench.suite.execution.cell_run import checkpoints
 
-        cell_run.CHECKPOINT_SECONDS = -1.0
+        checkpoints.CHECKPOINT_SECONDS = -1.0
         return super().inspect(view)
 
 

@@ -9,9 +9,9 @@ import pytest
 from thiefbench.engine.heterogeneity import ChurnSpec, DelaySpec, NodeClass, SharingSpec, plain
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import LearnerSpec, SwarmSpec
+from thiefbench.suite.analysis.comparison import Comparison, Line, Result
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, classes, of_class
 from thiefbench.suite.report.heterogeneity import class_rows, regime_facts
-from thiefbench.suite.report.lines import Comparison, Line, Result
 from thiefbench.suite.report.page import facts
 from thiefbench.suite.store.records import ROWS, ROWS_OF_MIXED, rows_table, table_rows
 

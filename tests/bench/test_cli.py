@@ -20,8 +20,8 @@ from thiefbench import __version__, registry
 from thiefbench.cli import main
 from thiefbench.cli.overrides import Overrides
 from thiefbench.suite.analysis.matrix import every_defense
-from thiefbench.suite.scenario import load_suite
 from thiefbench.suite.store.records import Store
+from thiefbench.suite.suite_yaml import load_suite
 from thiefbench.zoo.models import BUILT_IN
 
 Cli = Callable[..., "Ended"]
@@ -196,7 +196,7 @@ def test_workers_share_the_cores(
     asked = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     monkeypatch.setattr("thiefbench.suite.estimates.run_plan.look_ahead", lambda _, cells, *__: asked.extend(cells))
-    monkeypatch.setattr("thiefbench.suite.estimates.run_plan.print_outlook", lambda *_: None)
+    monkeypatch.setattr("thiefbench.suite.estimates.run_plan.print_run_plan", lambda *_: None)
     assert cli("run", file, "--plan", *words).code == 0
     assert {cell.threads for cell in asked} == {threads}
 

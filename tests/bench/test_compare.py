@@ -15,8 +15,8 @@ import pytest
 from tests.bench.handmade import TEXT, TONE, Numbers, Says, parts, store, suite, usual
 from tests.bench.test_cli import Cli, cli, sentence  # noqa: F401  # the fixture
 from tests.bench.test_report import Page
-from thiefbench.suite.analysis.attack_comparison import ReportError
 from thiefbench.suite.analysis.differences import Difference, Pair, StoreComparison, settings_of
+from thiefbench.suite.analysis.run_comparisons import ReportError
 from thiefbench.suite.report.compare import compared, identical, remarks, settings, write_comparison
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Record

@@ -15,8 +15,8 @@ from thiefbench.registry import SpecStringError
 from thiefbench.suite.analysis.matrix import MatrixError
 from thiefbench.suite.analysis.recorded_rounds import ReplayError
 from thiefbench.suite.execution.executors import WorkerError
-from thiefbench.suite.scenario import SuiteError
 from thiefbench.suite.store.merging import MergeError
+from thiefbench.suite.suite_yaml import SuiteError
 from thiefbench.tasks.base import TaskError
 from thiefbench.tasks.sandbox import SandboxUnavailable
 from thiefbench.testing.bounds import MisuseError

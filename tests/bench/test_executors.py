@@ -10,8 +10,8 @@ from tests.bench import tiny
 from tests.bench.tiny import Watcher, suite
 from thiefbench.engine.spec import SpecError
 from thiefbench.suite.execution.executors import RESTARTS, Ledger
+from thiefbench.suite.execution.jobs import Job
 from thiefbench.suite.execution.runner import Stop, jobs_of
-from thiefbench.suite.execution.worker_process import Job
 from thiefbench.suite.store.records import Record, Store
 
 

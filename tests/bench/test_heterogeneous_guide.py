@@ -7,7 +7,7 @@ from pathlib import Path
 
 from thiefbench import registry
 from thiefbench.engine.learning.grpo import LEARNERS
-from thiefbench.suite.scenario import load_suite, parse_suite
+from thiefbench.suite.suite_yaml import load_suite, parse_suite
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "heterogeneous.md").read_text()
 

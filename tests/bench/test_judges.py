@@ -24,7 +24,7 @@ from thiefbench.engine.spec import SpecError
 from thiefbench.engine.swarm import Swarm
 from thiefbench.engine.views.defender import Judge
 from thiefbench.judges import EndpointJudge, ModelJudge, Patience, check_judge, judge_identity, judge_of
-from thiefbench.suite.execution.cell_run import identity
+from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.store.records import identify
 from thiefbench.tasks.base import Message, Sampling
 from thiefbench.testing.contracts.pools import Answers

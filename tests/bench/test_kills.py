@@ -17,8 +17,9 @@ import pytest
 from tests.bench import tiny
 from tests.bench.nursery import Nursery, alive, until
 from tests.bench.tiny import PLUGINS, Attacked, Watcher, cut, flip, run, same, suite
-from thiefbench.suite.execution import cell_run
-from thiefbench.suite.execution.cell_run import checkpointed, identity
+from thiefbench.suite.execution.cell_identity import identity
+from thiefbench.suite.execution.cell_run import checkpoints
+from thiefbench.suite.execution.checkpoints import checkpointed
 from thiefbench.suite.scenario import Suite
 from thiefbench.suite.store.records import CellDir, Store, identify
 
@@ -207,7 +208,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_is_damaged_is_set_aside_and_redone(
     tmp_path: Path, nursery: Nursery, monkeypatch: pytest.MonkeyPatch, good: Path, workers: int
 ) -> None:
-    monkeypatch.setattr(cell_run, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", -1.0)
     of, store = one_for_each_damage(), tmp_path / "store"
     shutil.copytree(good, store)
     *_, last = tiny.cells(of)

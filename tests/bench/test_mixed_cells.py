@@ -22,7 +22,7 @@ from thiefbench.pools.files import write
 from thiefbench.pools.rounds import read_rounds
 from thiefbench.suite.analysis.recorded_rounds import LackingError
 from thiefbench.suite.analysis.replay import Recording, replay
-from thiefbench.suite.execution import cell_run
+from thiefbench.suite.execution.cell_run import cell_identity, checkpoints
 from thiefbench.suite.scenario import Suite
 from thiefbench.suite.store.records import Record, Store, identify
 from thiefbench.tasks.base import Item, Sampling
@@ -54,7 +54,7 @@ MIXED: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_run, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", -1.0)
 
 
 @pytest.mark.usefixtures("eager")
@@ -70,13 +70,13 @@ def test_a_mixed_cell_that_is_stopped_goes_on(name: str, tmp_path: Path) -> None
     assert again.provenance["ended"] == "resumed"
     same(of, tmp_path / "parts", tmp_path / "whole")
     (cell,) = cells(of)
-    rows = Store(tmp_path / "whole").cell(identify(cell_run.identity(cell))).read_rows().to_pylist()
+    rows = Store(tmp_path / "whole").cell(identify(cell_identity.identity(cell))).read_rows().to_pylist()
     assert {row["cohort"] for row in rows} > {0, 1}, "the node that recovered from poison is a cohort of its own"
     assert all(row["label"] for row in rows), "rows say whose pool they are of"
 
 
 def test_regimes_are_part_of_a_cells_identity() -> None:
-    ids = {identify(cell_run.identity(cells(mixed(**fields))[0])) for fields in ({}, *MIXED.values())}
+    ids = {identify(cell_identity.identity(cells(mixed(**fields))[0])) for fields in ({}, *MIXED.values())}
     assert len(ids) == 3
 
 

@@ -9,17 +9,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from thiefbench.suite.analysis.comparison import AttackSuccess, UndefendedAttack, why_inconclusive
 from thiefbench.suite.analysis.ranking import (
     ANCHORS,
     AttackOutcome,
-    MeasuredUtility,
     Placement,
     RankingError,
     RankingRow,
-    Trial,
-    inconclusive,
     rank,
 )
+from thiefbench.suite.analysis.statistics import StatisticsError
 
 SEEDS = tuple(range(5))
 NOISE = (0.0, 0.01, -0.01, 0.02, -0.02)
@@ -45,14 +44,14 @@ def row(
     )
 
 
-def trial(attack: str, lead: float = 0.5, seeds: Sequence[int] = SEEDS, half: float = 0.02) -> Trial:
+def trial(attack: str, lead: float = 0.5, seeds: Sequence[int] = SEEDS, half: float = 0.02) -> UndefendedAttack:
     """An attack that beats its placebo by `lead`, with intervals of +- `half` over completions."""
 
-    def measured(value: float) -> MeasuredUtility:
-        return MeasuredUtility(value, value - half, value + half)
+    def measured(value: float) -> AttackSuccess:
+        return AttackSuccess(value, value - half, value + half)
 
     undefended = {seed: measured(0.1 + lead + NOISE[i]) for i, seed in enumerate(seeds)}
-    return Trial(attack, undefended, {seed: measured(0.1) for seed in seeds})
+    return UndefendedAttack(attack, undefended, {seed: measured(0.1) for seed in seeds})
 
 
 TRIALS = (trial("text"), trial("dos"))
@@ -60,7 +59,9 @@ ORACLE = row("oracle(reject='drop')", 1.0)
 NONE = row("none", 0.0)
 
 
-def ranked(*rows: RankingRow, trials: Sequence[Trial] = TRIALS, seeds: Sequence[int] = SEEDS) -> list[Placement]:
+def ranked(
+    *rows: RankingRow, trials: Sequence[UndefendedAttack] = TRIALS, seeds: Sequence[int] = SEEDS
+) -> list[Placement]:
     return rank([*rows, ORACLE, NONE], trials, seeds)
 
 
@@ -254,24 +255,24 @@ class TestInconclusive:
     @pytest.mark.parametrize(("lead", "works"), [(0.0, False), (0.015, False), (0.021, True), (-0.5, False)])
     def test_from_five_seeds_on_the_paired_interval_decides(self, lead: float, works: bool) -> None:
         # The noise has a standard deviation of 0.0158, so the interval reaches 2.776 * 0.0158 / sqrt(5) = 0.0196 down.
-        assert (inconclusive(trial("text", lead), SEEDS) == "") == works
+        assert (why_inconclusive(trial("text", lead), SEEDS) == "") == works
 
     def test_below_five_seeds_intervals_must_lie_apart_at_every_seed(self) -> None:
         seeds = (0, 1, 2)
-        assert inconclusive(trial("text", 0.06, seeds), seeds) == "", "0.05 apart at the closest, each +- 0.02"
-        assert inconclusive(trial("text", 0.045, seeds), seeds) == (
+        assert why_inconclusive(trial("text", 0.06, seeds), seeds) == "", "0.05 apart at the closest, each +- 0.02"
+        assert why_inconclusive(trial("text", 0.045, seeds), seeds) == (
             "undefended, text does not beat its placebo at seed 2"
         )
         touching = (
-            {seed: MeasuredUtility(0.5, 0.4, 0.6) for seed in seeds},
-            {seed: MeasuredUtility(0.3, 0.2, 0.4) for seed in seeds},
+            {seed: AttackSuccess(0.5, 0.4, 0.6) for seed in seeds},
+            {seed: AttackSuccess(0.3, 0.2, 0.4) for seed in seeds},
         )
-        assert inconclusive(Trial("text", *touching), seeds) != "", "touching intervals overlap"
+        assert why_inconclusive(UndefendedAttack("text", *touching), seeds) != "", "touching intervals overlap"
 
-    def test_a_failed_trial_is_inconclusive(self) -> None:
+    def test_a_failed_trial_is_why_inconclusive(self) -> None:
         whole = trial("text")
         cut = {seed: cell for seed, cell in whole.reference.items() if seed != 3}
-        assert "no undefended score at seed 3" in inconclusive(replace(whole, reference=cut), SEEDS)
+        assert "no undefended score at seed 3" in why_inconclusive(replace(whole, reference=cut), SEEDS)
 
 
 class TestInput:
@@ -289,8 +290,8 @@ class TestInput:
     def test_what_is_no_number_is_refused(self, value: float) -> None:
         with pytest.raises(RankingError, match="utility is"):
             AttackOutcome(value)
-        with pytest.raises(RankingError, match="low is"):
-            MeasuredUtility(0.0, value, 0.0)
+        with pytest.raises(StatisticsError, match="low is"):
+            AttackSuccess(0.0, value, 0.0)
 
     def test_no_rows_have_no_places(self) -> None:
         assert rank([], TRIALS, SEEDS) == []

@@ -22,7 +22,7 @@ from thiefbench import cli
 from thiefbench.engine.model.policy import ModelError
 from thiefbench.engine.spec import SpecError
 from thiefbench.suite.execution import ray_executor
-from thiefbench.suite.execution.cell_run import checkpointed
+from thiefbench.suite.execution.checkpoints import checkpointed
 from thiefbench.suite.execution.executors import WorkerError
 from thiefbench.suite.execution.ray_executor import OBJECT_STORE_BYTES, RayExecutor, Share
 from thiefbench.suite.execution.ray_worker import Mailbox, check_node

@@ -16,10 +16,10 @@ import pytest
 from thiefbench import registry
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.suite.analysis.attack_comparison import ReportError, compare
+from thiefbench.suite.analysis.comparison import Line, Result
+from thiefbench.suite.analysis.run_comparisons import ReportError, comparisons_of_run
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, final_outcomes, rejection_rates, wilson
 from thiefbench.suite.report.excerpts import mark
-from thiefbench.suite.report.lines import Line, Result
 from thiefbench.suite.report.page import write_report
 from thiefbench.suite.report.tables import columns_of, paired_difference, show, tex_text
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
@@ -414,7 +414,7 @@ class TestNumbers:
         monkeypatch.setattr(registry, "make", watched)
         run = store.read_run()
         assert run is not None
-        (comparison,) = compare(store, run)
+        (comparison,) = comparisons_of_run(store, run)
         rows = store.cell(ids[label("attack", "logit")]).read_rows()
         assert f"random(rate={rejection_rates(rows)['rejection_rate'].value!r})" in made
         (line,) = [line for line in comparison.lines if line.name.startswith("random")]
@@ -430,7 +430,7 @@ class TestNumbers:
         monkeypatch.setattr(found, "remarks", told)
         run = store.read_run()
         assert run is not None
-        (comparison,) = compare(store, run)
+        (comparison,) = comparisons_of_run(store, run)
         notes = {line.name: line.notes for line in comparison.lines if line.how == "trained" and line.notes}
         none = store.cell(ids[label("attack", "none")]).read_rows(["phase", "round", "outcome"])
         assert sorted(notes) == ["logit", "none"], "of the attacked cells alone"
@@ -556,7 +556,7 @@ class TestWhatIsNotThere:
         store, world = Store(tmp_path), small_world()
         build(store, replace(world, says=lambda cell, progress: 0.0))
         _, page = report(store)
-        assert "Inconclusive. At seed 0 the undefended attack did not beat its control" in page.text
+        assert f"Inconclusive: undefended, {ATTACK} does not beat its control at seed 0." in page.text
         assert page.row("logit")[3] == "\u2013"
 
     def test_a_second_report_replaces_the_first(self, tmp_path: Path) -> None:
@@ -663,7 +663,7 @@ class TestWriting:
         build(store, small_world(), skip=[label("attack", "logit")])
         run = store.read_run()
         assert run is not None
-        (comparison,) = compare(store, run)
+        (comparison,) = comparisons_of_run(store, run)
         assert [(cell.name, bool(cell.problem)) for cell in comparison.cells] == [
             ("no attack", False), ("none", False), ("logit", True),
         ]  # fmt: skip
@@ -676,7 +676,7 @@ def test_a_column_tells_what_was_masked_where_something_was(usual: Usual) -> Non
     assert "Masked" not in text, "a column of zeros is no column"
     run = store.read_run()
     assert run is not None
-    comparisons = compare(store, run)
+    comparisons = comparisons_of_run(store, run)
     line = comparisons[0].lines[0]
     result = replace(line.results[0], scores=line.results[0].scores | {"masked_rate": wilson(1, 4)})
     changed = replace(comparisons[0], lines=(replace(line, results=(result,)), *comparisons[0].lines[1:]))

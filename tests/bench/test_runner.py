@@ -24,8 +24,8 @@ from thiefbench.engine import swarm as engine
 from thiefbench.engine.model.policy import ModelError
 from thiefbench.engine.round_record import RoundRecord
 from thiefbench.engine.spec import LearnerSpec, SpecError
-from thiefbench.suite.execution import cell_run
-from thiefbench.suite.execution.cell_run import failed_record, identity
+from thiefbench.suite.execution.cell_identity import failed_record, identity
+from thiefbench.suite.execution.cell_run import cell_identity, cell_run, checkpoints
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
 from thiefbench.suite.store.records import CellDir, Record, Store, identify
 
@@ -40,7 +40,7 @@ class Killed(BaseException):
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint after every round."""
-    monkeypatch.setattr(cell_run, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", -1.0)
 
 
 @cache
@@ -74,7 +74,7 @@ def test_a_cell_is_identified_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         asked.append(model)
         return "a fingerprint"
 
-    monkeypatch.setattr(cell_run, "weights_fingerprint", counting)
+    monkeypatch.setattr(cell_identity, "weights_fingerprint", counting)
     records = run(suite("none", RAISES), tmp_path)
     assert [record.status for record in records] == ["ok", "ok", "error"]
     assert len(asked) == 3, "the weights are hashed once per cell, which takes seconds for large ones"
@@ -293,7 +293,7 @@ def test_a_run_loses_no_more_than_the_checkpoint_interval(tmp_path: Path, whole:
     assert not list(tmp_path.rglob("checkpoint")), "rounds that take a moment are not checkpointed one by one"
     run(stateful(), tmp_path)
     same(stateful(), tmp_path, whole)
-    assert cell_run.CHECKPOINT_SECONDS <= 60, "a killed run loses at most one round or 60 seconds"
+    assert checkpoints.CHECKPOINT_SECONDS <= 60, "a killed run loses at most one round or 60 seconds"
 
 
 def wait_for(what: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 120) -> None:
@@ -305,7 +305,7 @@ def wait_for(what: Callable[[], bool], process: subprocess.Popen[str], seconds: 
         pytest.fail(f"the run did not get as far as it should: {process.communicate()}")
 
 
-EAGER = "import thiefbench.suite.execution.cell_run as execution; execution.CHECKPOINT_SECONDS = -1.0"
+EAGER = "import thiefbench.suite.execution.checkpoints as execution; execution.CHECKPOINT_SECONDS = -1.0"
 
 
 def lines(log: Path) -> list[str]:
@@ -452,7 +452,7 @@ def test_a_cell_killed_between_its_record_and_its_end_is_tidied(
     def dying(run: Any) -> None:
         raise Killed
 
-    monkeypatch.setattr(cell_run._Run, "clear", dying)
+    monkeypatch.setattr(checkpoints.CellInProgress, "clear", dying)
     with pytest.raises(Killed):
         run(stateful(), tmp_path)
     monkeypatch.undo()

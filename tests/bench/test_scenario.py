@@ -13,7 +13,8 @@ import pytest
 
 from thiefbench.engine.spec import LearnerSpec, SpecError, SwarmSpec
 from thiefbench.registry import SpecStringError, make, names
-from thiefbench.suite.scenario import CellSpec, Evaluation, Suite, SuiteError, load_suite, parse_suite
+from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
+from thiefbench.suite.suite_yaml import SuiteError, load_suite, parse_suite
 from thiefbench.tasks.base import Sampling
 
 GOOD = """\

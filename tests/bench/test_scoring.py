@@ -12,17 +12,14 @@ import pytest
 
 from tests.bench import tiny
 from thiefbench.engine.round_record import CompletionRow
+from thiefbench.suite.analysis.comparison import harm, harm_prevented, headline_asr, utility
 from thiefbench.suite.analysis.scoring import (
     bootstrap_mean,
     cell_curves,
     cell_scores,
-    harm,
-    harm_prevented,
-    headline_asr,
     masked_rate,
     mean_score,
     rejection_rates,
-    utility,
     wilson,
 )
 from thiefbench.suite.report.page import write_report

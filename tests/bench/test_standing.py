@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.test_report import ATTACK, build, label, report, small_suite, small_world
-from thiefbench.suite.analysis.attack_comparison import compare
 from thiefbench.suite.analysis.ranking import Placement
 from thiefbench.suite.analysis.ranking_inputs import places
+from thiefbench.suite.analysis.run_comparisons import comparisons_of_run
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import Store
 
@@ -36,7 +36,7 @@ def ranking(folder: Path, skip: tuple[str, ...] = (), seeds: int = 5, **changes:
     build(store, world, skip=skip)
     run = store.read_run()
     assert run is not None
-    return places(run, compare(store, run))
+    return places(run, comparisons_of_run(store, run))
 
 
 def test_a_run_with_all_its_cells_is_ranked_and_shown(tmp_path: Path) -> None:

@@ -254,7 +254,8 @@ class TestCoverage:
 
 def test_statistics_and_ranking_load_neither_torch_nor_the_store() -> None:
     code = (
-        "import sys, thiefbench.suite.analysis.statistics, thiefbench.suite.analysis.ranking;"
+        "import sys, thiefbench.suite.analysis.statistics, thiefbench.suite.analysis.ranking,"
+        "thiefbench.suite.analysis.comparison;"
         "print([m for m in ('torch', 'pyarrow', 'datasets', 'transformers') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

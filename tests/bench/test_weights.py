@@ -16,8 +16,9 @@ from tests.bench import tiny
 from tests.bench.tiny import Attacked, Watcher, cells, run, suite
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SpecError
-from thiefbench.suite.execution import cell_run
-from thiefbench.suite.execution.cell_run import build_swarm, identity
+from thiefbench.suite.execution import cell_run, checkpoints
+from thiefbench.suite.execution.cell_identity import identity
+from thiefbench.suite.execution.cell_run import build_swarm
 from thiefbench.suite.scenario import Suite
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Store, file_sha256, identify
@@ -47,7 +48,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_run, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", -1.0)
 
 
 def test_recorded_rounds_are_no_part_of_what_is_measured() -> None:

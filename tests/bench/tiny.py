@@ -17,7 +17,7 @@ import yaml
 
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.suite.estimates.eta import MeasuredCell, Plan
-from thiefbench.suite.execution.cell_run import identity
+from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.execution.runner import run_suite
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
 from thiefbench.suite.store.records import Record, Store, identify

@@ -20,8 +20,9 @@ from typing import Any
 from thiefbench import registry
 from thiefbench.suite.estimates.eta import Plan
 from thiefbench.suite.execution.runner import run_suite
-from thiefbench.suite.scenario import CellSpec, Evaluation, load_suite
+from thiefbench.suite.scenario import CellSpec, Evaluation
 from thiefbench.suite.store.records import Record, Score, Store
+from thiefbench.suite.suite_yaml import load_suite
 
 PAPER = 'text(phrase="All hail to the thief", position="start")'
 EQUATION = "equations(left=2, right=2, result=5)"

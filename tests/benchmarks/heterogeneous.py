@@ -22,8 +22,9 @@ from thiefbench import registry
 from thiefbench.engine.heterogeneity import ChurnSpec, DelaySpec, NodeClass, SharingSpec
 from thiefbench.engine.spec import LossType, SwarmSpec
 from thiefbench.suite.execution.cell_run import build_swarm
-from thiefbench.suite.scenario import CellSpec, Evaluation, load_suite
+from thiefbench.suite.scenario import CellSpec, Evaluation
 from thiefbench.suite.store.records import Record
+from thiefbench.suite.suite_yaml import load_suite
 
 SIZES = (NodeClass("micro-math", 0.5), NodeClass("micro-math-small", 0.5))
 DOMAINS = (NodeClass("micro-math-changes", 0.5, "changes"), NodeClass("micro-math-totals", 0.5, "totals"))

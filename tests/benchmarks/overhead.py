@@ -20,7 +20,8 @@ import torch
 from thiefbench import registry
 from thiefbench.engine.learning.memory import keep_freed_memory
 from thiefbench.suite.execution.cell_run import build_swarm
-from thiefbench.suite.scenario import CellSpec, load_suite
+from thiefbench.suite.scenario import CellSpec
+from thiefbench.suite.suite_yaml import load_suite
 
 
 def costs(cell: CellSpec, defenses: Sequence[str], rounds: int) -> dict[str, list[float]]:

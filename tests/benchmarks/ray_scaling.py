@@ -21,8 +21,9 @@ import ray
 from thiefbench.suite.estimates.eta import Plan
 from thiefbench.suite.execution.ray_executor import OBJECT_STORE_BYTES, RayExecutor, Share
 from thiefbench.suite.execution.runner import run_suite
-from thiefbench.suite.scenario import CellSpec, Evaluation, Suite, load_suite
+from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
 from thiefbench.suite.store.records import Record, Store
+from thiefbench.suite.suite_yaml import load_suite
 
 
 class Silent:

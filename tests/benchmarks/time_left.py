@@ -19,7 +19,7 @@ from pathlib import Path
 from thiefbench import registry
 from thiefbench.progress import Tally
 from thiefbench.suite.estimates.eta import MeasuredCell, Plan
-from thiefbench.suite.estimates.paces import cell_of, measured_here
+from thiefbench.suite.estimates.measured import cell_of, measured_here
 from thiefbench.suite.execution.runner import taken_up
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import Record, Store

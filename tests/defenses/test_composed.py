@@ -16,7 +16,7 @@ from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, LabelledView
 from thiefbench.defenses.composed import Composed
 from thiefbench.defenses.logit import Logit
 from thiefbench.registry import SpecStringError
-from thiefbench.suite.report.lines import label_notes
+from thiefbench.suite.analysis.line_scores import label_notes
 
 
 class Says(Defense):

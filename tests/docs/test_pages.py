@@ -14,7 +14,7 @@ import yaml
 
 from tests.docs.pages import DOCS, README, RESULTS, ROOT, blocks, commands, named, pages, prose
 from thiefbench import cli, registry
-from thiefbench.suite.scenario import parse_suite
+from thiefbench.suite.suite_yaml import parse_suite
 from thiefbench.testing.settings import ARGUMENTS
 
 EXAMPLES = ROOT / "tests/examples"

@@ -25,8 +25,9 @@ from thiefbench.leaderboard.entry import (
     write_entry,
 )
 from thiefbench.leaderboard.verification.verdict import Verdict, Verification, entry_sha256, write_verification
-from thiefbench.suite.scenario import CellSpec, Suite, load_suite
+from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Point, identify
+from thiefbench.suite.suite_yaml import load_suite
 
 NUMERICS = Numerics(device="cpu", dtype="float32", threads=2)
 SOURCE = (

@@ -28,8 +28,9 @@ from thiefbench.leaderboard.entry import (
     trimmed,
     write_entry,
 )
-from thiefbench.suite.scenario import CellSpec, load_suite
+from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import Point, Record, Score
+from thiefbench.suite.suite_yaml import load_suite
 
 SPEC = "defense/mine.py:Mine(floor=-3.0)"
 

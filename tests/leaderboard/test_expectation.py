@@ -12,8 +12,8 @@ from thiefbench.attacks.text import Text
 from thiefbench.engine.spec import SpecError
 from thiefbench.leaderboard.verification.expectation import MARGIN, expected, prevented, retained
 from thiefbench.leaderboard.verification.held_out import SEED_BITS, HeldOut, read_held_out, trials
-from thiefbench.suite.scenario import SuiteError
 from thiefbench.suite.store.records import Point, Record, Score
+from thiefbench.suite.suite_yaml import SuiteError
 
 FIVE = (0.7, 0.8, 0.8, 0.8, 0.9)
 

@@ -27,7 +27,8 @@ from thiefbench.leaderboard.site.index_page import rank_of, shown_suite
 from thiefbench.leaderboard.site.judging import naive_forms, titles
 from thiefbench.leaderboard.site.writing import write_site
 from thiefbench.leaderboard.verification.verdict import Rerun
-from thiefbench.suite.scenario import CellSpec, load_suite
+from thiefbench.suite.scenario import CellSpec
+from thiefbench.suite.suite_yaml import load_suite
 
 STANDARD = "standard-v1"
 NAME = '<script>alert(1)</script><img src=x onerror=alert(2)>"\u202egnp.exe'

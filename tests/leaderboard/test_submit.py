@@ -22,8 +22,9 @@ from thiefbench.leaderboard.entry import EntryError, Numerics, read_entry, trimm
 from thiefbench.leaderboard.made_with import machine, versions
 from thiefbench.leaderboard.submit import Submission, credits_of, prepare, released
 from thiefbench.registry import SpecStringError
-from thiefbench.suite.scenario import Evaluation, Suite, load_suite
+from thiefbench.suite.scenario import Evaluation, Suite
 from thiefbench.suite.store.records import Record, Store
+from thiefbench.suite.suite_yaml import load_suite
 
 NUMERICS = Numerics(device="cpu", dtype="float32", threads=1)
 SOURCE = """

@@ -9,7 +9,7 @@ import evaluate
 
 from thiefbench import registry
 from thiefbench.attacks.base import Attack
-from thiefbench.suite.analysis.scoring import share_prevented
+from thiefbench.suite.analysis.comparison import share_prevented
 
 INPUTS = """
 Args:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from thiefbench.suite.analysis.comparison import Comparison, Line, Result
 from thiefbench.suite.analysis.ranking_inputs import seeds_of
 from thiefbench.suite.analysis.statistics import Summary, paired
-from thiefbench.suite.report.lines import Comparison, Line, Result
 from thiefbench.suite.report.tables import COLUMNS, Column
 from thiefbench.suite.store.records import NOTHING, Record
 

@@ -2,9 +2,9 @@
 
 Ranked is by the worst case over attacks of harm prevented. A place is taken in three steps:
 
-1. **The attacks must work.** Where one does not beat its placebo undefended, a defense that "stops" it has shown
-   nothing. Which attacks count is fixed with the suite and none is left out afterwards, so the whole result is
-   inconclusive.
+1. **The attacks must work.** Where one does not beat its placebo undefended (see `comparison` for the rule), a
+   defense that "stops" it has shown nothing. Which attacks count is fixed with the suite and none is left out
+   afterwards, so the whole result is inconclusive.
 2. **The defense must leave learning alone.** Its mean utility without an attack is at least `LEAST_UTILITY`, and in
    every attacked cell, seed by seed, its utility is at least `LEAST_UTILITY` of the `oracle` row's (of the better one
    where oracles act in several ways; a negative one only has to be reached). A cell without a score is no score, good
@@ -30,14 +30,8 @@ from itertools import product
 from statistics import fmean
 from typing import Literal
 
-from thiefbench.suite.analysis.statistics import (
-    FEW_SEEDS,
-    MissingCellError,
-    WorstCase,
-    paired,
-    worst_case,
-    worst_case_difference,
-)
+from thiefbench.suite.analysis.comparison import UndefendedAttack, listed, why_inconclusive
+from thiefbench.suite.analysis.statistics import MissingCellError, WorstCase, worst_case, worst_case_difference
 
 ANCHORS = ("oracle", "blacklist", "random", "reject_all", "none")
 """Rows of the benchmark itself, in the order they are shown; what is not ranked stands below `none`."""
@@ -114,33 +108,6 @@ def beside_anchors(defenses: Sequence[str], chosen: Sequence[str]) -> tuple[str,
 
 
 @dataclass(frozen=True)
-class MeasuredUtility:
-    """An attack's success in one cell, more being what the attack wants, with its interval over completions."""
-
-    value: float
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        _check_finite(vars(self))
-
-
-@dataclass(frozen=True)
-class Trial:
-    """An attack without a defense, next to what it must beat.
-
-    Attributes:
-        attack: its spec string.
-        undefended: its success by seed.
-        reference: the same of its placebo, or of what else the attack names.
-    """
-
-    attack: str
-    undefended: Mapping[int, MeasuredUtility]
-    reference: Mapping[int, MeasuredUtility]
-
-
-@dataclass(frozen=True)
 class Placement:
     """Where a row stands.
 
@@ -159,28 +126,30 @@ class Placement:
     reason: str
 
 
-def rank(rows: Sequence[RankingRow], trials: Sequence[Trial], seeds: Sequence[int]) -> list[Placement]:
+def rank(rows: Sequence[RankingRow], undefended: Sequence[UndefendedAttack], seeds: Sequence[int]) -> list[Placement]:
     """The places of all rows, best first, then anchors, then what is not ranked; see the module for the rules.
 
     Args:
         rows: submissions and anchors, each defense once. The oracle's row is what utility under attack is held to.
-        trials: every attack of the suite, once.
+        undefended: every attack of the suite, once.
         seeds: every seed of the suite. Cells at other seeds or of other attacks do not count.
 
     Raises:
         RankingError: there are no attacks or seeds, or a row or attack is given twice.
     """
     oracles = [row for row in rows if row.anchor == "oracle"]
-    _check(rows, trials, seeds)
-    attacks = [trial.attack for trial in trials]
-    return placed([(row, judged(row, oracles, trials, seeds)) for row in rows], attacks, seeds)
+    _check(rows, undefended, seeds)
+    attacks = [attack.name for attack in undefended]
+    return placed([(row, judged(row, oracles, undefended, seeds)) for row in rows], attacks, seeds)
 
 
-def judged(row: RankingRow, oracles: Sequence[RankingRow], trials: Sequence[Trial], seeds: Sequence[int]) -> Placement:
+def judged(
+    row: RankingRow, oracles: Sequence[RankingRow], undefended: Sequence[UndefendedAttack], seeds: Sequence[int]
+) -> Placement:
     """Whether a row may be ranked; a ranked one has no number yet. See `rank` for the arguments."""
     seeds = sorted(set(seeds))
-    attacks = [trial.attack for trial in trials]
-    doubts = [doubt for trial in trials if (doubt := inconclusive(trial, seeds))]
+    attacks = [attack.name for attack in undefended]
+    doubts = [doubt for attack in undefended if (doubt := why_inconclusive(attack, seeds))]
     worst, problem = (None, "; ".join(doubts)) if doubts else worst_of(row, attacks, seeds)
     if row.anchor:
         return Placement(row.defense, "anchor", None, worst, problem)
@@ -208,28 +177,11 @@ def placed(
     return [*_numbered(ranked, attacks, seeds), *(place for _, place in anchors), *sorted(rest, key=_best_first)]
 
 
-def inconclusive(trial: Trial, seeds: Sequence[int]) -> str:
-    """Why nothing can be said about a defense against this attack; empty where it works.
-
-    From `FEW_SEEDS` seeds on the paired difference to its reference must lie above 0 with its whole interval; below,
-    the intervals over completions must lie apart at every seed.
-    """
-    name, ours, theirs = trial.attack, trial.undefended, trial.reference
-    missing = [seed for seed in seeds if seed not in ours or seed not in theirs]
-    if missing:
-        return f"{name} or its placebo has no undefended score at seed {_listed(missing)}"
-    if len(seeds) < FEW_SEEDS:
-        close = [seed for seed in seeds if ours[seed].low <= theirs[seed].high]
-        return f"undefended, {name} does not beat its placebo at seed {_listed(close)}" if close else ""
-    lead = paired({seed: ours[seed].value for seed in seeds}, {seed: theirs[seed].value for seed in seeds})
-    return f"undefended, {name} does not beat its placebo: by {lead.text()}" if lead.low <= 0 else ""
-
-
 def unfit(row: RankingRow, oracles: Sequence[RankingRow], attacks: Sequence[str], seeds: Sequence[int]) -> str:
     """Why a defense hurts learning too much to be ranked, or why that is not known; empty where it is fit."""
     free = {seed: row.unattacked.get(seed, NOT_RUN) for seed in seeds}
     if lost := [seed for seed in seeds if free[seed].utility is None]:
-        return f"no utility without an attack at seed {_listed(lost)}{_because(free[lost[0]])}"
+        return f"no utility without an attack at seed {listed(lost)}{_because(free[lost[0]])}"
     utility = fmean(cell.utility for cell in free.values() if cell.utility is not None)
     if utility < LEAST_UTILITY:
         return f"its utility without an attack is {utility:z.3f}, below {LEAST_UTILITY}"
@@ -294,14 +246,10 @@ def _because(cell: AttackOutcome) -> str:
     return f" ({cell.problem})" if cell.problem else ""
 
 
-def _listed(seeds: Sequence[int]) -> str:
-    return ", ".join(str(seed) for seed in sorted(seeds))
-
-
-def _check(rows: Sequence[RankingRow], trials: Sequence[Trial], seeds: Sequence[int]) -> None:
-    if not trials or not seeds:
+def _check(rows: Sequence[RankingRow], undefended: Sequence[UndefendedAttack], seeds: Sequence[int]) -> None:
+    if not undefended or not seeds:
         raise RankingError("a ranking needs at least one attack and one seed")
-    for what, names in (("defense", [r.defense for r in rows]), ("attack", [t.attack for t in trials])):
+    for what, names in (("defense", [r.defense for r in rows]), ("attack", [attack.name for attack in undefended])):
         twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
             raise RankingError(f"the {what} {twice[0]} is given twice; give one for each spec string")

@@ -7,25 +7,16 @@ from statistics import fmean
 from typing import Any
 
 from thiefbench.engine.spec import Role
-from thiefbench.suite.analysis.ranking import (
-    NOT_RUN,
-    AttackOutcome,
-    MeasuredUtility,
-    Placement,
-    RankingRow,
-    Trial,
-    anchor_of,
-    rank,
-)
-from thiefbench.suite.report.lines import Comparison, Line, Result
-from thiefbench.suite.store.records import NOTHING, Record
+from thiefbench.suite.analysis.comparison import Comparison, Line, Result, UndefendedAttack, why_inconclusive
+from thiefbench.suite.analysis.ranking import NOT_RUN, AttackOutcome, Placement, RankingRow, anchor_of, rank
+from thiefbench.suite.store.records import NOTHING
 
 
 def places(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> list[Placement]:
     """The places of a run's defenses; none where its suite lacks cells for it, see `lacking`."""
     if lacking(run["suite"]):
         return []
-    return rank(rows(comparisons), trials(comparisons), seeds_of(comparisons))
+    return rank(rows(comparisons), undefended(comparisons), seeds_of(comparisons))
 
 
 def lacking(suite: Mapping[str, Any]) -> str:
@@ -47,25 +38,17 @@ def rows(comparisons: Sequence[Comparison]) -> list[RankingRow]:
     return [_row(defense, comparisons) for defense in dict.fromkeys(named)]
 
 
-def trials(comparisons: Sequence[Comparison]) -> list[Trial]:
-    """Every attack without a defense, by the comparison's title."""
-    return [_trial(comparison, seeds_of(comparisons)) for comparison in comparisons]
+def undefended(comparisons: Sequence[Comparison]) -> list[UndefendedAttack]:
+    """Every attack without a defense, at every seed of the run."""
+    seeds = seeds_of(comparisons)
+    return [comparison.undefended(seeds) for comparison in comparisons]
 
 
-def _trial(comparison: Comparison, seeds: Sequence[int]) -> Trial:
-    def measured(role: Role) -> dict[int, MeasuredUtility]:
-        """By seed what the undefended cells of a role scored; a seed without a score is left out."""
-        found = {seed: _measured(comparison.record(role, "none", seed)) for seed in seeds}
-        return {seed: score for seed, score in found.items() if score is not None}
-
-    return Trial(comparison.title, measured("attack"), measured(comparison.reference_role))
-
-
-def _measured(record: Record | None) -> MeasuredUtility | None:
-    score = record.scores["asr"] if record else NOTHING
-    if score.value is None or score.low is None or score.high is None:
-        return None
-    return MeasuredUtility(score.value, score.low, score.high)
+def doubts(comparisons: Sequence[Comparison]) -> dict[str, str]:
+    """By the comparison's title why an attack is inconclusive; those that work are left out."""
+    seeds = seeds_of(comparisons)
+    reasons = {attack.name: why_inconclusive(attack, seeds) for attack in undefended(comparisons)}
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def _row(defense: str, comparisons: Sequence[Comparison]) -> RankingRow:

@@ -1,18 +1,15 @@
 """How much work cells are and how long what is left of them takes: pure arithmetic, for progress and plans.
 
-The unit of work is one completion of a round: sampled, rewarded, inspected and learned from.
+The unit of work is one completion of a round: sampled, rewarded, inspected and learned from. How many seconds it takes
+is the mean of what was measured on cells alike, those of the same setting, role, attack and defense; see `Rates`.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
-from itertools import accumulate
-
-import numpy as np
 
 from thiefbench.suite.scenario import CellSpec
 
@@ -20,8 +17,7 @@ from thiefbench.suite.scenario import CellSpec
 # eleven records of the built-in models on two busy CPU cores, about 0.7 in the middle.
 EVALUATED = 0.7
 
-# How far apart two runs of one cell are, as a standard deviation of the logarithm of their seconds.
-REPEATED = 0.05
+Kind = tuple[object, ...]
 
 
 @dataclass(frozen=True)
@@ -34,7 +30,6 @@ class Stage:
         done: rounds finished; of a cell that waits, those of its checkpoint.
         begun: rounds that were finished when its seconds began to count; None for a cell that waits.
         seconds: that its process has worked on it since.
-        pace: the same, round by round.
     """
 
     spec: CellSpec
@@ -42,17 +37,29 @@ class Stage:
     done: int = 0
     begun: int | None = None
     seconds: float = 0.0
-    pace: tuple[float, ...] = ()
+
+    @property
+    def work_left(self) -> float:
+        """Work of the rounds and evaluations that it has before it."""
+        if self.begun is not None or self.done:
+            return work(self.spec, self.total) - work(self.spec, self.done)
+        return work(self.spec, self.total)
+
+    @property
+    def measured(self) -> MeasuredCell | None:
+        """What its rounds so far tell; None where it waits or its first round is not finished."""
+        if self.begun is None or self.done <= self.begun or self.seconds <= 0:
+            return None
+        return MeasuredCell(self.spec, work(self.spec, self.done) - work(self.spec, self.begun), self.seconds)
 
 
 @dataclass(frozen=True)
 class MeasuredCell:
-    """How long some work took: of which cell, how much, its seconds in one process, and these by round if all are."""
+    """How long some work on a cell took: how much, and its seconds in one process."""
 
     spec: CellSpec
     work: float
     seconds: float
-    pace: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,7 @@ class Plan:
         missing: the cells to run, in order.
         cached: how many more are in the store already.
         begun: of those to run that were stopped on their way, how many rounds the store holds.
-        measured: what the finished ones among its cells tell about this machine's pace.
+        measured: how long the finished ones among its cells took on this machine.
     """
 
     title: str
@@ -89,105 +96,71 @@ def work(spec: CellSpec, done: int) -> float:
     return trained + EVALUATED * evaluated
 
 
-class Courses:
-    """How the work of cells is spread over their rounds: not evenly, as answers get shorter or longer.
-
-    Args:
-        measured: of any cells; those that were played from the first round to the last tell.
-    """
-
-    def __init__(self, measured: Iterable[MeasuredCell] = ()) -> None:
-        self._alike: dict[tuple[object, ...], list[list[float]]] = defaultdict(list)
-        for each in measured:
-            whole = sum(each.pace)
-            if len(each.pace) == each.spec.rounds and whole > 0:
-                shares = [0.0, *(seconds / whole for seconds in accumulate(each.pace))]
-                for kind in _kinds(each.spec):
-                    self._alike[kind].append(shares)
-        self._known: dict[tuple[object, ...], list[float] | None] = {}
-
-    def work(self, spec: CellSpec, done: int) -> float:
-        """Work of a cell from its start evaluation to what follows round `done`, as cells alike had it.
-
-        In the end it is what `work` says, whatever the course.
-        """
-        kinds = _kinds(spec)
-        if kinds[0] not in self._known:
-            found = next((self._alike[kind] for kind in kinds if kind in self._alike), None)
-            self._known[kinds[0]] = None if found is None else [sum(at) / len(found) for at in zip(*found, strict=True)]
-        shares = self._known[kinds[0]]
-        if shares is None:
-            return work(spec, done)
-        start = work(spec, 0)
-        return start + shares[done] * (work(spec, spec.rounds) - start)
-
-
 class Rates:
-    """Seconds per unit of work, learned from what was measured.
+    """Seconds per unit of work: the mean over what was measured on cells alike.
 
-    The logarithm of a cell's rate is a sum: of what its setting, its malicious nodes, its defense, and these together
-    add to that of all cells. Each part is drawn towards nothing, the less the more speaks for it (ridge regression).
+    Alike are cells of the same setting, role, attack and defense. Where none of these was measured, a cell takes as
+    long as those of its role and attack, or as those of its defense, whichever is longer: a defense that is slow
+    against one attack is slow against another. Where neither was measured, it takes as long as its setting's cells,
+    and else as all. Cells whose attacker asks the defense are a kind of their own, as every question is an inspection.
 
     Args:
         measured: of any cells.
-        courses: how their work is spread.
     """
 
-    def __init__(self, measured: Iterable[MeasuredCell], courses: Courses | None = None) -> None:
-        measured = [each for each in measured if each.work > 0 and each.seconds > 0]
-        self.courses = Courses(measured) if courses is None else courses
-        self._parts = _fitted(measured) if measured else {}
+    def __init__(self, measured: Iterable[MeasuredCell]) -> None:
+        totals: defaultdict[Kind, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for each in measured:
+            if each.work > 0 and each.seconds > 0:
+                for kind in (_own(each.spec), *_partly_alike(each.spec), *_loosely_alike(each.spec)):
+                    totals[kind][0] += each.seconds
+                    totals[kind][1] += each.work
+        self._means = {kind: seconds / units for kind, (seconds, units) in totals.items()}
 
     def __bool__(self) -> bool:
-        return bool(self._parts)
+        return bool(self._means)
 
     def of(self, spec: CellSpec) -> float:
-        """Seconds per unit of work to expect of a cell, whatever was measured."""
-        return math.exp(sum(self._parts.get(part, 0.0) for part in _parts(spec)))
+        """Seconds per unit of work to expect of a cell, given that something was measured."""
+        if (own := self._means.get(_own(spec))) is not None:
+            return own
+        if partly := [self._means[kind] for kind in _partly_alike(spec) if kind in self._means]:
+            return max(partly)
+        return next(self._means[kind] for kind in _loosely_alike(spec) if kind in self._means)
 
 
-def _fitted(measured: Sequence[MeasuredCell]) -> dict[Hashable, float]:
-    """What every part that occurs adds to the logarithm of a rate."""
-    spread = {part: deviation for each in measured for part, deviation in _parts(each.spec).items()}
-    place = {part: column for column, part in enumerate(spread)}
-    left, right = np.diag([deviation**-2 for deviation in spread.values()]), np.zeros(len(spread))
-    for each in measured:
-        columns = [place[part] for part in _parts(each.spec)]
-        trust = each.work / work(each.spec, each.spec.rounds) / REPEATED**2
-        left[np.ix_(columns, columns)] += trust
-        right[columns] += trust * math.log(each.seconds / each.work)
-    return dict(zip(place, np.linalg.solve(left, right).tolist(), strict=True))
+def _own(spec: CellSpec) -> Kind:
+    return ("own", setting(spec), _side(spec), spec.defense)
 
 
-def _parts(spec: CellSpec) -> dict[Hashable, float]:
-    """Of what a cell's rate is made up, with how much each part is expected to add: a standard deviation of the log."""
-    where, attacked = setting(spec), spec.role == "attack"
-    parts: dict[Hashable, float] = {
-        (): 100.0,
-        (spec.model, spec.device, spec.dtype): 1.0,
-        where: 0.5,
-        (where, _side(spec)): 0.8,
-        (spec.defense,): 0.2,
-        (spec.defense, attacked): 0.3,
-        (where, _side(spec), spec.defense): 0.25,
-        spec: 0.1,
-    }
-    if spec.asks:  # each question is an inspection
-        parts[spec.defense, "asked"] = 1.5
-    return parts
+def _partly_alike(spec: CellSpec) -> tuple[Kind, Kind]:
+    return ("side", setting(spec), _side(spec)), ("defense", setting(spec), spec.defense, spec.asks)
+
+
+def _loosely_alike(spec: CellSpec) -> tuple[Kind, ...]:
+    """From the closest to all cells."""
+    return ("setting", setting(spec), spec.asks), ("setting", setting(spec)), ("all",)
+
+
+def _side(spec: CellSpec) -> tuple[str, str]:
+    """What malicious nodes do; where all are honest, the attack makes no difference."""
+    return (spec.role, "" if spec.role == "control" else spec.attack)
+
+
+def setting(spec: CellSpec) -> tuple[object, ...]:
+    """What must be equal for a unit of work to be the same work: everything but attack, defense and length."""
+    return (spec.task, spec.model, spec.swarm, spec.device, spec.dtype, spec.threads, spec.batches)
 
 
 def rates_of_run(stages: Iterable[Stage], before: Iterable[MeasuredCell] = ()) -> Rates:
-    """What the cells under way and those finished tell about the pace of a run, beside what was measured `before`.
+    """What a run's cells so far and those measured `before` it tell.
 
-    A cell's first rounds need not be like its later ones, and where no cell alike has shown how they differ, nobody
-    knows. So a cell counts by the share of it that was played.
+    A cell's first rounds need not be like its later ones, so one under way counts only where none like it is finished.
     """
-    heard_of, before = [stage for stage in stages if stage.begun is not None], list(before)
-    whole = [stage for stage in heard_of if stage.begun == 0 and stage.done == stage.spec.rounds]
-    played = [MeasuredCell(each.spec, work(each.spec, each.done), each.seconds, each.pace) for each in whole]
-    courses = Courses([*before, *played])
-    return Rates([*before, *(_counted(stage, courses) for stage in heard_of)], courses)
+    played = [(stage, measured) for stage in stages if (measured := stage.measured) is not None]
+    finished = [*before, *(measured for stage, measured in played if stage.done == stage.total)]
+    known = {_own(measured.spec) for measured in finished}
+    return Rates([*finished, *(measured for _, measured in played if _own(measured.spec) not in known)])
 
 
 def seconds_left(stages: Sequence[Stage], workers: int, rates: Rates) -> float:
@@ -196,38 +169,11 @@ def seconds_left(stages: Sequence[Stage], workers: int, rates: Rates) -> float:
     Args:
         stages: every cell of the run, in the order in which they are taken up.
         workers: processes that share them.
-        rates: what their pace is, with something measured.
+        rates: what their work takes, with something measured.
     """
-    known = starts_known(stages, workers)
-    lasting = [(s, work_left(s, s.spec in known, rates.courses) * rates.of(s.spec)) for s in stages]
-    busy = [seconds for stage, seconds in lasting if stage.begun is not None and seconds > 0]
-    return longest(busy, [seconds for stage, seconds in lasting if stage.begun is None], workers)
-
-
-def work_left(stage: Stage, start_known: bool, courses: Courses) -> float:
-    """Work of the rounds and evaluations that a cell has before it.
-
-    Args:
-        stage: where it stands.
-        start_known: its process has evaluated the start model before, for another cell.
-        courses: how its work is spread over its rounds.
-    """
-    left = courses.work(stage.spec, stage.total)
-    if stage.begun is not None or stage.done:
-        return left - courses.work(stage.spec, stage.done)
-    return left - (work(stage.spec, 0) if start_known else 0.0)
-
-
-def starts_known(stages: Sequence[Stage], workers: int) -> Collection[CellSpec]:
-    """The cells whose start evaluation their process will know from an earlier cell: all but each process's first."""
-    seen: Counter[str] = Counter()
-    known = set()
-    for stage in stages:
-        start = repr(stage.spec.start)
-        if seen[start] >= workers:
-            known.add(stage.spec)
-        seen[start] += 1
-    return known
+    seconds = [(stage, stage.work_left * rates.of(stage.spec)) for stage in stages]
+    busy = [left for stage, left in seconds if stage.begun is not None and left > 0]
+    return longest(busy, [left for stage, left in seconds if stage.begun is None], workers)
 
 
 def longest(busy: Sequence[float], waiting: Sequence[float], workers: int) -> float:
@@ -245,34 +191,9 @@ def longest(busy: Sequence[float], waiting: Sequence[float], workers: int) -> fl
     return max(free)
 
 
-def setting(spec: CellSpec) -> tuple[object, ...]:
-    """What must be equal for a unit of work to be the same work: everything but attack, defense and length."""
-    return (spec.task, spec.model, spec.swarm, spec.device, spec.dtype, spec.threads, spec.batches)
-
-
 def write_seconds(seconds: float) -> str:
     """A duration in words, as precise as an estimate is."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def _side(spec: CellSpec) -> tuple[str, str]:
-    """What malicious nodes do; where all are honest, the attack makes no difference."""
-    return (spec.role, "" if spec.role == "control" else spec.attack)
-
-
-def _counted(stage: Stage, courses: Courses) -> MeasuredCell:
-    """What a cell tells that is under way or finished."""
-    begun = stage.begun or 0
-    whole = courses.work(stage.spec, stage.total) - courses.work(stage.spec, begun)
-    played = courses.work(stage.spec, stage.done) - courses.work(stage.spec, begun)
-    share = played / whole if whole else 0.0
-    return MeasuredCell(stage.spec, share * played, share * stage.seconds)
-
-
-def _kinds(spec: CellSpec) -> tuple[tuple[object, ...], ...]:
-    """Whose course a cell may have, the closest first: the same malicious nodes, the same setting."""
-    length = (setting(spec), spec.rounds, spec.evaluation)
-    return ((*length, _side(spec)), length)

@@ -21,10 +21,11 @@ from thiefbench.suite.estimates.eta import (
     setting,
     write_seconds,
 )
-from thiefbench.suite.estimates.paces import measured_here
-from thiefbench.suite.execution.cell_run import build_swarm, checkpointed
+from thiefbench.suite.estimates.measured import measured_here
+from thiefbench.suite.execution.cell_run import build_swarm
+from thiefbench.suite.execution.checkpoints import checkpointed
+from thiefbench.suite.execution.jobs import Job
 from thiefbench.suite.execution.runner import intact, jobs_of, taken_up, without_weights
-from thiefbench.suite.execution.worker_process import Job
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import BrokenRecordError, Store
 
@@ -84,16 +85,16 @@ def measure(spec: CellSpec) -> MeasuredCell:
     return MeasuredCell(spec, len(first.rows) + EVALUATED * len(evaluation.rows), seconds)
 
 
-def print_outlook(out: Console, outlook: RunPlan) -> None:
+def print_run_plan(out: Console, plan: RunPlan) -> None:
     """A table of the cells by attack, swarm and defense, and below it what a run comes to."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("attack", "swarm", "defense", "seeds", "in the store", "to run", "of these begun"):
         table.add_column(column, no_wrap=True)
-    stages = {stage.spec: stage for stage in outlook.stages}
+    stages = {stage.spec: stage for stage in plan.stages}
     kinds: dict[tuple[str, str, str], list[CellSpec]] = {}
-    for spec in outlook.cells:
+    for spec in plan.cells:
         swarm = {"attack": "attacked", "control": "no attack", "placebo": "placebo"}[spec.role]
-        attack = outlook.suite.title_of(spec)
+        attack = plan.suite.title_of(spec)
         kinds.setdefault((attack, swarm, spec.defense), []).append(spec)
     for kind, cells in kinds.items():
         waiting = [stages[spec] for spec in cells if spec in stages]
@@ -103,13 +104,13 @@ def print_outlook(out: Console, outlook: RunPlan) -> None:
         table.add_row(*(escaped(part) for part in kind), seeds, *counts, begun or "-")
     wide = out if out.is_terminal else Console(file=out.file, highlight=False, width=200, emoji=False)
     wide.print(table)
-    cached = len(outlook.cells) - len(outlook.stages)
-    out.print(f"{escaped(outlook.suite.title)}: {len(outlook.stages)} cells to run, {cached} in the store already")
-    if outlook.stages:
-        who = "one process" if outlook.workers == 1 else f"{outlook.workers} workers"
-        out.print(f"about {write_seconds(outlook.seconds)} with {who}, {escaped(outlook.source)}")
-    if outlook.disk is not None:
-        out.print(f"about {outlook.disk / 1e6:.1f} MB on disk in the end")
+    cached = len(plan.cells) - len(plan.stages)
+    out.print(f"{escaped(plan.suite.title)}: {len(plan.stages)} cells to run, {cached} in the store already")
+    if plan.stages:
+        who = "one process" if plan.workers == 1 else f"{plan.workers} workers"
+        out.print(f"about {write_seconds(plan.seconds)} with {who}, {escaped(plan.source)}")
+    if plan.disk is not None:
+        out.print(f"about {plan.disk / 1e6:.1f} MB on disk in the end")
 
 
 def _stage(job: Job) -> Stage:

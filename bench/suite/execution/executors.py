@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from thiefbench.errors import UserError
 from thiefbench.locks import LockedError
-from thiefbench.suite.execution.cell_run import failed_record
-from thiefbench.suite.execution.worker_process import Job
+from thiefbench.suite.execution.cell_identity import failed_record
+from thiefbench.suite.execution.jobs import Job, Listener, Stopping
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import BrokenRecordError, Record
-
-if TYPE_CHECKING:
-    from thiefbench.suite.execution.runner import Listener, Stopping
 
 RESTARTS = 2
 

@@ -20,8 +20,9 @@ from typing import Any, Self
 
 from thiefbench.engine.spec import SpecError
 from thiefbench.suite.execution.executors import Ledger, WorkerError, record_of
+from thiefbench.suite.execution.jobs import Job
 from thiefbench.suite.execution.ray_worker import Mailbox, work
-from thiefbench.suite.execution.worker_process import POLL_SECONDS, Job
+from thiefbench.suite.execution.worker_process import POLL_SECONDS
 
 # Nothing but plain data passes through Ray, and this is about the least it takes for its object store.
 OBJECT_STORE_BYTES = 80 * 1024 * 1024

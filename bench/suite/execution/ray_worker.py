@@ -13,8 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thiefbench.suite.execution.runner import CellListener, Stopping
-    from thiefbench.suite.execution.worker_process import Job
+    from thiefbench.suite.execution.jobs import CellListener, Job, Stopping
     from thiefbench.suite.scenario import CellSpec
     from thiefbench.suite.store.records import Record
 
@@ -61,8 +60,9 @@ def work(order: str, ticket: int, waiting: bool, host: str, folder: str, mailbox
     if overseer.asked:
         return ("stopped",)
 
+    from thiefbench.suite.execution.jobs import Job
     from thiefbench.suite.execution.runner import USER_ERRORS, work_on
-    from thiefbench.suite.execution.worker_process import Job, worked
+    from thiefbench.suite.execution.worker_process import worked
 
     def checked_work(job: Job, listener: CellListener, stop: Stopping, wait: bool) -> Record:
         if socket.gethostname() != host:
@@ -81,7 +81,7 @@ def check_node(job: Job) -> None:
         SpecError: plugins, data, weights or the engine differ here, so the cell would be another.
     """
     from thiefbench.engine.spec import SpecError
-    from thiefbench.suite.execution.cell_run import identity
+    from thiefbench.suite.execution.cell_identity import identity
 
     here = identity(job.spec)
     other = [name.replace("_", " ") for name, value in job.identity.items() if here.get(name) != value]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from thiefbench import registry
 from thiefbench.engine.compatibility import check_requirements, drawn
@@ -17,18 +17,12 @@ from thiefbench.engine.spec import SpecError
 from thiefbench.judges import check_judge
 from thiefbench.locks import LockedError
 from thiefbench.suite.estimates.eta import Plan
-from thiefbench.suite.estimates.paces import measured_here
-from thiefbench.suite.execution.cell_run import (
-    ALONE,
-    CellRuntime,
-    checkpointed,
-    failed_record,
-    identity,
-    keep_weights_of,
-    run_cell,
-)
+from thiefbench.suite.estimates.measured import measured_here
+from thiefbench.suite.execution.cell_identity import failed_record, identity
+from thiefbench.suite.execution.cell_run import ALONE, CellRuntime, keep_weights_of, run_cell
+from thiefbench.suite.execution.checkpoints import checkpointed
 from thiefbench.suite.execution.executors import Executor, Ledger
-from thiefbench.suite.execution.worker_process import Job
+from thiefbench.suite.execution.jobs import CellListener, Job, Listener, Stopping
 from thiefbench.suite.execution.workers import WorkerPool
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store import weights
@@ -38,34 +32,6 @@ from thiefbench.zoo.models import resolve
 
 # Mistakes of the user, one sentence each: the run ends. Anything else that a cell raises is recorded as its failure.
 USER_ERRORS = (registry.SpecStringError, ModelError, SpecError, TaskError)
-
-
-class CellListener(Protocol):
-    """Who watches the work on one cell."""
-
-    def cell(self, spec: CellSpec, done: int, total: int) -> None:
-        """A cell has finished `done` of `total` rounds."""
-
-    def note(self, message: str) -> None:
-        """Something the user should know."""
-
-
-class Listener(CellListener, Protocol):
-    """Who watches a run (the command line's progress bars)."""
-
-    def plan(self, plan: Plan) -> None:
-        """What is run."""
-
-    def finished(self, spec: CellSpec, record: Record) -> None:
-        """A cell has its record."""
-
-
-class Stopping(Protocol):
-    """Who says when to stop."""
-
-    @property
-    def asked(self) -> bool:
-        """Whether to stop after the round under way."""
 
 
 @dataclass

@@ -36,7 +36,8 @@ from thiefbench.engine.learning.memory import keep_freed_memory
 from thiefbench.engine.spec import Batches, SpecError
 from thiefbench.engine.swarm import Swarm
 from thiefbench.locks import LockedError
-from thiefbench.suite.execution.cell_run import LocalRuntime, build_swarm, identity
+from thiefbench.suite.execution.cell_identity import identity
+from thiefbench.suite.execution.cell_run import LocalRuntime, build_swarm
 from thiefbench.suite.execution.executors import Ledger
 from thiefbench.suite.execution.runner import work_on
 from thiefbench.suite.scenario import CellSpec

@@ -7,72 +7,25 @@ error of the user, or `("disk", errno, message, file)`.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from thiefbench import registry
 from thiefbench.engine.spec import SpecError
 from thiefbench.locks import LockedError
+from thiefbench.suite.execution.jobs import Job, JobListener, Work
 from thiefbench.suite.scenario import CellSpec
-from thiefbench.suite.store.records import CellDir, Record
-
-if TYPE_CHECKING:
-    from thiefbench.suite.execution.runner import CellListener, Stopping
-
-    class JobListener(CellListener, Stopping, Protocol):
-        """Who gave a worker its cell: it watches and says when to stop."""
-
 
 POLL_SECONDS = 0.5
 STOPPED = ("stopped",)
 
 
-@dataclass(frozen=True)
-class Job:
-    """One cell to work on, as plain data that another process can be told.
-
-    Attributes:
-        spec: the cell.
-        directory: where it leaves its files.
-        identity: everything that can change its outcome.
-        recorded: rounds whose weights it keeps.
-        retry_failed: run it again where its record is an error.
-    """
-
-    spec: CellSpec
-    directory: CellDir
-    identity: dict[str, Any]
-    recorded: tuple[int, ...]
-    retry_failed: bool
-
-    def to_json(self) -> str:
-        """As text that a worker on another machine can be told, which reaches the directory by the same path."""
-        told = {"spec": self.spec.as_dict(), "directory": str(self.directory.path.absolute()),
-                "identity": self.identity, "recorded": self.recorded, "retry_failed": self.retry_failed}  # fmt: skip
-        return json.dumps(told)
-
-    @classmethod
-    def from_json(cls, text: str) -> Job:
-        """The inverse of `to_json`."""
-        told = json.loads(text)
-        spec, directory = CellSpec.from_dict(told["spec"]), CellDir(Path(told["directory"]))
-        return cls(spec, directory, told["identity"], tuple(told["recorded"]), told["retry_failed"])
-
-
-# Makes what a job lacks (see `thiefbench.suite.execution.runner.work_on`); a function that can be imported by its name.
-Work = Callable[[Job, "CellListener", "Stopping", bool], Record]
-
-
 class _Parent:
-    """The crew as a worker sees it, an `JobListener`."""
+    """The crew as a worker sees it: a `JobListener`."""
 
     def __init__(self, pipe: Connection) -> None:
         parent = parent_process()

@@ -17,7 +17,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from thiefbench.suite.execution.executors import RESTARTS, Ledger, WorkerError
-from thiefbench.suite.execution.worker_process import POLL_SECONDS, Job, Work, serve
+from thiefbench.suite.execution.jobs import Job, Work
+from thiefbench.suite.execution.worker_process import POLL_SECONDS, serve
 
 CONTEXT = get_context("spawn")  # torch's threads do not survive a fork
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from thiefbench import registry
-from thiefbench.suite.analysis.attack_comparison import ReportError, last_run, trained
 from thiefbench.suite.analysis.differences import MEASURES, Difference, Pair, Side, StoreComparison, versus
+from thiefbench.suite.analysis.run_comparisons import ReportError, last_run, trained_comparisons
 from thiefbench.suite.report.rendering import render
 from thiefbench.suite.report.tables import NBSP, Shown, write_value
 from thiefbench.suite.store.records import Store, write_atomically
@@ -53,7 +53,7 @@ def _side(name: str, folder: Path, defense: str = "") -> Side:
         defense = registry.canonical("defense", defense)
         if defense not in known:
             raise ReportError(f"the run in {folder} has no cell with the defense {defense}; it has {', '.join(known)}")
-    comparisons = tuple(trained(store, run))
+    comparisons = tuple(trained_comparisons(store, run))
     return Side(name, str(folder), run["title"], run["fingerprint"], tuple(suite["modified"]), comparisons, defense)
 
 

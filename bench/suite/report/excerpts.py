@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from thiefbench import registry
-from thiefbench.suite.report.lines import Cell, Comparison
-from thiefbench.suite.report.untrained import task_of
+from thiefbench.suite.analysis.comparison import Cell, Comparison
+from thiefbench.suite.analysis.untrained_lines import task_of
 from thiefbench.suite.store.records import Record
 from thiefbench.tasks.base import Split, TaskError
 from thiefbench.tasks.text import printable

@@ -10,9 +10,9 @@ import pyarrow as pa
 from pyarrow import csv
 
 from thiefbench.provenance import now, provenance
+from thiefbench.suite.analysis.line_scores import label_notes
 from thiefbench.suite.analysis.matrix import MEASURES, TOLERATED, Column, DefenseRow, Matrix
 from thiefbench.suite.analysis.ranking import anchor_of
-from thiefbench.suite.report.lines import label_notes
 from thiefbench.suite.report.page import facts
 from thiefbench.suite.report.rendering import render
 from thiefbench.suite.report.shades import legend, shade

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from thiefbench.suite.analysis.comparison import Comparison
 from thiefbench.suite.analysis.scoring import of_class
-from thiefbench.suite.report.lines import Comparison
 from thiefbench.suite.report.tables import Shown, Unit, show
 
 MEASURES: tuple[tuple[str, Unit], ...] = (

@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from thiefbench.suite.analysis.comparison import Comparison, Line
 from thiefbench.suite.analysis.ranking import (
     ANCHORS,
     NOT_RUN,
     AttackOutcome,
     Placement,
     RankingRow,
-    inconclusive,
     worst_of,
 )
-from thiefbench.suite.analysis.ranking_inputs import lacking, line_of, places, rows, seeds_of, trials
+from thiefbench.suite.analysis.ranking_inputs import doubts, lacking, line_of, places, rows, seeds_of
 from thiefbench.suite.analysis.statistics import Summary, summarize
-from thiefbench.suite.report.lines import Comparison, Line
 from thiefbench.suite.report.timings import Cost, cost
 from thiefbench.suite.store.records import NOTHING
 
@@ -29,7 +28,8 @@ class Field:
 
     Attributes:
         prevented: harm prevented over seeds; None where a seed of the suite has none.
-        undefended, defended: mean over seeds of what harm is made of (`scoring.headline_asr`); None with `prevented`.
+        undefended, defended: mean over seeds of what harm is made of (`comparison.headline_asr`); None where
+            `prevented` is.
         problem: why there is no number; empty where there is one.
     """
 
@@ -112,16 +112,16 @@ class SuiteTable:
 def suite_table(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> SuiteTable:
     """The table of a run; it stands also where nothing can be ranked, and then says why."""
     seeds = seeds_of(comparisons)
-    doubts = {trial.attack: doubt for trial in trials(comparisons) if (doubt := inconclusive(trial, seeds))}
+    reasons = doubts(comparisons)
     lacks = lacking(run["suite"])
-    why = f"the suite has {lacks}" if lacks else "; ".join(doubts.values())
+    why = f"the suite has {lacks}" if lacks else "; ".join(reasons.values())
     standing = {row.defense: row for row in rows(comparisons)}
-    placed = places(run, comparisons) or _unplaced(list(standing.values()), comparisons, seeds, bool(doubts))
+    placed = places(run, comparisons) or _unplaced(list(standing.values()), comparisons, seeds, bool(reasons))
     made = [
         suite_row(place, tied(place, placed), standing[place.defense], comparisons, bool(run["suite"].get("utility")))
         for place in placed
     ]
-    return SuiteTable(tuple(comparisons), tuple(made), tuple(seeds), doubts, why)
+    return SuiteTable(tuple(comparisons), tuple(made), tuple(seeds), reasons, why)
 
 
 def _unplaced(

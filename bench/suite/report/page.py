@@ -11,14 +11,14 @@ from typing import Any
 from markupsafe import Markup
 
 from thiefbench import registry
-from thiefbench.suite.analysis.attack_comparison import ReportError, compare, last_run
+from thiefbench.suite.analysis.comparison import Comparison, Line
 from thiefbench.suite.analysis.ranking_inputs import lacking
+from thiefbench.suite.analysis.run_comparisons import ReportError, comparisons_of_run, last_run
 from thiefbench.suite.analysis.statistics import FEW_SEEDS
 from thiefbench.suite.report import plots
 from thiefbench.suite.report.drawing import Plot, embed
 from thiefbench.suite.report.excerpts import first_submission, poisoned_answers
 from thiefbench.suite.report.heterogeneity import class_rows, regime_facts
-from thiefbench.suite.report.lines import Comparison, Line
 from thiefbench.suite.report.overview import SuiteTable, suite_table
 from thiefbench.suite.report.rendering import render
 from thiefbench.suite.report.shades import legend
@@ -57,7 +57,7 @@ def write_report(store: Store) -> Path:
         ReportError: the store has no run, or no cell of it has left a record.
     """
     run = last_run(store)
-    comparisons = compare(store, run)
+    comparisons = comparisons_of_run(store, run)
     if not any(cell.record for comparison in comparisons for cell in comparison.cells):
         raise ReportError(f"no cell of the run in {store.root} is finished; go on with the same thiefbench run command")
     folder = store.root / "report"
@@ -137,6 +137,7 @@ def _section(number: int, comparison: Comparison, drawn: Sequence[Plot]) -> dict
         "seeds": comparison.seeds,
         "few": len(comparison.seeds) < FEW_SEEDS,
         "reference": comparison.reference_role,
+        "doubt": comparison.why_inconclusive,
         "paired": [
             (line.name, show([difference], "rate"))
             for line in comparison.defended

@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from thiefbench.suite.analysis.comparison import Comparison
 from thiefbench.suite.analysis.statistics import FEW_SEEDS, summarize
 from thiefbench.suite.report.drawing import (
     DEFENSES,
@@ -23,7 +24,6 @@ from thiefbench.suite.report.drawing import (
     saved,
     short_label,
 )
-from thiefbench.suite.report.lines import Comparison
 from thiefbench.suite.store.records import Point
 
 LABEL_WIDTH = 20

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from thiefbench.suite.analysis.line_scores import label_notes
 from thiefbench.suite.analysis.statistics import Summary
-from thiefbench.suite.report.lines import label_notes
 from thiefbench.suite.report.overview import Field, SuiteRow, SuiteTable
 from thiefbench.suite.report.shades import shade
 from thiefbench.suite.report.tables import (

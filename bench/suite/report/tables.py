@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from thiefbench import registry
+from thiefbench.suite.analysis.comparison import Comparison, Line
 from thiefbench.suite.analysis.statistics import FEW_SEEDS, Summary, paired
-from thiefbench.suite.report.lines import Comparison, Line
 from thiefbench.suite.store.records import NOTHING, Score
 
 Unit = Literal["rate", "ratio", "reward", "tokens", "seconds", "milliseconds"]

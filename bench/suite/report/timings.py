@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from thiefbench import provenance
+from thiefbench.suite.analysis.comparison import Comparison
 from thiefbench.suite.analysis.statistics import Summary, paired, summarize
-from thiefbench.suite.report.lines import Comparison
 from thiefbench.suite.store.records import Record
 
 NOT_A_ROUND = {"evaluate", "attack"}

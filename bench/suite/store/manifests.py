@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from thiefbench.engine.spec import SpecError
-from thiefbench.suite.scenario import Suite, SuiteError, make_suite
+from thiefbench.suite.scenario import Suite
+from thiefbench.suite.suite_yaml import SuiteError, make_suite
 
 Run = dict[str, Any]
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.bench import tiny
 from thiefbench.errors import UserError
-from thiefbench.suite.scenario import load_suite
+from thiefbench.suite.suite_yaml import load_suite
 from thiefbench.testing.settings import ARGUMENTS, suite_of
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.bench import handmade
 from tests.bench.handmade import TEXT, Numbers, Says, usual
-from thiefbench.suite.report.lines import Comparison
+from thiefbench.suite.analysis.comparison import Comparison
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.testing.assertions import assert_robust
 from thiefbench.testing.bounds import MisuseError, parse_threshold

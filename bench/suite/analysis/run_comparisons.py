@@ -10,8 +10,9 @@ from thiefbench import registry
 from thiefbench.engine.spec import Role
 from thiefbench.errors import UserError
 from thiefbench.suite.analysis import scoring
-from thiefbench.suite.report.lines import Cell, Comparison, Line, Result, comparative_scores, label_notes
-from thiefbench.suite.report.untrained import untrained_lines
+from thiefbench.suite.analysis.comparison import Cell, Comparison, Line, Result
+from thiefbench.suite.analysis.line_scores import comparative_scores, label_notes
+from thiefbench.suite.analysis.untrained_lines import untrained_lines
 from thiefbench.suite.store.records import BrokenRecordError, Store
 
 
@@ -31,18 +32,18 @@ def last_run(store: Store) -> dict[str, Any]:
     return run
 
 
-def compare(store: Store, run: Mapping[str, Any]) -> list[Comparison]:
+def comparisons_of_run(store: Store, run: Mapping[str, Any]) -> list[Comparison]:
     """One comparison for each attack in each part of a run, in its order; replays what its suite asks to replay."""
     replayed = run["suite"].get("replayed", ())
-    return [replace(c, lines=(*c.lines, *untrained_lines(c, replayed))) for c in trained(store, run)]
+    return [replace(c, lines=(*c.lines, *untrained_lines(c, replayed))) for c in trained_comparisons(store, run)]
 
 
-def trained(store: Store, run: Mapping[str, Any]) -> list[Comparison]:
+def trained_comparisons(store: Store, run: Mapping[str, Any]) -> list[Comparison]:
     """The comparisons of a run with their trained lines alone."""
-    return arranged([_read_cell(store, entry) for entry in run["cells"]])
+    return comparisons_of_cells([_read_cell(store, entry) for entry in run["cells"]])
 
 
-def arranged(cells: Sequence[Cell], remarks: bool = True) -> list[Comparison]:
+def comparisons_of_cells(cells: Sequence[Cell], remarks: bool = True) -> list[Comparison]:
     """The comparisons that cells make, with their trained lines.
 
     Args:

@@ -1,4 +1,4 @@
-"""What `--plan` says: what the store lacks, and how long it takes."""
+"""What `--plan` says: which cells the store lacks, and how long they take."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.bench.tiny import Attacked, Watcher, cells, run, suite
 from thiefbench import provenance
 from thiefbench.engine.spec import SpecError
 from thiefbench.suite.estimates import run_plan
-from thiefbench.suite.estimates.run_plan import RunPlan, look_ahead, print_outlook
-from thiefbench.suite.execution import cell_run
+from thiefbench.suite.estimates.run_plan import RunPlan, look_ahead, print_run_plan
+from thiefbench.suite.execution.cell_run import checkpoints
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Record, Store
 
@@ -26,7 +26,7 @@ def ahead(of: Suite, store: Path, workers: int = 1) -> RunPlan:
 
 def printed(of: RunPlan) -> str:
     out = StringIO()
-    print_outlook(Console(file=out, width=200), of)
+    print_run_plan(Console(file=out, width=200), of)
     return out.getvalue()
 
 
@@ -49,7 +49,7 @@ def test_without_records_one_round_is_played_and_nothing_written(tmp_path: Path)
 
 
 def test_finished_and_begun_cells_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_run, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", -1.0)
     run(suite(), tmp_path)
     with pytest.raises(KeyboardInterrupt):
         run(suite("logit", kind=Attacked), tmp_path, Watcher(stop_after=2))

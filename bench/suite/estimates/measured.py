@@ -1,4 +1,4 @@
-"""What finished cells tell about the pace of this machine."""
+"""How long finished cells of a store took on a machine like this one."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def measured_here(records: Iterable[Record], wanted: Collection[CellSpec]) -> li
     """How long cells with the settings of some others took, of those finished on a machine like this."""
     here = cache(provenance.provenance)
     settings = {setting(spec) for spec in wanted}
-    found = []
+    measured = []
     for record in records:
         spec = cell_of(record)
         if record.status != "ok" or spec is None or setting(spec) not in settings:
             continue
         if _made_on(here(spec.device, spec.threads), record):
-            found.append(MeasuredCell(spec, work(spec, spec.rounds), sum(record.seconds.values()), record.pace))
-    return found
+            measured.append(MeasuredCell(spec, work(spec, spec.rounds), sum(record.seconds.values())))
+    return measured
 
 
 def _made_on(machine: Mapping[str, Any], record: Record) -> bool:

@@ -12,7 +12,6 @@ from thiefbench.engine.spec import SwarmSpec
 from thiefbench.progress import Tally
 from thiefbench.suite.estimates.eta import (
     EVALUATED,
-    Courses,
     MeasuredCell,
     Plan,
     Rates,
@@ -20,9 +19,7 @@ from thiefbench.suite.estimates.eta import (
     completions,
     longest,
     seconds_left,
-    starts_known,
     work,
-    work_left,
     write_seconds,
 )
 from thiefbench.suite.scenario import CellSpec, Evaluation
@@ -54,13 +51,11 @@ def test_completions_counted_by_hand() -> None:
 
 
 def test_a_resumed_cell_has_less_work_left() -> None:
-    assert work_left(Stage(CELL, 10, done=4), start_known=False, courses=Courses()) == pytest.approx(
-        work(CELL, 10) - work(CELL, 4)
-    )
-    assert work_left(Stage(CELL, 10), start_known=True, courses=Courses()) == pytest.approx(
-        work(CELL, 10) - EVALUATED * 50
-    )
-    assert work_left(Stage(CELL, 10, done=10, begun=0), start_known=False, courses=Courses()) == 0
+    assert Stage(CELL, 10).work_left == work(CELL, 10), "the evaluation of the start as well"
+    assert Stage(CELL, 10, done=4).work_left == pytest.approx(work(CELL, 10) - work(CELL, 4))
+    assert Stage(CELL, 10, done=0, begun=0).work_left == pytest.approx(work(CELL, 10) - EVALUATED * 50)
+    assert Stage(CELL, 10, done=9, begun=0).work_left > 0, "while a round is left, so is work"
+    assert Stage(CELL, 10, done=10, begun=0).work_left == 0
 
 
 @pytest.mark.parametrize(
@@ -77,23 +72,23 @@ def test_the_longest_path(busy: list[float], waiting: list[float], workers: int,
     assert longest(busy, waiting, workers) == seconds, "whoever is free takes the next cell"
 
 
-def test_only_each_process_s_first_cell_of_a_seed_evaluates_the_start() -> None:
-    stages = [Stage(spec, spec.rounds) for spec in cells(2, ("none", "logit"))]
-    assert len(starts_known(stages, 1)) == 4, "one of three cells at each of two seeds pays"
-    assert len(starts_known(stages, 2)) == 2
-
-
-def test_rates_are_learned_by_attack_and_defense() -> None:
-    control, none, judge = (replace(CELL, role="control"), CELL, replace(CELL, defense="judge"))
+def test_a_rate_is_the_mean_of_cells_alike() -> None:
+    control, judge, dos = replace(CELL, role="control"), replace(CELL, defense="judge"), replace(CELL, attack="dos")
     rates = Rates([MeasuredCell(control, 1000, 10.0)])
-    assert rates.of(judge) == pytest.approx(0.01, rel=0.01), "what nothing is known of goes at the pace of the others"
-    rates = Rates([MeasuredCell(control, 1000, 10.0), MeasuredCell(judge, 1000, 50.0)])
-    assert rates.of(replace(judge, seed=3)) == pytest.approx(0.05, rel=0.05), "a kind's own pace counts"
-    assert rates.of(replace(control, defense="judge")) > rates.of(control), "a defense is slow without an attack, too"
-    assert 0.01 <= rates.of(none) <= 0.05
+    assert rates.of(judge) == pytest.approx(0.01), "what nothing is known of takes as long as the others"
+    rates = Rates([MeasuredCell(judge, 1000, 50.0), MeasuredCell(replace(judge, seed=1), 3000, 30.0)])
+    assert rates.of(replace(judge, seed=3)) == pytest.approx(80 / 4000), "seconds over work, whatever the seed"
+    rates = Rates([MeasuredCell(control, 1000, 10.0), MeasuredCell(judge, 1000, 50.0), MeasuredCell(dos, 1000, 30.0)])
+    assert rates.of(control) == pytest.approx(0.01)
+    assert rates.of(replace(control, attack="dos")) == pytest.approx(0.01), "without an attack all attacks are one"
+    assert rates.of(replace(control, defense="judge")) == pytest.approx(0.05), "a slow defense is always slow"
+    assert rates.of(replace(dos, defense="judge")) == pytest.approx(0.05), "of attack and defense the slower counts"
+    assert rates.of(replace(dos, defense="logit")) == pytest.approx(0.03)
+    assert rates.of(replace(CELL, role="placebo", defense="logit")) == pytest.approx(0.03), "else the setting's mean"
     other = replace(CELL, model="large")
-    rates = Rates([MeasuredCell(other, 1000, 90.0), MeasuredCell(CELL, 1000, 10.0)])
-    assert rates.of(CELL) == pytest.approx(0.01, rel=0.01), "cells of another model say nothing"
+    rates = Rates([MeasuredCell(other, 1000, 90.0), MeasuredCell(control, 1000, 10.0)])
+    assert rates.of(CELL) == pytest.approx(0.01), "cells of another model say nothing"
+    assert rates.of(replace(CELL, model="huge")) == pytest.approx(0.05), "where no other is known, all do"
     assert not Rates([MeasuredCell(CELL, 0.0, 0.0)])
 
 
@@ -126,11 +121,8 @@ def played(
     workers: int,
     pace: Callable[[CellSpec], float],
     before: Sequence[MeasuredCell] = (),
-    course: Callable[[int], float] = lambda done: 1.0,
 ) -> list[tuple[float, float]]:
     """A run that is only played through: (seconds since its start, seconds left as told then) at every round.
-
-    Round `done` takes `course(done)` times what the cell's pace says.
 
     An evaluated completion takes 0.6 of the seconds of a training one here, so that the share which the estimate works
     with is not simply right.
@@ -144,6 +136,7 @@ def played(
         if spec is not None:
             tally.cell(spec, done, spec.rounds)
             if (left := tally.seconds_left()) is not None:
+                assert left > 0 or tally.share == pytest.approx(1.0), "nothing is claimed to be done before it is"
                 told.append((now, left))
             if done == spec.rounds:
                 tally.finished(spec)
@@ -153,7 +146,7 @@ def played(
                 continue
             spec, done = queue.pop(0), -1
         trained, evaluated = (completions(spec, done + 1)[i] - completions(spec, done)[i] * (done >= 0) for i in (0, 1))
-        seconds = (trained + 0.6 * evaluated) * pace(spec) * course(done + 1)
+        seconds = (trained + 0.6 * evaluated) * pace(spec)
         heapq.heappush(events, (now + seconds, worker, spec, done + 1))  # type: ignore[misc]
     assert tally.share == pytest.approx(1.0), "in the end all work is done"
     return told
@@ -203,49 +196,6 @@ def test_what_the_store_has_measured_is_known_from_the_first_round() -> None:
 
 def pace(spec: CellSpec) -> float:
     return 0.05 if spec.attack == "dos" else 0.01
-
-
-def test_a_course_is_that_of_the_cells_most_alike() -> None:
-    """Ten rounds of which the first five take three quarters of the seconds, in an attacked cell; a half in others."""
-    control, start, whole = replace(CELL, role="control"), work(CELL, 0), work(CELL, 10)
-    courses = Courses(
-        [
-            MeasuredCell(CELL, whole, 110.0, [15.0] * 5 + [5.0] * 5),
-            MeasuredCell(replace(CELL, defense="logit"), whole, 11.0, [1.5] * 5 + [0.5] * 5),
-            MeasuredCell(control, whole, 50.0, [5.0] * 10),
-            MeasuredCell(control, whole, 50.0, [5.0] * 9),
-        ]
-    )
-    attacked = replace(CELL, defense="judge", seed=3)
-    assert courses.work(attacked, 5) == pytest.approx(start + 0.75 * (whole - start)), "no matter which defense"
-    assert courses.work(replace(attacked, role="control"), 5) == pytest.approx(start + 0.5 * (whole - start))
-    another = replace(attacked, attack="dos")
-    of_all = (0.75 + 0.75 + 0.5) / 3
-    assert courses.work(another, 5) == pytest.approx(start + of_all * (whole - start)), "else that of the setting"
-    for cell in (another, control, attacked):
-        assert courses.work(cell, 0) == pytest.approx(start)
-        assert courses.work(cell, 10) == pytest.approx(whole), "a course moves work, and adds none"
-    for cell in (replace(CELL, model="large"), replace(CELL, rounds=9), replace(CELL, evaluation=Evaluation(5, 50, 9))):
-        assert courses.work(cell, 5) == work(cell, 5), "cells of another make say nothing"
-
-
-def test_slow_first_rounds_are_foreseen_where_cells_alike_had_them() -> None:
-    """The first quarter of a cell takes four times as long as its rest; in the store a control that was so, too."""
-
-    def course(done: int) -> float:
-        return 4.0 if done <= 10 else 1.0
-
-    def even(spec: CellSpec) -> float:
-        return 0.01
-
-    one, *own = (replace(spec, rounds=40) for spec in cells(1, ("none", "logit")))
-    each = [(work(one, done) - work(one, done - 1)) * 0.01 * course(done) for done in range(1, 41)]
-    known = MeasuredCell(one, work(one, 40), sum(each), each)
-    for before, worst in (([known], 0.1), ([replace(known, pace=())], 0.5)):
-        told = played(own, 1, even, before, course)
-        end = told[-1][0]
-        off = max(abs(left - (end - now)) / (end - now) for now, left in told if now < 0.95 * end)
-        assert off < worst if before[0].pace else off > worst, "without its rounds it tells little"
 
 
 def test_a_cell_s_first_rounds_are_not_taken_for_all() -> None:

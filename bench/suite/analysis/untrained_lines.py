@@ -8,9 +8,10 @@ from functools import cache
 
 from thiefbench import registry
 from thiefbench.suite.analysis import scoring
+from thiefbench.suite.analysis.comparison import Cell, Comparison, Line, Result
+from thiefbench.suite.analysis.line_scores import comparative_scores, label_notes, without_interval
 from thiefbench.suite.analysis.ranking import ANCHORS
 from thiefbench.suite.analysis.replay import Recording, ReplayError, replay
-from thiefbench.suite.report.lines import Cell, Comparison, Line, Result, bare, comparative_scores, label_notes
 from thiefbench.suite.store.records import NOTHING, Point, Record, Score
 from thiefbench.tasks.base import Task, TaskError
 
@@ -119,7 +120,9 @@ def _unmoved(record: Record) -> Record:
         for score in _EVALUATED[name]
     }
     rejected = {
-        name: bare(1.0) for name in ("stop_rate", "false_rejection_rate") if record.scores[name].value is not None
+        name: without_interval(1.0)
+        for name in ("stop_rate", "false_rejection_rate")
+        if record.scores[name].value is not None
     }
     curves = {"eval_asr": [Point(round=1, value=scores["asr"].value)]}
     return record.model_copy(update={"scores": {**record.scores, **scores, **rejected}, "curves": curves})

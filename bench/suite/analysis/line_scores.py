@@ -1,0 +1,37 @@
+"""What the lines of a results table hold: a record's scores beside its references, and notes for the reader."""
+
+from __future__ import annotations
+
+from thiefbench import registry
+from thiefbench.engine.spec import Role
+from thiefbench.suite.analysis import comparison as formulas
+from thiefbench.suite.analysis.comparison import Comparison
+from thiefbench.suite.store.records import NOTHING, Record, Score
+
+
+def comparative_scores(comparison: Comparison, role: Role, seed: int, record: Record) -> dict[str, Score]:
+    """A record's scores with the comparative ones, each left out where a cell it needs has no score."""
+    scores = dict(record.scores) | {"headline_asr": without_interval(formulas.headline_asr(record))}
+    reward, start = scores["clean_reward"].value, scores["start_reward"].value
+    scores["gain"] = without_interval(None if reward is None or start is None else reward - start)
+    control, reference = comparison.record("control", "none", seed), comparison.reference(seed)
+    undefended = comparison.record("attack", "none", seed)
+    if control is not None:
+        scores["utility"] = without_interval(formulas.utility(record, control))
+    if role == "attack" and undefended is not None and reference is not None:
+        scores["harm_prevented"] = without_interval(formulas.harm_prevented(record, undefended, reference))
+    return scores
+
+
+def label_notes(defense: str) -> tuple[str, ...]:
+    """A warning for defenses that see the truth, which only rows of the benchmark itself may."""
+    try:
+        sees_labels = registry.make("defense", defense).sees_labels
+    except registry.SpecStringError:  # a plugin that was there when the cell ran and is gone
+        sees_labels = False
+    return ("sees labels, benchmark only",) if sees_labels else ()
+
+
+def without_interval(value: float | None) -> Score:
+    """A score without an interval; NaN is no value."""
+    return NOTHING if value is None or value != value else Score(value=value, low=None, high=None, count=0)

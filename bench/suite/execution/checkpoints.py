@@ -1,0 +1,141 @@
+"""A cell in progress: its rounds one by one, and checkpoints that a killed process goes on from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from thiefbench.engine.round_record import RoundRecord
+from thiefbench.engine.swarm import Swarm
+from thiefbench.suite.scenario import CellSpec
+from thiefbench.suite.store import weights
+from thiefbench.suite.store.records import (
+    BrokenRecordError,
+    CellDir,
+    file_sha256,
+    read_sealed,
+    rows_table,
+    table_rows,
+    write_atomically,
+    write_sealed,
+    write_table,
+)
+
+CHECKPOINT_SECONDS = 30.0
+
+
+def checkpointed(directory: CellDir) -> int:
+    """Rounds that the checkpoint of an unfinished cell holds; 0 where it has none or a damaged one."""
+    try:
+        return int(read_sealed(directory.checkpoint / "state.json")["done"])
+    except (BrokenRecordError, KeyError):
+        return 0
+
+
+@dataclass
+class CellInProgress:
+    """A cell in progress: what is done, and what of it is not on disk yet."""
+
+    spec: CellSpec
+    swarm: Swarm
+    directory: CellDir
+    recorded: Sequence[int] = ()
+    done: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    grad_norms: list[float] = field(default_factory=list)
+    pace: list[float] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    pending: list[pa.Table] = field(default_factory=list)
+    saved_at: float = field(default_factory=time.monotonic)
+    saved_round: int = -1
+
+    @property
+    def _work(self) -> Path:
+        return self.directory.checkpoint
+
+    def play(self) -> None:
+        """The next round, the evaluation behind it where one is due, and a checkpoint where one is due."""
+        number = self.done + 1
+        if number in self.recorded:
+            weights.keep(self.directory, number, self.swarm.policy)
+        made = self.swarm.round(number)
+        spent = self.keep(made)
+        self.grad_norms.append(made.grad_norm)
+        planned = self.spec.evaluation
+        if number == self.spec.rounds:
+            spent += self.keep(self.swarm.evaluate(number, planned.final))
+        elif number % planned.every == 0:
+            spent += self.keep(self.swarm.evaluate(number, planned.completions))
+        self.pace.append(round(spent, 3))
+        self.done = number
+        if time.monotonic() - self.saved_at > CHECKPOINT_SECONDS:
+            self.checkpoint()
+
+    def keep(self, made: RoundRecord) -> float:
+        """Remember rows and seconds of a round or an evaluation; how many seconds it took."""
+        self.pending.append(rows_table(made.rows))
+        for phase, value in made.seconds.items():
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + value
+        return sum(made.seconds.values())
+
+    def checkpoint(self) -> None:
+        """Write rows and weights, then the file that makes them count, so that a kill in between loses nothing."""
+        if self.done == self.saved_round or not self.pending:
+            return
+        part = f"rows-{self.done:06d}.parquet"
+        write_table(self._work / part, pa.concat_tables(self.pending))
+        tensors = f"weights-{self.done:06d}.safetensors"
+        write_atomically(self._work / tensors, save(self.swarm.population.tensors()))
+        state = {
+            "done": self.done, "parts": [*self.parts, part], "weights": tensors, "seconds": self.seconds,
+            "grad_norms": self.grad_norms, "pace": self.pace, "cohorts": self.swarm.population.state(),
+            "sha256": {name: file_sha256(self._work / name) for name in (*self.parts, part, tensors)},
+        }  # fmt: skip
+        write_sealed(self._work / "state.json", state)
+        for old in self._work.glob("weights-*.safetensors"):
+            if old.name != tensors:
+                old.unlink()
+        self.parts.append(part)
+        self.pending = []
+        self.saved_at, self.saved_round = time.monotonic(), self.done
+
+    def resume(self) -> bool:
+        """Take up the last checkpoint; False where there is none.
+
+        Raises:
+            BrokenRecordError: the checkpoint is damaged.
+        """
+        path = self._work / "state.json"
+        if not path.exists():
+            return False
+        state = read_sealed(path)
+        try:
+            for name, expected in state["sha256"].items():
+                if file_sha256(self._work / name) != expected:
+                    raise BrokenRecordError(f"{self._work / name} is damaged")
+            tensors = load_file(self._work / state["weights"])
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise BrokenRecordError(f"the checkpoint in {self._work} is damaged") from error
+        self.swarm.population.restore(tensors, state["cohorts"])
+        self.parts, self.seconds, self.grad_norms = state["parts"], state["seconds"], state["grad_norms"]
+        self.pace = state.get("pace", [])  # a checkpoint of an older version has none
+        self.done = self.saved_round = state["done"]
+        self.swarm.remember(table_rows(self.table()))
+        return True
+
+    def table(self) -> pa.Table:
+        """All rows so far."""
+        return pa.concat_tables([*(pq.read_table(self._work / part) for part in self.parts), *self.pending])
+
+    def clear(self) -> None:
+        """Remove the checkpoint of a finished cell."""
+        for path in self._work.glob("*"):
+            path.unlink()
+        self._work.rmdir()

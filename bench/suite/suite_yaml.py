@@ -1,0 +1,156 @@
+"""Suites from YAML files and plain data, with errors that name the line and say what is allowed there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from thiefbench import registry
+from thiefbench.errors import UserError
+from thiefbench.suite.scenario import STARTED_FROM, Suite
+
+
+class SuiteError(UserError, ValueError):
+    """A suite cannot be read or used. One sentence for the user."""
+
+
+def load_suite(name: str) -> Suite:
+    """Read a declared suite by name, or a YAML file by path.
+
+    Raises:
+        SuiteError: the file is missing or malformed; the message names file, line and what is allowed.
+        registry.SpecStringError: no suite has this name.
+    """
+    path = Path(name).expanduser()
+    if path.suffix in {".yaml", ".yml"}:
+        if not path.is_file():
+            raise SuiteError(f"there is no suite file {name}")
+        try:
+            return parse_suite(path.read_text(encoding="utf-8"), name)
+        except UnicodeDecodeError as error:
+            raise SuiteError(f"{name}, line 1: not UTF-8 text") from error
+    file = registry.suite_file(name)
+    return parse_suite(file.read_text(encoding="utf-8"), file.name)
+
+
+def parse_suite(text: str, file: str) -> Suite:
+    """Read a suite from YAML text; `file` names it in errors. See `load_suite`."""
+    try:
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise SuiteError(f"{file}, line {line}: not YAML: {error.problem}") from error
+    except yaml.reader.ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        raise SuiteError(f"{file}, line {line}: not YAML: a control character") from error
+    twice = _repeated_key(tree)
+    if twice is not None:
+        raise SuiteError(f"{file}, line {twice.start_mark.line + 1}: {twice.value} is given twice")
+    if not isinstance(data, dict):
+        raise SuiteError(f"{file}, line 1: a suite is a mapping with name, version, task, model and attacks")
+    parts = _filled_parts(data)
+    for where, part in parts.items():
+        lacking = next((name for name in ("task", "model", "attacks") if name not in part), None)
+        if lacking:
+            raise SuiteError(
+                f"{file}, line {_line_of(tree, where)}: the field {'.'.join((*map(str, where), lacking))} is missing"
+            )
+    if () not in parts:
+        data["parts"] = list(parts.values())
+    return _validated(data, lambda where: f"{file}, line {_line_of(tree, where)}")
+
+
+def make_suite(fields: Mapping[str, Any], named: str) -> Suite:
+    """A suite from its fields as plain data; `named` says in errors whose they are. See `load_suite`.
+
+    Raises:
+        SuiteError: a field is missing, unknown or not what it should be.
+    """
+    return _validated(fields, lambda where: named)
+
+
+def _validated(fields: Mapping[str, Any], place: Callable[[tuple[Any, ...]], str]) -> Suite:
+    """A suite from plain data; `place` says in words where a field of a given path stands."""
+    try:
+        return _ADAPTER.validate_python(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = tuple(first["loc"])
+        named = ".".join(str(part) for part in where) or "suite"
+        if first["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
+            allowed = ", ".join(_fields_at(where[:-1]))
+            raise SuiteError(f"{place(where)}: {named} is not a field here; allowed: {allowed}") from error
+        if first["type"] in {"missing", "missing_argument"}:
+            raise SuiteError(f"{place(where)}: the field {named} is missing") from error
+        message = str(first["msg"]).removeprefix("Value error, ")
+        raise SuiteError(f"{place(where)}: {named}: {message}") from error
+
+
+def _filled_parts(data: dict[str, Any]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Every part with what the suite says and it does not, mappings field by field; keyed by its path in the file.
+
+    The suite itself, at the empty path, where it has no parts, or they are no list of mappings.
+    """
+    parts = data.get("parts")
+    if not isinstance(parts, list) or not parts or not all(isinstance(part, dict) for part in parts):
+        return {(): data}
+    common = {name: value for name, value in data.items() if name in STARTED_FROM}
+    return {("parts", number): merged(common, part) for number, part in enumerate(parts)}
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields with some of them replaced, mappings field by field."""
+    made = {**below, **above}
+    for name in below.keys() & above.keys():
+        if isinstance(below[name], Mapping) and isinstance(above[name], Mapping):
+            made[name] = merged(below[name], above[name])
+    return made
+
+
+def _repeated_key(node: Any) -> Any | None:
+    """The first mapping key that stands twice in its mapping: YAML would silently take the last."""
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for name, value in node.value:
+            if name.value in seen:
+                return name
+            seen.add(name.value)
+            if (inner := _repeated_key(value)) is not None:
+                return inner
+    elif isinstance(node, yaml.SequenceNode):
+        return next((inner for part in node.value if (inner := _repeated_key(part)) is not None), None)
+    return None
+
+
+def _line_of(tree: Any, where: tuple[Any, ...]) -> int:
+    """The 1-based line of the deepest node on the path `where`."""
+    node, line = tree, tree.start_mark.line + 1 if tree else 1
+    for part in where:
+        if isinstance(node, yaml.MappingNode):
+            pair = next(((k, v) for k, v in node.value if k.value == str(part)), None)
+            if pair is None:
+                break
+            line, node = pair[0].start_mark.line + 1, pair[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line + 1
+    return line
+
+
+def _fields_at(where: tuple[Any, ...]) -> list[str]:
+    """The field names allowed in the part of a suite that `where` leads to."""
+    schema = _ADAPTER.json_schema()
+    node = schema
+    for part in where:
+        node = node.get("properties", {}).get(str(part), {})
+        if "$ref" in node:
+            node = schema["$defs"][node["$ref"].split("/")[-1]]
+    return sorted(node.get("properties", {}))
+
+
+_ADAPTER = TypeAdapter(Suite)
