@@ -10,18 +10,21 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
 
 import thiefbench
+from tests.bench.other_pythons import OTHERS, python
 from thiefbench import package_meaning, registry
 from thiefbench.package_meaning import Needed, package_digest
 
 Files = dict[str, str]
 PACKAGE = Path(thiefbench.__file__).parent
 ROOMS = ("tasks", "attacks", "defenses")
+KINDS: tuple[registry.Kind, ...] = ("task", "attack", "defense")
 NATIVE = f"native{EXTENSION_SUFFIXES[0]}"
 
 PARLOUR: Files = {
@@ -317,7 +320,7 @@ def modules_of(room: str) -> Iterator[tuple[Path, ast.Module]]:
         yield file, ast.parse(file.read_bytes())
 
 
-@pytest.mark.parametrize("kind", ["task", "attack", "defense"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_docstring_here_may_be_reworded(kind: registry.Kind) -> None:
     for name in registry.names(kind):
         needed = Needed(sys.modules[registry.find(kind, name).__module__])
@@ -386,11 +389,11 @@ def copied(tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
-HERE = {
-    f"{kind} {name}": registry.source_hash(kind, name)
-    for kind in ("task", "attack", "defense")
-    for name in registry.names(kind)  # type: ignore[arg-type]
-}
+@cache
+def here() -> dict[str, str]:
+    """Of every plugin, from the installed package."""
+    named = [(kind, name) for kind in KINDS for name in registry.names(kind)]
+    return {f"{kind} {name}": registry.source_hash(kind, name) for kind, name in named}
 
 
 def test_every_source_reworded_keeps_every_hash(copied: Path) -> None:
@@ -400,7 +403,7 @@ def test_every_source_reworded_keeps_every_hash(copied: Path) -> None:
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node):
                 node.body[0] = ast.Expr(ast.Constant("Other words."))
         file.write_text(f"# Another comment.\n{ast.unparse(tree)}\n")
-    assert hashes(copied) == HERE
+    assert hashes(copied) == here()
 
 
 MOVES = {
@@ -425,5 +428,29 @@ def test_modules_moved_about_keep_every_hash_but_of_those_that_read_their_place(
     sort = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "I", "--fix", "--quiet", str(package)]
     subprocess.run(sort, check=True)
     found = hashes(copied)
-    changed = {name for name in HERE if found[name] != HERE[name]}
+    changed = {name for name, before in here().items() if found[name] != before}
     assert changed == {"task code_micro", "task humaneval", "task openmath"}, "their sandbox reads where its file lies"
+
+
+# Runs in any Python, with nothing installed: a digest needs the class's name and place alone.
+DIGESTS = """
+import sys, types
+sys.path.append(sys.argv[1])
+from thiefbench.package_meaning import package_digest
+for named in sys.argv[2:]:
+    module, _, name = named.partition(":")
+    made = sys.modules[module] = types.ModuleType(module)
+    made.__package__ = module.rpartition(".")[0]
+    made.__file__ = f"{sys.argv[1]}/{module.replace('.', '/')}.py"
+    print(package_digest(type(name, (), {"__module__": module})).hex())
+    del sys.modules[module]
+"""
+
+
+@pytest.mark.parametrize("minor", OTHERS)
+def test_every_python_has_the_same_digests(minor: int) -> None:
+    named = [registry.entry(kind, name).value for kind in KINDS for name in registry.names(kind)]
+    command = [python(minor), "-W", "ignore", "-c", DIGESTS, str(PACKAGE.parent), *named]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PACKAGE)
+    found = [registry.find(kind, name) for kind in KINDS for name in registry.names(kind)]
+    assert done.stdout.split() == [package_digest(each).hex() for each in found]

@@ -6,7 +6,6 @@ import ast
 import copy
 import os
 import random
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import thiefbench
+from tests.bench.other_pythons import OTHERS, python
 from thiefbench import source_meaning
 from thiefbench.source_meaning import Meaning, meaning
 
@@ -55,18 +55,6 @@ def told(python: str, files: Sequence[Path]) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=here.parent).stdout.split()
 
 
-def python(minor: int) -> str | None:
-    """Another Python here: on the path, or where a version manager keeps them side by side."""
-    named = shutil.which(f"python3.{minor}")
-    for found in [named] * bool(named) + sorted(map(str, Path(sys.base_prefix).parent.glob("*/bin/python3"))):
-        asked = subprocess.run(
-            [found, "-c", "import sys; print(sys.version_info[1])"], capture_output=True, check=False
-        )
-        if asked.stdout.strip() == str(minor).encode():  # a version manager has names without Pythons
-            return found
-    return None
-
-
 def test_every_piece_of_syntax_means_what_it_meant_when_the_rules_were_fixed() -> None:
     compile(EVERY_SYNTAX.read_bytes(), "every_syntax", "exec")
     assert told(sys.executable, [EVERY_SYNTAX]) == [GOLDEN], "the rules changed, and with them every cell's identity"
@@ -85,13 +73,10 @@ def test_the_file_with_every_piece_of_syntax_has_every_piece() -> None:
     assert {kind.__name__ for kind in known - kinds} <= later | old | {"Suite"}
 
 
-@pytest.mark.parametrize("minor", [n for n in range(11, 16) if n != sys.version_info.minor])
+@pytest.mark.parametrize("minor", OTHERS)
 def test_a_file_means_the_same_to_every_python(minor: int) -> None:
-    other = python(minor)
-    if other is None:
-        pytest.skip(f"no Python 3.{minor} is here")
     files = [EVERY_SYNTAX, *sorted(PACKAGE.rglob("*.py"))]
-    assert told(other, files) == told(sys.executable, files)
+    assert told(python(minor), files) == told(sys.executable, files)
 
 
 # --- what leaves the meaning alone ---
@@ -429,4 +414,4 @@ def test_a_changed_token_changes_the_meaning(file: Path) -> None:
         tried += 1
         assert of(text).parts != before.parts, f"{file.name}: this is another program\n{text}"
     print(f"{tried} mutants of {file.name}")
-    assert tried == MUTANTS or file.name == "__init__.py"
+    assert tried or file.name == "__init__.py", "a file that does something has something to change"
