@@ -111,7 +111,7 @@ def rerun(told: Told, laboratory: Laboratory, deterministic: bool) -> Rerun:
     measure = after.measure if after else "headline_asr"
     if before is None or after is None or before.measure != after.measure:
         inside = before is after
-    bits = same_surroundings(told.record) and not moved and (deterministic or not told.own)
+    bits = not surroundings_apart(told.record) and not moved and (deterministic or not told.own)
     made = Rerun(
         part=told.part, role=spec.role, attack=spec.attack, seed=spec.seed, measure=measure,
         submitted=(before.value, before.value) if bits and before else (low, high),

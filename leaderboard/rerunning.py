@@ -17,7 +17,9 @@ from thiefbench.suite.runner import USER_ERRORS
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.tasks.sandbox import SandboxUnavailable
 
-SURROUNDINGS = ("torch", "transformers", "numpy", "python", "platform", "capability", *provenance.MACHINE)
+SURROUNDINGS = (
+    "torch", "transformers", "numpy", "python", "platform", "capability", "processor_model", *provenance.MACHINE,
+)  # fmt: skip
 """What of a record's provenance must be equal for its bits to be promised."""
 MOST_SAID = 60
 """Letters of a name or version that are repeated; a record's are its author's."""

@@ -32,7 +32,7 @@ from thiefbench.leaderboard.held_out import HeldOut, trials
 from thiefbench.leaderboard.isolation import DefenseError, Isolated
 from thiefbench.leaderboard.limits import CAPS, Caps
 from thiefbench.leaderboard.reexecution import DisagreesError, Laboratory, Watch, cell_of, chosen, rerun, try_fresh
-from thiefbench.leaderboard.rerunning import Guest
+from thiefbench.leaderboard.rerunning import Guest, surroundings_apart
 from thiefbench.leaderboard.rescoring import Told, UntrueError, check_completions, check_record, told_cells
 from thiefbench.leaderboard.rows import suite_of
 from thiefbench.leaderboard.samples import Sample
@@ -112,6 +112,7 @@ class _Verifier:
     reruns: list[Rerun] = field(default_factory=list)
     held_out: int = 0
     _warm: Defense | None = None  # while one isolated defense lives, others start at once
+    _apart: dict[str, None] = field(default_factory=dict)  # what is otherwise here than where they were made, in order
 
     def verdict(self) -> Verdict:
         """Do what is asked, as far as everything holds."""
@@ -151,11 +152,13 @@ class _Verifier:
             self._try_fresh(suite, laboratory)
         if not again:
             self.reasons.append("no submitted cell was run again")
-        if elsewhere := sum(each.equal is False for each in self.reruns):
-            self.reasons.append(
-                f"{elsewhere} of {len(again)} cells that were run again are not bit-equal but as expected: bits are "
+        if unequal := sum(each.equal is False for each in self.reruns):
+            reason = (
+                f"{unequal} of {len(again)} cells that were run again are not bit-equal but as expected: bits are "
                 "promised on a CPU of the same kind with the same versions, to a deterministic defense"
             )
+            here = f"; here are {', '.join(self._apart)}" if self._apart else ""
+            self.reasons.append(_plain(reason + here)[:1000])
         return "re-executed" if again else "rescored"
 
     # --- what is said ---
@@ -247,9 +250,12 @@ class _Verifier:
                 self.reruns += [] if error.made is None else [error.made]
                 raise
             self.reruns.append(made)
-            said.append(
-                "bit-equal" if made.equal else f"{made.measure} {made.found}, as the submitted seeds lead one to expect"
-            )
+            self._apart |= dict.fromkeys(apart := surroundings_apart(told.record))
+            if made.equal:
+                said.append("bit-equal")
+            else:
+                said.append(f"{made.measure} {made.found}, as the submitted seeds lead one to expect")
+            said += [f"with {', '.join(apart)}"] if apart else []
 
     def _try_fresh(self, suite: Suite, laboratory: Laboratory) -> None:
         asked = self.asked
