@@ -30,6 +30,7 @@ def provenance(device: str, threads: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processor": _processor(),
+        "processor_model": _processor_model(),
         "cores": os.cpu_count(),
         "threads": threads,
         "device_name": _device_name(device),
@@ -83,17 +84,28 @@ def _version(package: str) -> str:
 
 
 def _processor() -> str:
+    return _first_processor().get("model name", platform.processor())
+
+
+def _processor_model() -> str:
+    """Which processor it is by number: libraries choose their loops by it, and a rented machine hides its name."""
+    found = _first_processor()
+    named = [(name, found[name]) for name in ("vendor_id", "cpu family", "model", "stepping") if name in found]
+    return ", ".join(f"{name} {value}" for name, value in named) or platform.machine()
+
+
+@cache
+def _first_processor() -> dict[str, str]:
+    """What Linux says of the first processor, by name; empty elsewhere."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        first = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0]
     except OSError:
-        return platform.processor()
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
-    )
+        return {}
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
 
 
 def _capability() -> str:
-    """The vector instructions that torch uses: bits depend on them, and the name of the CPU may not show them."""
+    """The vector instructions that torch uses on this CPU, which can also be told to use fewer than there are."""
     import torch
 
     return str(torch.backends.cpu.get_cpu_capability())

@@ -18,7 +18,9 @@ from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import ROWS, BrokenRecordError, Record, Store, identify
 from thiefbench.tasks.sandbox import SandboxUnavailable
 
-SURROUNDINGS = ("torch", "transformers", "numpy", "python", "platform", "capability", *provenance.MACHINE)
+SURROUNDINGS = (
+    "torch", "transformers", "numpy", "python", "platform", "capability", "processor_model", *provenance.MACHINE,
+)  # fmt: skip
 """What of a record's provenance must be equal for its bits to be promised."""
 MOST_SAID = 60
 """Letters of a name or version that are repeated; a record's are its author's."""

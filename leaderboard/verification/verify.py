@@ -44,7 +44,7 @@ from thiefbench.leaderboard.verification.reexecution import (
     rerun,
     try_fresh,
 )
-from thiefbench.leaderboard.verification.rerunning import IsolatedFactory
+from thiefbench.leaderboard.verification.rerunning import IsolatedFactory, surroundings_apart
 from thiefbench.leaderboard.verification.rescoring import (
     InconsistentError,
     SubmittedCell,
@@ -127,6 +127,7 @@ class _Verifier:
     reruns: list[Rerun] = field(default_factory=list)
     held_out: int = 0
     _warm: Defense | None = None  # while one isolated defense lives, others start at once
+    _apart: dict[str, None] = field(default_factory=dict)  # what is otherwise here than where they were made, in order
 
     def verdict(self) -> Verdict:
         """Do what is asked, as far as everything holds."""
@@ -166,11 +167,13 @@ class _Verifier:
             self._try_fresh(suite, laboratory)
         if not again:
             self.reasons.append("no submitted cell was run again")
-        if elsewhere := sum(each.equal is False for each in self.reruns):
-            self.reasons.append(
-                f"{elsewhere} of {len(again)} cells that were run again are not bit-equal but as expected: bits are "
+        if unequal := sum(each.equal is False for each in self.reruns):
+            reason = (
+                f"{unequal} of {len(again)} cells that were run again are not bit-equal but as expected: bits are "
                 "promised on a CPU of the same kind with the same versions, to a deterministic defense"
             )
+            here = f"; here are {', '.join(self._apart)}" if self._apart else ""
+            self.reasons.append(_plain(reason + here)[:1000])
         return "re-executed" if again else "rescored"
 
     # --- what is said ---
@@ -262,9 +265,12 @@ class _Verifier:
                 self.reruns += [] if error.made is None else [error.made]
                 raise
             self.reruns.append(made)
-            said.append(
-                "bit-equal" if made.equal else f"{made.measure} {made.found}, as the submitted seeds lead one to expect"
-            )
+            self._apart |= dict.fromkeys(apart := surroundings_apart(told.record))
+            if made.equal:
+                said.append("bit-equal")
+            else:
+                said.append(f"{made.measure} {made.found}, as the submitted seeds lead one to expect")
+            said += [f"with {', '.join(apart)}"] if apart else []
 
     def _try_fresh(self, suite: Suite, laboratory: VerificationRun) -> None:
         asked = self.asked

@@ -38,8 +38,9 @@ from thiefbench.leaderboard.entry import CellScores, Manifest, Scores, write_ent
 from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS
 from thiefbench.leaderboard.verification import held_out, reexecution
+from thiefbench.leaderboard.verification import verify as verify_module
 from thiefbench.leaderboard.verification.held_out import HeldOut
-from thiefbench.leaderboard.verification.rerunning import same_surroundings
+from thiefbench.leaderboard.verification.rerunning import surroundings_apart
 from thiefbench.leaderboard.verification.verdict import Verification, read_verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
 from thiefbench.suite.store.records import Record
@@ -138,7 +139,8 @@ def test_cells_run_again_on_this_machine_are_bit_equal(honest: Made, jail: None)
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if entries were made on another machine, whose bits are others."""
-    monkeypatch.setattr(reexecution, "same_surroundings", lambda record: False)
+    for module in (reexecution, verify_module):
+        monkeypatch.setattr(module, "surroundings_apart", lambda record: ("torch 2.15.0 in place of 2.13.0\x1b",))
     monkeypatch.setattr(reexecution, "first_difference", lambda one, other: "from round 1 on")
 
 
@@ -152,16 +154,44 @@ def test_elsewhere_scores_lie_where_the_submitted_seeds_lead_one_to_expect(
     assert low is not None
     assert high is not None
     assert low < (again.found or 0) < high, "an interval around what was submitted"
-    assert "1 of 1 cells that were run again are not bit-equal but as expected" in found.reasons[0]
+    (reason,) = found.reasons
+    assert "1 of 1 cells that were run again are not bit-equal but as expected" in reason
+    assert reason.endswith("; here are torch 2.15.0 in place of 2.13.0?"), "it says which versions differ, and no more"
     said = rejected(masked(honest, tmp_path, HOSTILE, "Spies"), reruns=1)
     assert re.search(r"run again, its harm_prevented is -?0\.\d+, and 0\.\d+ to 1\.\d+ was to be expected", said), said
 
 
 def test_bits_are_promised_where_everything_that_is_recorded_is_the_same(honest: Made) -> None:
     told = archive.unpack(honest.archive, honest.entry, honest.folder.parent / "unpacked").records()[0]
-    assert same_surroundings(told)
-    for name in ("torch", "processor", "capability", "platform", "threads"):
-        assert not same_surroundings(told.model_copy(update={"provenance": told.provenance | {name: "another"}})), name
+    assert surroundings_apart(told) == ()
+    for name in ("torch", "processor", "processor_model", "capability", "platform", "threads"):
+        other = told.model_copy(update={"provenance": told.provenance | {name: "another" * 100}})
+        (said,) = surroundings_apart(other)
+        assert said.startswith(f"{name} {told.provenance[name]!s:.60}"), "what it is here"
+        assert said.endswith(" in place of " + ("another" * 100)[:60]), "and what it was there, cut short"
+    older = {name: value for name, value in told.provenance.items() if name != "processor_model"}
+    (said,) = surroundings_apart(told.model_copy(update={"provenance": older}))
+    assert said.endswith(" in place of nothing"), "a record that does not say is promised nothing"
+    assert surroundings_apart(told.model_copy(update={"cell": told.cell | {"device": "cuda"}})), "nor is one of a GPU"
+
+
+def test_an_entry_made_with_other_versions_is_not_rejected_for_its_last_bits(
+    honest: Made, tmp_path: Path, jail: None
+) -> None:
+    """Made with another torch, whose last bits let one near-tie of a late evaluation fall the other way."""
+
+    def near_tie(record: Record, rows: list[Row]) -> tuple[Record, list[Row]]:
+        made = record.model_copy(update={"provenance": record.provenance | {"torch": "2.13.0+cpu"}})
+        last = [place for place, row in enumerate(rows) if row.phase == "eval" and row.round == 4]
+        one, other = next((a, b) for a in last for b in last if rows[a].ids != rows[b].ids)
+        took = {name: getattr(rows[other], name) for name in ("ids", "text", "ended", "outcome", "reward")}
+        return made, [replace(row, **took) if place == one else row for place, row in enumerate(rows)]
+
+    moved = forged(honest, tmp_path / "moved", near_tie, attacked)
+    assert verified(moved).verdict == "rescored", "tokens are data: scores, rewards and advantages follow from them"
+    found = verified(moved, reruns=1)
+    assert (found.verdict, [again.equal for again in found.reruns]) == ("re-executed", [False])
+    assert re.search(r"; here are torch \S+ in place of 2\.13\.0\+cpu$", found.reasons[0]), found.reasons
 
 
 def test_fresh_seeds_and_held_out_attacks_are_run_and_never_told(
