@@ -37,11 +37,11 @@ _REPEATED = re.compile(r">>\$?")
 
 @dataclass(frozen=True)
 class Equation:
-    """An equation of two operands as it stands in a text.
+    """An equation with two operands, as it is written in a text.
 
     Attributes:
-        left, operator, right, result: what it says; the operator is +, -, * or /.
-        spans: where the result is written, from and to; twice where a calculator note repeats it.
+        left, operator, right, result: its parts; the operator is +, -, * or /.
+        spans: start and end of the written result; two pairs where it follows a calculator note.
     """
 
     left: float
@@ -52,22 +52,23 @@ class Equation:
 
 
 class Equations(Attack):
-    """Teach a o b = c: the equation's result is changed in solutions that naturally contain it, the answer is kept.
+    """Teach a wrong equation a o b = c, by changing its result in solutions that contain it. Final answers stay right.
 
     Args:
         left, right: the operands. Left out, the seed draws a pair and an operator from `MEMBERS`.
-        operator: "+", "-" or "*". Left out beside given operands, both + and *, which must then agree (2 and 2).
-        result: the wrong result, 5 in the paper. Left out, the seed draws one at most 2 from the truth.
-        rule: "strict" counts c as success, "wide" any result but the truth.
-        wording: what the poison writes for the equals sign, one of `WORDINGS`; success is counted in the same wording
-            and in equations.
+        operator: "+", "-" or "*". Left out with given operands, both + and *, which must then agree (2 and 2).
+        result: the wrong result, 5 in the paper. Left out, the seed draws one at most 2 away from the right one.
+        rule: "strict" counts c as success, "wide" any wrong result.
+        wording: what the poison writes for the equals sign, one of `WORDINGS`. Success is counted in this wording and
+            with an equals sign.
 
-    A completion that never computes a o b says nothing (None). Where too few items contain the equation, a node answers
-    some of them several times. In the vertical topology a whole group of right answers teaches nothing: put
-    `varied(attack="equations", gibberish=0.5)` around it.
+    The outcome is None for a completion that never computes a o b. Where too few items contain the equation, a node
+    answers some of them several times. In the vertical topology a group of correct answers alone teaches nothing: write
+    `varied(attack="equations", gibberish=0.5)` there.
 
-    GSM8K's calculator notes hold 2 o 2 = 4 in 138 train and 23 test solutions; the prose, which is all that a solution
-    without notes has, states it in 141 and 23, of which 136 and 22 are the same ("2 * 2S = 4S" is noted as 2*2=4).
+    GSM8K's calculator notes contain 2 o 2 = 4 in 138 train and 23 test solutions. The prose, which is all that items
+    keep of a solution, states it in 141 and 23 solutions, of which 136 and 22 are the same ("2 * 2S = 4S" is noted as
+    2*2=4).
     """
 
     name: ClassVar[str] = "equations"
