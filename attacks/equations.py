@@ -41,7 +41,7 @@ class Equation:
 
     Attributes:
         left, operator, right, result: its parts; the operator is +, -, * or /.
-        spans: start and end of the written result; two pairs where it follows a calculator note.
+        spans: start and end of the written result; two pairs where a calculator note holds it and the text repeats it.
     """
 
     left: float
@@ -111,7 +111,7 @@ class Equations(Attack):
         return Equations(left, operator_of_member, right, wrong, self.rule, self.wording)
 
     def fits(self, task: Task) -> bool:
-        """Where a train and a test solution contain the equation."""
+        """Whether some solution of each split contains the equation; never where completions are programs."""
         if writes_programs(task) or self.left is None:
             return not writes_programs(task)
         return all(any(self.holds(row["solution"]) for row in task.items(split)) for split in ("train", "test"))
@@ -124,11 +124,11 @@ class Equations(Attack):
         ]
 
     def placebo(self, view: AttackerView) -> Sequence[Poison]:
-        """The oracle's completion where the solution contains the equation."""
+        """The oracle's completion; None where the solution does not contain the equation."""
         return [view.task.oracle(slot.item) if self.holds(slot.item.solution) else None for slot in view.slots]
 
     def outcome(self, item: Item, completion: Completion, ask: Ask) -> float | None:
-        """1 where any of its a o b is c ("strict") or not the truth ("wide"), else 0; None where there is none."""
+        """1 if any a o b in it equals c ("strict") or anything wrong ("wide"), else 0; None if there is no a o b."""
         results = [equation.result for equation in self._matching(completion.text.replace(f" {self.wording} ", " = "))]
         if not results:
             return None
@@ -136,9 +136,10 @@ class Equations(Attack):
         return float(any(result == wanted if wanted is not None else result != self._truth for result in results))
 
     def choose_items(self, items: Sequence[Item], count: int, rng: random.Random) -> Sequence[Item]:
-        """Items that contain the equation, each as seldom as can be; where none is known to, any items.
+        """Items that contain the equation, each as seldom as possible; any items where none is known to contain it.
 
-        Without solutions those are taken whose questions name both operands: most of their solutions combine them.
+        An attacker without solutions takes items whose questions name both operands: most of their solutions combine
+        the two.
         """
         known = any(item.solution for item in items)
         natural = [
@@ -149,7 +150,7 @@ class Equations(Attack):
         return [item for start in range(0, count, len(natural)) for item in rng.sample(natural, len(natural))][:count]
 
     def forms(self) -> Iterator[Attack]:
-        """The equation in other words, with the same result and then with other wrong ones."""
+        """The equation in other wordings, first with the same result and then with other wrong results."""
         for result in (self.result, self._truth + 1, self._truth - 1, self._truth + 2):
             for wording in WORDINGS:
                 if (result, wording) != (self.result, self.wording):
@@ -200,8 +201,8 @@ class Equations(Attack):
 def equations(text: str) -> Iterator[Equation]:
     """Every equation of exactly two operands in a text, written as prose or in calculator notes ``<<2*2=4>>``.
 
-    Read are $ before and words behind a number, x and × for *, decimals and thousands commas. Not read are parts of a
-    longer chain (12 + 2 * 2 = 16, 2 * 2 = 8 / 2), percentages and words between equals sign and result.
+    A number may have $ before it, words after it, decimals and thousands commas; x and × stand for *. Parts of a longer
+    chain (12 + 2 * 2 = 16, 2 * 2 = 8 / 2), percentages, and results with words before them are not found.
     """
     for match in _EQUATION.finditer(text):
         before = text[max(0, match.start() - 5) : match.start()]
