@@ -17,7 +17,7 @@ Answered = tuple[int, str]
 class LengthBudget(Defense):
     """Reject the long rewarded completions of a sender that has more of them than other senders.
 
-    The longest of many honest samples is still an honest sample, so a single completion cannot show DoS. That a sender's
+    The longest of many honest samples is still an honest sample, so a single completion cannot show DoS. A sender whose
     completions are all long can. For each of several quantiles q, a sender's cap is the median over the other senders,
     weighted by their completions, of that quantile of their lengths. Of completions like theirs, a share of 1 - q lies
     above the cap. Completions of one item are alike, so the unit is the item: the share of its completions above the

@@ -12,8 +12,8 @@ from thiefbench.defenses.rejection import Objection, Reject, checked, judged
 class MaxTokens(Defense):
     """Reject completions longer than a given limit.
 
-    The source paper (arXiv:2511.09780) mentions such a cap against DoS and does not pursue it: it is specific to a task,
-    it rejects long answers that a hard item needs, and it leaves every length below it to an attacker.
+    The source paper (arXiv:2511.09780) mentions such a cap against DoS and does not pursue it: it is specific to a
+    task, it rejects long answers that a hard item needs, and it leaves every length below it to an attacker.
 
     Args:
         limit: the most tokens that a completion may have, EOS included.

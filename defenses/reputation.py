@@ -64,7 +64,7 @@ class Reputation(Defense):
         return self.defense.prove(states)
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """The inner verdicts, but "drop" for every completion of a bad sender; the score is the rounds that are left."""
+        """The inner verdicts, but "drop" for every completion of a bad sender; the score is the rounds left."""
         verdicts = list(self.defense.inspect(view))
         for completion, verdict in zip(view.completions, verdicts, strict=True):
             if completion.reward > 0:
