@@ -35,7 +35,8 @@ class SenderCap(Defense):
         count = sum(map(len, groups.values()))
         cap = max(1, math.ceil(self.share * count / max(1, len(groups))))
         kept: dict[str, set[int]] = {}
-        for sender, sent in sorted(groups.items(), key=lambda pair: sorted(pair[1])):  # names are the senders' choice
+        # In the order of their groups, as senders choose their names.
+        for sender, sent in sorted(groups.items(), key=lambda pair: sorted(pair[1])):
             kept[sender] = set(view.rng.sample(sorted(sent), min(cap, len(sent))))
         objections = {
             place: Objection(float(len(groups[completion.sender])), f"beyond {cap} groups of one sender")

@@ -37,8 +37,8 @@ class StaticCode(Defense):
 
     Only rewarded completions with a program are judged: a program that fails because of a slip already has a reward of
     0, which teaches more than dropping it. Also rejected are rewarded programs that are not valid Python, and programs
-    that use eval, exec and other ways to hide what they run; one of HumanEval's 164 published programs calls eval. A library
-    that an allowed module imports is not found, because the program is read and not run.
+    that use eval, exec and other ways to hide what they run; one of HumanEval's 164 published programs calls eval. A
+    library that an allowed module imports is not found, because the program is read and not run.
 
     Args:
         allow: further top-level modules to allow besides `MODULES`, such as ("numpy", "sympy").
