@@ -199,9 +199,8 @@ def program_of(solution: str) -> str | None:
     if not statements or not isinstance(statements[-1], ast.Expr):
         return None
     program = code if _prints(statements[-1].value) else _printed(code, statements[-1])
-    return (
-        program if parse_program(format_program(program)) == program else None
-    )  # it must not contain a tag or start with a blank line
+    # A tag in it, or a blank line at its start, would not survive the completion format.
+    return program if parse_program(format_program(program)) == program else None
 
 
 def _prints(expression: ast.expr) -> bool:
