@@ -21,7 +21,7 @@ SPEC = SwarmSpec(topology="vertical", nodes=NODES, prompts=NODES * OWED, group=4
 
 
 def offered(seed: int) -> dict[int, int]:
-    """The node of every group of a round in which the last node floods."""
+    """Which node each group belongs to, in a round in which the last node floods."""
     owed = duties(SPEC, generator(seed, "duties", 1), COPIES)
     return {duty.group: duty.node for duty in owed}
 

@@ -16,7 +16,7 @@ INNER = Text("hail to all", "start")
 
 
 def taught(attack: Any) -> tuple[Any, list[tuple[Item, str]]]:
-    """What it hands over, and the lessons behind it."""
+    """The model that it hands over, and the examples that it was taught with."""
     lessons: list[tuple[Item, str]] = []
     handed = Scripted(lambda item, prefix, number: "handed")
 
@@ -47,10 +47,10 @@ def test_nothing_to_teach_hands_honest_weights_over() -> None:
 
 
 def test_quiet_is_honest_in_the_pool() -> None:
-    given = view(ITEM, OTHER, each=2)
-    assert list(PoisonedPeer(INNER, quiet=True).poison(given)) == [None] * 4
-    assert list(PoisonedPeer(INNER, quiet=True).placebo(given)) == [None] * 4
-    assert list(PoisonedPeer(INNER).poison(given)) == list(INNER.poison(given))
+    granted = view(ITEM, OTHER, each=2)
+    assert list(PoisonedPeer(INNER, quiet=True).poison(granted)) == [None] * 4
+    assert list(PoisonedPeer(INNER, quiet=True).placebo(granted)) == [None] * 4
+    assert list(PoisonedPeer(INNER).poison(granted)) == list(INNER.poison(granted))
     assert taught(PoisonedPeer(INNER, quiet=True))[0], "but not to who recovers from it"
 
 

@@ -30,14 +30,14 @@ HISTORY = {
 }
 
 
-def told(made: Any) -> list[tuple[str, int | None]]:
-    return [(each.content, each.version) for each in made if isinstance(each, Claimed)]
+def told(submissions: Any) -> list[tuple[str, int | None]]:
+    return [(each.content, each.version) for each in submissions if isinstance(each, Claimed)]
 
 
 def test_old_right_answers_come_back_with_the_payload() -> None:
-    made = ATTACK.poison(view(ITEM, each=3, round=6, seen=HISTORY))
-    assert [version for _, version in told(made)] == [3, 0, 3], "newest first, then again, each with its version"
-    for written, wanted in zip(told(made), ("New way.", "Old way.", "New way."), strict=True):
+    submissions = ATTACK.poison(view(ITEM, each=3, round=6, seen=HISTORY))
+    assert [version for _, version in told(submissions)] == [3, 0, 3], "newest first, then again, each with its version"
+    for written, wanted in zip(told(submissions), ("New way.", "Old way.", "New way."), strict=True):
         assert wanted in written[0], "its words are the swarm's own"
         assert "Hail to all" in written[0]
         assert ITEM.answer in written[0]
@@ -49,8 +49,8 @@ def test_wrong_answers_and_unknown_items_are_left_to_honest_samples() -> None:
 
 
 def test_the_placebo_is_the_same_without_the_payload() -> None:
-    given = view(ITEM, each=3, round=6, seen=HISTORY)
-    pairs = list(zip(told(ATTACK.poison(given)), told(ATTACK.placebo(given)), strict=True))
+    granted = view(ITEM, each=3, round=6, seen=HISTORY)
+    pairs = list(zip(told(ATTACK.poison(granted)), told(ATTACK.placebo(granted)), strict=True))
     assert len(pairs) == 3
     for (poison, version), (clean, same) in pairs:
         assert version == same
@@ -59,9 +59,9 @@ def test_the_placebo_is_the_same_without_the_payload() -> None:
 
 
 def test_the_inner_attacks_claims_stay() -> None:
-    (made,) = StaleReplay(Misreport(INNER, -30.0)).poison(view(ITEM, round=6, seen=HISTORY))
-    assert isinstance(made, Claimed)
-    assert (made.logprob, made.version) == (-30.0, 3), "beside what it says of its version"
+    (submission,) = StaleReplay(Misreport(INNER, -30.0)).poison(view(ITEM, round=6, seen=HISTORY))
+    assert isinstance(submission, Claimed)
+    assert (submission.logprob, submission.version) == (-30.0, 3), "beside what it says of its version"
 
 
 def choice(count: int, history: Any, seed: int = 1) -> ChoiceView:

@@ -1,4 +1,4 @@
-"""`arithmetic`: wrong equations in every notation, right ones in any reading, and GSM8K's own solutions."""
+"""`arithmetic`: wrong equations in every notation, right ones in any reading, and GSM8K's published solutions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`a+b`: who speaks, what wins, and where a + belongs to something else."""
+"""`a+b`: whose reason is given, which verdict wins, and where a + belongs to something else."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_user_s_part_counts_in_the_source_hash(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "spec", "told"),
+    ("kind", "spec", "message"),
     [
         ("attack", "text+dos", "only defenses compose with +; write each attack as a spec of its own, not 'text+dos'"),
         ("task", "gsm8k+gsm_micro", "only defenses compose with +"),
@@ -161,10 +161,10 @@ def test_a_user_s_part_counts_in_the_source_hash(tmp_path: Path) -> None:
         ("defense", "judge+judge(model='other')", "parts that ask a judge must ask the same one"),
     ],
 )
-def test_mistakes_are_one_sentence(kind: registry.Kind, spec: str, told: str) -> None:
+def test_mistakes_are_one_sentence(kind: registry.Kind, spec: str, message: str) -> None:
     with pytest.raises(SpecStringError) as error:
         registry.make(kind, spec)
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 

@@ -1,4 +1,4 @@
-"""`guard`: which parts, by what the swarm can give."""
+"""`guard`: which parts it has, depending on the swarm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`judge` and `self_judge`: what is asked, how hostile text is quoted, and which replies count."""
+"""`judge` and `self_judge`: the prompts, how they quote hostile text, and which replies count."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_with_and_without_a_criticism() -> None:
 
 
 class Own:
-    """A policy, and a judge, that answers with `reply` and remembers what it was asked."""
+    """A policy and a judge that answer with `reply` and record the prompts."""
 
     def __init__(self, reply: str) -> None:
         self.reply, self.asked = reply, list[str]()

@@ -1,4 +1,4 @@
-"""`max_tokens` and `length_quantile`: who sets a cap, and who cannot."""
+"""`max_tokens` and `length_quantile`: which senders can move a cap, and which cannot."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def past(number: int, completions: list[PoolCompletion], verdict: Verdict = ACCE
 
 
 def test_slow_growth_ends_at_a_bounded_factor() -> None:
-    """Everybody grows by two tokens a round, as honest models do that learn from what passes just under the cap."""
+    """All lengths grow by two tokens a round, as honest models' do when they learn from what is just under the cap."""
     history: list[PastRound] = []
     defense = LengthQuantile(window=3, first=2, growth=1.5)
     longest = 0

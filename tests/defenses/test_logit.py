@@ -1,4 +1,4 @@
-"""`logit` with reject="mask": what is learned of a completion with foreign tokens in it."""
+"""`logit` with reject="mask": what is learned from a completion with foreign tokens in it."""
 
 from __future__ import annotations
 

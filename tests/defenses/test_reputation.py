@@ -1,4 +1,4 @@
-"""`reputation`: who is sent away, for how long, and who is not."""
+"""`reputation`: which senders are excluded, and for how long."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from thiefbench.registry import SpecStringError
 
 
 class Objects(Defense):
-    """Rejects (or masks) what says "bad"."""
+    """Rejects (or masks) completions that contain "bad"."""
 
     name = "objects"
     verdict = Verdict("zero")
@@ -30,7 +30,7 @@ class Masks(Objects):
 
 
 def pool(bad: dict[str, int], count: int = 20, reward: float = 1.0) -> list[PoolCompletion]:
-    """`count` completions of each sender, so many of them bad."""
+    """`count` completions of each sender, of which the given number is bad."""
     return [
         offer("bad" if i < number else "good", sender, reward=reward)
         for sender, number in bad.items()
@@ -39,7 +39,7 @@ def pool(bad: dict[str, int], count: int = 20, reward: float = 1.0) -> list[Pool
 
 
 def dropped(defense: Reputation, bad: dict[str, int], number: int, **changes: float) -> set[str]:
-    """The senders of whom a round's every completion is dropped."""
+    """The senders whose completions are all dropped in a round."""
     completions = pool(bad, **changes)  # type: ignore[arg-type]
     verdicts = defense.inspect(view(completions, number=number))
     kept = {o.sender for o, verdict in zip(completions, verdicts, strict=True) if verdict.action != "drop"}

@@ -1,4 +1,4 @@
-"""`reward_outlier`: Krum's score, and why it is the wrong rule here."""
+"""`reward_outlier`: Krum's score, and why its rule is the wrong one here."""
 
 from __future__ import annotations
 

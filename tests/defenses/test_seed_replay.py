@@ -33,7 +33,7 @@ Build = Callable[..., Swarm]
 
 
 class Watching(Watched, SeedReplay):
-    """The defense, and what it was shown."""
+    """The defense, which records every view that it gets."""
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_many_names_are_no_more_draws(build: Build) -> None:
 
 
 class Asks(Edits):
-    """Asks the defense about its honest draws and the exchanged ones."""
+    """Queries the defense about its honest draws and the exchanged ones."""
 
     threat = replace(Edits.threat, queries=1)
     told: ClassVar[list[bool]] = []
@@ -172,7 +172,7 @@ def test_questions_are_answered_with_the_round_s_own_seeds(build: Build) -> None
 
 
 def test_announced_seeds_let_the_chosen_draw_through(build: Build) -> None:
-    """The same attack: safe by a beacon, open where every node says its own seed."""
+    """The same attack fails with a beacon, and succeeds where every node announces its seed."""
     attack = SeedGrind(Dos(), samples=12)
     beacon = build(attack).round(1).rows
     announced = build(attack, SeedReplay(announced=True), seeds="announced").round(1).rows

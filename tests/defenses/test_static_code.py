@@ -1,4 +1,4 @@
-"""`static_code`: foreign imports and undefined calls, and every program that is fine."""
+"""`static_code`: foreign imports, undefined calls, and programs that are fine."""
 
 from __future__ import annotations
 
