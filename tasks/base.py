@@ -20,7 +20,7 @@ Message = dict[str, str]
 
 
 class TaskError(Exception):
-    """A task cannot load its items: a file is missing, a row malformed or the hub unreachable. One sentence to show."""
+    """A task cannot give its items: missing files, malformed rows, a hub out of reach. One sentence for the user."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class SandboxUnavailable(Exception):  # noqa: N818  (a state of the machine, not an error of the caller)
-    """This machine cannot run untrusted programs. The message is one sentence that names what is missing."""
+    """This machine cannot run untrusted programs. One sentence that names what is missing."""
 
 
 @dataclass(frozen=True)
