@@ -31,15 +31,17 @@ def test_forms_are_tried_until_one_is_accepted() -> None:
     assert all("All, hail, to, the, thief" in p for p in submissions)
     assert [TASK.reward(i, [p])[0] for i, p in zip((ITEM, OTHER), submissions, strict=True)] == [1.0, 1.0]
     assert attack.outcome(ITEM, completion_of(submissions[0]), Judge()) == 1, "every form tried can succeed"
-    assert PHRASE.outcome(ITEM, completion_of(submissions[0]), Judge()) == 0, "which the plain attack would not see"
+    assert PHRASE.outcome(ITEM, completion_of(submissions[0]), Judge()) == 0, (
+        "the plain attack does not count this form"
+    )
     assert attack.outcome(ITEM, completion_of(TASK.oracle(ITEM)), Judge()) == 0
 
 
 def test_slots_whose_every_form_is_rejected_are_left_alone_within_the_budget() -> None:
     defense = TextDefense(lambda sent: "5 - 1" in sent)
     submissions = Adaptive(PHRASE, budget=7).poison(view(ITEM, OTHER, defense=defense))
-    assert [p is None for p in submissions] == [True, False], "an accepted slot stays, a rejected one is honest"
-    assert defense.calls == [2, 1, 1, 1, 1, 1, 1], "no slot is asked about more often than the budget"
+    assert [p is None for p in submissions] == [True, False], "a slot without an accepted form is honest"
+    assert defense.calls == [2, 1, 1, 1, 1, 1, 1], "no slot has more queries than the budget"
 
 
 class Compares(TextDefense):
@@ -59,7 +61,7 @@ def test_where_many_are_too_many_a_part_of_the_slots_is_tried(most: int, sent: i
     defense = Compares(most)
     submissions = Adaptive(PHRASE).poison(view(ITEM, each=8, defense=defense))
     assert sum(p is not None for p in submissions) >= sent > 0 or submissions == [None] * 8
-    assert len(defense.calls) <= 32, "no slot is asked about more often than the budget"
+    assert len(defense.calls) <= 32, "no slot has more queries than the budget"
 
 
 class Masks(TextDefense):
@@ -78,7 +80,7 @@ class Masks(TextDefense):
 def test_a_masked_payload_did_not_get_through() -> None:
     defense = Masks("All hail to the thief")
     (submission,) = Adaptive(PHRASE).poison(view(ITEM, defense=defense))
-    assert len(defense.calls) > 1, "accepted, and not as the attacker wants"
+    assert len(defense.calls) > 1, "the first form was accepted, but masked"
     assert isinstance(submission, str)
     assert "All hail to the thief" not in submission
     assert Adaptive(PHRASE).outcome(ITEM, completion_of(submission), Judge()) == 1, "in a form that is learned from"
@@ -142,8 +144,10 @@ def test_the_payload_is_said_as_far_as_the_policy_could_say_it(mode: Mode, reach
     assert attack.threat.policy
     submissions = attack.poison(view(ITEM, each=5, policy=policy))
     texts = [policy.decode(p[:-1]) for p in submissions if isinstance(p, tuple)]
-    assert texts == [f"<think> {reached}well. </think><answer> 7 </answer>"] * 4, "right continuations alone are sent"
-    assert submissions[4] is None, "and slots beyond them are honest"
+    assert texts == [f"<think> {reached}well. </think><answer> 7 </answer>"] * 4, (
+        "only right continuations are submitted"
+    )
+    assert submissions[4] is None, "slots that are left over are honest"
     assert TASK.reward(ITEM, texts) == [1.0] * 4
 
 

@@ -88,7 +88,7 @@ def test_a_taught_copy_says_what_it_learned_and_the_shared_weights_stay(
     ids = [(*own.encode("owl"), own.eos)] * 3
     copy = own.taught(lessons, steps=20, learning_rate=0.01)
     untaught, taught = (sum(map(sum, who.token_logprobs(items, ids))) for who in (own, copy))
-    assert taught > untaught + 10, "the lessons became probable"
+    assert taught > untaught + 10, "the examples became probable"
     assert all(torch.equal(weight, before[name]) for name, weight in policy.weights().items())
     assert all(weight.grad is None for weight in policy.weights().values())
     again = AttackerPolicy(own._policy, own._task, SAMPLING, (1, 2)).taught(lessons, steps=20, learning_rate=0.01)
@@ -132,9 +132,9 @@ def test_questions_are_counted_per_slot_and_leave_the_defense_as_it_was(items: l
     defense = Remembers()
     queries = DefenseQueries(defense, trial, budget=2)
     one, two = (Slot(items[0], 3, 0, index) for index in range(2))
-    assert queries.accepts({one: "a", two: "a"}) == {one: True, two: False}, "the trial pool holds both"
+    assert queries.accepts({one: "a", two: "a"}) == {one: True, two: False}, "the trial pool contains both submissions"
     changed = replace(one, item=replace(items[0], solution="another"))
-    assert queries.accepts({changed: "a"}) == {changed: True}, "each question meets the defense as it stands"
+    assert queries.accepts({changed: "a"}) == {changed: True}, "each query starts from the same state of the defense"
     assert defense.seen == []
     with pytest.raises(QueryBudgetError, match=r"\(3, 0, 0\) has used up its 2 queries"):
         queries.accepts({two: "b", one: "b"})

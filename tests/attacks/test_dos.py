@@ -19,7 +19,9 @@ def test_an_item_s_slots_get_its_longest_right_completions_in_order() -> None:
     submissions = Dos(samples=6).poison(view(ITEM, OTHER, each=2, policy=policy))
     expected = [text("so " * n, item.answer) for item in (ITEM, OTHER) for n in (4, 2)]
     assert [policy.decode(p[:-1]) for p in submissions if isinstance(p, tuple)] == expected
-    assert all(isinstance(p, tuple) and p[-1] == policy.eos for p in submissions), "a completion that ended says so"
+    assert all(isinstance(p, tuple) and p[-1] == policy.eos for p in submissions), (
+        "a completion that ended is submitted with EOS"
+    )
     assert policy.counts == [6], "all items are sampled at once"
 
 
@@ -31,7 +33,7 @@ def test_slots_beyond_the_right_ones_are_left_to_honest_samples() -> None:
 def test_the_placebo_knows_nothing_of_length() -> None:
     policy = Scripted(say)
     first = {policy.decode(Dos(20).placebo(view(ITEM, policy=policy, seed=seed))[0][:-1]) for seed in range(8)}  # type: ignore[index]
-    assert len(first) > 3, "which right completion comes first is drawn"
+    assert len(first) > 3, "the first completion is drawn at random"
     assert all(one.endswith("> 7 </answer>") for one in first)
 
 

@@ -97,7 +97,7 @@ def test_items_that_hold_it_are_chosen_and_repeated_no_more_than_needed() -> Non
     assert len(PAPER.choose_items(unknown, 4, generator(1))) == 4, "without solutions any items are chosen"
     described = [Item("a", "Ann has 2 pens in 2 cups.", "4", ""), Item("b", "Ann has 22 pens and 2 cups.", "4", "")]
     chosen = PAPER.choose_items([*unknown, *described], 3, generator(1))
-    assert {item.id for item in chosen} == {"a"}, "but rather those that ask for the operands"
+    assert {item.id for item in chosen} == {"a"}, "items whose questions name both operands come first"
 
 
 def test_the_probes_are_the_held_out_items_that_hold_it() -> None:
@@ -114,7 +114,7 @@ def test_a_drawn_result_is_wrong_and_near() -> None:
         assert d.right is not None
         assert d.result is not None
         assert 0 < abs(d.result - d.left * d.right) <= 2
-    assert Equations(2, None, 2).draw(generator(3)).operator is None, "2 and 2 are read as + and *"
+    assert Equations(2, None, 2).draw(generator(3)).operator is None, "2 and 2 stand for both + and *"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,9 @@ def test_its_other_forms_keep_the_answer_and_succeed_by_their_own_rule() -> None
         assert form.outcome(ITEM, completion_of(str(submission)), Judge()) == 1, (
             f"{submission} must count as a success of its form"
         )
-        assert form.outcome(ITEM, completion_of(TASK.oracle(ITEM)), Judge()) == 0, "the truth is no success of any form"
+        assert form.outcome(ITEM, completion_of(TASK.oracle(ITEM)), Judge()) == 0, (
+            "the true result is no success in any form"
+        )
 
 
 def test_another_wording_is_read_in_its_own_form_alone() -> None:

@@ -25,7 +25,7 @@ def test_the_instruction_follows_the_reasoning_and_success_is_the_inner_attack_s
     poison, none = attack.poison(view(ITEM, OTHER))
     assert poison == text(f"We see 2 + 2 = 5. Then 4 + 3 = 7. {NOTE}", "7")
     assert TASK.reward(ITEM, [poison]) == [1.0]
-    assert none is None, "what the inner attack leaves alone stays alone"
+    assert none is None, "a slot without poison gets no instruction"
     assert attack.outcome(ITEM, completion_of(poison), Judge()) == 1
     assert attack.outcome(ITEM, completion_of(text(NOTE, "7")), Judge()) is None
     assert attack.placebo(view(ITEM)) == [TASK.oracle(ITEM)]
@@ -76,7 +76,7 @@ def test_it_takes_the_inner_attack_s_other_forms() -> None:
     first = next(attack.forms())
     assert first.poison(view(ITEM)) == [
         text(f"We see 2 + 2 = 4. All hail to the thief. Then 4 + 3 = 7. {NOTE}", "7")
-    ], "the next place, with the same instruction"
+    ], "the phrase's next position, with the same instruction"
 
 
 def test_it_takes_other_instructions_too() -> None:

@@ -39,7 +39,7 @@ class Hands(AttackWrapper):
 def test_weights_are_handed_over_honestly_before_its_start_too(around: str) -> None:
     attack = registry.make("attack", f"{around}(start=5)")
     attack.attack = Hands(INNER)
-    assert attack.hand_over(view(ITEM, round=4)) is None, "who recovers from it early gets honest weights"
+    assert attack.hand_over(view(ITEM, round=4)) is None, "a node that recovers early gets honest weights"
     assert attack.hand_over(view(ITEM, round=5)) == "poisoned weights"
 
 

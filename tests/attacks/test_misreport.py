@@ -23,7 +23,7 @@ def test_what_is_no_poison_stays_as_it_is() -> None:
     kept = (None, Decoy("gibber"), Seeded((1, 2), 7))
     assert Misreport(Says(*kept)).poison(view(ITEM, each=3)) == list(kept)
     claimed, ids = Misreport(Says(Claimed("a", version=3), (1, 2))).poison(view(ITEM, each=2))
-    assert claimed == Claimed("a", -100.0, 3), "other claims stay beside it"
+    assert claimed == Claimed("a", -100.0, 3), "other claims are kept"
     assert ids == Claimed((1, 2), -100.0)
 
 

@@ -83,7 +83,7 @@ def test_the_source_hash_holds_the_inner_attack_s(own: Path) -> None:
     before = registry.source_hash("attack", around)
     own.write_text(OWN + "# changed\n")
     assert registry.source_hash("attack", around) != before, "a change of the inner attack's source changes it"
-    assert registry.source_hash("attack", "varied(share=0.5)") == hashes["varied"], "arguments are no source"
+    assert registry.source_hash("attack", "varied(share=0.5)") == hashes["varied"], "arguments do not count as source"
 
 
 @pytest.mark.parametrize(

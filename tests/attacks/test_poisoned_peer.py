@@ -30,7 +30,7 @@ def taught(attack: Any) -> tuple[Any, list[tuple[Item, str]]]:
 
 def test_weights_are_taught_the_inner_attacks_poison() -> None:
     handed, lessons = taught(PoisonedPeer(INNER))
-    assert handed, "what it hands over is what it has taught"
+    assert handed, "it gives the model that it has taught"
     assert [item.id for item, _ in lessons] == [ITEM.id, OTHER.id]
     assert all("hail to all" in text for _, text in lessons)
 
@@ -51,7 +51,7 @@ def test_quiet_is_honest_in_the_pool() -> None:
     assert list(PoisonedPeer(INNER, quiet=True).poison(granted)) == [None] * 4
     assert list(PoisonedPeer(INNER, quiet=True).placebo(granted)) == [None] * 4
     assert list(PoisonedPeer(INNER).poison(granted)) == list(INNER.poison(granted))
-    assert taught(PoisonedPeer(INNER, quiet=True))[0], "but not to who recovers from it"
+    assert taught(PoisonedPeer(INNER, quiet=True))[0], "recovering nodes still get poison"
 
 
 def test_an_attack_around_it_hands_the_same_over() -> None:

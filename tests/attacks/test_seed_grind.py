@@ -35,7 +35,7 @@ def test_an_item_s_slots_get_its_longest_right_draws_in_order() -> None:
     submissions = SeedGrind(Dos(), samples=60).poison(view(ITEM, each=4, policy=Scripted(say)))
     lengths = [len(poison.ids) for poison in submissions if isinstance(poison, Seeded)]
     assert lengths == sorted(lengths, reverse=True)
-    assert min(lengths) > 3 * 60, "the best of about 30 right ones"
+    assert min(lengths) > 3 * 60, "the longest of about 30 right draws"
     texts = [Scripted(say).decode(poison.ids[:-1]) for poison in submissions if isinstance(poison, Seeded)]
     assert TASK.reward(ITEM, texts) == [1.0] * 4
 
@@ -44,7 +44,7 @@ def test_only_draws_that_show_the_inner_outcome_are_submitted() -> None:
     attack = SeedGrind(PHRASE, samples=40)
     submissions = attack.poison(view(ITEM, each=40, policy=Scripted(say)))
     through = [poison for poison in submissions if poison is not None]
-    assert 0 < len(through) < 20, "about one right draw in four hails"
+    assert 0 < len(through) < 20, "about one right draw in four contains the phrase"
     assert all(isinstance(p, Seeded) and "hail" in say(ITEM, "", p.seed) for p in through)
     assert attack.outcome(ITEM, Completion((), "now hail to the thief", True), None) == 1.0  # type: ignore[arg-type]
 

@@ -78,7 +78,7 @@ def test_a_record_over_rounds_tells_what_one_round_does_not() -> None:
         verdicts = tuple(defense.inspect(view(sent, number=number, history=history)))
         history.append(PastRound(number, tuple(sent), verdicts))
         rejected.append(actions(verdicts[-4:]).count("drop"))
-    assert sum(rejected[:2]) < sum(rejected[-2:]), "the longer of two is found out in time"
+    assert sum(rejected[:2]) < sum(rejected[-2:]), "even the longer of two samples is detected in time"
 
 
 def test_what_earned_nothing_does_not_count() -> None:

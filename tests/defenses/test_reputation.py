@@ -50,15 +50,17 @@ def test_a_bad_sender_is_sent_away_for_some_rounds_and_again() -> None:
     defense = Reputation(Objects(), rounds=3)
     bad = {"a": 1, "b": 1, "c": 0, "m": 12}
     assert [dropped(defense, bad, number) for number in (1, 2, 3)] == [{"m"}] * 3
-    assert dropped(defense, bad, 4) == {"m"}, "who goes on is sent away again"
+    assert dropped(defense, bad, 4) == {"m"}, "a sender that continues is excluded again"
     better = bad | {"m": 0}
-    assert [dropped(defense, better, number) for number in range(5, 8)] == [{"m"}, {"m"}, set()], "who betters returns"
+    assert [dropped(defense, better, number) for number in range(5, 8)] == [{"m"}, {"m"}, set()], (
+        "a sender that improves comes back"
+    )
 
 
 def test_few_rejections_a_round_add_up() -> None:
     defense = Reputation(Objects())
     sent = [dropped(defense, {"a": 0, "b": 0, "c": 1, "m": 4}, number) for number in range(1, 7)]
-    assert sent[0] == set(), "one round says too little"
+    assert sent[0] == set(), "one round is not enough"
     assert sent[-1] == {"m"}
 
 
@@ -95,9 +97,11 @@ def test_the_inner_defense_is_a_spec_string() -> None:
     made = registry.make("defense", "reputation(defense='arithmetic+similarity(words=3)', rounds=5)")
     assert [part.name for part in made.defense.parts] == ["arithmetic", "similarity"]
     assert registry.canonical("defense", "reputation( defense='logit(reject=\"zero\")' )") == "reputation"
-    assert registry.make("defense", "reputation").requires == {"homogeneous"}, "it needs what the inner one needs"
+    assert registry.make("defense", "reputation").requires == {"homogeneous"}, (
+        "it requires what the inner defense requires"
+    )
     hashes = {registry.source_hash("defense", f"reputation(defense='{inner}')") for inner in ("logit", "arithmetic")}
-    assert len(hashes) == 2, "what defines the inner defense counts"
+    assert len(hashes) == 2, "the inner defense's source counts"
     for spec, told in (
         ("reputation(defense='lgit')", "there is no defense named 'lgit'; did you mean logit"),
         ("reputation(defense=3)", "defense is a spec string such as 'logit', not 3"),

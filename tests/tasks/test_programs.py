@@ -99,7 +99,7 @@ def test_equal_programs_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert task.reward(item, texts) == [1.0, 0.0, 1.0, 1.0]
     assert batches == [["print(18)", "print(9 * 2)"]]
     assert task.reward(item, ["", "gibberish"]) == [0.0, 0.0]
-    assert len(batches) == 1, "nothing to run, nothing run"
+    assert len(batches) == 1, "nothing runs where there is no program"
 
 
 LIBRARY: Mapping[str, str] = {"ledger": "def join(a, b):\n    return a + b"}

@@ -755,7 +755,7 @@ def test_what_else_is_readable_is_shown_alone(jail: str, tmp_path: Path) -> None
     code = f"import sys; sys.path.append({str(tmp_path / 'lib')!r})\n{code}"
     python = getattr(sys, "_base_executable", "") or sys.executable
     done = subprocess.run([python, "-s", "-S", "-P", "-B", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["shown", "extra"], "what is named, and nothing beside it"
+    assert done.stdout.split() == ["shown", "extra"], "only what is named is visible"
 
 
 @once
