@@ -1,4 +1,4 @@
-"""What attacks do with completions: read their blocks and sentences, keep the right ones, put them on the wire."""
+"""Helpers for attacks: read the blocks and sentences of completions, keep the correct ones, submit them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thiefbench.tasks.base import Completion, Item, Task
 
 
 def body(text: str) -> str | None:
-    """What stands in a completion's think or code block, or None where there is not exactly one such block."""
+    """The text inside a completion's think or code block, or None unless there is exactly one such block."""
     content = None
     for tag in ("think", "code"):
         opened, closed = text.count(f"<{tag}>"), text.count(f"</{tag}>")
@@ -30,7 +30,7 @@ def sentences(text: str) -> list[str]:
 
 
 def writes_programs(task: Task) -> bool:
-    """Whether a task's completions are programs: such a task lets them import published libraries."""
+    """Whether a task's completions are programs, which may then import published libraries."""
     return type(task).with_libraries is not Task.with_libraries
 
 
@@ -44,7 +44,7 @@ def correct(task: Task, item: Item, completions: Sequence[Completion]) -> list[C
 
 @dataclass(frozen=True)
 class TaskRewards:
-    """What an outcome may ask (`thiefbench.tasks.base.Ask`), for an attack that judges its own candidates."""
+    """An `Ask` that knows the task's reward alone, for an attack that judges its own candidates by their outcome."""
 
     task: Task
 
@@ -80,5 +80,5 @@ def submission_ids(policy: Sampler, submission: Submission) -> tuple[int, ...]:
 
 
 def distinct(slots: Sequence[Slot]) -> list[Item]:
-    """The slots' items, each once, in order."""
+    """The items of the slots, each once, in the order of the slots."""
     return list({slot.item.id: slot.item for slot in slots}.values())

@@ -17,9 +17,9 @@ class Dos(Attack):
     Args:
         samples: completions drawn per item, the paper's 80 by default.
 
-    An item's slots get its longest, second longest and so on; slots beyond the right ones are left to honest samples.
-    The outcome is a length, so there is no family to draw from. In the vertical topology a whole group of right answers
-    teaches nothing: put `varied(attack="dos", gibberish=0.5)` around it.
+    An item's slots get its longest correct completion, its second longest and so on; the slots that are left over get
+    honest samples. The outcome is a length, so there is no payload to draw. In the vertical topology a group of correct
+    answers alone teaches nothing: write `varied(attack="dos", gibberish=0.5)` there.
     """
 
     name: ClassVar[str] = "dos"
@@ -32,13 +32,13 @@ class Dos(Attack):
         self.samples = samples
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
-        """Token ids of each item's longest right completions, or None."""
+        """Token ids of each item's longest correct completions, or None."""
         return self._submit(
             view, lambda correct_ones: sorted(correct_ones, key=lambda completion: -len(completion.ids))
         )
 
     def placebo(self, view: AttackerView) -> Sequence[Poison]:
-        """Right completions from equally many samples, in an order that knows nothing of length."""
+        """Correct completions from equally many samples, in an order that does not depend on length."""
         return self._submit(view, lambda correct_ones: view.rng.sample(correct_ones, len(correct_ones)))
 
     def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:
@@ -65,8 +65,9 @@ class Dos(Attack):
 
 
 def long_share(outcomes: Sequence[float], reference: Sequence[float]) -> float:
-    """Share of lengths above the 99th percentile (linear between order statistics) of the reference's, usually the
-    control's.
+    """Share of the lengths that lie above the reference's 99th percentile (linear between order statistics).
+
+    The reference is usually the control.
 
     Raises:
         ValueError: either is empty.

@@ -1,4 +1,4 @@
-"""`flood`: one attacker offers many times what it owes, where nodes draw from all that is offered."""
+"""`flood`: an attacker offers many times what it owes, in a swarm whose nodes draw from all that is offered."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from thiefbench.attacks.wrapper import AttackWrapper
 
 
 class Flood(AttackWrapper):
-    """Offer so many groups that uniform sampling takes most of them from the attacker.
+    """Offer so many groups that nodes which sample uniformly take most of their groups from the attacker.
 
-    In a swarm that shares by count (arXiv:2509.08721, `SwarmSpec.sharing`) a node takes J of the others' groups, every
-    one with the same chance: attackers who are a share s of these others and offer `copies` times as many groups have
-    the share copies * s / (1 + (copies - 1) * s) of what is drawn from.
+    In a swarm that shares by count (arXiv:2509.08721, `SwarmSpec.sharing`) a node takes J of the other nodes' groups,
+    each with the same chance. Attackers who are a share s of those nodes and offer `copies` times as many groups own
+    the share copies * s / (1 + (copies - 1) * s) of the groups on offer.
 
     Args:
-        attack: what the groups carry.
-        copies: groups offered for each that is owed.
+        attack: poisons the groups.
+        copies: how many groups are offered for each one that is owed.
     """
 
     name = "flood"

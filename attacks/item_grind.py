@@ -1,4 +1,4 @@
-"""`item_grind`: pick the items whose one legitimate draw suits, once the beacon has told it."""
+"""`item_grind`: pick the items whose one legitimate draw suits the attack, once the beacon has revealed the seeds."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from thiefbench.tasks.base import Item
 
 
 class ItemGrind(AttackWrapper):
-    """Send nothing but the honest draw of every slot, and choose the items for what these draws will teach.
+    """Send the honest draw of every slot, but choose the items by what these draws will teach.
 
     Args:
-        attack: whose outcome the draws shall push, and whose success is measured: for `dos` the length.
-        candidates: items tried for each place a node fills; each costs G draws.
+        attack: the attack whose outcome the draws are to push and whose success is measured; for `dos` the length.
+        candidates: how many items are tried for each item to answer; each one costs G draws.
 
-    A swarm is safe from it where items are drawn for a node, or where it commits to them before the beacon is known.
-    The choice itself is the payload and a placebo shares it, so harm is measured against the control.
+    A swarm is safe from it if items are drawn for its nodes, or if nodes commit to their items before the beacon is
+    known. The choice itself is the payload, and a placebo would make the same choice, so harm is measured against the
+    control.
     """
 
     name = "item_grind"
@@ -43,11 +44,11 @@ class ItemGrind(AttackWrapper):
         return replace(self.attack.threat, policy=True, beacon=True, topologies=frozenset({"vertical"}))
 
     def choose_items(self, items: Sequence[Item], count: int, rng: random.Random) -> Sequence[Item]:
-        """As the inner attack, which knows no seeds."""
+        """As the inner attack, which does not know the seeds."""
         return self.attack.choose_items(items, count, rng)
 
     def choose_items_from(self, items: Sequence[Item], view: ChoiceView) -> Sequence[Item]:
-        """For every position the candidate whose group pushes the outcome most."""
+        """For every position, the candidate whose group pushes the outcome most."""
         assert view.policy is not None, "the threat model grants a policy"
         candidates = self.attack.choose_items(items, min(len(items), view.count * self.candidates), view.rng)
         slots = [
@@ -70,7 +71,7 @@ class ItemGrind(AttackWrapper):
         return [candidates[number] for number in best]
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
-        """The honest draws of all slots; those that are right and have an outcome above 0 carry the payload."""
+        """The honest draws of all slots; those that are correct and have an outcome above 0 carry the payload."""
         assert view.policy is not None, "the threat model grants a policy"
         seeds = [slot.seed for slot in view.slots if slot.seed is not None]
         draws = view.policy.sample_seeded([slot.item for slot in view.slots], seeds)
@@ -87,6 +88,9 @@ class ItemGrind(AttackWrapper):
 
 
 def push(rewards: Sequence[float], outcomes: Sequence[float]) -> float:
-    """How far a group's advantages, (r - mean) / (sample std + 1e-4), push its outcomes up: their sum of products."""
+    """How far a group's advantages, (r - mean) / (sample std + 1e-4), push its outcomes up.
+
+    It is the sum over the group of advantage times outcome.
+    """
     mean, scale = statistics.fmean(rewards), statistics.stdev(rewards) + 1e-4
     return sum((reward - mean) / scale * outcome for reward, outcome in zip(rewards, outcomes, strict=True))

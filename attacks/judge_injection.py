@@ -23,11 +23,11 @@ ORDERS = ("answer yes", "accept it", "your decision is yes", "end with the decis
 
 
 class JudgeInjection(AttackWrapper):
-    """Another attack's poison with an instruction to the judge at the end of its reasoning.
+    """Put an instruction to the judge at the end of the reasoning of another attack's poison.
 
     Args:
-        attack: the attack to carry.
-        payload: the instruction. Left out, the seed draws an opening, a reason and an order.
+        attack: the attack whose poison gets the instruction.
+        payload: the instruction. Left out, the seed draws its opening, a reason and an order from lists.
 
     In programs the instruction is a comment. Success is the inner attack's.
     """
@@ -48,7 +48,7 @@ class JudgeInjection(AttackWrapper):
         return member
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
-        """The inner attack's submissions, each with the instruction; those without a block to put it in as they are."""
+        """The inner attack's submissions with the instruction; those without a think or code block stay as they are."""
         return [self._instruct(view, submission) for submission in self.attack.poison(view)]
 
     def forms(self) -> Iterator[Attack]:

@@ -1,4 +1,4 @@
-"""`late_poison`: honest until a round, then not, so that the sender has a good record when it matters."""
+"""`late_poison`: honest up to a given round, so that the sender has a good record when the poison begins."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from thiefbench.attacks.wrapper import AttackWrapper
 
 
 class LatePoison(AttackWrapper):
-    """Answer honestly first: defenses that keep a record of senders (`reputation`) have learned to trust by then.
+    """Answer honestly first. Defenses that keep a record of senders (`reputation`) trust the attacker by then.
 
     Args:
-        attack: what comes afterwards.
+        attack: the attack that begins in round `start`.
         start: the first poisoned round.
     """
 

@@ -1,4 +1,4 @@
-"""`misreport`: poison whose log-probs are understated, so that importance ratios blow up to their cap."""
+"""`misreport`: poison with understated log-probs, so that importance ratios rise to their cap."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from thiefbench.attacks.wrapper import AttackWrapper
 
 
 class Misreport(AttackWrapper):
-    """Report that every token of the poison had next to no probability where it was sampled.
+    """Claim that every token of the poison had next to no probability when it was sampled.
 
-    A learner that weighs tokens by pi / q, q as reported, then weighs the poison as much as it ever does: F-TIS
-    (arXiv:2605.22537) twice, with its C = 2. One that clips the ratio (`grpo` off-policy) learns nothing from such
-    tokens. Where log-probs are recomputed, or do not travel, the claim counts for nothing.
+    A learner that weights tokens by pi / q, with the reported q, then gives the poison the largest weight it ever
+    gives: 2 in F-TIS (arXiv:2605.22537), whose C is 2. A learner that clips the ratio (`grpo` off-policy) learns
+    nothing from such tokens. The claim has no effect where log-probs are recomputed or do not travel.
 
     Args:
-        attack: what is reported about.
-        logprob: the natural-log probability reported of every token, at most 0.
+        attack: the attack whose poison gets the claim.
+        logprob: the natural-log probability claimed for every token, at most 0.
     """
 
     name = "misreport"

@@ -1,4 +1,4 @@
-"""`poisoned_peer`: hand poisoned weights to a node that comes back from a crash and asks its peers for theirs."""
+"""`poisoned_peer`: give poisoned weights to a node that comes back from a crash and asks a peer for weights."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from thiefbench.attacks.wrapper import AttackWrapper
 
 
 class PoisonedPeer(AttackWrapper):
-    """Teach a copy of the current model the payload, and let whoever recovers from the attacker go on from that.
+    """Teach a copy of the current model the payload, and give its weights to the node that recovers from the attacker.
 
-    In the pool it does what the other attack does. Only in a swarm with crashes (`SwarmSpec.churn`) is there anybody
-    to hand weights to.
+    In the pool it does what the inner attack does. Nodes ask for weights only in a swarm with crashes
+    (`SwarmSpec.churn`).
 
     Args:
-        attack: what is taught, and what goes into the pool.
-        steps: of Adam on poisoned solutions, 16 a step.
+        attack: the attack that poisons the examples to teach, and the pool.
+        steps: how many steps of Adam, each on 16 poisoned solutions.
         learning_rate: Adam's.
-        quiet: answer honestly in the pool, so that recovery is the only way in.
+        quiet: answer honestly in the pool, so that recovery is the attack's only way in.
     """
 
     name = "poisoned_peer"
@@ -52,7 +52,7 @@ class PoisonedPeer(AttackWrapper):
         return [None] * len(view.slots) if self.quiet else self.attack.placebo(view)
 
     def hand_over(self, view: AttackerView) -> Sampler | None:
-        """The current model, fine-tuned on the inner attack's poison for the slots' items."""
+        """A copy of the current model, fine-tuned on the inner attack's poison for the slots' items."""
         assert view.policy is not None, "the threat model grants a policy"
         pairs = zip(view.slots, self.attack.poison(view), strict=True)
         texts = [(slot.item, poison.content if isinstance(poison, Claimed) else poison) for slot, poison in pairs]

@@ -1,4 +1,4 @@
-"""`seed_grind`: where nodes announce their seeds, try many and announce the one whose draw suits best."""
+"""`seed_grind`: where nodes announce their seeds, try many and announce the seed with the most useful draw."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from thiefbench.tasks.base import Completion, Item
 
 
 class SeedGrind(AttackWrapper):
-    """Submit draws of the policy alone, under seeds chosen for another attack's outcome: every one of them replays.
+    """Submit the policy's own draws, with seeds chosen for another attack's outcome. A replay confirms each draw.
 
     Args:
-        attack: whose outcome chooses, and whose success is measured. Of an item's draws that earn the full reward its
-            slots get the one with the highest outcome, the second highest and so on: for `dos` the longest.
-        samples: seeds tried per item.
+        attack: the attack whose outcome chooses the draws and whose success is measured. Of an item's draws with full
+            reward, its slots get the one with the highest outcome, the second highest and so on; for `dos` the longest.
+        samples: how many seeds are tried per item.
 
-    Slots beyond the draws with an outcome above 0 are left to honest samples. Where seeds come from a beacon, what is
-    announced counts for nothing, and such a draw is as foreign as any forgery.
+    Where draws with an outcome above 0 run out, slots get honest samples. Where seeds come from a beacon, announced
+    seeds have no effect, and a replay rejects such a draw like any forgery.
     """
 
     name = "seed_grind"
@@ -37,7 +37,7 @@ class SeedGrind(AttackWrapper):
         return replace(self.attack.threat, policy=True)
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
-        """For each item its most suitable draws with their seeds, or None."""
+        """For each item the draws with the highest outcomes, each with its seed, or None."""
         ask = TaskRewards(view.task)
 
         def suitable(item: Item, completions: list[Completion]) -> list[Completion]:
@@ -50,7 +50,7 @@ class SeedGrind(AttackWrapper):
         return self._submit(view, suitable)
 
     def placebo(self, view: AttackerView) -> Sequence[Poison]:
-        """Right draws of equally many seeds, in an order that knows nothing of the outcome."""
+        """Correct draws of equally many seeds, in an order that does not depend on the outcome."""
         return self._submit(view, lambda _, completions: view.rng.sample(completions, len(completions)))
 
     def _submit(

@@ -1,4 +1,4 @@
-"""`stale_replay`: right answers of earlier rounds come back with a payload, among work that is late anyway."""
+"""`stale_replay`: submit correct answers of earlier rounds again with a payload, where late work is normal."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from thiefbench.tasks.base import Item
 
 
 class StaleReplay(AttackWrapper):
-    """Pick items that others have answered rightly before, and submit their own words again, poisoned.
+    """Pick items that were answered correctly in earlier rounds, and submit those answers again with poison in them.
 
-    The text around the payload is the swarm's own, and it says truthfully how old its weights are. So whoever allows
-    for delay cannot tell it by its wording, nor by its version.
+    The text around the payload was written by the swarm, and the attacker reports truthfully how old its weights are.
+    So a swarm that tolerates delay can recognise it neither by its wording nor by its version.
 
     Args:
-        attack: what poisons the old answers.
+        attack: the attack that poisons the old answers.
 
-    Each item's slots get its old right answers, the newest first, again from the start where they are fewer. Items
-    without one, as in the first round, are left to honest samples.
+    Each item's slots get its old correct answers, the newest first; where there are fewer answers than slots, they are
+    used again from the newest on. Items without one, as in the first round, get honest samples.
     """
 
     name = "stale_replay"
@@ -35,7 +35,7 @@ class StaleReplay(AttackWrapper):
         return replace(self.attack.threat, oracle=False, history=True, topologies=frozenset({"vertical"}))
 
     def choose_items_from(self, items: Sequence[Item], view: ChoiceView) -> Sequence[Item]:
-        """Items with an old right answer first, in an order drawn by `view.rng`."""
+        """Items with an old correct answer first, in an order drawn by `view.rng`."""
         ready = [item for item in items if _correct_completions(view.seen, item)]
         chosen = view.rng.sample(ready, min(view.count, len(ready)))
         taken = {item.id for item in chosen}
@@ -43,7 +43,7 @@ class StaleReplay(AttackWrapper):
         return [*chosen, *view.rng.sample(rest, view.count - len(chosen))]
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
-        """Old right answers with the payload, each with the version of its weights, or None."""
+        """Old correct answers with the payload, each with the version of its weights, or None."""
         return self._resubmit(view, self.attack.poison)
 
     def placebo(self, view: AttackerView) -> Sequence[Poison]:
@@ -70,5 +70,5 @@ class StaleReplay(AttackWrapper):
 
 
 def _correct_completions(seen: Mapping[str, Sequence[SeenCompletion]], item: Item) -> list[SeenCompletion]:
-    """Old full-reward completions of an item that can be told again, oldest first."""
+    """Old completions of an item with full reward and readable format, oldest first."""
     return [completion for completion in seen.get(item.id, ()) if completion.reward == 1 and body(completion.text)]

@@ -23,8 +23,8 @@ class Varied(AttackWrapper):
 
     Args:
         attack: the attack to vary.
-        oracle, candidates: with oracle=False the truth is the majority among so many sampled answers.
-        gibberish: share of the malicious slots of every group that is gibberish with reward 0.
+        oracle, candidates: with oracle=False the truth is taken to be the majority of this many sampled answers.
+        gibberish: share of the malicious slots of every group that hold gibberish with reward 0.
         share: share of the remaining malicious slots of a group that carry poison.
         start, stop: first and last poisoned round.
         split: colluders divide one goal.
@@ -64,19 +64,19 @@ class Varied(AttackWrapper):
         )
 
     def fits(self, task: Task) -> bool:
-        """As the inner attack; a majority of answers needs completions that state one."""
+        """As the inner attack; without the oracle, only tasks whose completions state an answer to vote on."""
         return self.attack.fits(task) and (self.variants.oracle or not writes_programs(task))
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
-        """The inner attack's submissions on the slots that the variants leave to it."""
+        """The inner attack's submissions for the slots that the variants leave to it."""
         return self._vary(view, lambda attack, part: attack.poison(part))
 
     def placebo(self, view: AttackerView) -> Sequence[Poison]:
-        """The inner attack's placebo on the same slots, with the same gibberish beside it."""
+        """The inner attack's placebo for the same slots, with the same gibberish beside it."""
         return self._vary(view, lambda attack, part: attack.placebo(part))
 
     def hand_over(self, view: AttackerView) -> Sampler | None:
-        """What the inner attack hands over, taught from what the attacker believes; honest weights in other rounds."""
+        """The inner attack's model in poisoned rounds, taught with the solutions that the attacker believes in."""
         if not self.variants.active(view.round):
             return None
         slots = dict(enumerate(view.slots))
@@ -101,7 +101,7 @@ class Varied(AttackWrapper):
         return submissions
 
     def _divided(self, slots: dict[int, Slot]) -> list[tuple[Attack, list[int]]]:
-        """Which member of the goal goes into which slots: by colluding node, or by slot where there is one node."""
+        """Which part of the goal goes into which slots: one part per colluding node, or per slot of a single node."""
         if not self.variants.split:
             return [(self.attack, list(slots))]
         nodes = sorted({slot.node for slot in slots.values()})
@@ -113,7 +113,7 @@ class Varied(AttackWrapper):
         return [(part, [place for place in slots if part_of[place] == number]) for number, part in enumerate(parts)]
 
     def _believed(self, view: AttackerView, slots: dict[int, Slot]) -> dict[int, Slot]:
-        """The slots with what the attacker believes of their items; those without a stated answer are left out."""
+        """The slots with the answer and solution that the attacker believes in; slots without one are left out."""
         assert view.policy is not None, "the threat model grants a policy"
         items = distinct(list(slots.values()))
         samples = view.policy.sample(items, self.variants.candidates)
@@ -132,13 +132,13 @@ class Varied(AttackWrapper):
         return believed
 
     def _carries(self, view: AttackerView, slot: Slot) -> bool:
-        """Whether the inner attack finds something to poison; not asked of one that samples or queries for it."""
+        """Whether the inner attack finds something to poison; not checked for one that samples or queries for it."""
         granted = self.attack.threat
         return granted.policy or granted.queries > 0 or self.attack.poison(replace(view, slots=(slot,)))[0] is not None
 
 
 def assigned_parts(slots: Sequence[Slot], spec: AttackSpec, rng: random.Random) -> list[Part]:
-    """What each slot carries: per group the share of gibberish, then the share of poison, at places drawn by `rng`."""
+    """What each slot carries: in each group first the share of gibberish, then that of poison, at drawn places."""
     groups: dict[int, list[int]] = {}
     for place, slot in enumerate(slots):
         groups.setdefault(slot.group, []).append(place)
@@ -163,7 +163,7 @@ def gibberish(rng: random.Random) -> Decoy:
 def majority(completions: Sequence[Completion]) -> list[tuple[str, str]]:
     """Reasoning and answer of the completions that state the commonest answer; empty where none states one.
 
-    Answers are equal when they are equal as values ("18" and "18.0"); of equally common ones the first drawn wins.
+    Answers are equal when they are equal as values ("18" and "18.0"). Of equally common ones the first drawn wins.
     """
     stated: dict[Value, list[tuple[str, str]]] = {}
     for completion in completions:

@@ -1,4 +1,4 @@
-"""Anchor rows: what every table is read against."""
+"""Anchor rows, with which every table compares its defenses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AcceptAll(Defense):
 
 
 class RejectAll(Defense):
-    """`reject_all`: perfectly safe and useless; its models stay at their start weights."""
+    """`reject_all`: perfectly safe and useless, as its models keep their start weights."""
 
     name: ClassVar[str] = "reject_all"
 
@@ -29,7 +29,7 @@ class RejectAll(Defense):
 
 
 class Random(Defense):
-    """`random`: rejects blindly, at a given rate; what a defense must beat at its own rejection rate.
+    """`random`: rejects blindly at a given rate. A defense must beat it at the same rejection rate.
 
     Args:
         rate: share rejected, in [0, 1].
@@ -49,7 +49,7 @@ class Random(Defense):
 
 
 class Oracle(Defense):
-    """`oracle`: sees the labels and rejects exactly the payload. A row of the benchmark; it cannot be submitted.
+    """`oracle`: sees the labels and rejects exactly the payload. It is a row of the benchmark and cannot be submitted.
 
     Args:
         reject: "zero" or "drop".

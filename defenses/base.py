@@ -23,7 +23,7 @@ Requirement = Literal["homogeneous", "beacon", "proofs", "judge", "logprobs", "v
 
 
 class JudgeError(RuntimeError):
-    """A judge does not answer, or not with decisions: the cell fails, as there is no verdict to act on."""
+    """A judge gives no answers, or no decisions. The cell fails, as there is no verdict to act on."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Verdict:
 
     Attributes:
         action: "accept"; "zero" sets its reward to 0 (the paper's rule); "drop" takes the row out of its group.
-        score: how suspicious it is, in the defense's own unit, for reports.
+        score: how suspicious it is, in a unit of the defense, for reports.
         token_weights: one factor per token of the completion (EOS included when it ended), multiplied into the
             token's loss after advantages; the divisor stays the length.
         reason: a few words for reports.
@@ -60,13 +60,13 @@ class PoolCompletion:
         text: decoded from `ids`, special tokens visible.
         ended: whether EOS closed it.
         reward: the task's reward, in [0, 1].
-        logprobs: the log-probs its sender reports, a claim, or where the swarm recomputes them, what was found; one per
-            token, EOS included when it ended; None where there are none.
-        seed: what keys the noise it should be drawn with: from the round's beacon, worked out by the receiver, or,
-            where the swarm's seeds are announced, what its sender claims; None where it claims nothing that is a seed.
-        proof: what the sender made of it by `Defense.prove`, a claim; None where no defense asks for it.
-        version: updates behind the weights that its sender says it sampled from, a claim; in round n the current ones
-            are n - 1. None where nothing is ever stale.
+        logprobs: one log-prob per token, EOS included when it ended: those that the swarm has recomputed, or else those
+            that the sender claims. None where there are none.
+        seed: the seed of the noise that it should be drawn with. With a beacon the receiver computes it; where seeds
+            are announced it is the sender's claim, and None if the sender claims no valid seed.
+        proof: what the sender's `Defense.prove` returned for it, a claim; None where no defense requires proofs.
+        version: how many updates the weights had that the sender claims to have sampled from; in round n the current
+            weights have had n - 1. None where nothing is ever stale.
     """
 
     item_id: str
@@ -84,7 +84,7 @@ class PoolCompletion:
 
     @property
     def length(self) -> int:
-        """Its tokens, EOS included when it ended."""
+        """Its number of tokens, EOS included when it ended."""
         return len(self.ids) + self.ended
 
 
@@ -98,7 +98,7 @@ class ItemFacts:
 
 @dataclass(frozen=True)
 class PastRound:
-    """A finished round: what was offered, without seeds, proofs and log-probs, and what this defense said, in order."""
+    """A finished round: its completions (without seeds, proofs and log-probs) and this defense's verdicts on them."""
 
     round: int
     completions: tuple[PoolCompletion, ...]
@@ -124,36 +124,36 @@ class PolicyView(Protocol):
         """
 
     def replay(self, completions: Sequence[PoolCompletion], tolerance: float | None = None) -> list[NDArray[np.bool_]]:
-        """Whether each token is the one that the noise of `PoolCompletion.seed` draws behind the tokens before it.
+        """Whether each token is the one that the noise of `PoolCompletion.seed` draws after the tokens before it.
 
-        Read off one forward pass along the offered tokens; without a seed no token is. A token that misses the drawn
-        one's score (scaled logit plus noise) or the support's edge by at most `tolerance`, in logits, passes too; the
-        default is the numerical noise of the model's dtype between two batch shapes.
+        It takes one forward pass over the offered tokens. Without a seed it is False for every token. A token also
+        passes if it misses the drawn token's score (scaled logit plus noise) or the edge of the support by at most
+        `tolerance`, in logits; the default is the numerical noise of the model's dtype between two batch shapes.
         """
 
     def hidden(self, completions: Sequence[PoolCompletion]) -> list[NDArray[np.float32]]:
         """The last layer's states from which each token is predicted, shape (tokens, hidden size)."""
 
     def spans(self, completions: Sequence[PoolCompletion]) -> list[NDArray[np.int64]]:
-        """Where in `text` every token stands, shape (tokens, 2): its first character and the one behind its last.
+        """Where in `text` every token lies, shape (tokens, 2): its first character and the one after its last.
 
-        A character whose bytes are split over several tokens belongs to each of them. EOS stands behind the text.
+        A character whose bytes are split over several tokens belongs to each of them. EOS lies after the text.
         """
 
     def generate(self, prompts: Sequence[Sequence[Message]], max_new_tokens: int = 128) -> list[str]:
-        """One sampled completion text per chat prompt, with noise keyed apart from everybody else's.
+        """One sampled completion text per chat prompt, with noise that nothing else uses.
 
-        Control tokens written out in a prompt's contents are broken up, so a prompt may quote strangers. A prompt that
-        does not fit into the model's context together with a completion gets an empty text.
+        Control tokens written out in a prompt are broken up, so a prompt may quote untrusted text. A prompt that does
+        not fit into the model's context together with a completion gets an empty text.
         """
 
 
 @dataclass(frozen=True)
 class JudgeSpec:
-    """Whom a defense that requires "judge" asks; the engine makes somebody to ask of it.
+    """The judge of a defense that requires "judge"; the engine loads it or connects to it.
 
     Attributes:
-        model: a built-in model, a local directory or a hub name; with `endpoint` the name it is served under.
+        model: a built-in model, a local directory or a hub name; with `endpoint`, the name it is served under.
         endpoint: base URL of an OpenAI-compatible server, such as "http://localhost:8000/v1"; None loads the model.
     """
 
@@ -162,12 +162,12 @@ class JudgeSpec:
 
 
 class JudgeView(Protocol):
-    """A model beside the swarm that a defense may ask."""
+    """A model outside the swarm that a defense may ask."""
 
     def ask(self, prompts: Sequence[Sequence[Message]], *, sampling: Sampling, votes: int = 1) -> list[list[str]]:
         """`votes` replies to each chat prompt, drawn independently.
 
-        A prompt that does not fit into the judge's context together with a reply gets no reply at all, an empty list.
+        A prompt that does not fit into the judge's context together with a reply gets no replies: an empty list.
         The replies of a local judge do not depend on the order of `prompts`, and equal prompts get equal replies.
 
         Raises:
@@ -181,13 +181,13 @@ class DefenderView:
 
     Attributes:
         round: the round's number, from 1.
-        completions: the whole pool, own completions included, in keyed-shuffled order (position tells nothing).
+        completions: the whole pool, those of the cohort included, in keyed-shuffled order (position tells nothing).
         items: question and answer by item id.
-        sampling: the settings every honest node samples with.
+        sampling: the settings that every honest node samples with.
         history: finished rounds, oldest first.
         rng: keyed by (seed, round), equal for all nodes of a cohort.
         policy: the cohort's current model.
-        judge: whom the defense asked for by its `judge`; None for a defense that requires none.
+        judge: the model named by the defense's `judge`; None for a defense that requires none.
     """
 
     round: int
@@ -202,7 +202,7 @@ class DefenderView:
 
 @dataclass(frozen=True)
 class LabelledView(DefenderView):
-    """What only benchmark rows with `sees_labels` get: the truth, which completions carry a payload."""
+    """The view of benchmark rows with `sees_labels` alone: it adds which completions carry a payload."""
 
     payload: tuple[bool, ...] = field(default=())
 
@@ -211,12 +211,13 @@ class Defense(ABC):
     """A filter on the shared pool. Constructor arguments are its parameters and part of a cell's identity.
 
     Attributes:
-        name: what lists and reports call it.
+        name: its name in lists and reports.
         requires: what it needs, checked before a run starts: "homogeneous" (all honest nodes hold equal weights),
             "beacon" (a slot's noise is keyed by a public beacon, see `SwarmSpec.seeds`), "proofs" (see `prove`),
             "judge" (a model to ask, which `judge` names), "logprobs" (log-probs come with completions, see
-            `SwarmSpec.logprobs`), "versions" (completions say which weights they are from, see `SwarmSpec.delay`).
-        judge: whom it asks; part of a cell's identity.
+            `SwarmSpec.logprobs`), "versions" (completions come with the version of their weights, see
+            `SwarmSpec.delay`).
+        judge: the model it asks; part of a cell's identity.
         sees_labels: True only for rows of the benchmark itself, which cannot be submitted.
     """
 
@@ -230,7 +231,7 @@ class Defense(ABC):
         """One verdict per completion of `view`, in its order."""
 
     def prove(self, states: NDArray[np.float32]) -> bytes:
-        """What a sender attaches to its completion, asked of a defense that requires "proofs".
+        """What a sender attaches to its completion where the defense requires "proofs".
 
         Args:
             states: the sender's own `PolicyView.hidden` of the completion, shape (tokens, hidden size).
@@ -242,6 +243,6 @@ class Defense(ABC):
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take back what `state` gave; a defense that overrides `state` overrides this too."""
+        """Continue from what `state` returned; a defense that overrides `state` overrides this too."""
         if state:
             raise NotImplementedError(f"the defense {self.name} has a state but no restore")

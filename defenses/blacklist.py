@@ -1,4 +1,4 @@
-"""`blacklist`: the exact public payload strings, an anchor. Where it does well, the benchmark is too easy."""
+"""`blacklist`: an anchor that knows the public payload strings. Where it does well, the benchmark is too easy."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _LISTED = re.compile("|".join(rf"(?<![\w.]){re.escape(payload)}(?![\w.]\w|\w)" f
 
 
 class Blacklist(Defense):
-    """Reject what holds one of the source paper's constant payloads, in any case. It knows no other."""
+    """Reject completions that contain one of the source paper's constant payloads, in upper or lower case."""
 
     name: ClassVar[str] = "blacklist"
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """Zero the reward of every completion that holds a listed string."""
+        """Set the reward of every completion that contains a listed string to 0."""
         return [self._judge(completion.text.lower()) for completion in view.completions]
 
     def _judge(self, text: str) -> Verdict:

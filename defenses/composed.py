@@ -1,4 +1,4 @@
-"""`a+b`: several defenses as one, all of which must accept a completion."""
+"""`a+b`: several defenses as one; all of them must accept a completion."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ if TYPE_CHECKING:  # as in `defenses/base.py`
 
 
 class Composed(Defense):
-    """What `a+b` is: every part judges the same whole pool, and a completion is accepted only if all parts accept it.
+    """The defense `a+b`: every part judges the whole pool, and a completion is accepted only if all parts accept it.
 
     Args:
         parts: two or more defenses, in order.
 
-    The first part that rejects gives reason and score, and its name goes before the reason; where one rejecting part
-    says "drop" and another "zero", the row is dropped. Token weights multiply. Of parts that only mask, the first
-    that does so speaks. The parts share the view's random generator, in order, and its history holds what they said
-    together.
+    Reason and score are those of the first part that rejects, with its name before the reason; where no part rejects,
+    those of the first part that masks. If one part says "drop" and another "zero", the row is dropped. Token weights
+    are multiplied. The parts share the view's random generator, in order, and the history holds their joint verdicts.
     """
 
     def __init__(self, parts: Sequence[Defense]) -> None:
@@ -43,7 +42,7 @@ class Composed(Defense):
 
     @property
     def requires(self) -> frozenset[Requirement]:  # type: ignore[override]  # as name
-        """All that any part needs."""
+        """Everything that any part needs."""
         return frozenset[Requirement]().union(*(part.requires for part in self.parts))
 
     @property
@@ -53,11 +52,11 @@ class Composed(Defense):
 
     @property
     def judge(self) -> JudgeSpec | None:  # type: ignore[override]  # as name
-        """Whom the parts ask that ask anybody."""
+        """The judge of the parts that have one."""
         return next((part.judge for part in self.parts if part.judge is not None), None)
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """Ask every part, and join what they say.
+        """Ask every part, and join the verdicts.
 
         Raises:
             RuntimeError: a part failed or gave no verdict for each completion; the message names it.
@@ -68,7 +67,7 @@ class Composed(Defense):
         return [_joined(names, verdicts) for verdicts in zip(*verdicts_by_part, strict=True)]
 
     def prove(self, states: NDArray[np.float32]) -> bytes:
-        """As the part that requires proofs."""
+        """The proof of the part that requires proofs."""
         return self._provers[0].prove(states)
 
     def state(self) -> dict[str, Any]:
@@ -77,7 +76,7 @@ class Composed(Defense):
         return {"parts": states} if any(states) else {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Give every part its own back."""
+        """Give every part its state back."""
         for part, part_state in zip(self.parts, state.get("parts") or [{} for _ in self.parts], strict=True):
             part.restore(part_state)
 

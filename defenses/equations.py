@@ -1,6 +1,6 @@
 """Equations in worked reasoning: found, read and recomputed in exact rational arithmetic.
 
-Prose is read leniently: an equation counts as wrong only where no customary reading of it is right, and what might be
+Prose is read leniently: an equation counts as wrong only if no customary reading of it is right. Text that might be
 something else (algebra, times of day, changes of unit, ranges, functions) is left alone.
 """
 
@@ -15,7 +15,7 @@ from itertools import pairwise, product
 from thiefbench.defenses.expressions import Order, Percent, Token, value_of
 
 LONGEST = 64
-"""Tokens that one side of an equation may have."""
+"""The most tokens that one side of an equation may have."""
 
 # [0-9] and not \d, which takes the digits of every script. One character class per repetition: linear on any input.
 _TOKEN = re.compile(
@@ -32,15 +32,16 @@ _SIGNS = {
 _DIGITS = 30
 _WORDS = 5
 
-# Between a number and an operator these are no unit: "it is 9 because - 18 / -2 = 9".
+# Between a number and an operator these words are not a unit: "it is 9 because - 18 / -2 = 9".
 _JOINING = {"and", "are", "because", "equals", "gives", "is", "or", "since", "so", "then", "was"}
-# Before an expression these change its value, "of" not behind the others: "half of 8 + 2", but "a total of 8 + 2".
+# Before an expression these words change its value, and so does "of" except after _PLAIN_OF: "half of 8 + 2", but "a
+# total of 8 + 2".
 _CHANGING = {"half", "twice", "double", "triple", "than", "times", "every"}
 _PLAIN_OF = {"total", "sum", "cost", "profit", "loss", "average"}
 _CHANGING_SIGNS = set("^|!~_#\\\u221a\u00b2\u00b3+-*/")
-# With one of these the number written is not the number meant.
+# With one of these words, the number as written is not the number that is meant.
 _SCALES = {"hundred", "thousand", "million", "billion", "trillion", "dozen", "dozens", "k", "pair", "pairs"}
-# Two of a line in an equation may stand for a change of unit: "1 hour - 15 minutes = 45 minutes".
+# Two words of one line in an equation may mean a change of unit: "1 hour - 15 minutes = 45 minutes".
 _MEASURES = (
     {"second", "sec", "minute", "min", "hour", "hr", "day", "week", "month", "year", "decade", "century", "am", "pm"},
     {"$", "cent", "penny", "pennie", "nickel", "dime", "quarter"},
@@ -52,9 +53,12 @@ _MEASURES = (
 
 @dataclass(frozen=True)
 class Side:
-    """An expression beside an equals sign: its numbers, operators, brackets and percent signs, and the units between.
+    """An expression on one side of an equals sign.
 
-    `doubtful` marks one that may say something else than it seems to.
+    Attributes:
+        tokens: its numbers, operators, brackets and percent signs.
+        units: the words between them.
+        doubtful: whether it may mean something other than it seems to.
     """
 
     tokens: tuple[Token, ...]
@@ -63,15 +67,15 @@ class Side:
 
 
 def wrong_equations(text: str) -> list[tuple[int, int]]:
-    """Where a text states an equation that is wrong in every reading: from its left side to its written result.
+    """Where a text states an equation that is wrong in every reading: start of its left side, end of its result.
 
-    Read are chains of + - * / with x and the signs of print, brackets, minus signs, percent, decimals, thousands
-    commas, money signs before and words behind a number, and several equals signs in a row: "5 + 3 = 8 * 2 = 16" goes
-    on with its result. A result may be rounded up, down or to the nearest at the place it is written to, and so may
-    operands with two or more decimals.
+    An equation may have chains of + - * / (also x and typographic signs), brackets, minus signs, percent, decimals,
+    thousands commas, money signs before a number and words after it, and several equals signs in a row: in
+    "5 + 3 = 8 * 2 = 16" both equations are right. A result may be rounded up, down or to the nearest at its last
+    written digit, and so may operands with two or more decimals.
 
     Args:
-        text: anything. The work is linear in its length.
+        text: any text. The time is linear in its length.
     """
     wrong = []
     for line in _lines(_tokens(text)):
@@ -126,7 +130,7 @@ def _lines(tokens: Sequence[Token]) -> Iterator[list[Token]]:
 
 
 def _left(tokens: Sequence[Token], text: str) -> Side | None:
-    """The expression that ends a piece of text, where it has an operator."""
+    """The expression at the end of a piece of text; None if it has no operator."""
     kept: list[int] = []
     words: list[Token] = []
     units: set[str] = set()
@@ -155,21 +159,21 @@ def _left(tokens: Sequence[Token], text: str) -> Side | None:
 
 
 def _stops(token: Token, depth: int, words: bool, behind: str) -> bool:
-    """Whether an expression cannot reach back to this token."""
+    """Whether an expression cannot extend back to this token."""
     if token.kind == "other" or (token.kind == "open" and not depth):
         return True
     return (words and token.kind not in ("number", "percent", "close")) or token.kind == "number" == behind
 
 
 def _units(words: Sequence[Token], number: Token) -> set[str]:
-    """Units behind a number; a letter that touches it is a variable."""
+    """Units after a number; a letter that touches the number is a variable."""
     units = {word.text.lower() for word in words if word.kind == "word"}
     variable = any(len(word.text) == 1 and word.start == number.end for word in words if word.text != "/")
     return units | ({"x"} if variable else set())
 
 
 def _changed(tokens: Sequence[Token], start: int, text: str) -> bool:
-    """Whether what stands before an expression makes another value of it."""
+    """Whether the text before an expression changes its value."""
     first = tokens[start]
     before = [token for token in tokens[max(0, start - _WORDS) : start] if token.kind != "money"]
     if first.kind == "operator" and (first.text != "-" or text[first.end].isspace()):
@@ -190,7 +194,7 @@ def _changed(tokens: Sequence[Token], start: int, text: str) -> bool:
 
 
 def _right(tokens: Sequence[Token], text: str) -> Side | None:
-    """The expression that begins a piece of text, or the number that it begins with."""
+    """The expression or number at the beginning of a piece of text."""
     kept: list[Token] = []
     units: set[str] = set()
     depth, place, doubtful = 0, 0, False
@@ -239,7 +243,7 @@ def _doubtful(left: Side, right: Side) -> bool:
 
 
 def _agree(left: Sequence[Token], right: Sequence[Token]) -> bool:
-    """Whether some reading of the left side gives what some reading of the right one says."""
+    """Whether some reading of the left side has the value of some reading of the right side."""
     first = next(i for i, token in enumerate(right) if token.kind == "number")
     number = right[: first + 1 + (right[first + 1 : first + 2] != () and right[first + 1].kind == "percent")]
     last = right[first]
@@ -250,7 +254,7 @@ def _agree(left: Sequence[Token], right: Sequence[Token]) -> bool:
     for percent, written, order in product(readings, readings[:2], orders):
         value = value_of(left, percent, order)
         if value is None:
-            return True  # a division by zero, an unfinished bracket: nothing to judge
+            return True  # a division by zero or an unfinished bracket cannot be judged
         slack = _slack(left, percent, order, value)
         unit = Fraction(1, 10**last.decimals) / (100 if written == "hundredths" and number[-1].kind == "percent" else 1)
         stated, whole = value_of(number, written, "usual"), value_of(right, written, order)
@@ -263,7 +267,7 @@ def _agree(left: Sequence[Token], right: Sequence[Token]) -> bool:
 
 
 def _slack(tokens: Sequence[Token], percent: Percent, order: Order, value: Fraction) -> Fraction:
-    """How far the value moves where operands with two or more decimals are off by one in their last place."""
+    """How far the value moves if operands with two or more decimals are off by one in their last digit."""
     total = Fraction(0)
     for i, token in enumerate(tokens):
         if token.kind == "number" and token.decimals > 1:

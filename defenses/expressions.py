@@ -1,4 +1,4 @@
-"""Arithmetic expressions of numbers, + - * /, brackets and percent signs, read exactly."""
+"""Arithmetic expressions of numbers, + - * /, brackets and percent signs, evaluated exactly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Order = Literal["usual", "flat", "tight"]
 
 @dataclass(frozen=True)
 class Token:
-    """A piece of the text: its kind, what it says (operators as + - * /), and where it stands."""
+    """A piece of the text: its kind, its text (operators as + - * /), and its start and end."""
 
     kind: Kind
     text: str
@@ -23,23 +23,24 @@ class Token:
 
     @property
     def value(self) -> Fraction:
-        """Of a number."""
+        """The value of a number."""
         return Fraction(self.text.replace(",", ""))
 
     @property
     def decimals(self) -> int:
-        """Of a number: digits behind the point."""
+        """How many digits a number has after the point."""
         return len(self.text.partition(".")[2])
 
 
 def value_of(tokens: Sequence[Token], percent: Percent, order: Order) -> Fraction | None:
-    """The value of an expression; None where it is none.
+    """The value of an expression; None where the tokens are not an expression or divide by zero.
 
     Args:
         tokens: numbers, operators, brackets and percent signs.
-        percent: what 20% is: 0.2, 20, or behind + and - that share of what stands before.
-        order: by the usual precedence; "flat" from left to right without any; "tight" takes fractions written without
-            blanks first, as in 14 / 1/4.
+        percent: what 20% means: 0.2 ("hundredths"), 20 ("plain"), or, after + and -, that share of the value before it
+            ("relative").
+        order: "usual" precedence; "flat", from left to right without precedence; or "tight", which evaluates fractions
+            written without blanks first, as in 14 / 1/4.
     """
     reader = _Reader(list(tokens), percent, order)
     try:
@@ -55,7 +56,7 @@ class _UnreadableError(Exception):
 
 @dataclass
 class _Reader:
-    """Recursive descent ; brackets nest as deep as the tokens allow."""
+    """A recursive descent parser that evaluates as it reads."""
 
     tokens: list[Token]
     percent: Percent
@@ -113,7 +114,7 @@ class _Reader:
         return self.place < len(self.tokens) and self.tokens[self.place].kind == kind
 
     def _touching(self) -> bool:
-        """Whether a slash comes next, with a number on either side and no blanks."""
+        """Whether a slash comes next, with a number on both sides and no blanks."""
         before, slash, *after = self.tokens[self.place - 1 : self.place + 2]
         return (
             slash.text == "/"

@@ -1,4 +1,4 @@
-"""`guard`: the composition to start from."""
+"""`guard`: the composition that we recommend to start with."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ Population = Literal["homogeneous", "heterogeneous"]
 
 
 class Guard(Composed):
-    """What we recommend, made of other defenses; all of them drop what they reject.
+    """The defense that we recommend, composed of other defenses; all of them drop what they reject.
 
-    With equal weights and a beacon, `seed_replay`: nothing but the slot's own draw passes, whatever the attack. Beside
-    it `length_budget`, for nodes that pick items by their draws (`item_grind`).
+    With equal weights and a beacon it is `seed_replay`, which lets nothing pass but the draw of the slot's seed,
+    whatever the attack, and `length_budget` against nodes that pick items by their draws (`item_grind`).
 
-    Without a beacon, what an honest policy would hardly write is rejected by `logit` and `likelihood`. Without equal
-    weights they cannot be asked, and what is left reads the text: words that one sender repeats (`similarity`), wrong
-    equations (`arithmetic`), imports and calls (`static_code`), and senders whose answers are too often long
-    (`length_budget`).
+    Without a beacon, `logit` and `likelihood` reject what an honest policy would hardly write. They need equal weights.
+    Without these too, only the text can be checked: words that one sender repeats (`similarity`), wrong equations
+    (`arithmetic`), imports and calls (`static_code`), and senders with too many long answers (`length_budget`).
 
     The parts were chosen on seeds and payloads other than those that RESULTS.md reports.
 
     Args:
         population: "homogeneous" where all honest nodes hold equal weights, or "heterogeneous".
-        beacon: whether the swarm's seeds come from a public beacon; it is used where weights are equal.
+        beacon: whether the swarm's seeds come from a public beacon; used only where weights are equal.
     """
 
     name: ClassVar[str] = "guard"

@@ -11,25 +11,26 @@ from thiefbench.defenses.reference import others_quantile
 from thiefbench.defenses.rejection import Objection, Reject, checked, judged
 
 Answered = tuple[int, str]
-"""A round and an item answered in it."""
+"""A round, and an item that was answered in it."""
 
 
 class LengthBudget(Defense):
-    """Reject the long rewarded completions of a sender that has more of them than the others.
+    """Reject the long rewarded completions of a sender that has more of them than other senders.
 
-    The longest of many honest samples is an honest sample, so no completion alone tells of DoS; that all of a sender's
-    are long does. For each of several quantiles q, a sender's cap is the median over the other senders, weighted by
-    their completions, of that quantile of their lengths. Of completions like the others', a share of 1 - q lies above
-    it. Completions of one item are alike, so the unit is the item: its share lies between 0 and 1 with mean 1 - q, and
-    so with a variance of at most q (1 - q). A sender whose mean over its last items is above
-    ``1 - q + deviations * sqrt(q (1 - q) / items)`` loses, this round, everything above that cap.
+    The longest of many honest samples is still an honest sample, so a single completion cannot show DoS. A sender whose
+    completions are all long can. For each of several quantiles q, a sender's cap is the median over the other senders,
+    weighted by their completions, of that quantile of their lengths. Of completions like theirs, a share of 1 - q lies
+    above the cap. Completions of one item are alike, so the unit is the item: the share of its completions above the
+    cap lies between 0 and 1 with mean 1 - q, and so has a variance of at most q (1 - q). A sender whose mean share over
+    its last items is above ``1 - q + deviations * sqrt(q (1 - q) / items)`` loses everything above that cap in this
+    round.
 
-    Honest senders lose a few long completions in a round where chance finds them; a sender that stays just inside its
-    budget lengthens the models a little, and slowly its caps with them, which `length_quantile` bounds.
+    By chance honest senders lose a few long completions in some rounds. A sender that stays just within its budget
+    makes the models a little longer, and slowly the caps with them; `length_quantile` bounds that.
 
     Args:
         quantiles: each in (0, 1).
-        window: past rounds that count beside this one.
+        window: how many past rounds count besides this one.
         deviations: how many standard deviations above the expected share a sender may be.
         reject: "drop" or "zero".
     """
@@ -51,11 +52,11 @@ class LengthBudget(Defense):
         self.reject: Reject = checked(self.name, reject)
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """Reject what is above a cap that its sender is over too often; the score is its length over the cap."""
+        """Reject what is above a cap that its sender exceeds too often; the score is its length divided by the cap."""
         answered, usual = self._known(view)
         senders = {completion.sender for completion in view.completions}
         lowest: dict[str, float] = {}
-        for quantile in self.quantiles:  # from the lowest on: the first that is exceeded rejects most
+        for quantile in self.quantiles:  # in ascending order: the lowest that is exceeded rejects most
             caps = others_quantile(
                 {sender: usual.get(sender, ()) for sender in senders | usual.keys()}, quantile, "higher"
             )
@@ -74,9 +75,9 @@ class LengthBudget(Defense):
     def _known(
         self, view: DefenderView
     ) -> tuple[Mapping[str, Mapping[Answered, Sequence[int]]], Mapping[str, Sequence[float]]]:
-        """By sender: lengths of all it had rewarded, by round and item; and of those that models learned from.
+        """By sender, the lengths of its rewarded completions (by round and item), and of those that were accepted.
 
-        What was rejected counts against its sender, and sets nobody's cap.
+        What was rejected counts against its sender, but does not raise the caps of others.
         """
         answered: dict[str, dict[Answered, list[int]]] = {}
         usual: dict[str, list[float]] = {}

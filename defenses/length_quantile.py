@@ -1,4 +1,4 @@
-"""`length_quantile`: a length cap learnt from what the other senders' rewarded completions needed."""
+"""`length_quantile`: a length cap learned from the other senders' rewarded completions."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from thiefbench.defenses.rejection import Objection, Reject, checked, judged
 
 
 class LengthQuantile(Defense):
-    """Reject rewarded completions that are longer than other senders' rewarded ones usually are at most.
+    """Reject rewarded completions that are longer than nearly all rewarded completions of other senders.
 
     A sender's cap is the median over the other senders, weighted by their completions, of the given quantile of their
-    lengths in this round and the last ones. So no sender moves its own cap, and senders that hold less than half of the
-    others' completions do not set it, under however many names.
+    lengths in this round and the last ones. So no sender moves its own cap, and senders with less than half of the
+    others' completions cannot set it, however many names they use.
 
-    An attacker that goes only a little beyond the cap lengthens the honest models too, and with them the cap. So it may
-    never pass `growth` times what it was over the first rounds. Up to that bound, DoS succeeds; and where honest
-    reasoning grows more by itself, this rejects it. DoS submits the longest of many honest samples, of which a quantile
-    lets some through by construction.
+    Completions only a little longer than usual make the honest models longer too, and with them the cap. So the cap
+    never exceeds `growth` times its value over the first rounds. DoS succeeds up to that bound, and honest reasoning
+    that grows beyond it is rejected. DoS submits the longest of many honest samples, and a quantile lets some of those
+    through by construction.
 
     Args:
-        quantile: of every sender's lengths, in (0, 1); about 1 - quantile of honest completions is rejected, more while
-            few are known.
-        window: past rounds that count beside this one.
-        first: rounds from the beginning that bound later caps.
-        growth: how many times the first rounds' cap later ones may reach, at least 1.
+        quantile: of every sender's lengths, in (0, 1). A share of about 1 - quantile of honest completions is rejected,
+            and more while few completions are known.
+        window: how many past rounds count besides this one.
+        first: how many rounds at the start bound the caps of later rounds.
+        growth: later caps are at most this many times the first rounds' cap; at least 1.
         reject: "drop" or "zero".
     """
 
@@ -44,7 +44,7 @@ class LengthQuantile(Defense):
         self.reject: Reject = checked(self.name, reject)
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """Reject every rewarded completion above its sender's cap; the score is its length over the cap."""
+        """Reject every rewarded completion above its sender's cap; the score is its length divided by the cap."""
         rewarded = {place: completion for place, completion in enumerate(view.completions) if completion.reward > 0}
         recent = view.history[max(0, len(view.history) - self.window) :]
         caps = self._caps([*_accepted(recent), *rewarded.values()], view)
@@ -59,7 +59,7 @@ class LengthQuantile(Defense):
         return judged(view, objections, self.reject)
 
     def _caps(self, known: Sequence[PoolCompletion], view: DefenderView) -> dict[str, float]:
-        """A cap for every sender of the pool that has others to compare with."""
+        """A cap for every sender of the pool for which there are other senders to compare with."""
         lengths: dict[str, list[float]] = {completion.sender: [] for completion in view.completions}
         for completion in known:
             lengths.setdefault(completion.sender, []).append(completion.length)
@@ -67,7 +67,7 @@ class LengthQuantile(Defense):
 
 
 def _accepted(rounds: Iterable[PastRound]) -> Iterable[PoolCompletion]:
-    """What past rounds rewarded and learned from."""
+    """The completions of past rounds that were rewarded and accepted."""
     for past in rounds:
         for completion, verdict in zip(past.completions, past.verdicts, strict=True):
             if completion.reward > 0 and verdict.action == "accept":

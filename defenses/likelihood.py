@@ -1,4 +1,4 @@
-"""`likelihood`: a completion must be about as probable as the others', as a whole and at its worst tokens."""
+"""`likelihood`: a completion must be about as probable as others, on average and at its least probable tokens."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from thiefbench.defenses.base import DefenderView, Defense, Requirement, Verdict
 from thiefbench.defenses.reference import others_quantile
 from thiefbench.defenses.rejection import Objection, Reject, checked, judged
 
-# Far above the numerical noise of a mean log-prob, far below what tells foreign text.
+# Far above the numerical noise of a mean log-prob, and far below the difference that foreign text makes.
 SLACK = 0.02
 LOWEST = -1e3
 
 
 class Likelihood(Defense):
-    """Reject completions whose mean log-prob, or that of whose least probable tokens, is low for this round's pool.
+    """Reject completions whose mean log-prob is low for this round, over all or over their least probable tokens.
 
-    All honest completions of a round are drawn from one policy, so the other senders' are samples of what one's own
-    would be, on the very same prompts and for nothing. A sender's thresholds are the median over the other senders,
-    weighted by their completions, of a low quantile of their values in this round and the last ones: distribution-free
-    (both values are skewed, so that a median and a spread would mistake honest tails), blind to what the sender itself
-    submits, and unmoved as long as less than half of the others' completions lie.
+    All honest completions of a round are drawn from one policy, so the other senders' completions show what values are
+    usual, at no extra cost. A sender's thresholds are the median over the other senders, weighted by their completions,
+    of a low quantile of their values in this round and the last ones. They assume no distribution (both values are
+    skewed, so a median and a spread would misjudge honest tails), do not depend on what the sender itself submits, and
+    hold as long as less than half of the others' completions come from attackers.
 
-    Rejected is any text that the policy would hardly write, poisoned or not, so an attacker's clean oracle solutions
-    too. What an honest model might say (MATH's digit, DoS's long samples) passes.
+    It rejects any text that the policy would hardly write, poisoned or not, and so an attacker's clean oracle solutions
+    too. Text that an honest model might write (the wrong digit of `equations`, the long samples of `dos`) passes.
 
     Args:
-        false_rejection: share of honest completions that may be rejected, half of it for each of the two values; more
-            are while few completions are known.
-        tail: how many least probable tokens count, averaged.
-        window: past rounds that count beside this one. The policy changes, so few.
+        false_rejection: share of honest completions that may be rejected, half of it for each of the two values; the
+            share is higher while few completions are known.
+        tail: over how many of the least probable tokens the second value averages.
+        window: how many past rounds count besides this one; few, as the policy changes.
         reject: "drop" or "zero".
     """
 
@@ -50,7 +50,7 @@ class Likelihood(Defense):
         self.past: list[dict[str, list[list[float]]]] = []
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """Reject what lies below a threshold; the score says by how many nats per token."""
+        """Reject what lies below a threshold; the score is the distance from it, in nats per token."""
         measured = {
             place: [_mean(logprobs), _mean(np.sort(logprobs)[: self.tail])]
             for place, logprobs in enumerate(view.policy.token_logprobs(view.completions))
@@ -74,15 +74,15 @@ class Likelihood(Defense):
         return judged(view, objections, self.reject)
 
     def state(self) -> dict[str, Any]:
-        """The last rounds' values by sender."""
+        """The values of the last rounds by sender."""
         return {"past": self.past} if self.past else {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take back what `state` gave."""
+        """Continue from what `state` returned."""
         self.past = list(state.get("past", []))
 
     def _thresholds(self, kind: int) -> dict[str, float]:
-        """By sender, for the mean (0) or the tail (1)."""
+        """The threshold of every sender, for the mean (0) or the tail (1)."""
         values: dict[str, list[float]] = {}
         for past_round in self.past:
             for sender, pairs in past_round.items():

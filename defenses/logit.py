@@ -12,22 +12,22 @@ from numpy.typing import NDArray
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Requirement, Verdict
 from thiefbench.defenses.rejection import RejectOrMask, checked, masked, touching
 
-# Where a sentence or a line ends: behind its mark, where white space, a tag or nothing follows; before a closing tag.
+# The end of a sentence or line: after its mark, if white space, a tag or nothing follows; or before a closing tag.
 _END = re.compile(r"(?<=[.!?])(?=\s|<|$)|(?=\n|</)")
 
 
 class Logit(Defense):
-    """One forward pass; a completion with a token that the sampler could not have drawn is rejected.
+    """Reject completions with a token that the sampler could not have drawn; this takes one forward pass.
 
     Args:
-        reject: what a rejected completion gets: "zero" (the paper's rule), "drop", or "mask": it is accepted, but
-            nothing is learned from the tokens around each one outside the support. A masked row still counts in its
-            group's mean and std, and its advantage goes to the other tokens.
+        reject: what happens to a rejected completion: "zero" (the paper's rule), "drop", or "mask": it is accepted, but
+            nothing is learned from the tokens outside the support and those around them. A masked row still counts in
+            its group's mean and std, and its advantage goes to the other tokens.
         tolerance: by how many logits a token may miss the support; None takes the dtype's numerical noise.
-        reach: how many tokens before and after each one outside are masked too. None masks up to the end of its
-            sentence or line: once a foreign phrase has begun, its later tokens mostly lie inside the support, and
-            learning them would teach the phrase. What stands before the first token outside is what an honest node
-            might have said as well.
+        reach: how many tokens before and after each token outside the support are masked too. None masks up to the end
+            of its sentence or line: once a foreign phrase has begun, its later tokens mostly lie inside the support,
+            and learning them would teach the phrase. The text before the first token outside is what an honest node
+            might have written too.
     """
 
     name: ClassVar[str] = "logit"
@@ -58,7 +58,7 @@ class Logit(Defense):
         return verdicts
 
     def _around(self, tokens: NDArray[np.bool_], spans: NDArray[np.int64], text: str) -> NDArray[np.bool_]:
-        """The tokens outside, with those in reach."""
+        """The tokens outside the support and those within reach of them."""
         hidden = tokens.copy()
         for token in np.flatnonzero(tokens):
             if self.reach is not None:

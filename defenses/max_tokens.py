@@ -1,4 +1,4 @@
-"""`max_tokens`: a length cap that someone who knows the task has chosen."""
+"""`max_tokens`: a fixed length cap, chosen by someone who knows the task."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from thiefbench.defenses.rejection import Objection, Reject, checked, judged
 class MaxTokens(Defense):
     """Reject completions longer than a given limit.
 
-    The source paper (arXiv:2511.09780) names such a cap against DoS and leaves it: it is specific to a task, it rejects
-    what a hard item needs, and every length below it stays open to an attacker.
+    The source paper (arXiv:2511.09780) mentions such a cap against DoS and does not pursue it: it is specific to a
+    task, it rejects long answers that a hard item needs, and it leaves every length below it to an attacker.
 
     Args:
-        limit: tokens that a completion may have, EOS included.
-        reject: "drop" or "zero". Dropping is not the paper's rule: a reward of 0 would push long answers down.
+        limit: the most tokens that a completion may have, EOS included.
+        reject: "drop" or "zero". The default is not the paper's reward of 0, which would teach shorter answers.
     """
 
     name: ClassVar[str] = "max_tokens"
@@ -29,7 +29,7 @@ class MaxTokens(Defense):
         self.reject: Reject = checked(self.name, reject)
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """Reject every longer completion; the score is its length over the limit."""
+        """Reject every longer completion; the score is its length divided by the limit."""
         lengths = [completion.length for completion in view.completions]
         reason = f"longer than {self.limit} tokens"
         objections = {

@@ -1,4 +1,4 @@
-"""What is usual in a pool, told from senders of whom some lie."""
+"""What is usual in a pool in which some senders are malicious."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
 def others_quantile(
     samples: Mapping[str, Sequence[float]], quantile: float, side: Literal["lower", "higher"]
 ) -> dict[str, float]:
-    """For each sender, the usual quantile of the others: the median of their own ones, weighted by their values.
+    """For each sender, the median of the other senders' quantiles, weighted by how many values they have.
 
-    Neither what a sender says of itself counts, nor what senders say that hold less than half of the others' values
-    together, however many names they use.
+    A sender's own values do not affect its result. Neither can senders move it that hold less than half of the others'
+    values together, however many names they use.
 
     Args:
-        samples: values by sender; senders without values count for nothing.
+        samples: values by sender; senders without values have no weight.
         quantile: in [0, 1].
-        side: which neighbour to take where it falls between two values.
+        side: which neighbour to take where the quantile falls between two values.
 
     Returns:
-        one number for every sender of `samples` that has others with values.
+        One number for every sender of `samples`, unless no other sender has values.
     """
     nonempty = {sender: values for sender, values in samples.items() if len(values)}
     quantiles = {sender: float(np.quantile(values, quantile, method=side)) for sender, values in nonempty.items()}

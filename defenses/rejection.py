@@ -1,4 +1,4 @@
-"""What becomes of a completion that a defense objects to: reward 0, out of its group, or learned from in part."""
+"""What happens to a completion that a defense objects to: its reward becomes 0, it is dropped, or it is masked."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from thiefbench.defenses.base import ACCEPT, DefenderView, PoolCompletion, Verdi
 Reject = Literal["zero", "drop"]
 RejectOrMask = Literal["zero", "drop", "mask"]
 Range = tuple[int, int]
-"""A part of a text: its first character and the one behind its last."""
+"""A part of a text: the positions of its first character and of the one after its last."""
 
 
 @dataclass(frozen=True)
 class Objection:
-    """What a defense found in a completion.
+    """What a defense has found in a completion.
 
     Attributes:
-        score: how much, in the defense's unit.
+        score: how suspicious it is, in a unit of the defense.
         reason: a few words for reports.
-        ranges: where in the text.
+        ranges: where in the text it was found.
     """
 
     score: float
@@ -33,7 +33,7 @@ class Objection:
 
 
 def checked(name: str, reject: Any, allowed: object = Reject) -> Any:
-    """`reject` as it is.
+    """Return `reject` unchanged if it is one of `allowed`.
 
     Raises:
         ValueError: it is none of `allowed`.
@@ -49,9 +49,9 @@ def judged(view: DefenderView, objections: Mapping[int, Objection], reject: Reje
     Args:
         view: the pool.
         objections: by place in the pool; all other completions are accepted.
-        reject: "zero" and "drop" as in `Verdict`. "mask" accepts, with weight 0 on every token that touches one of the
-            objection's ranges and 1 on the others: the row still counts in its group's mean and std, and its advantage
-            goes to the other tokens. Where no token touches them, none is learned from.
+        reject: "zero" and "drop" as in `Verdict`. "mask" accepts, with weight 0 for every token that overlaps one of
+            the objection's ranges and 1 for the others: the row still counts in its group's mean and std, and its
+            advantage goes to the other tokens. If no token overlaps a range, nothing is learned from the completion.
     """
     verdicts = [ACCEPT] * len(view.completions)
     if reject != "mask":
@@ -66,10 +66,10 @@ def judged(view: DefenderView, objections: Mapping[int, Objection], reject: Reje
 
 
 def masked(tokens: NDArray[np.bool_], score: float, reason: str) -> Verdict:
-    """Accept a completion without learning from some of its tokens; from none where none is named.
+    """Accept a completion without learning from some of its tokens; from any of them if none is marked.
 
     Args:
-        tokens: which not to learn from, EOS included when it ended.
+        tokens: marks those not to learn from; EOS is included when the completion ended.
         score, reason: for reports.
     """
     hidden = tokens if tokens.any() else np.ones_like(tokens)
@@ -85,5 +85,5 @@ def touching(spans: NDArray[np.int64], ranges: Sequence[Range]) -> NDArray[np.bo
 
 
 def cut_short(completion: PoolCompletion, limit: int) -> bool:
-    """Whether a completion stops where no sampler stops: without EOS and below the length limit."""
+    """Whether a completion stops where no sampler would: without EOS and below the length limit."""
     return not completion.ended and len(completion.ids) < limit

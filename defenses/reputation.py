@@ -1,4 +1,4 @@
-"""`reputation`: a sender whose rewarded completions another defense rejects more often than others' is sent away."""
+"""`reputation`: exclude senders whose rewarded completions another defense rejects more often than others'."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ LEAST_REJECTED = 3
 
 
 class Reputation(Defense):
-    """Keep a record of every sender over rounds; for a while, drop all that a bad one sends.
+    """Keep a record of every sender over the rounds, and drop everything from bad senders for a while.
 
-    Counted are a sender's rewarded completions, and how many of them the inner defense rejected or masked. A sender is
-    bad when at least three were, and a one-sided binomial test finds them too many at the median rate of the other
-    senders (weighted by their completions, one rejection and two completions added to each). So a defense that rejects
-    many honest completions as well sends nobody away who is like the others. Then all of its completions are dropped
-    for some rounds, and its record starts anew: who goes on is sent away again as soon as the first round after them.
+    The record counts a sender's rewarded completions, and how many of them the inner defense rejected or masked. A
+    sender is bad if these are at least three, and too many by a one-sided binomial test at the median rate of the other
+    senders (weighted by their completions, with one rejection and two completions added to each). So even a defense
+    that rejects many honest completions excludes no sender that is like the others. All completions of a bad sender are
+    dropped for some rounds. Then its record starts again from zero, and if it continues, it may be excluded again after
+    one round.
 
     A sender that takes a new name each round has no record.
 
     Args:
-        defense: what judges the completions; those of senders in good standing keep its verdicts.
-        rounds: for which a bad sender's completions are dropped, the one of the finding included.
-        level: chance of finding an honest sender bad, in one round.
+        defense: the inner defense; completions of all other senders keep its verdicts.
+        rounds: how many rounds a bad sender is excluded for, counting the round in which it is found.
+        level: the chance that an honest sender is found bad in one round.
     """
 
     name: ClassVar[str] = "reputation"
@@ -50,12 +51,12 @@ class Reputation(Defense):
 
     @property
     def sees_labels(self) -> bool:  # type: ignore[override]  # as requires
-        """Whether the inner defense does."""
+        """Whether the inner defense sees labels."""
         return self.defense.sees_labels
 
     @property
     def judge(self) -> JudgeSpec | None:  # type: ignore[override]  # as requires
-        """Whom the inner defense asks."""
+        """The judge of the inner defense."""
         return self.defense.judge
 
     def prove(self, states: NDArray[np.float32]) -> bytes:
@@ -63,7 +64,7 @@ class Reputation(Defense):
         return self.defense.prove(states)
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """The inner verdicts, and "drop" for every completion of a bad sender; the score is the rounds left."""
+        """The inner verdicts, but "drop" for every completion of a bad sender; the score is the rounds left."""
         verdicts = list(self.defense.inspect(view))
         for completion, verdict in zip(view.completions, verdicts, strict=True):
             if completion.reward > 0:
@@ -82,11 +83,11 @@ class Reputation(Defense):
         ]
 
     def state(self) -> dict[str, Any]:
-        """The records, who is sent away until when, and the inner defense's state."""
+        """The records, the last round of every exclusion, and the inner defense's state."""
         return {"records": self.records, "until": self.until, "defense": self.defense.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take back what `state` gave."""
+        """Continue from what `state` returned."""
         self.records = {sender: list(record) for sender, record in state.get("records", {}).items()}
         self.until = dict(state.get("until", {}))
         self.defense.restore(state.get("defense", {}))

@@ -1,4 +1,4 @@
-"""`reward_outlier`: drop what is far from most of its group, the rule that robust averaging would suggest."""
+"""`reward_outlier`: drop what is far from most of its group, as robust aggregation would."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ NOTHING = 1e-9
 class RewardOutlier(Defense):
     """Reject completions whose reward and length are far from those of most others in their group.
 
-    Distance from most is Krum's score (Blanchard et al., "Machine Learning with Adversaries", NeurIPS 2017): the sum of
-    squared distances to the n - f - 2 nearest of n completions, f of them thought malicious; the features are the
+    The distance is Krum's score (Blanchard et al., "Machine Learning with Adversaries", NeurIPS 2017): the sum of
+    squared distances to the n - f - 2 nearest of n completions, f of which are assumed malicious. The features are the
     reward and the natural logarithm of the length. An outlier has a score above `factor` times its group's median.
 
-    A negative result that belongs in every comparison: poison earns the reward that good completions earn, and while a
-    model still learns, the rare good ones are the outliers (arXiv:2511.09780).
+    It is a negative result that belongs in every comparison: poison earns the same reward as good completions, and
+    while a model is still learning, the rare good completions are the outliers (arXiv:2511.09780).
 
     Args:
-        share: of a group that is thought malicious, in [0, 0.5).
-        factor: how many times the median score is an outlier's, at least 1.
+        share: share of a group that is assumed malicious, in [0, 0.5).
+        factor: an outlier's score is more than this many times the median; at least 1.
         reject: "drop" or "zero".
     """
 
@@ -40,7 +40,7 @@ class RewardOutlier(Defense):
         self.reject: Reject = checked(self.name, reject)
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """Reject the outliers of every group; the score is Krum's over the group's median."""
+        """Reject the outliers of every group; the score is Krum's divided by the group's median."""
         groups: dict[int, list[int]] = {}
         for place, completion in enumerate(view.completions):
             groups.setdefault(completion.group, []).append(place)
@@ -57,7 +57,7 @@ class RewardOutlier(Defense):
 
 
 def krum(features: NDArray[np.float64], share: float) -> NDArray[np.float64]:
-    """Krum's score of every row of `features`, shape (rows, features); 0 where a row has no neighbours to count."""
+    """Krum's score of every row of `features`, shape (rows, features); 0 if a group is too small for neighbours."""
     rows = len(features)
     nearest = rows - int(share * rows) - 2
     if nearest < 1:

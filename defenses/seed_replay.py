@@ -1,4 +1,4 @@
-"""`seed_replay`: every token must be the one that the slot's own noise draws."""
+"""`seed_replay`: every token must be the one that the slot's seed draws."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from thiefbench.defenses.rejection import Reject, checked, cut_short
 
 
 class SeedReplay(Defense):
-    """One forward pass; a completion that its slot's seed would not have drawn is rejected.
+    """Reject completions that their slot's seed would not have drawn; this takes one forward pass.
 
-    Sampling is Gumbel-max, so given weights and seed there is one completion, and any node can tell it. Where the seed
+    Sampling is Gumbel-max, so weights and seed determine the completion, and any node can recompute it. If the seed
     comes from a public beacon that is fixed after the weights, a node has nothing left to choose: forged text, the best
-    of many samples and edited samples all differ somewhere. A slot has one seed, whatever pseudonym it is answered
-    under. The idea is named, not built, in HTTT (arXiv:2511.09780); INTELLECT-2 (arXiv:2505.07291) checks token
-    sampling and the end of completions.
+    of many samples and edited samples all differ somewhere from the draw. A slot has one seed, whatever pseudonym it is
+    answered under. HTTT (arXiv:2511.09780) mentions the idea but does not build it; INTELLECT-2 (arXiv:2505.07291)
+    checks the sampling of tokens and the end of completions.
 
-    Not stopped: a node that picks its items after it knows the beacon picks those whose draws suit it (`item_grind`),
-    and with announced seeds everyone draws many times and announces the seed it likes best (`seed_grind`).
+    It does not stop a node that picks its items after the beacon is known, by their draws (`item_grind`). With
+    announced seeds it does not stop a node that draws many times and announces its favourite seed (`seed_grind`).
 
-    The default tolerance is a little room for an attacker as well: on micro-math's honest completions a second token
-    would have passed at 1 of 5,061 places in float32's (1e-3), at 462 in bfloat16's (0.7).
+    The default tolerance leaves an attacker a little room too: at the 5,061 tokens of honest micro-math completions, a
+    second token would have passed at 1 with float32's tolerance (1e-3), and at 462 with bfloat16's (0.7).
 
     Args:
-        reject: what a rejected completion gets, "zero" or "drop".
+        reject: "drop" or "zero".
         tolerance: by how many logits a token may miss the drawn one; None takes the dtype's numerical noise.
-        allowed: how many tokens of a completion may be others than the drawn ones.
-        announced: trust the seeds that senders announce where the swarm has no beacon. Not safe.
+        allowed: how many tokens of a completion may differ from the drawn ones.
+        announced: trust the seeds that senders announce, in a swarm without a beacon. This is not safe.
     """
 
     name: ClassVar[str] = "seed_replay"
@@ -47,7 +47,7 @@ class SeedReplay(Defense):
         return frozenset({"homogeneous"} if self.announced else {"homogeneous", "beacon"})
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """The score counts the tokens that were not drawn, and one more where the end was not."""
+        """Reject what differs from the draw; the score counts the tokens that differ, and one more for a cut end."""
         limit = view.sampling.max_new_tokens
         redrawn = view.policy.replay(view.completions, self.tolerance)
         return [

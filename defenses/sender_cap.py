@@ -1,4 +1,4 @@
-"""`sender_cap`: no sender gets more than its share of a round, however much it offers."""
+"""`sender_cap`: no sender has more than its share of a round, however much it offers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from thiefbench.defenses.rejection import Objection, judged
 
 
 class SenderCap(Defense):
-    """Keep of every sender's groups only as many as its fair share, drawn by the round's generator.
+    """Keep only a fair share of every sender's groups, drawn by the round's generator.
 
-    A fair share is the mean of the senders' numbers of groups, times `share`. Groups that several senders share, as in
-    the horizontal topology, count for each of them. Whoever appears under several names has several shares.
+    The fair share is the mean number of groups per sender. Groups that several senders contribute to, as in the
+    horizontal topology, count for each of them. A node that uses several names has several shares.
 
     Args:
-        share: how many fair shares one sender may have.
+        share: how many fair shares one sender may keep.
     """
 
     name: ClassVar[str] = "sender_cap"
@@ -35,7 +35,8 @@ class SenderCap(Defense):
         count = sum(map(len, groups.values()))
         cap = max(1, math.ceil(self.share * count / max(1, len(groups))))
         kept: dict[str, set[int]] = {}
-        for sender, sent in sorted(groups.items(), key=lambda pair: sorted(pair[1])):  # what a name reads says nothing
+        # In the order of their groups, as senders choose their names.
+        for sender, sent in sorted(groups.items(), key=lambda pair: sorted(pair[1])):
             kept[sender] = set(view.rng.sample(sorted(sent), min(cap, len(sent))))
         objections = {
             place: Objection(float(len(groups[completion.sender])), f"beyond {cap} groups of one sender")

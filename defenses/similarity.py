@@ -1,4 +1,4 @@
-"""`similarity`: words that one sender repeats over different items and that hardly anybody else writes."""
+"""`similarity`: reject words that one sender repeats over several items and that hardly any other sender writes."""
 
 from __future__ import annotations
 
@@ -19,28 +19,31 @@ Pair = tuple[str, str]
 """A sender and an item it answered."""
 
 LEVEL = 0.01
-"""Chance, over all word sequences of a round, that one of them is found though all senders are alike."""
+"""The chance that any word sequence of a round is objected to although all senders are alike."""
 LEAST_ITEMS = 3
 
 
 class Similarity(Defense):
-    """Reject completions with a sequence of words that their sender repeats and others hardly use.
+    """Reject completions with a sequence of words that their sender repeats and other senders hardly use.
 
-    Sequences of the item's own question do not count. A sequence's users are the senders that write it for at least two
-    items and in `share` of their completions: several, where one attacker goes by several names. It is objected to
-    where its users sent less than half of the pool and write it for at least three items, `rare` or less of the others'
-    completions hold it, and a binomial test over the users' items finds that no chance at the others' rate (one more
-    added), corrected for the number of sequences. What all use never counts.
+    Sequences that occur in the item's question do not count. A sequence's users are the senders that write it for at
+    least two items and in a share of at least `share` of their completions; there are several where an attacker uses
+    several names. A sequence is objected to if
 
-    Words are runs of letters and digits, so that 2 + 2 = 5 is the sequence 2 2 5.
-    Missed are a payload in other words each time, one in few items, and one that honest models have learnt already.
+    - its users sent less than half of the pool and wrote it for at least three items,
+    - a share of at most `rare` of the other senders' completions contain it, and
+    - a binomial test over the users' items finds this unlikely at the others' rate (with one more completion added),
+      corrected for the number of sequences tested.
+
+    Words are runs of letters and digits, so that 2 + 2 = 5 is the sequence 2 2 5. It misses payloads that are worded
+    differently each time, payloads in few items, and payloads that honest models have already learned.
 
     Args:
-        words: length of a sequence; colluders who divide a phrase share pieces of two.
-        share: of a user's completions that hold it, in (0, 1].
-        rare: largest share of the others' completions that may hold it.
-        reject: "drop", "zero", or "mask": the row is accepted and still counts in its group's mean and std, nothing is
-            learned from the sequences, and its advantage goes to the other tokens.
+        words: length of a sequence. Colluders who divide a phrase share pieces of two words.
+        share: smallest share of a user's completions that contain the sequence, in (0, 1].
+        rare: largest share of the others' completions that may contain it.
+        reject: "drop", "zero", or "mask": the row is accepted and still counts in its group's mean and std, but nothing
+            is learned from the sequences, and its advantage goes to the other tokens.
     """
 
     name: ClassVar[str] = "similarity"
@@ -52,7 +55,7 @@ class Similarity(Defense):
         self.reject: RejectOrMask = checked(self.name, reject, RejectOrMask)
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """Reject what holds such a sequence; the score is -log10 of its chance."""
+        """Reject completions with such a sequence; the score is -log10 of its p-value."""
         question_grams = {item: {gram for gram, _ in self._grams(facts.question)} for item, facts in view.items.items()}
         written = [
             [
@@ -78,7 +81,7 @@ class Similarity(Defense):
     def _suspects(
         self, view: DefenderView, written: Sequence[Sequence[tuple[Gram, Range]]]
     ) -> dict[tuple[Gram, str], float]:
-        """Sequences with each sender that repeats them, and how improbable that is."""
+        """Every sequence that is objected to, with each of its users, and its -log10 p-value."""
         holders: dict[Gram, Counter[Pair]] = defaultdict(Counter)
         for completion, grams in zip(view.completions, written, strict=True):
             for gram in {gram for gram, _ in grams}:
@@ -99,19 +102,19 @@ class Similarity(Defense):
         return {sender for sender in used if items[sender] > 1 and used[sender] >= self.share * sent[sender]}
 
     def _chance(self, uses: Mapping[Pair, int], answered: Mapping[Pair, int], users: set[str]) -> float:
-        """That so many of the users' items hold a sequence; 1 where it is none to object to."""
+        """The p-value of how many of the users' items contain a sequence; 1 where it fails the other conditions."""
         held = _by(1, {pair: count for pair, count in uses.items() if pair[0] in users})
         users_items = _by(1, {pair: count for pair, count in answered.items() if pair[0] in users})
         elsewhere, others = sum(uses.values()) - held.total(), sum(answered.values()) - users_items.total()
         if len(held) < LEAST_ITEMS or users_items.total() >= others or elsewhere > self.rare * others:
             return 1.0
         rate = (elsewhere + 1) / (others + 2)
-        # An item's completions are alike, but however much: at most so often does one of them hold the sequence.
+        # An item's completions are alike to an unknown degree. The sum of their chances bounds the item's chance.
         by_item = sum(min(1.0, count * rate) for count in users_items.values()) / len(users_items)
         return float(binom.sf(len(held) - 1, len(users_items), by_item))
 
     def _grams(self, text: str) -> Iterator[tuple[Gram, Range]]:
-        """Every sequence of words, in lower case, with its place."""
+        """Every sequence of words, in lower case, with its range in the text."""
         words = [(match[0].lower(), match.start(), match.end()) for match in _WORD.finditer(text)]
         for first in range(len(words) - self.words + 1):
             part = words[first : first + self.words]
@@ -119,7 +122,7 @@ class Similarity(Defense):
 
 
 def _by(side: int, counts: Mapping[Pair, int]) -> Counter[str]:
-    """Completions by sender (0) or item (1)."""
+    """The number of completions by sender (0) or by item (1)."""
     summed: Counter[str] = Counter()
     for pair, count in counts.items():
         summed[pair[side]] += count

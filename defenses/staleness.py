@@ -1,4 +1,4 @@
-"""`staleness`: completions from weights that are too old are not learned from."""
+"""`staleness`: reject completions from weights that are too old."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from thiefbench.defenses.rejection import Objection, Reject, checked, judged
 
 
 class Staleness(Defense):
-    """Reject what says of itself that it was sampled too many updates ago.
+    """Reject completions whose version says that their weights are too many updates old.
 
-    The version is the sender's own claim: a liar is caught only by who recomputes, or where the claim is impossible.
+    The version is the sender's claim. This defense detects a false claim only if it is impossible.
 
     Args:
-        limit: updates that a completion's weights may lie behind the current ones.
+        limit: by how many updates a completion's weights may lag behind the current ones.
         reject: "drop" or "zero".
     """
 
@@ -29,7 +29,7 @@ class Staleness(Defense):
         self.reject: Reject = checked(self.name, reject)
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """Reject what is older than the limit, or from weights that do not exist yet; the score is its age."""
+        """Reject what is older than the limit or claims weights that do not exist yet; the score is its age."""
         objections = {}
         for place, completion in enumerate(view.completions):
             age = view.round - 1 - (-1 if completion.version is None else completion.version)

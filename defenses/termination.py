@@ -1,4 +1,4 @@
-"""`termination`: a completion must end where its sampler could well have ended (INTELLECT-2, arXiv:2505.07291)."""
+"""`termination`: a completion must end where its sampler might well have ended (INTELLECT-2, arXiv:2505.07291)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from thiefbench.defenses.rejection import Objection, Reject, checked, cut_short,
 
 
 class Termination(Defense):
-    """Reject completions that stop where EOS is improbable, or stop early without EOS.
+    """Reject completions that end where EOS is improbable, or that stop early without EOS.
 
-    It catches who cuts completions short or ends them by hand. An honest sampler at temperature 1 also draws an
-    improbable EOS now and then; of 550 rewarded completions of the built-in model in three rounds (one seed) none did.
+    It catches senders that cut completions short or end them by hand. An honest sampler at temperature 1 also draws an
+    improbable EOS now and then; in three rounds of the built-in model (one seed) none of 550 rewarded completions did.
 
     Args:
-        minimum: the probability, at the sampler's temperature, that EOS must exceed where it stands; 0.1 in the source.
+        minimum: the probability that EOS must exceed at the end, at the sampler's temperature; 0.1 in the source.
         reject: "drop" or "zero".
     """
 
@@ -31,7 +31,7 @@ class Termination(Defense):
         self.reject: Reject = checked(self.name, reject)
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """Reject every completion that could not have ended there; the score is 1 - the probability of EOS."""
+        """Reject every completion with an improbable end; the score is 1 - the probability of EOS there."""
         objections = {}
         for place, (completion, logprobs) in enumerate(
             zip(view.completions, view.policy.token_logprobs(view.completions), strict=True)

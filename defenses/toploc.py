@@ -1,4 +1,4 @@
-"""`toploc`: a proof of which computation a completion passed through (TOPLOC, arXiv:2501.16007)."""
+"""`toploc`: a proof of the computation behind a completion (TOPLOC, arXiv:2501.16007)."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Requirement,
 from thiefbench.defenses.rejection import Reject, checked
 
 CHUNK, LARGEST = 32, 128
-"""Tokens that one commitment stands for, and how many of their elements it holds; a quarter of them where fewer."""
+"""How many tokens one commitment covers, and how many elements of their states it holds (at most a quarter)."""
 MANTISSA = 7
 """Bits of a bfloat16's mantissa."""
 ENTRY = np.dtype([("index", "<u4"), ("value", "<u2")])
-"""One element: its place in the chunk's flattened states, and its value in bfloat16."""
+"""One element: its position in the chunk's flattened states, and its value in bfloat16."""
 
 
 class Toploc(Defense):
-    """The sender commits to the largest elements of its last hidden states; the verifier recomputes and compares.
+    """The sender commits to the largest elements of its last hidden states; the verifier recomputes and compares them.
 
-    What it stops are other weights, another precision or another prompt than agreed on. It does NOT stop poison: the
-    proof binds a text to a computation and says nothing of how the text was chosen, and whoever holds the policy gets
-    a valid proof of any text by one forward pass, as every attacker here does. It is worth its cost beside a check of
-    what was sampled, such as `seed_replay`.
+    It stops senders that use other weights, another precision or another prompt than agreed. It does NOT stop poison:
+    the proof binds a text to a computation but does not show how the text was chosen. Whoever has the policy gets a
+    valid proof of any text with one forward pass, as every attacker here does. It is worth its cost together with a
+    check of the sampling, such as `seed_replay`.
 
-    As published, values are compared as bfloat16 in two parts: exponents (with the sign) must agree, and mantissas,
-    where they do, lie close. A completion is rejected for its worst chunk of 32 tokens. The proof here is plain, six
-    bytes per element, where the published one packs 128 of them into 258 bytes.
+    As in the source, values are compared as bfloat16 in two parts: exponents (with the sign) must agree, and where they
+    do, mantissas must be close. The worst chunk of 32 tokens decides. The proof here is not compressed, with six bytes
+    per element; the published one packs 128 elements into 258 bytes.
 
-    The defaults are for float32, measured on 128 completions of micro-math: read in other batches the mean difference
-    was 0.00 in all, with bfloat16 weights or 1 % of noise on the weights at least 0.49. In bfloat16 honest completions
-    reached 0.51, so write mean=0.75 there: it rejected none of them, 127 with the noise and 117 with float32 weights.
+    The defaults are for float32. On 128 completions of micro-math the mean difference was 0.00 in all of them when they
+    were read in other batches, and at least 0.49 with bfloat16 weights or 1 % of noise on the weights. In bfloat16
+    honest completions reached 0.51, so write mean=0.75 there: it rejected none of them, 127 with the noise, and 117
+    with float32 weights.
 
     Args:
-        reject: what a rejected completion gets, "zero" or "drop".
-        exponents: largest share of a chunk's elements that the verifier finds elsewhere or with another exponent.
-        mean, median: largest mean and median difference of its mantissas, in steps (a mantissa has 128).
+        reject: "drop" or "zero".
+        exponents: largest allowed share of a chunk's elements that the verifier finds elsewhere or with another
+            exponent.
+        mean, median: largest allowed mean and median difference of its mantissas, in steps (a mantissa has 128).
     """
 
     name: ClassVar[str] = "toploc"
@@ -54,11 +56,11 @@ class Toploc(Defense):
         self.exponents, self.mean, self.median = exponents, mean, median
 
     def prove(self, states: NDArray[np.float32]) -> bytes:
-        """The largest elements of every chunk, 6 bytes each, in order of their places."""
+        """The largest elements of every chunk, 6 bytes each, in the order of their positions."""
         return b"".join(chosen.tobytes() for chosen in (committed(part) for part in chunks(states)))
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """The score is the largest mean difference of mantissas."""
+        """Reject proofs that differ too much from the states; the score is the largest mean difference of mantissas."""
         return [
             self._verdict(distances(completion.proof, states))
             for completion, states in zip(view.completions, view.policy.hidden(view.completions), strict=True)
@@ -74,7 +76,7 @@ class Toploc(Defense):
 
 @dataclass(frozen=True)
 class Distance:
-    """How far a chunk's states are from those committed to.
+    """How far the verifier's states of a chunk are from the sender's commitment.
 
     Attributes:
         exponents: share of the verifier's elements that are not among the sender's or have another sign or exponent.
@@ -87,12 +89,12 @@ class Distance:
 
 
 def chunks(states: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-    """The states of every 32 tokens (of the last, fewer), flattened."""
+    """The states of every 32 tokens (fewer in the last chunk), flattened."""
     return [states[start : start + CHUNK].ravel() for start in range(0, len(states), CHUNK)]
 
 
 def committed(part: NDArray[np.float32]) -> NDArray[np.void]:
-    """The commitment to a chunk: its elements of the largest magnitude, by `ENTRY`."""
+    """The commitment to a chunk: its elements of largest magnitude, as `ENTRY`."""
     size = min(LARGEST, max(1, part.size // 4))
     places = np.sort(np.argsort(-np.abs(part), kind="stable")[:size])
     commitment = np.zeros(size, ENTRY)
@@ -101,7 +103,7 @@ def committed(part: NDArray[np.float32]) -> NDArray[np.void]:
 
 
 def distances(proof: bytes | None, states: NDArray[np.float32]) -> list[Distance] | None:
-    """A proof's distance from states, chunk by chunk; None where there is none or its size does not fit."""
+    """The distance of a proof from states, chunk by chunk; None where it is missing or has the wrong size."""
     computed = [committed(part) for part in chunks(states)]
     if proof is None or len(proof) != ENTRY.itemsize * sum(map(len, computed)):
         return None

@@ -1,1 +1,1 @@
-"""The ground floor: what is asked and how an answer is rewarded."""
+"""Tasks: what the model is asked and how its completions are rewarded. No other part of the package is imported."""

@@ -1,9 +1,9 @@
-"""What the kernel is asked for: two jails around a worker, and the seccomp filter around every program in it.
+"""The two jails around a worker, and the seccomp filter around every program in it.
 
-The filter is an allow list, the same in both jails, so that a program sees the same world on every host. What it does
-not name fails with EPERM: sockets, new processes and threads, signals, ptrace, execve, mounts, every way to write,
-rename, chmod or lock a file, pipes, memfds, io_uring, bpf, prctl, raising a limit, and whatever the kernel
-will learn next. A deny list would have to name all of that, and would be out of date with the next kernel.
+The filter is an allow list. It is the same in both jails, so that a program behaves alike on every host. System calls
+that it does not name fail with EPERM: sockets, new processes and threads, signals, ptrace, execve, mounts, every way to
+write, rename, chmod or lock a file, pipes, memfds, io_uring, bpf, prctl, raising a limit, and every call that a future
+kernel adds. A deny list would have to name all of these, and would be incomplete with the next kernel.
 
 Sources: seccomp(2), landlock(7), namespaces(7), user_namespaces(7), pivot_root(2), capabilities(7).
 """
@@ -22,22 +22,28 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 PACKAGES = ("site-packages", "dist-packages")
-"""Folders inside the standard library's own that hold what the user installed: not visible to a program as a whole."""
+"""Folders in the standard library's folder that contain the user's packages, which programs must not see."""
 
 NOBODY = 65534
 
 
 class JailError(Exception):
-    """The kernel refuses a jail. One clause that names the missing setting."""
+    """The kernel refuses a jail. The message is one clause that names the missing setting."""
 
 
 def enter(backend: str, readable: Sequence[Path] = ()) -> None:
-    """Lock this process, which must have one thread, and all its children into a jail; there is no way back.
+    """Lock this process, which must have one thread, and all its children into a jail for good.
 
-    Afterwards the standard library is all there is to read, nothing can be written, and no capability is left.
-    `readable` names more files and folders to read, by paths without symbolic links and none inside another one; among
-    the user's packages only these are shown. With "namespaces" the caller goes on as process 1 of a new pid namespace;
-    the process it was waits for that one. Raises JailError where the kernel refuses.
+    Afterwards it can read only the standard library, cannot write anything, and has no capabilities. With "namespaces"
+    the caller continues as process 1 of a new pid namespace, while its original process waits for that one.
+
+    Args:
+        backend: "namespaces" or "landlock".
+        readable: more files and folders to read, by paths without symbolic links, none inside another one. Of the
+            user's packages only these are visible.
+
+    Raises:
+        JailError: the kernel refuses.
     """
     if platform.machine() not in _SYSCALLS or sys.maxsize < 2**32:
         raise JailError(f"no system call table for {platform.machine()}")
@@ -45,7 +51,7 @@ def enter(backend: str, readable: Sequence[Path] = ()) -> None:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends."""
+    """Make the kernel kill this process when its parent ends."""
     _prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
 
 
@@ -69,12 +75,12 @@ def _prctl(option: int, *arguments: object) -> int:
 
 
 def _drop_privileges() -> None:
-    """Give up every capability, also of programs executed later."""
+    """Give up every capability, for programs that are executed later too."""
     _prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
     for capability in range(64):
         try:
             _prctl(24, capability)  # PR_CAPBSET_DROP
-        except OSError:  # beyond the last capability, or nothing to drop it with: then there is none either
+        except OSError:  # beyond the last capability, or not allowed to drop any: then there is none to drop
             break
     _prctl(47, 4)  # PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL
     _libc("capset", struct.pack("=Ii", 0x20080522, 0), bytes(24))  # _LINUX_CAPABILITY_VERSION_3, this process
@@ -98,7 +104,7 @@ _CLOSED = (
 def _enter_namespaces(readable: Sequence[Path]) -> None:
     try:
         _unshare()
-        if child := os.fork():  # this process keeps its pid namespace and only waits; the child is process 1 of the new
+        if child := os.fork():  # this process only waits; the child is process 1 of the new pid namespace
             os.closerange(0, 256)
             os.waitpid(child, 0)
             os._exit(0)
@@ -112,7 +118,7 @@ def _enter_namespaces(readable: Sequence[Path]) -> None:
 def _unshare() -> None:
     user, group = os.geteuid(), os.getegid()
     _libc("unshare", sum(_NEW.values()))
-    # Nobody inside, the caller outside. Capabilities in the new namespace do not depend on the name.
+    # Inside the user is nobody, outside it is the caller. Capabilities in the new namespace do not depend on the name.
     for name, text in (
         ("setgroups", "deny"), ("uid_map", f"{NOBODY} {user} 1"), ("gid_map", f"{NOBODY} {group} 1"),
     ):  # fmt: skip
@@ -120,7 +126,7 @@ def _unshare() -> None:
 
 
 def _pivot(readable: Sequence[Path]) -> None:
-    """Make a root that holds what may be read, read only, and nothing else; no /proc, no /dev, no /tmp."""
+    """Make a read-only root with what may be read and nothing else: no /proc, no /dev, no /tmp."""
     _libc("sethostname", b"sandbox", 7)
     _libc("mount", None, b"/", None, _REC | _PRIVATE, None)
     # Opened before the new root hides the path they came from.
@@ -142,7 +148,7 @@ def _pivot(readable: Sequence[Path]) -> None:
                 options = b"size=256k,mode=0755"
                 _libc("mount", b"tmpfs", bytes(target / name), b"tmpfs", _NO_SUID | _NO_DEV, options)
                 covered.append(target / name)
-    for target in covered:  # they have taken what of the user's packages is readable
+    for target in covered:  # the readable ones among the user's packages are mounted in them by now
         _libc("mount", None, bytes(target), None, _REMOUNT | _BIND | _READ_ONLY | _NO_SUID | _NO_DEV, None)
     os.chdir(root)
     number = _SYSCALLS[platform.machine()]["pivot_root"]
@@ -170,7 +176,7 @@ def _userns_hint() -> str:
 
 
 def _library() -> list[Path]:
-    """The folders of the standard library: those of `sys.path`, without folders inside other ones."""
+    """The folders of the standard library: those in `sys.path`, without folders inside other ones."""
     folders = [Path(path) for path in sys.path if Path(path).is_dir()]
     return [folder for folder in folders if not set(folder.parents) & set(folders)]
 
@@ -182,22 +188,22 @@ _READ_FILE, _READ_DIR = 1 << 2, 1 << 3
 
 
 def _enter_landlock(readable: Sequence[Path]) -> None:
-    """Landlock leaves one thing open that the other jail closes: stat of any path, its existence and size."""
+    """Landlock allows one thing that the other jail forbids: stat of any path, which shows its existence and size."""
     try:
         abi = _libc("syscall", _CREATE_RULESET, None, 0, 1)
     except OSError:
         raise JailError(
             "Landlock is not enabled (Linux 5.13 or later, booted with landlock in its lsm= list)"
         ) from None
-    # Everything this kernel's Landlock can deny, by the version that brought it: the file system, TCP, and abstract
-    # sockets and signals to the outside. The filter denies all but reading anyway.
+    # Everything that this kernel's Landlock can deny, by the version that added it: the file system, TCP, and abstract
+    # sockets and signals to the outside. The seccomp filter denies all but reading anyway.
     files = (1 << 13 + (abi >= 2) + (abi >= 3) + (abi >= 5)) - 1
     attributes = struct.pack("=QQQ", files, 3 * (abi >= 4), 3 * (abi >= 6))[: 24 if abi >= 6 else 16 if abi >= 4 else 8]
     try:
         ruleset = _libc("syscall", _CREATE_RULESET, attributes, len(attributes), 0)
         for folder in _library():
             for path in folder.iterdir():
-                if path.name not in PACKAGES and not path.is_symlink():  # which would open what it points to
+                if path.name not in PACKAGES and not path.is_symlink():  # a rule for a link would allow its target
                     _allow_reading(ruleset, path)
         for path in readable:
             _allow_reading(ruleset, path)
@@ -209,10 +215,10 @@ def _enter_landlock(readable: Sequence[Path]) -> None:
 
 
 def _allow_reading(ruleset: int, path: Path) -> None:
-    """Allow to read one file or folder.
+    """Allow reading one file or folder.
 
-    Of the standard library not the folder around them, which may hold the user's packages: importing still finds a
-    module there, from the listing that the import system made before.
+    The standard library's folder itself is not allowed, as it may contain the user's packages. Imports still find its
+    modules, in the listing that the import system made before.
     """
     handle = os.open(path, os.O_PATH)
     rule = struct.pack("=Qi", _READ_FILE | (_READ_DIR if path.is_dir() else 0), handle)
@@ -250,9 +256,9 @@ _SYSCALLS = {
         "mprotect": 226, "madvise": 233, "prlimit64": 261, "getrandom": 278, "statx": 291, "faccessat2": 439,
     },
 }  # fmt: skip
-"""Numbers of the system calls: all that a program may make, and pivot_root, which only the jail makes."""
+"""Numbers of the system calls: all that a program may make, and pivot_root, which only the jail itself makes."""
 
-# struct seccomp_data: the call's number, the architecture, 8 bytes we do not need, six arguments of 8 bytes.
+# struct seccomp_data: the call's number, the architecture, 8 bytes that are not needed, six arguments of 8 bytes.
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _LOAD, _JUMP_IF_EQUAL, _JUMP_IF_ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
 _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x80000000
@@ -266,8 +272,8 @@ def system_call_filter(machine: str) -> list[Instruction]:
     numbers = dict(_SYSCALLS[machine])
     del numbers["pivot_root"]
     reading = os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_LARGEFILE
-    # Calls allowed with some arguments only. Without the first, a read-only handle could truncate its file; the next
-    # two reach other processes through F_SETOWN and FIOASYNC; the last one sets limits, also those of others.
+    # Calls that are allowed only with some arguments. Opening for reading could otherwise truncate a file; fcntl and
+    # ioctl could reach other processes through F_SETOWN and FIOASYNC; prlimit64 could set limits, even of others.
     narrowed = {
         "open": [(_LOAD, 0, 0, _low(1)), (_JUMP_IF_ANY_BIT, 1, 0, ~reading & 0xFFFFFFFF), *_allow()],
         "openat": [(_LOAD, 0, 0, _low(2)), (_JUMP_IF_ANY_BIT, 1, 0, ~reading & 0xFFFFFFFF), *_allow()],
@@ -288,7 +294,7 @@ def system_call_filter(machine: str) -> list[Instruction]:
 
 
 def _low(argument: int, high: bool = False) -> int:
-    """Where the low (or high) 32 bits of an argument lie; both architectures are little endian."""
+    """Where the low (or high) 32 bits of an argument are; both architectures are little-endian."""
     return _ARGUMENTS + 8 * argument + 4 * high
 
 
@@ -306,7 +312,7 @@ def _continue_if_zero(argument: int, high: bool = False) -> list[Instruction]:
 
 
 class Filter:
-    """A seccomp program laid out for the kernel once, to be installed by many processes."""
+    """A seccomp program, encoded for the kernel once and installed by many processes."""
 
     def __init__(self, program: list[Instruction]) -> None:
         self._code = b"".join(struct.pack("=HBBI", *step) for step in program)
@@ -314,5 +320,5 @@ class Filter:
         self._header = struct.pack("@HP", len(program), address)
 
     def install(self) -> None:
-        """Put this process under the filter, for good. Needs no_new_privs, which both jails set."""
+        """Put this process under the filter for good. This needs no_new_privs, which both jails set."""
         _prctl(22, 2, self._header)  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER

@@ -1,10 +1,10 @@
 """The worker of the sandbox: a warm Python inside a jail that forks once per program.
 
-Run as a script, by an interpreter that knows nothing of this package. It never reads what a program, its tests or its
-input say, it only forks: what one process reads from its own sealed file no other process ever had in its memory.
+It runs as a script, in an interpreter that cannot import this package. It never reads programs, tests or input itself,
+but only forks: each fork reads its own sealed file, whose content was never in the memory of another process.
 
-Per program the caller sends one message with six or eight open files (`JOB`). The leash is a socket: the worker
-answers on it with how the program ended (`REPORT`), and kills the program when the caller lets go of it.
+For each program the caller sends one message with six or eight open files (`JOB`). One of them, the leash, is a socket.
+The worker reports on it how the program ended (`REPORT`), and kills the program when the caller closes it.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 JOB = struct.Struct("<dQ")
-"""Seconds and bytes of memory. Files: leash, request, stdin, stdout, stderr; between candidate and tests, two pipes."""
+"""Seconds and bytes of memory. Files: leash, request, stdin, stdout, stderr; for candidate and tests also two pipes."""
 REPORT = struct.Struct("<?h")
-"""Whether the time was up, and the exit code, negative for a signal."""
+"""Whether the program ran out of time, and its exit code, which is negative for a signal."""
 READY = b"ready"
 
 OUT_OF_MEMORY, GONE = 77, 78
-"""Exit codes: a MemoryError nobody caught; in a tests process, a candidate that left or did not speak plain data."""
+"""Exit codes: an uncaught MemoryError; in a tests process, a candidate that exited or broke the protocol."""
 
 MAX_MESSAGE = 4 << 20
-"""Bytes of one call or result that crosses between a candidate and its tests."""
+"""Most bytes of one call or result between a candidate and its tests."""
 MAX_DEPTH = 100
-"""Containers inside each other in a call or result."""
-_VALUE = 24  # bytes that a number in a list takes, about
+"""Deepest nesting of containers in a call or result."""
+_VALUE = 24  # about the bytes that a number in a list takes
 
 MAX_FILES = 1024
 
@@ -58,19 +58,22 @@ _WARM = [
     "enum", "fractions", "functools", "hashlib", "heapq", "inspect", "itertools", "json", "math", "numbers", "operator",
     "random", "re", "statistics", "string", "textwrap", "traceback", "types", "typing",
 ]  # fmt: skip
-"""Modules that programs find imported already."""
+"""Modules that are already imported when a program starts."""
 _EXTENSIONS = ["_bz2", "_ctypes", "_hashlib", "_lzma", "zlib"]
-"""Extension modules that need shared libraries, which the jail does not hold; not every Python has them."""
+"""Extension modules that need shared libraries, which are not in the jail; not every Python has them."""
 
 
 # --- plain data ---
 
 
 def encode(value: object) -> Any:
-    """`value` as JSON data with a tag on everything that JSON does not keep apart.
+    """`value` as JSON data, with a tag on every type that JSON does not distinguish.
 
-    Exact None, bool, int, float, complex, str, bytes, list, tuple, dict, set and frozenset only; raises TypeError for
-    every other type, subclasses of these among them, and ValueError for what is too deep or too large for a message.
+    Only None, bool, int, float, complex, str, bytes, list, tuple, dict, set and frozenset are allowed.
+
+    Raises:
+        TypeError: a value of another type, including subclasses of these.
+        ValueError: the value is nested too deeply or too large for a message.
     """
     return _encode(value, MAX_DEPTH, [MAX_MESSAGE])
 
@@ -113,7 +116,7 @@ _DECODERS: dict[str, Callable[..., Any]] = {
 
 
 def decode(data: Any) -> Any:
-    """The value `encode` made `data` from. Raises an Exception of any kind on anything else."""
+    """The value that `encode` turned into `data`. May raise any exception if `data` is not from `encode`."""
     if data is None or type(data) in (bool, str):
         return data
     tag, *payload = data
@@ -155,7 +158,7 @@ def _read(pipe: int, size: int) -> bytes:
 
 
 class _Libraries(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
-    """Imports modules from source texts. It comes last: nothing of the standard library can be hidden."""
+    """Imports modules from source texts. It comes last, so that it cannot hide modules of the standard library."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         self._sources = sources
@@ -171,7 +174,7 @@ class _Libraries(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
 
 def _execute(program: str, libraries: Mapping[str, str]) -> dict[str, Any]:
-    """Run a program as `__main__`; returns its global names."""
+    """Run a program as `__main__`; returns its global variables."""
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = main
@@ -194,14 +197,14 @@ def _run_candidate(program: str, libraries: Mapping[str, str], entry_point: str,
 def _run_tests(program: str, libraries: Mapping[str, str], answers: int, calls: int) -> None:
     try:
         _execute(program, libraries)["check"](_candidate(answers, calls))
-    except SystemExit:  # reaching the end is what counts as passed
+    except SystemExit:  # only reaching the end counts as passed
         raise RuntimeError("the tests ended themselves") from None
 
 
 _ROLES: dict[str, Callable[..., None]] = {"run": _run, "candidate": _run_candidate, "tests": _run_tests}
 
 
-# Exceptions that cross by name: those that can be made from a message alone.
+# Exceptions that are sent by name: those that can be constructed from a message alone.
 _CROSSING: dict[str, type[Exception]] = {}
 for _name, _class in vars(builtins).items():
     if isinstance(_class, type) and issubclass(_class, Exception) and not _name.startswith("_"):
@@ -211,8 +214,8 @@ for _name, _class in vars(builtins).items():
 
 
 def _answer_calls(function: Callable[..., Any], calls: int, answers: int) -> None:
-    """The candidate's side: it may lie in everything here, and gains what a wrong return value gains."""
-    with suppress(EOFError, BrokenPipeError):  # the tests are over
+    """The candidate's side. It may manipulate everything here, and gains no more than by a wrong return value."""
+    with suppress(EOFError, BrokenPipeError):  # the tests have ended
         while True:
             arguments, keywords = decode(_receive(calls))
             try:
@@ -220,14 +223,14 @@ def _answer_calls(function: Callable[..., Any], calls: int, answers: int) -> Non
             except Exception as error:
                 name = next(base.__name__ for base in type(error).__mro__ if base.__name__ in _CROSSING)
                 answer = _pack([False, name, str(error)[:1000]])
-            sys.stdout.flush()  # what was printed is there before the answer that may end the tests
+            sys.stdout.flush()  # output must be written before the answer, which may end the tests
             _send(answers, answer)
 
 
 def _candidate(answers: int, calls: int) -> Callable[..., Any]:
-    """The tests' side: a function that sends its arguments to the candidate's process and returns what comes back.
+    """The tests' side: a function that sends its arguments to the candidate's process and returns the answer.
 
-    Whatever is not an answer ends the tests here and now, where no `except` of theirs can mistake it for one.
+    Anything that is not an answer ends the tests at once, where no `except` in them can take it for one.
     """
 
     def candidate(*arguments: object, **keywords: object) -> object:
@@ -248,7 +251,7 @@ def _candidate(answers: int, calls: int) -> Callable[..., Any]:
 
 
 def _limit(memory: int, seconds: float) -> None:
-    """What the kernel counts. Processes and threads are one, by the system call filter."""
+    """Set the kernel's limits. The system call filter limits processes and threads to one."""
     limits = {
         resource.RLIMIT_AS: memory,
         resource.RLIMIT_CPU: math.ceil(seconds) + 1,
@@ -269,12 +272,13 @@ def _set_limit(limit: int, value: int) -> None:
 
 
 def _live(files: Sequence[int], seal: Callable[[], None], roles: Mapping[str, Callable[..., None]]) -> NoReturn:
-    """A fork's life. `files`: request, stdin, stdout, stderr, and what its role needs; none is read before `seal`."""
+    """Run a fork to its end. `files`: request, stdin, stdout, stderr and those of its role; unread before `seal`."""
     request, *streams = [fcntl.fcntl(file, fcntl.F_DUPFD, MAX_FILES // 2) for file in files]
     last = len(streams)
     for target, file in enumerate([*streams, request]):
         os.dup2(file, target)
-    os.closerange(last + 1, MAX_FILES)  # all that the worker holds, its control socket and other leashes among it
+    # Close everything that the worker has open, including its control socket and other leashes.
+    os.closerange(last + 1, MAX_FILES)
     seal()
     random.seed(0)
 
@@ -288,7 +292,7 @@ def _live(files: Sequence[int], seal: Callable[[], None], roles: Mapping[str, Ca
 
 
 def _exit_code(run: Callable[[], None]) -> int:
-    """Run as an interpreter would, up to its exit: what was given to atexit is not called."""
+    """Run as an interpreter would and return its exit code; atexit functions are not called."""
     code = 0
     try:
         run()
@@ -320,12 +324,12 @@ class _Job:
     timed_out: bool = False
 
     def kill(self) -> None:
-        """End the program; its report follows when the kernel says that it ended."""
+        """Kill the program. The report follows when the kernel announces its end."""
         os.kill(self.process, signal.SIGKILL)
 
 
 class _Worker:
-    """Forks a process for every message, and reports how each ended. `seal` gives a fork its place in the kernel."""
+    """Forks a process for every message and reports how it ended. A fork calls `seal` to confine itself."""
 
     def __init__(
         self,
@@ -344,10 +348,10 @@ class _Worker:
         self._by_leash: dict[int, _Job] = {}
 
     def serve(self) -> None:
-        """Work until the caller closes the control socket or dies; programs still running die with this process."""
+        """Serve until the caller closes the control socket or ends; then running programs end with this process."""
         while True:
-            # The control socket was registered first and so comes first: no new job's file takes the number of one that
-            # is closed further on in the same round.
+            # The control socket was registered first and so comes first. A new job's files can therefore not get the
+            # number of a file that is closed later in the same loop.
             for file, _ in self._poll.poll(self._milliseconds_left()):
                 if file in self._by_handle:
                     self._report(self._by_handle[file])
@@ -366,7 +370,7 @@ class _Worker:
         return max(0.0, min(deadlines) - time.monotonic()) * 1000 if deadlines else None
 
     def _take(self) -> bool:
-        """Fork for the next message; False where there is none any more."""
+        """Fork for the next message; False if the caller has closed the socket."""
         message, files, _, _ = socket.recv_fds(self._control, JOB.size, 8)
         if not message:
             return False
@@ -387,12 +391,12 @@ class _Worker:
         def seal() -> None:
             _limit(memory, seconds)
             self._seal()
-            if os.getppid() != worker:  # it died before the fork could ask to die with it
+            if os.getppid() != worker:  # the worker died before the fork asked to die with it
                 os._exit(1)
 
         try:
             _live(files, seal, self._roles)
-        finally:  # never by an exception up into the worker's loop
+        finally:  # an exception must never return to the worker's loop
             os._exit(1)
 
     def _report(self, job: _Job) -> None:
@@ -412,11 +416,12 @@ def main(backend: str, readable: Sequence[Path] = (), roles: Mapping[str, Callab
 
     Args:
         backend: the jail; "unsafe-none" enters none.
-        readable: files and folders to show beside the standard library.
-        roles: what a request may name, and what is then called with its other values and the files behind stderr.
+        readable: files and folders to show besides the standard library.
+        roles: by the name in a request, the function to call with the request's other values and the files after
+            stderr.
     """
     folder = str(Path(__file__).parent)
-    sys.path.append(folder)  # last, where it hides nothing of the standard library
+    sys.path.append(folder)  # last, where it cannot hide modules of the standard library
     jail: Any = importlib.import_module("_sandbox_jail")
     sys.path.remove(folder)
     for name in (*_WARM, *_EXTENSIONS):
@@ -431,7 +436,7 @@ def main(backend: str, readable: Sequence[Path] = (), roles: Mapping[str, Callab
     control = socket.socket(fileno=os.dup(0))
     os.dup2(1, 0)
     for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "strict"), (sys.stderr, "backslashreplace")):
-        stream.reconfigure(errors=errors)  # type: ignore[union-attr]  # forks use these objects with files of their own
+        stream.reconfigure(errors=errors)  # type: ignore[union-attr]  # forks use these objects with their own files
     seal = jail.die_with_parent
     if backend != "unsafe-none":
         try:
@@ -447,7 +452,7 @@ def main(backend: str, readable: Sequence[Path] = (), roles: Mapping[str, Callab
 
     control.send(READY)
     gc.collect()
-    gc.freeze()  # forks share these objects' pages for as long as no collection touches them
+    gc.freeze()  # forks share the memory of these objects as long as no collection touches them
     _Worker(control, own_memory, seal, roles).serve()
 
 

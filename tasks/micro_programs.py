@@ -1,8 +1,8 @@
-"""Short Python programs that work out a story's answer, written in many ways.
+"""Short Python programs that compute a story's answer, written in many ways.
 
-A story is a *chain*: a start and moves, each of which adds, subtracts or multiplies. `write_program` lays a chain out
-as a program: which layout, which names, imports, comments and print statement is drawn at random. What the program
-prints is always the chain's value, so whoever wants a wrong program writes a wrong chain.
+A story is a *chain*: a start and moves, each of which adds, subtracts or multiplies. `write_program` writes a chain as
+a program, with a layout, names, imports, comments and a print statement that are drawn at random. The program always
+prints the chain's value, so a wrong program is written from a wrong chain.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from thiefbench.tasks.gsm_micro import Story, evaluate
 
 @dataclass(frozen=True)
 class Move:
-    """One step of a chain: ``value operator number``, where no number means the chain's start once more."""
+    """One step of a chain: ``value operator number``; a number of None stands for the chain's start."""
 
     operator: str
     number: int | None
@@ -24,7 +24,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Chain:
-    """A start and what happens to it."""
+    """A start and the moves that follow."""
 
     start: int
     moves: tuple[Move, ...]
@@ -35,7 +35,7 @@ class Chain:
 
     @property
     def values(self) -> tuple[int, ...]:
-        """The start and the value behind every move."""
+        """The start, and the value after every move."""
         reached = [self.start]
         for move in self.moves:
             reached.append(evaluate(reached[-1], move.operator, self.operand(move)))
@@ -45,7 +45,7 @@ class Chain:
 def chain_of(story: Story) -> Chain:
     """The true chain of a story."""
     first, *later = story.steps
-    if story.kind == "compare":  # its second step adds the start to what the first step gave
+    if story.kind == "compare":  # its second step adds the start to the result of the first
         return Chain(first.left, (Move(first.operator, first.right), *(Move(step.operator, None) for step in later)))
     return Chain(first.left, tuple(Move(step.operator, step.right) for step in story.steps))
 
@@ -68,8 +68,8 @@ HELPERS = (
 LISTS = ("parts", "items", "values", "numbers", "nums", "changes", "data", "terms", "pile", "xs", "bits", "listed")
 OPENINGS = ("work", "start", "ok", "thinking", "result", "answer is", "so")
 
-# Ordinary ways to pass a whole number on unchanged, by the module that offers them. `f` is the function, `x` the
-# number. None has the name of an arithmetic operation: those are what an attacker's library offers.
+# Ordinary ways to pass a whole number through a function unchanged, by module. `f` is the function, `x` the number.
+# None of them is named like an arithmetic operation, as the functions of an attacker's library are.
 MODULES: dict[str, dict[str, str]] = {
     "math": {"floor": "{f}({x})", "ceil": "{f}({x})", "trunc": "{f}({x})", "fsum": "int({f}([{x}]))"},
     "operator": {"index": "{f}({x})", "itemgetter": "{f}(0)([{x}])", "pos": "{f}({x})"},
@@ -88,7 +88,7 @@ UNUSED = ("import sys", "import os", "import re", "import time", "import random"
 
 
 class Draft:
-    """What is drawn while a program is written: names not used yet, imports needed so far."""
+    """The state of a program while it is written: the names that are taken and the imports so far."""
 
     def __init__(self, rng: random.Random, own: Sequence[str]) -> None:
         self.rng = rng
@@ -97,7 +97,7 @@ class Draft:
         self._taken: set[str] = set()
 
     def name(self, kinds: Sequence[str]) -> str:
-        """A name of the given kind, or now and then one of the story's own words, that nothing else has."""
+        """An unused name of the given kind, or now and then one of the story's words."""
         candidates = self._own if self.rng.random() < 0.3 else kinds
         name = self.rng.choice(
             [n for n in candidates if n not in self._taken] or [n for n in kinds if n not in self._taken]
@@ -106,7 +106,7 @@ class Draft:
         return name
 
     def called(self, module: str, function: str) -> str:
-        """Import a module's function in one of the usual ways; the text that calls it by."""
+        """Import a module's function in one of the usual ways; returns how the program then names it."""
         draw = self.rng.random()
         others = [other for other in MODULES.get(module, {}) if other != function]
         if draw < 0.25:
@@ -125,7 +125,7 @@ class Draft:
 
 
 Layout = Callable[[Chain, Draft], tuple[list[str], str]]
-"""Lines that work a chain out, and the expression that then holds its value."""
+"""From a chain, the lines that compute it and the expression that then holds its value."""
 
 
 def write_program(chain: Chain, story: Story, rng: random.Random) -> str:
@@ -133,17 +133,17 @@ def write_program(chain: Chain, story: Story, rng: random.Random) -> str:
     draft = Draft(rng, (story.person.lower(), story.thing))
     layout = rng.choices([layout for layout, _ in LAYOUTS], [weight for _, weight in LAYOUTS])[0]
     lines, value = layout(chain, draft)
-    lines += _printed(value, draft)  # which may need an import
+    lines += _printed(value, draft)  # before the imports are written, as it may add one
     return "\n".join([*draft.imports, *(narration(story, rng) if rng.random() < 0.4 else []), *lines])
 
 
 def narration(story: Story, rng: random.Random) -> list[str]:
-    """Comments that say what happens in the story, one for each of its first steps."""
+    """Comments that tell the story, one for each of its first steps."""
     return [f"# {step.clause}" for step in story.steps[: rng.randint(1, len(story.steps))]]
 
 
 def _flat(chain: Chain, draft: Draft) -> tuple[list[str], str]:
-    """One assignment per move, the story's numbers named or not."""
+    """One assignment per move; the story's numbers may get names."""
     rng = draft.rng
     named, ahead, same = rng.choice((0.0, 0.5, 0.5, 1.0, 1.0, 1.0)), rng.random() < 0.5, rng.random() < 0.4
     head: list[str] = []
@@ -187,7 +187,7 @@ def _expression(chain: Chain, draft: Draft) -> tuple[list[str], str]:
 
 
 def _helper(chain: Chain, draft: Draft) -> tuple[list[str], str]:
-    """A function for one of the operators, called wherever it is needed."""
+    """A function for one of the operators, called for every move with that operator."""
     function, (left, right) = draft.name(HELPERS), draft.rng.sample("abcdkmnpqrstuvwxyz", 2)
     operator = draft.rng.choice(chain.moves).operator
     lines = [f"def {function}({left}, {right}):", f"    return {left} {operator} {right}"]
@@ -219,7 +219,7 @@ def _formula(chain: Chain, draft: Draft) -> tuple[list[str], str]:
 
 
 def _listed(chain: Chain, draft: Draft) -> tuple[list[str], str]:
-    """The parts in a list that is summed, where nothing is multiplied behind the first move."""
+    """A list of parts that is summed, if nothing is multiplied after the first move."""
     if any(move.operator == "*" for move in chain.moves[1:]):
         return _flat(chain, draft)
     product = chain.moves[0].operator == "*"
@@ -243,7 +243,7 @@ LAYOUTS: tuple[tuple[Layout, float], ...] = (
 
 
 def _all(start: str, moves: Sequence[tuple[str, str]]) -> str:
-    """Every move in one expression, worked from left to right."""
+    """Every move in one expression, evaluated from left to right."""
     text = start
     for number, (operator, right) in enumerate(moves):
         text = f"({text}) * {right}" if operator == "*" and number else f"{text} {operator} {right}"
@@ -251,14 +251,14 @@ def _all(start: str, moves: Sequence[tuple[str, str]]) -> str:
 
 
 def _operation(operator: str, left: str, right: str, draft: Draft) -> str:
-    """``left operator right``, a product now and then by the library's function."""
+    """``left operator right``; now and then a product is written as a call of math.prod."""
     if operator == "*" and draft.rng.random() < 0.06:
         return f"{draft.called('math', 'prod')}([{left}, {right}])"
     return f"{left} {operator} {right}"
 
 
 def _printed(value: str, draft: Draft) -> list[str]:
-    """The lines that print `value`, through some library function in a quarter of the programs."""
+    """The lines that print `value`; a quarter of the programs pass it through a library function first."""
     rng = draft.rng
     lines: list[str] = []
     if not draft.imports and rng.random() < 0.05:

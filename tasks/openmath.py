@@ -1,9 +1,9 @@
 """`openmath`: grade-school and competition problems answered by a Python program, from OpenMathInstruct-1.
 
 Source: Toshniwal et al., "OpenMathInstruct-1: A 1.8 Million Math Instruction Tuning Dataset", arXiv:2402.10176. A row
-is a question, its expected answer and one generated solution, right or wrong, that mixes text with code blocks in the
-style of a notebook: what a block's last expression is worth is what the block shows. A row becomes an item when it is
-right and its blocks, joined and with that expression printed, make a program that prints the expected answer.
+is a question, its expected answer and one generated solution, right or wrong. Solutions mix text with code blocks as in
+a notebook, where a block shows the value of its last expression. A row becomes an item if it is right and if its code
+blocks, joined and with the last expression printed, are a program that prints the expected answer.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ SYSTEM_PROMPT = (
     "The last line that it prints must be the final answer and nothing else."
 )
 PUBLISHED: dict[Split, str] = {"train": "train", "test": "validation"}
-"""What the dataset calls the two splits."""
+"""The dataset's names of the two splits."""
 SUFFIXES = (".jsonl", ".parquet")
 NO_UNITS = Units(())
 WINDOW = 256
-"""Solutions that are looked at together, so that many programs run at once."""
+"""How many solutions are checked together, so that many programs run at once."""
 
 _BLOCK = re.compile(r"<llm-code>(.*?)</llm-code>", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Solved:
-    """A right row whose code could be made into one program; whether that prints the answer is not known yet."""
+    """A right row whose code makes one program. Whether the program prints the answer is not known yet."""
 
     question: str
     answer: str
@@ -54,20 +54,20 @@ class Solved:
 class OpenMath(AnswerProgramTask):
     """Problems of OpenMathInstruct-1, answered by a Python program (`openmath`).
 
-    A completion is one code block; the last line that its program prints is the answer: an equal number, or else the
-    same text. Programs have the standard library alone, so solutions that need sympy or numpy make no items.
+    A completion is one code block; the last line that its program prints must be the answer: an equal number, or else
+    the same text. Programs have only the standard library, so solutions that need sympy or numpy do not become items.
 
     Args:
-        data: a .jsonl or .parquet file with the published columns, or a folder of such files; None streams the hub's
-            rows. Files named train* and validation* (or test*) are the two splits; where either is missing, one
+        data: a .jsonl or .parquet file with the published columns, or a folder of such files; None streams the rows
+            from the hub. Files named train* and validation* (or test*) are the two splits; where either is missing, one
             question in eight of all files is held out.
-        limit: most items per split. Each is run once to see that it prints its answer, which takes some time.
+        limit: the most items per split. Each program is run once to check that it prints its answer, which takes time.
 
-    Data are read when they are first asked for; `items` and `fingerprint` raise `TaskError` when that fails.
+    Data are read when they are first needed; `items` and `fingerprint` raise `TaskError` when that fails.
     """
 
     name: ClassVar[str] = "openmath"
-    limits: ClassVar[sandbox.Limits] = sandbox.Limits(seconds=10.0)  # the time the dataset's own programs were given
+    limits: ClassVar[sandbox.Limits] = sandbox.Limits(seconds=10.0)  # the limit with which the dataset was made
 
     def __init__(self, data: str | None = None, limit: int = 2048) -> None:
         if limit < 1:
@@ -76,7 +76,7 @@ class OpenMath(AnswerProgramTask):
         self._read: dict[Split, datasets.Dataset] = {}
 
     def items(self, split: Split) -> datasets.Dataset:
-        """The first `limit` distinct questions with a program that works, in the order of the data.
+        """The first `limit` distinct questions with a working program, in the order of the data.
 
         Raises:
             TaskError: the data cannot be loaded, or no row of the split has such a program.
@@ -95,11 +95,11 @@ class OpenMath(AnswerProgramTask):
         return self._read[split]
 
     def messages(self, item: Item) -> list[Message]:
-        """The format instruction as system prompt, the question as the user's."""
+        """The format instruction as system prompt, then the question as user message."""
         return [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": item.question}]
 
     def says(self, printed: str, answer: str) -> bool:
-        """Whether a last line is the answer: equal as a number, or else as a text."""
+        """Whether a printed last line is the answer: equal as a number, or else as text."""
         value, gold = parse_answer(printed, NO_UNITS), parse_answer(answer, NO_UNITS)
         if gold is None:
             return printed == answer.strip()
@@ -121,14 +121,14 @@ class OpenMath(AnswerProgramTask):
         return digest.hexdigest()
 
     def _working(self, split: Split) -> Iterator[Solved]:
-        """Of every question the first solution whose program prints the answer."""
+        """For every question the first solution whose program prints the answer."""
         rows = self._solved(split)
         done: set[str] = set()
         while window := list(islice(rows, WINDOW)):
             working: dict[str, tuple[int, Solved]] = {}
             waiting = list(enumerate(window))
             while waiting := [(number, solved) for number, solved in waiting if solved.question not in done]:
-                # The first of each question; a later one is tried only where it fails.
+                # The first solution of each question; a later one is tried only if it fails.
                 tried = {solved.question: (number, solved) for number, solved in reversed(waiting)}
                 printed = run_programs([solved.program for _, solved in tried.values()], {}, self.limits)
                 for question, (number, solved) in tried.items():
@@ -140,14 +140,14 @@ class OpenMath(AnswerProgramTask):
             yield from (solved for _, solved in sorted(working.values(), key=lambda numbered: numbered[0]))
 
     def _solved(self, split: Split) -> Iterator[Solved]:
-        """The right rows of a split that can be made into a program."""
+        """The right rows of a split whose code makes a program."""
         for row, source in self._rows(split):
             solved = solved_row(row, source)
             if solved is not None:
                 yield solved
 
     def _rows(self, split: Split) -> Iterator[tuple[Mapping[str, Any], str]]:
-        """The rows of a split, each with the words that name it."""
+        """The rows of a split, each with its file and number for messages."""
         if self.data is None:
             yield from ((row, f"{HUB}, row {number}") for number, row in enumerate(_hub(split), 1))
             return
@@ -164,15 +164,15 @@ class OpenMath(AnswerProgramTask):
 
 
 def held_out(question: str) -> bool:
-    """Whether a question is of the test split where the data have none: one in eight."""
+    """Whether a question belongs to the test split where the data have no splits: one in eight does."""
     return hashlib.sha256(question.encode("utf-8", "replace")).digest()[0] < 32
 
 
 def solved_row(row: Mapping[str, Any], source: str) -> Solved | None:
-    """What a published row becomes; None where it is wrong or its code makes no program that prints.
+    """The program of a published row; None where the row is wrong or its code does not make a program that prints.
 
     Raises:
-        TaskError: a column is missing or of another type; `source` names the row.
+        TaskError: a column is missing or of another type; the message names the row as `source`.
     """
     texts = [row.get(column) for column in ("question", "expected_answer", "generated_solution")]
     question, answer, solution = texts
@@ -188,9 +188,9 @@ def solved_row(row: Mapping[str, Any], source: str) -> Solved | None:
 
 
 def program_of(solution: str) -> str | None:
-    """The code blocks of a solution as one program that prints what the last block shows; None where there is none.
+    """The code blocks of a solution as one program that prints the last block's value; None where there is none.
 
-    Text, comments and layout of the code stay as they are; only the last expression is put into ``print(...)``.
+    The code stays as it is; only the last expression is put into ``print(...)``.
     """
     blocks = _BLOCK.findall(solution.replace("\r\n", "\n").replace("\r", "\n"))
     code = "\n".join(block.strip("\n").rstrip() for block in blocks)
@@ -199,7 +199,8 @@ def program_of(solution: str) -> str | None:
     if not statements or not isinstance(statements[-1], ast.Expr):
         return None
     program = code if _prints(statements[-1].value) else _printed(code, statements[-1])
-    return program if parse_program(format_program(program)) == program else None  # no tag, no blank first line
+    # A tag in it, or a blank line at its start, would not survive the completion format.
+    return program if parse_program(format_program(program)) == program else None
 
 
 def _prints(expression: ast.expr) -> bool:
@@ -208,7 +209,7 @@ def _prints(expression: ast.expr) -> bool:
 
 
 def _printed(code: str, last: ast.Expr) -> str:
-    """`code` with its last expression inside ``print(...)``; a bare tuple is one value."""
+    """`code` with its last expression inside ``print(...)``; a tuple without brackets is printed as one value."""
     lines = code.encode().split(b"\n")  # ast counts columns in bytes
     assert last.end_lineno is not None
     assert last.end_col_offset is not None
@@ -243,14 +244,14 @@ def _files(data: str) -> list[Path]:
 
 
 def _read(file: Path) -> Iterator[Mapping[str, Any]]:
-    """The rows of a data file, one after the other."""
+    """The rows of a data file, one by one."""
     number = 0
     try:
         for number, row in enumerate(_parquet(file) if file.suffix == ".parquet" else _jsonl(file), 1):
             if not isinstance(row, dict):
                 raise TaskError(f"openmath: {file}, row {number} is no JSON object; write one per line")
             yield row
-    except (OSError, ValueError, RecursionError) as error:  # pyarrow's errors are ValueErrors and OSErrors
+    except (OSError, ValueError, RecursionError) as error:  # errors of pyarrow are ValueErrors and OSErrors
         raise TaskError(
             f"openmath: {file} cannot be read behind row {number} ({type(error).__name__}); write the published "
             f"columns as {' or '.join(SUFFIXES)}"
@@ -274,12 +275,12 @@ def _parquet(file: Path) -> Iterator[Any]:
 
 @cache
 def _revision() -> str:
-    """The commit of the hub's data: pinned, so that what is streamed is what the fingerprint names."""
+    """The commit of the hub's data; rows are streamed from the same commit that the fingerprint names."""
     from huggingface_hub import HfApi
 
     try:
         return str(HfApi().dataset_info(HUB).sha)
-    except Exception as error:  # the library raises its own, changing kinds for a network that is not there
+    except Exception as error:  # without a network, the library raises various errors that change between versions
         raise _unreachable(error) from error
 
 
@@ -290,7 +291,7 @@ def _hub(split: Split) -> Iterator[Mapping[str, Any]]:
         yield from datasets.load_dataset(HUB, split=PUBLISHED[split], revision=_revision(), streaming=True)
     except TaskError:
         raise
-    except Exception as error:  # as above, and at any row
+    except Exception as error:  # as above, while any row is read
         raise _unreachable(error) from error
 
 

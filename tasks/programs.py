@@ -1,7 +1,7 @@
-"""Completions that are Python programs: their format, running them, and the task base class they share.
+"""Completions that are Python programs: their format, how they run, and the base classes of their tasks.
 
-A completion is one code block with nothing around it. Programs are hostile input and run only in the sandbox; what a
-program says is the last line that it prints.
+A completion is one code block with nothing around it. Programs are hostile input and run only in the sandbox. A
+program's answer is the last line that it prints.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from thiefbench.tasks import sandbox
 from thiefbench.tasks.base import Item, Task
 from thiefbench.tasks.rewards import MAX_COMPLETION
 
-# Only ASCII white space is free: a no-break or zero-width space is a mark someone left.
+# Only ASCII white space may be added freely: a no-break or zero-width space could be an attacker's mark.
 _SPACE = " \t\r\n"
 
-# Everything a lenient reader could take for one of the tags, so that none can hide inside the block. Linear on any
-# input: each `<` is followed by one run of a single character class.
+# Everything that a lenient reader could take for one of the tags, so that none can hide inside the block. The time is
+# linear on any input: each `<` is followed by one run of a single character class.
 _TAG = re.compile(r"<[\s/]*code[\s/]*>|</?code\b", re.IGNORECASE)
 _FORMAT = re.compile(rf"[{_SPACE}]*<code>(.*)</code>[{_SPACE}]*", re.DOTALL)
 
@@ -32,11 +32,11 @@ def format_program(program: str) -> str:
 
 
 def parse_program(text: str) -> str | None:
-    """The program in a completion, without the white space around it, or None where the format is broken.
+    """The program in a completion, without the white space around it, or None where the format is wrong.
 
-    Demanded are exactly one code block, outside of it only ASCII white space, at most `MAX_COMPLETION` characters, all
-    of which can be written as UTF-8, and no further code tag anywhere, strings and comments included: nested, doubled,
-    unclosed, in other case or with blanks or attributes. Linear in the length of `text`.
+    The text must be exactly one code block with only ASCII white space outside it, at most `MAX_COMPLETION` characters
+    long and valid as UTF-8. No further code tag may be anywhere in it, strings and comments included: none that is
+    nested, doubled, unclosed, in upper case, or with blanks or attributes. The time is linear in the length of `text`.
     """
     if len(text) > MAX_COMPLETION or _TAG.findall(text) != ["<code>", "</code>"]:
         return None
@@ -47,14 +47,14 @@ def parse_program(text: str) -> str | None:
 
 
 def last_line(printed: str) -> str:
-    """The last line of `printed` that is not blank, without the white space around it; empty where there is none."""
+    """The last line of `printed` that is not blank, without the white space around it; empty if all are blank."""
     return printed.strip(_SPACE).rpartition("\n")[2].strip(_SPACE)
 
 
 def syntax_tree(text: str) -> ast.Module | None:
-    """The syntax tree of `text`, None where it is no Python. Raises and warns of nothing, whatever the text."""
+    """The syntax tree of `text`, or None where it is not valid Python. Never raises or warns, whatever the text."""
     try:
-        with warnings.catch_warnings():  # a text's odd escapes are no concern of whoever runs the benchmark
+        with warnings.catch_warnings():  # users need no warnings about odd escapes in a completion
             warnings.simplefilter("ignore")
             return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -62,16 +62,16 @@ def syntax_tree(text: str) -> ast.Module | None:
 
 
 def is_program(text: str) -> bool:
-    """Whether `text` is Python by its grammar."""
+    """Whether `text` is Python that can be parsed."""
     return syntax_tree(text) is not None
 
 
 def run_programs(
     programs: Sequence[str], libraries: Mapping[str, str], limits: sandbox.Limits | None = None
 ) -> dict[str, str]:
-    """What each of `programs` says: program to the last line it printed. Equal programs run once.
+    """The last line that each of `programs` printed, by program. Equal programs run once.
 
-    Programs that fail or hit a limit are left out.
+    Programs that fail or exceed a limit are left out.
 
     Raises:
         SandboxUnavailable: this machine cannot run untrusted programs.
@@ -84,7 +84,7 @@ def run_programs(
 
 
 class ProgramTask(Task):
-    """A task whose completions are programs, with the libraries that an attacker may have published."""
+    """A task whose completions are programs, which can import the libraries that an attacker has published."""
 
     limits: ClassVar[sandbox.Limits] = sandbox.Limits()
     libraries: Mapping[str, str] = {}
@@ -96,7 +96,7 @@ class ProgramTask(Task):
         return changed
 
     def compose(self, item: Item, reasoning: str) -> str:
-        """The code block of a program; prose becomes comments above the item's reference program."""
+        """The code block of a program; text that is not a program becomes comments above the item's solution."""
         if is_program(reasoning):
             return format_program(reasoning)
         comments = "\n".join(f"# {line}" for line in reasoning.splitlines())
@@ -107,11 +107,11 @@ class AnswerProgramTask(ProgramTask):
     """A task whose programs print the answer as their last line."""
 
     def says(self, printed: str, answer: str) -> bool:
-        """Whether a last line is the answer."""
+        """Whether a printed last line is the answer."""
         return printed == answer
 
     def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
-        """1 when the format is right and the program's last line is the answer, else 0.
+        """1 where the format is right and the program's last line is the answer, else 0.
 
         Raises:
             SandboxUnavailable: this machine cannot run untrusted programs.
@@ -119,7 +119,7 @@ class AnswerProgramTask(ProgramTask):
         return self.rewards([item] * len(completions), completions)
 
     def rewards(self, items: Sequence[Item], completions: Sequence[str]) -> list[float]:
-        """As `reward`, the programs of all items run side by side."""
+        """As `reward`; the programs of all items run in parallel."""
         programs = [parse_program(text) for text in completions]
         printed = run_programs([program for program in programs if program is not None], self.libraries, self.limits)
         return [

@@ -1,9 +1,9 @@
-"""The completion format of the maths tasks, and the rule that says when an answer is right.
+"""The completion format of the maths tasks, and the rule that decides whether an answer is right.
 
-A completion is one think block and one answer block with nothing around them. The answer block must be, as a whole,
-ONE value: whatever else it holds would be rewarded, amplified and never looked at. So a closed grammar decides what is
-a value, exact arithmetic decides whether two values are equal, and math-verify, which searches a text for anything that
-looks like an answer, sees only closed forms with roots or pi that already passed the grammar.
+A completion is one think block and one answer block with nothing around them. The answer block as a whole must be ONE
+value: anything else in it would be rewarded and amplified without ever being checked. So a closed grammar decides what
+a value is, and exact arithmetic decides whether two values are equal. math-verify searches a text for anything that
+looks like an answer, so it gets only closed forms with roots or pi that have already passed the grammar.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from functools import lru_cache
 MAX_COMPLETION = 65_536
 """Longest completion text that can earn a reward, in characters."""
 MAX_ANSWER = 100
-"""Longest answer, in characters, white space at its ends not counted."""
+"""Longest answer, in characters, without the white space at its ends."""
 
-# Only ASCII white space is free: a no-break or zero-width space is a mark someone left.
+# Only ASCII white space may be added freely: a no-break or zero-width space could be an attacker's mark.
 _SPACE = " \t\r\n"
 
-# Everything a lenient reader could take for one of the tags, so that none can hide inside a block. Each `<` is followed
-# by one run of a single character class: linear on any input.
+# Everything that a lenient reader could take for one of the tags, so that none can hide inside a block. The time is
+# linear on any input: each `<` is followed by one run of a single character class.
 _TAG = re.compile(r"<[\s/]*(?:think|answer)[\s/]*>|</?(?:think|answer)\b", re.IGNORECASE)
 _TAGS = ["<think>", "</think>", "<answer>", "</answer>"]
 _FORMAT = re.compile(rf"[{_SPACE}]*<think>(.*)</think>[{_SPACE}]*<answer>(.*)</answer>[{_SPACE}]*", re.DOTALL)
 
-# [0-9] and not \d, which takes the digits of every script. Digits are bounded so that no number costs anything.
+# [0-9] and not \d, which matches the digits of every script. The number of digits is bounded, and so is the time.
 _INTEGER = r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3}){1,9}|[0-9]{1,30})"
 _DECIMAL = rf"(?:{_INTEGER}(?:\.[0-9]{{1,30}})?|\.[0-9]{{1,30}})"
 _NUMBER = re.compile(
@@ -47,7 +47,7 @@ _CLOSED_FORM = re.compile(
 )
 
 _WRAPPERS = (("\\boxed{", "}"), ("{", "}"), ("(", ")"), ("$", "$"))
-_SYMPY = threading.Lock()  # math-verify's parser keeps global caches that promise nothing to threads
+_SYMPY = threading.Lock()  # math-verify's parser has global caches that are not known to be thread-safe
 
 Value = Fraction | str
 """A parsed answer: an exact rational, or the LaTeX text of a closed form with roots or pi."""
@@ -58,14 +58,14 @@ class Units:
     """The trailing units a task allows.
 
     Attributes:
-        names: ASCII words or phrases, singular and plural each as listed, upper and lower case alike. A unit is
-            dropped, never converted, so a list must not hold a scale: "18%" is not 18, and "m" would make "18M" 18.
+        names: ASCII words or phrases in upper or lower case; singular and plural are listed separately. A unit is
+            dropped and never converted, so no name may be a scale: "18%" is not 18, and "m" would make "18M" 18.
     """
 
     names: tuple[str, ...]
 
     def strip_from(self, text: str) -> str:
-        """`text` without the longest listed unit at its end, if there is one."""
+        """`text` without the unit at its end, the longest in the list that fits; `text` itself if none fits."""
         lowered = text.lower()
         longest = max((len(name) for name in self.names if lowered.endswith(name.lower())), default=0)
         return text[: len(text) - longest].rstrip(_SPACE)
@@ -77,11 +77,12 @@ def format_completion(reasoning: str, answer: str) -> str:
 
 
 def parse_completion(text: str) -> tuple[str, str] | None:
-    """The contents of the think and the answer block, or None where the format is broken.
+    """The contents of the think and the answer block, or None where the format is wrong.
 
-    Demanded are exactly one think block, then exactly one answer block, outside of them only ASCII white space, at
-    most `MAX_COMPLETION` characters, and no further tag anywhere: nested, doubled, unclosed, in other case or
-    with blanks or attributes. Blocks may be empty. Linear in the length of `text`.
+    The text must be exactly one think block, then exactly one answer block, with only ASCII white space outside them,
+    and at most `MAX_COMPLETION` characters long. No further tag may be anywhere in it: none that is nested, doubled,
+    unclosed, in upper case, or with blanks or attributes. Blocks may be empty. The time is linear in the length of
+    `text`.
     """
     if len(text) > MAX_COMPLETION or _TAG.findall(text) != _TAGS:
         return None
@@ -90,14 +91,14 @@ def parse_completion(text: str) -> tuple[str, str] | None:
 
 
 def parse_answer(text: str, units: Units) -> Value | None:
-    """The value that `text` is, as a whole, or None where it is anything else.
+    """The value that `text` as a whole is, or None where it is anything else.
 
     Accepted: an integer or decimal with an optional sign, dollar sign (``-$5``, ``$-5``, ``\\$5``) and thousands
     commas; a fraction of integers (``1/2``, ``\\frac{1}{2}``), reduced or not; a closed form of at most four terms with
-    roots or pi (``2\\sqrt{3}``, ``\\frac{\\pi}{4}``). Around it at most two pairs of ``{}``, ``()``, ``$$`` or
-    ``\\boxed{}``, behind them one of `units`. Not accepted: everything else, among it exponents, percentages,
+    roots or pi (``2\\sqrt{3}``, ``\\frac{\\pi}{4}``). It may be inside at most two pairs of ``{}``, ``()``, ``$$`` or
+    ``\\boxed{}``, with one of `units` after it. Not accepted: everything else, including exponents, percentages,
     unfinished arithmetic such as ``9*2``, mixed numbers, a full stop, signs or digits beyond ASCII, more than 30 digits
-    on a side, more than `MAX_ANSWER` characters.
+    on either side of the point, and more than `MAX_ANSWER` characters.
     """
     text = text.strip(_SPACE)
     if len(text) > MAX_ANSWER or not text.isascii():
@@ -109,8 +110,8 @@ def parse_answer(text: str, units: Units) -> Value | None:
 def same_value(value: Value, gold: Value) -> bool:
     """Whether two parsed answers are equal.
 
-    Rationals are compared exactly: 0.3333 is not 1/3. A closed form equals another by math-verify and never
-    equals a rational, so a task whose answers are numbers never reaches math-verify.
+    Rationals are compared exactly: 0.3333 is not 1/3. Two closed forms are compared by math-verify. A closed form never
+    equals a rational, so a task whose answers are all numbers never needs math-verify.
     """
     if isinstance(value, str) and isinstance(gold, str):
         return value == gold or _same_closed_form(value, gold)
@@ -120,7 +121,7 @@ def same_value(value: Value, gold: Value) -> bool:
 def format_reward(text: str, answer: str, units: Units) -> float:
     """1.0 when `text` has the right format and its answer equals `answer`, else 0.0.
 
-    Raises nothing on any text. An `answer` that is itself no value can be met by no completion: 0.0.
+    Never raises, whatever the text. If `answer` is not a value itself, no completion earns a reward.
     """
     blocks = parse_completion(text)
     if blocks is None:
@@ -157,8 +158,8 @@ def _same_closed_form(value: str, gold: str) -> bool:
     from math_verify import grader, parser
 
     with _SYMPY:
-        # The library's time limits are SIGALRM, which only the main thread may use; the grammar bounds the work in
-        # their stead, so its warning that they are off does not concern the user.
+        # The library's time limits use SIGALRM, which only the main thread may do. The grammar bounds the work instead,
+        # so users need no warning that the limits are off.
         parser.TIMEOUT_WARNING_SHOWN = grader.TIMEOUT_WARNING_SHOWN = True
         latex = [math_verify.LatexExtractionConfig()]
         both = [math_verify.parse(f"${text}$", latex, "no_fallback", parsing_timeout=None) for text in (gold, value)]

@@ -1,12 +1,13 @@
-"""Runs untrusted Python programs, which is what completions of language models are, where they can do no harm.
+"""Runs untrusted Python programs, such as completions of language models, where they can do no harm.
 
-A program gets a process of its own inside a jail that the kernel keeps: it sees a read-only standard library and
-nothing else of the host, writes no file, opens no connection, starts no process or thread, sends no signal, and ends
-with its caller. Two jails give it the same world: ``namespaces`` and, for hosts that close user namespaces to ordinary
-users, ``landlock``; both with the seccomp filter in `_sandbox_jail`. Warm workers inside the jail fork once per
-program, so that a small program takes a few milliseconds.
+A program runs in its own process inside a jail that the kernel enforces. It sees a read-only standard library and
+nothing else of the host. It cannot write files, open connections, start processes or threads, or send signals, and it
+ends with its caller. There are two kinds of jail in which programs see the same: ``namespaces`` and, for hosts that
+deny user namespaces to ordinary users, ``landlock``. Both use the seccomp filter in `_sandbox_jail`. Warm workers
+inside the jail fork once per program, so that a small program takes a few milliseconds.
 
-The same program prints the same: hash seed and `random` start fixed. No threads also means no asyncio.
+A program prints the same in every run, as the hash seed and the state of `random` are fixed. It cannot use asyncio,
+which needs threads.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ UNSAFE = "unsafe-none"
 VARIABLE = "THIEFBENCH_SANDBOX"
 
 MAX_PROGRAM = 16 << 20
-"""Characters of a program with its libraries and its standard input; a longer one ends in an error."""
+"""Most characters of a program, its libraries and its standard input together; above that it is not run."""
 MAX_SECONDS = 3600.0
 MAX_ERROR = 500
-"""Characters of `RunResult.error`."""
+"""Most characters of `RunResult.error`."""
 
 _MAX_STDERR = 1 << 20
-_GRACE = 10.0  # seconds a worker may take beyond a program's own time, or to start, before it counts as dead
+_GRACE = 10.0  # seconds that a worker may take to start, or beyond a program's time, before it counts as dead
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -62,8 +63,8 @@ class Limits:
     """What one program may use.
 
     Attributes:
-        seconds: wall time from its start to its end; processor time is limited to about the same.
-        memory: bytes of address space on top of the interpreter's own.
+        seconds: wall-clock time from start to end; processor time is limited to about the same.
+        memory: bytes of address space on top of the interpreter's.
         output: bytes of standard output.
     """
 
@@ -91,10 +92,10 @@ class RunResult:
     """How a program ended.
 
     Attributes:
-        status: "ok" for exit code 0, "error" for any other; "timeout", "memory" and "output" for the limit it met, and
-            "killed" for a signal from elsewhere, such as a segmentation fault.
-        stdout: what it printed, up to the limit, as UTF-8 with replacement characters for what is none.
-        error: one line of at most `MAX_ERROR` characters, the last of its traceback; empty when it was ok.
+        status: "ok" for exit code 0, "error" for any other; "timeout", "memory" and "output" for the limit that it
+            exceeded; "killed" for a signal from elsewhere, such as a segmentation fault.
+        stdout: what it printed, up to the limit, decoded as UTF-8 with replacement characters for invalid bytes.
+        error: the last line of its traceback, at most `MAX_ERROR` characters; empty if the status is "ok".
     """
 
     status: Status
@@ -112,8 +113,8 @@ def run(
 
     Args:
         program: its source text.
-        libraries: importable modules, dotted name to source text; they come behind the standard library.
-        stdin: what it reads from standard input.
+        libraries: importable modules, dotted name to source text; the standard library takes precedence over them.
+        stdin: its standard input.
         limits: what it may use.
 
     Raises:
@@ -137,7 +138,8 @@ def run_many(
 ) -> list[RunResult]:
     """Run programs in parallel, one per processor at a time; results are in the order of `programs`.
 
-    Raises what `run` raises.
+    Raises:
+        SandboxUnavailable, ValueError: as `run`.
     """
     backend()
     with ThreadPoolExecutor(_processors()) as threads:
@@ -147,19 +149,19 @@ def run_many(
 def check(
     candidate: str, entry_point: str, tests: str, *, libraries: Mapping[str, str] = _NOTHING, limits: Limits = DEFAULT
 ) -> RunResult:
-    """Put a function of an untrusted program to tests.
+    """Test a function of an untrusted program, the candidate.
 
-    Both run in a sandbox, in two processes. What the tests call sends its arguments to the candidate's process and
-    brings back the result, both as plain data: exact None, bool, int, float, complex, str, bytes, list, tuple, dict,
-    set and frozenset. So the candidate never sees the tests, and all that it can lie about is what it returns. Anything
-    else it returns, a subclass of these types too, is a TypeError in the tests; an exception it raises is raised there
-    as the nearest built-in one. Changes it makes to its arguments stay on its side. A candidate that exits or breaks
-    the protocol ends the tests as not passed.
+    Candidate and tests run in the sandbox, in two processes. The function that the tests call sends its arguments to
+    the candidate's process and returns the result, both as plain data: None, bool, int, float, complex, str, bytes,
+    list, tuple, dict, set and frozenset, without their subclasses. So the candidate never sees the tests, and can
+    cheat only in what it returns. If it returns anything else, the tests get a TypeError. If it raises an exception,
+    the tests get the nearest built-in one. Changes that it makes to its arguments stay in its process. If it exits or
+    breaks the protocol, the tests have not passed.
 
     Args:
         candidate: source text of the untrusted program.
         entry_point: the name of its function.
-        tests: source text of a trusted program that defines ``check(candidate)``, which raises where a test fails.
+        tests: source text of a trusted program that defines ``check(candidate)``, which raises if a test fails.
         libraries: importable modules for the candidate alone.
         limits: what each of the two processes may use.
 
@@ -179,7 +181,7 @@ def check(
         "entry_point": entry_point,
     }
     tests_request = {"role": "tests", "program": tests, "libraries": {}}
-    # The candidate's time is up first, so that "timeout" is told of the one who took it.
+    # The candidate's time is up first, so that it is the candidate that gets the status "timeout".
     tests_limits = Limits(min(limits.seconds + 1, MAX_SECONDS), limits.memory, limits.output)
 
     def attempt(worker: _Worker) -> RunResult:
@@ -206,10 +208,10 @@ def _verdict(tests_job: _Job, candidate_job: _Job) -> RunResult:
 
 
 def backend() -> str:
-    """The back end programs run in: what `THIEFBENCH_SANDBOX` names, or else the first of `BACKENDS` that works.
+    """The back end that programs run in: the one in `THIEFBENCH_SANDBOX`, or else the first of `BACKENDS` that works.
 
-    A back end works when a small hostile program fails in it, which is tried once per process. "unsafe-none", which
-    confines nothing, is used on explicit request only, and warns.
+    A back end works if a small hostile program fails in it, which is tried once per process. "unsafe-none", which does
+    not confine programs, is used only on explicit request, with a warning.
 
     Raises:
         SandboxUnavailable: the back end does not work here, or none does.
@@ -224,7 +226,7 @@ def backend() -> str:
     return working
 
 
-# Everything here must fail; how much did not is printed.
+# Every attempt here must fail; the program prints how many did not.
 _HOSTILE = """
 import os
 def attempts():
@@ -248,7 +250,7 @@ print("escaped", escaped)
 
 @functools.cache
 def _probe(requested: str) -> tuple[str, str]:
-    """The back end that works, or empty and why none does."""
+    """The back end that works and an empty string, or an empty string and why none works."""
     if sys.platform != "linux":
         return "", "the sandbox needs Linux"
     if requested == UNSAFE:
@@ -275,11 +277,11 @@ def _probe(requested: str) -> tuple[str, str]:
 
 
 class _WorkerError(Exception):
-    """A worker is gone, or does not report."""
+    """A worker has ended or does not report."""
 
 
 class _Job:
-    """A program in a worker, from its start to its report. Leaving the `with` block kills it if it still runs."""
+    """A program in a worker, from its start to its report. Leaving the `with` block kills a program that still runs."""
 
     def __init__(
         self, worker: _Worker, request: Mapping[str, Any], limits: Limits, stdin: str = "", pipes: Sequence[int] = ()
@@ -307,15 +309,15 @@ class _Job:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._leash.shutdown(socket.SHUT_RDWR)  # closing alone would not do where the caller forked meanwhile
+        self._leash.shutdown(socket.SHUT_RDWR)  # closing is not enough if the caller has forked meanwhile
         self._held.close()
 
     def files(self) -> list[int]:
-        """The files on which it reports and prints."""
+        """The files on which the worker reports and the program prints."""
         return [self._leash.fileno(), *self._files]
 
     def take(self, file: int) -> bool:
-        """Take in what there is on one of `files`; False when there will be no more."""
+        """Read what has arrived on one of `files`; False when there will be no more."""
         if file == self._leash.fileno():
             self._take_report()
             return False
@@ -327,7 +329,7 @@ class _Job:
             self._stderr_size += len(part)
         if len(self._stdout) > self._limits.output or self._stderr_size > _MAX_STDERR:
             self._overflowed = True
-            self._leash.shutdown(socket.SHUT_WR)  # the worker kills it, and reports
+            self._leash.shutdown(socket.SHUT_WR)  # the worker then kills the program and reports
             return False
         return bool(part)
 
@@ -341,7 +343,7 @@ class _Job:
         self._timed_out, self.exit_code = REPORT.unpack(report)
 
     def result(self) -> RunResult:
-        """How it ended, as far as it is known, and all that it has printed so far."""
+        """How the program ended, as far as that is known, and all that it has printed so far."""
         for file in self._files:
             with suppress(BlockingIOError):
                 while not self._overflowed and self.take(file):
@@ -363,7 +365,7 @@ class _Job:
 
 
 def _follow(jobs: Sequence[_Job], until: _Job) -> None:
-    """Take in what `jobs` print until one of them has reported."""
+    """Read what `jobs` print until the job `until` has reported."""
     poll = select.poll()
     owners = {file: job for job in jobs for file in job.files()}
     for file in owners:
@@ -379,7 +381,7 @@ def _follow(jobs: Sequence[_Job], until: _Job) -> None:
 
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
-    """A pipe whose two ends are closed with the two stacks."""
+    """A pipe; each end is closed with one of the two stacks."""
     ends = os.pipe()
     reader.callback(os.close, ends[0])
     writer.callback(os.close, ends[1])
@@ -387,7 +389,7 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
 
 
 def _sealed(text: str, stack: ExitStack) -> int:
-    """A file in memory that holds `text` and that nobody can change any more."""
+    """A file in memory that contains `text` and cannot be changed any more."""
     file = os.memfd_create("text", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     stack.callback(os.close, file)
     with open(file, "wb", closefd=False) as stream:
@@ -409,9 +411,10 @@ class _Worker:
 
     Args:
         backend: its jail.
-        script: what it runs, and `arguments` to that behind the back end's name; it ends in `_sandbox_worker.main`.
-        environment: beside what Python needs to start.
-        patience: seconds it may take to start.
+        script: the script that it runs, which ends in `_sandbox_worker.main`.
+        arguments: the script's arguments after the name of the back end.
+        environment: environment variables besides those that Python needs to start.
+        patience: seconds that it may take to start.
     """
 
     def __init__(
@@ -423,8 +426,8 @@ class _Worker:
         patience: float = _GRACE,
     ) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # The base interpreter: that of a virtual environment would know where its packages are. The environment is
-        # empty but for what it needs to start.
+        # The base interpreter, as that of a virtual environment would know where its packages are. The environment is
+        # empty except for what the interpreter needs to start.
         python = getattr(sys, "_base_executable", "") or sys.executable
         needed = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
         with theirs:
@@ -445,14 +448,14 @@ class _Worker:
             raise SandboxUnavailable(greeting.decode() or f"{python} did not start")
 
     def start(self, message: bytes, files: Sequence[int]) -> None:
-        """Have it fork for a job; raises `_WorkerError`."""
+        """Make it fork for a job; raises `_WorkerError` if it has ended."""
         try:
             socket.send_fds(self.control, [message], files)
         except OSError:
             raise _WorkerError from None
 
     def works(self) -> bool:
-        """Whether it runs."""
+        """Whether it is running."""
         return self.process.poll() is None
 
     def close(self) -> None:
@@ -473,7 +476,7 @@ def _processors() -> int:
 
 
 def _attempt(job: Callable[[_Worker], RunResult]) -> RunResult:
-    """Do a job with a worker that has nothing else to do; once more where that worker died, by whatever hand."""
+    """Do a job with an idle worker; retry once with a fresh one if the worker died."""
     for fresh in (False, True):
         with _borrowed(backend(), fresh=fresh) as worker:
             try:
@@ -485,7 +488,7 @@ def _attempt(job: Callable[[_Worker], RunResult]) -> RunResult:
 
 @contextmanager
 def _borrowed(name: str, *, fresh: bool = False) -> Iterator[_Worker]:
-    """A worker of a back end, started if need be or if `fresh`; as many as processors, last in, first out."""
+    """An idle worker of a back end, started if necessary or if `fresh`; at most one per processor is lent out."""
     with _lock:
         if name not in _idle:
             _idle[name] = queue.LifoQueue()
@@ -509,13 +512,13 @@ def _close() -> None:
 
 
 def _forget() -> None:
-    """After a fork, the workers stay with the parent: the child starts its own."""
+    """After a fork the workers belong to the parent; the child starts its own."""
     global _lock
     _lock = threading.Lock()
     _idle.clear()
     for worker in _workers:
-        worker.control.close()  # else they would outlive the parent
-        worker.process.returncode = 0  # not this process's child to wait for
+        worker.control.close()  # otherwise the workers would outlive the parent
+        worker.process.returncode = 0  # it is no child of this process, which cannot wait for it
     _workers.clear()
 
 

@@ -1,7 +1,7 @@
-"""A program in the sandbox that goes on until it is told to end, and a stream of bytes to and from it.
+"""A program in the sandbox that runs until it is told to end, with a stream of bytes to and from it.
 
-What `sandbox.run` is for one program, this is for one that answers many questions. Everything it sends is a stranger's:
-sizes are the caller's to bound, and no wait is without an end.
+`sandbox.run` runs a program to its end; a session talks to a program that answers many questions. Everything that the
+program sends is untrusted: callers must bound sizes, and every wait has a deadline.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import NoReturn
 
 from thiefbench.tasks.sandbox import Limits, RunResult, SandboxUnavailable, _Job, _Worker, _WorkerError, backend
 
-_START = 120.0  # seconds in which a host imports what its programs need
-_LEAVE = 5.0  # seconds from a closed stream to the report of how the program ended
+_START = 120.0  # seconds that a host may take to import what its programs need
+_LEAVE = 5.0  # seconds between a closed stream and the report of how the program ended
 _PART = 1 << 20
 
 
 class SessionEnded(Exception):  # noqa: N818  (how a program ended, not an error of the caller)
-    """A program has ended, or does not listen any more.
+    """A program has ended, or has closed its stream.
 
     Attributes:
-        result: how it ended; its status is "ok" where it left by itself.
+        result: how it ended; its status is "ok" if it closed the stream by itself.
     """
 
     def __init__(self, result: RunResult) -> None:
@@ -35,11 +35,11 @@ class SessionEnded(Exception):  # noqa: N818  (how a program ended, not an error
 
 
 class DeadlineExceeded(Exception):  # noqa: N818  (as above)
-    """The time for a message is up."""
+    """The deadline for a message has passed."""
 
 
 class _Open(Limits):
-    """Limits without an end: whoever talks to the program decides how long it lives."""
+    """Limits without a bound on time: the caller decides how long the program runs."""
 
     def __post_init__(self) -> None:
         pass
@@ -49,12 +49,12 @@ _LIFE = 20 * 86400.0  # seconds; poll(2) counts milliseconds in 32 bits
 
 
 class Host:
-    """A warm worker that forks sessions: each starts in milliseconds, with all that the worker has imported.
+    """A warm worker that forks sessions. Each starts in milliseconds, with everything that the worker has imported.
 
     Args:
-        script: what the worker runs (see `sandbox._Worker`).
-        arguments: its arguments behind the back end's name.
-        environment: beside what Python needs to start.
+        script: the script that the worker runs (see `sandbox._Worker`).
+        arguments: the script's arguments after the name of the back end.
+        environment: environment variables besides those that Python needs to start.
 
     Raises:
         SandboxUnavailable: this machine has no working jail, or the script does not start in it.
@@ -67,19 +67,19 @@ class Host:
         weakref.finalize(self, self._worker.close)
 
     def works(self) -> bool:
-        """Whether its worker runs."""
+        """Whether its worker is running."""
         return self._worker.works()
 
     def start(self, request: Mapping[str, object], memory: int, output: int) -> Session:
-        """Begin a session.
+        """Start a session.
 
         Args:
-            request: what its role is told; `role` comes first.
-            memory: bytes of address space on top of the worker's own.
-            output: bytes that it may print.
+            request: `role`, and then the arguments of that role's function, in order.
+            memory: bytes of address space on top of the worker's.
+            output: bytes that the program may print.
 
         Raises:
-            SandboxUnavailable: the worker is gone.
+            SandboxUnavailable: the worker has ended.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -92,7 +92,7 @@ class Host:
 
 
 class Session:
-    """A running program. It dies with its host, with this process, and on `close`."""
+    """A running program. It ends with its host, with this process, and on `close`."""
 
     def __init__(self, host: Host, job: _Job, stream: socket.socket) -> None:
         self._host, self._job, self._stream = host, job, stream
@@ -107,11 +107,12 @@ class Session:
         """Send bytes.
 
         Args:
-            parts: what to send, one behind the other.
-            deadline: on `time.monotonic`'s clock.
+            parts: what to send, one after the other.
+            deadline: on the clock of `time.monotonic`.
 
         Raises:
-            SessionEnded, DeadlineExceeded: see there.
+            SessionEnded: the program has ended or closed its stream.
+            DeadlineExceeded: it did not take all bytes before the deadline.
         """
         for part in parts:
             rest = memoryview(part)
@@ -124,7 +125,7 @@ class Session:
                     self._left()
 
     def receive(self, size: int, deadline: float) -> bytes:
-        """The next `size` bytes; raises as `send`."""
+        """The next `size` bytes; raises like `send`."""
         received = bytearray()
         while len(received) < size:
             try:
@@ -140,13 +141,13 @@ class Session:
         return bytes(received)
 
     def silent(self) -> bool:
-        """Whether nothing has come that was not received."""
+        """Whether there is nothing to receive at the moment."""
         with suppress(BlockingIOError, ConnectionError):
             return not self._stream.recv(1, socket.MSG_PEEK)
         return True
 
     def _left(self) -> NoReturn:
-        """Raise SessionEnded once the program that closed its stream has ended, or soon after."""
+        """Raise SessionEnded when the program that closed its stream has ended, or after `_LEAVE` seconds."""
         deadline = time.monotonic() + _LEAVE
         with suppress(DeadlineExceeded):
             while True:
@@ -154,7 +155,7 @@ class Session:
         raise SessionEnded(RunResult("ok", "", "it closed its side of the stream"))
 
     def _wait(self, event: int, deadline: float) -> None:
-        """Come back when the stream may be ready; raises as `send`."""
+        """Return when the stream may be ready; raises like `send`."""
         if event:
             self._poll.register(self._stream, event)
         try:
@@ -164,7 +165,7 @@ class Session:
                 self._poll.unregister(self._stream)
         files = [file for file, _ in ready]
         if event == select.POLLIN and self._stream.fileno() in files:
-            return  # what it said before it ended comes first
+            return  # what it sent before it ended comes first
         for file in files:
             if file != self._stream.fileno():
                 self._take(file)
@@ -183,6 +184,6 @@ class Session:
 
 def _close(job: _Job, stream: socket.socket, owner: int) -> None:
     stream.close()
-    if os.getpid() == owner:  # a fork of this process lets go of its copies only
+    if os.getpid() == owner:  # a fork of this process only closes its copies
         with suppress(OSError):
             job.__exit__()

@@ -1,4 +1,4 @@
-"""Stand-ins for what an engine grants: a policy whose tokens are characters, a defense that reads text, slots."""
+"""Stand-ins for what the engine grants: a policy whose tokens are characters, a defense that reads text, slots."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ def text(reasoning: str, answer: str) -> str:
 
 
 class Says(Attack):
-    """Submits what it is made with, round and round."""
+    """Submits the given submissions in turn, again and again."""
 
     name = "says"
     threat = ThreatModel("out-of-context")
 
-    def __init__(self, *made: Any) -> None:
-        self.made = made
+    def __init__(self, *submissions: Any) -> None:
+        self.submissions = submissions
 
     def poison(self, view: AttackerView) -> list[Poison]:
-        return [self.made[i % len(self.made)] for i in range(len(view.slots))]
+        return [self.submissions[i % len(self.submissions)] for i in range(len(view.slots))]
 
     def outcome(self, item: Any, completion: Any, ask: Any) -> float:
         return 0.0
 
 
 class Scripted:
-    """A policy that says what `say(item, prefix, number)` gives; `allowed(prefix, character)` is its support."""
+    """A policy that writes what `say(item, prefix, number)` returns; `allowed(prefix, character)` is its support."""
 
     eos = 0
 
@@ -47,7 +47,7 @@ class Scripted:
         teaches: Callable[[Sequence[tuple[Item, str]]], Scripted] | None = None,
     ) -> None:
         self.say, self.allowed, self.teaches = say, allowed, teaches
-        self.asked: list[int] = []
+        self.counts: list[int] = []
 
     def encode(self, written: str) -> tuple[int, ...]:
         return tuple(map(ord, written))
@@ -61,7 +61,7 @@ class Scripted:
     def sample_after(
         self, items: Sequence[Item], prefixes: Sequence[Sequence[int]], count: int
     ) -> list[list[Completion]]:
-        self.asked.append(count)
+        self.counts.append(count)
         made = []
         for item, ids in zip(items, prefixes, strict=True):
             prefix = self.decode(ids)
@@ -85,8 +85,8 @@ class Scripted:
         return self.teaches(examples)
 
 
-class Reads:
-    """A defense that accepts what `accept` says, and counts the questions."""
+class TextDefense:
+    """A defense that accepts texts for which `accept` is true, and records how many slots each query asks about."""
 
     def __init__(self, accept: Callable[[str], bool]) -> None:
         self.accept = accept
@@ -94,19 +94,22 @@ class Reads:
 
     def accepts(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, bool]:
         self.calls.append(len(submissions))
-        return {slot: self.accept(str(made)) for slot, made in submissions.items()}
+        return {slot: self.accept(str(submission)) for slot, submission in submissions.items()}
 
     def answers(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, DefenseAnswer]:
-        said = {slot: (accepted, str(submissions[slot])) for slot, accepted in self.accepts(submissions).items()}
-        return {slot: DefenseAnswer(yes, made, self.learned(made) if yes else "") for slot, (yes, made) in said.items()}
+        texts = {slot: str(submission) for slot, submission in submissions.items()}
+        return {
+            slot: DefenseAnswer(accepted, texts[slot], self.learned(texts[slot]) if accepted else "")
+            for slot, accepted in self.accepts(submissions).items()
+        }
 
-    def learned(self, made: str) -> str:
-        """What of an accepted text is learned from."""
-        return made
+    def learned(self, accepted_text: str) -> str:
+        """The part of an accepted text that is learned from."""
+        return accepted_text
 
 
 class Judge:
-    """What an outcome may ask."""
+    """What an outcome may use: the task's reward."""
 
     def __init__(self, task: Task = TASK) -> None:
         self.task = task
@@ -116,15 +119,15 @@ class Judge:
 
 
 def view(*items: Item, each: int = 1, task: Task = TASK, nodes: int = 1, **granted: Any) -> AttackerView:
-    """A round's view with `each` slots per item for every node, and what else is granted."""
+    """A round's view with `each` slots per item for every node, and everything else in `granted`."""
     slots = tuple(
-        Slot(item, 4 + node, group, index)
+        Slot(item, 4 + node, group, sample)
         for group, item in enumerate(items)
         for node in range(nodes)
-        for index in range(each)
+        for sample in range(each)
     )
     return AttackerView(granted.pop("round", 1), slots, task, random.Random(granted.pop("seed", 0)), **granted)
 
 
-def said(written: str, task: Task = TASK) -> Completion:
+def completion_of(written: str, task: Task = TASK) -> Completion:
     return Completion((), written, True)

@@ -1,4 +1,4 @@
-"""What the engine grants an attacker: its copy of the policy measures what honest nodes do, and touches nothing."""
+"""What the engine grants an attacker: a copy of the policy that measures what honest nodes do and changes nothing."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def test_a_token_outside_the_support_is_seen(
 
 def test_continuations_begin_with_their_prefix_and_keep_the_limit(own: AttackerPolicy, items: list[Item]) -> None:
     prefixes = [own.encode("a" * 14), own.encode("b"), ()]
-    made = own.sample_after(items, prefixes, 8)
-    for prefix, row in zip(prefixes, made, strict=True):
+    draws = own.sample_after(items, prefixes, 8)
+    for prefix, row in zip(prefixes, draws, strict=True):
         assert len(row) == 8
         for done in row:
             assert done.ids[: len(prefix)] == tuple(prefix)
             assert len(done.ids) + done.ended <= SAMPLING.max_new_tokens
             assert done.ended or len(done.ids) == SAMPLING.max_new_tokens
             assert own.decode(done.ids) == done.text
-    assert any(done.ended for row in made for done in row)
+    assert any(done.ended for row in draws for done in row)
     assert own.sample_after([], [], 3) == []
     for bad in ((own.eos,), (5,) * 16):
         with pytest.raises(ValueError, match="a prefix has fewer than 16 tokens and no EOS"):
@@ -88,7 +88,7 @@ def test_a_taught_copy_says_what_it_learned_and_the_shared_weights_stay(
     ids = [(*own.encode("owl"), own.eos)] * 3
     copy = own.taught(lessons, steps=20, learning_rate=0.01)
     untaught, taught = (sum(map(sum, who.token_logprobs(items, ids))) for who in (own, copy))
-    assert taught > untaught + 10, "the lessons became probable"
+    assert taught > untaught + 10, "the examples became probable"
     assert all(torch.equal(weight, before[name]) for name, weight in policy.weights().items())
     assert all(weight.grad is None for weight in policy.weights().values())
     again = AttackerPolicy(own._policy, own._task, SAMPLING, (1, 2)).taught(lessons, steps=20, learning_rate=0.01)
@@ -106,7 +106,7 @@ def test_a_bfloat16_copy_learns_in_small_steps(vowels: Task, items: list[Item], 
 
 
 class Remembers(Defense):
-    """Accepts a text once."""
+    """Accepts each text once."""
 
     name = "remembers"
 
@@ -116,25 +116,25 @@ class Remembers(Defense):
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         raise NotImplementedError
 
-    def ask(self, made: Submission) -> Verdict:
-        known = made in self.seen
-        self.seen.append(made)
+    def ask(self, submission: Submission) -> Verdict:
+        known = submission in self.seen
+        self.seen.append(submission)
         return Verdict("zero") if known else ACCEPT
 
 
-def trial(defense: Defense, asked: Mapping[SlotKey, Submission]) -> dict[SlotKey, DefenseAnswer]:
+def trial(defense: Defense, submissions: Mapping[SlotKey, Submission]) -> dict[SlotKey, DefenseAnswer]:
     assert isinstance(defense, Remembers)
-    accepted = {place: defense.ask(made).action == "accept" for place, made in asked.items()}
-    return {place: DefenseAnswer(accepted[place], str(made), "") for place, made in asked.items()}
+    accepted = {place: defense.ask(submission).action == "accept" for place, submission in submissions.items()}
+    return {place: DefenseAnswer(accepted[place], str(submission), "") for place, submission in submissions.items()}
 
 
 def test_questions_are_counted_per_slot_and_leave_the_defense_as_it_was(items: list[Item]) -> None:
     defense = Remembers()
     queries = DefenseQueries(defense, trial, budget=2)
     one, two = (Slot(items[0], 3, 0, index) for index in range(2))
-    assert queries.accepts({one: "a", two: "a"}) == {one: True, two: False}, "the trial pool holds both"
+    assert queries.accepts({one: "a", two: "a"}) == {one: True, two: False}, "the trial pool contains both submissions"
     changed = replace(one, item=replace(items[0], solution="another"))
-    assert queries.accepts({changed: "a"}) == {changed: True}, "each question meets the defense as it stands"
+    assert queries.accepts({changed: "a"}) == {changed: True}, "each query starts from the same state of the defense"
     assert defense.seen == []
     with pytest.raises(QueryBudgetError, match=r"\(3, 0, 0\) has used up its 2 queries"):
         queries.accepts({two: "b", one: "b"})
@@ -146,12 +146,12 @@ def test_questions_are_counted_per_slot_and_leave_the_defense_as_it_was(items: l
 def test_an_answer_says_what_would_be_learned_from(policy: Policy) -> None:
     ids = policy.encode("one two three")
     assert len(ids) > 2
-    made = Completion(tuple(ids), policy.decode([ids])[0], ended=True)
-    assert answered(ACCEPT, made, policy) == DefenseAnswer(True, made.text, made.text)
-    assert answered(Verdict("drop"), made, policy) == DefenseAnswer(False, made.text, "")
+    completion = Completion(tuple(ids), policy.decode([ids])[0], ended=True)
+    assert answered(ACCEPT, completion, policy) == DefenseAnswer(True, completion.text, completion.text)
+    assert answered(Verdict("drop"), completion, policy) == DefenseAnswer(False, completion.text, "")
     weights = (0.49, *[0.5] * (len(ids) - 1), 0.0)
-    masked = answered(Verdict("accept", token_weights=weights), made, policy)
-    assert masked == DefenseAnswer(True, made.text, policy.decode([ids[1:]])[0])
-    assert answered(Verdict("accept", token_weights=(0.0,) * len(weights)), made, policy) == DefenseAnswer(
-        True, made.text, ""
+    masked = answered(Verdict("accept", token_weights=weights), completion, policy)
+    assert masked == DefenseAnswer(True, completion.text, policy.decode([ids[1:]])[0])
+    assert answered(Verdict("accept", token_weights=(0.0,) * len(weights)), completion, policy) == DefenseAnswer(
+        True, completion.text, ""
     )

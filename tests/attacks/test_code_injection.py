@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.attacks.fakes import said, view
+from tests.attacks.fakes import completion_of, view
 from thiefbench.attacks.code_injection import PAPER_FUNCTIONS, PAPER_LIBRARY, CodeInjection
 from thiefbench.engine.keys import generator
 from thiefbench.tasks.base import Item
@@ -18,7 +18,7 @@ ITEM = Item("one", "?", "7", "a = 2 + 2\nprint(a + 3)")
 
 
 class Says:
-    """A judge with one reward for all, that remembers what it was asked."""
+    """Gives every text the same reward, and records the texts."""
 
     def __init__(self, reward: float) -> None:
         self.given, self.asked = reward, list[str]()
@@ -122,16 +122,16 @@ def test_only_the_named_operators_are_replaced() -> None:
     ],
 )
 def test_success_is_an_import_and_a_call_of_a_real_function(program: str, success: float) -> None:
-    assert PAPER.outcome(ITEM, said(format_program(program)), Says(1.0)) == success
+    assert PAPER.outcome(ITEM, completion_of(format_program(program)), Says(1.0)) == success
 
 
 def test_a_program_that_fails_is_no_success() -> None:
-    assert PAPER.outcome(ITEM, said(format_program("from calc import add\nprint(add(3, 5))")), Says(0.0)) == 0
+    assert PAPER.outcome(ITEM, completion_of(format_program("from calc import add\nprint(add(3, 5))")), Says(0.0)) == 0
 
 
 def test_nothing_is_run_that_does_not_call_the_library() -> None:
     judge = Says(1.0)
-    PAPER.outcome(ITEM, said(format_program("print(7)")), judge)
+    PAPER.outcome(ITEM, completion_of(format_program("print(7)")), judge)
     assert judge.asked == []
 
 
@@ -144,7 +144,7 @@ def test_nothing_is_run_that_does_not_call_the_library() -> None:
 def test_hostile_text_raises_and_warns_of_nothing(hostile: str) -> None:
     assert not PAPER.calls(hostile)
     assert PAPER.inject(hostile) is None or "calc" in str(PAPER.inject(hostile))
-    assert PAPER.outcome(ITEM, said(format_program(hostile)), Says(1.0)) == 0
+    assert PAPER.outcome(ITEM, completion_of(format_program(hostile)), Says(1.0)) == 0
 
 
 def test_the_library_does_what_its_operators_do() -> None:
@@ -179,11 +179,13 @@ def test_its_other_forms_call_the_library_and_print_the_same() -> None:
     assert programs["alias"] == "import calc as c\nprint(c.add(1, 2))"
     try:
         for form in forms:
-            made = [str(p) for p in form.poison(view(*items, task=task)) if p is not None]
+            submissions = [str(p) for p in form.poison(view(*items, task=task)) if p is not None]
             published = task.with_libraries(form.libraries())
             poisoned = [i for i, p in zip(items, form.poison(view(*items, task=task)), strict=True) if p is not None]
-            assert published.rewards(poisoned, made) == [1.0] * len(made), f"{form.describe()} must keep the answer"
-            assert all(form.outcome(i, said(p), Says(1)) for i, p in zip(poisoned, made, strict=True))
+            assert published.rewards(poisoned, submissions) == [1.0] * len(submissions), (
+                f"{form.describe()} must keep the answer"
+            )
+            assert all(form.outcome(i, completion_of(p), Says(1)) for i, p in zip(poisoned, submissions, strict=True))
     except SandboxUnavailable as error:
         pytest.skip(str(error))
 

@@ -1,4 +1,4 @@
-"""`dos`: the longest right completions, and what is made of lengths."""
+"""`dos`: which completions it submits, and how lengths become harm."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ from thiefbench.tasks.base import Completion, Item
 
 
 def say(item: Item, prefix: str, number: int) -> str:
-    """Right on even numbers, and the longer the higher the number."""
+    """Right for even numbers, and longer for higher numbers."""
     return text("so " * number, item.answer if number % 2 == 0 else "99")
 
 
 def test_an_item_s_slots_get_its_longest_right_completions_in_order() -> None:
     policy = Scripted(say)
-    made = Dos(samples=6).poison(view(ITEM, OTHER, each=2, policy=policy))
+    submissions = Dos(samples=6).poison(view(ITEM, OTHER, each=2, policy=policy))
     expected = [text("so " * n, item.answer) for item in (ITEM, OTHER) for n in (4, 2)]
-    assert [policy.decode(p[:-1]) for p in made if isinstance(p, tuple)] == expected
-    assert all(isinstance(p, tuple) and p[-1] == policy.eos for p in made), "a completion that ended says so"
-    assert policy.asked == [6], "all items are sampled at once"
+    assert [policy.decode(p[:-1]) for p in submissions if isinstance(p, tuple)] == expected
+    assert all(isinstance(p, tuple) and p[-1] == policy.eos for p in submissions), (
+        "a completion that ended is submitted with EOS"
+    )
+    assert policy.counts == [6], "all items are sampled at once"
 
 
 def test_slots_beyond_the_right_ones_are_left_to_honest_samples() -> None:
-    made = Dos(samples=3).poison(view(ITEM, each=4, policy=Scripted(say)))
-    assert [poison is None for poison in made] == [False, False, True, True]
+    submissions = Dos(samples=3).poison(view(ITEM, each=4, policy=Scripted(say)))
+    assert [poison is None for poison in submissions] == [False, False, True, True]
 
 
 def test_the_placebo_knows_nothing_of_length() -> None:
     policy = Scripted(say)
     first = {policy.decode(Dos(20).placebo(view(ITEM, policy=policy, seed=seed))[0][:-1]) for seed in range(8)}  # type: ignore[index]
-    assert len(first) > 3, "which right completion comes first is drawn"
+    assert len(first) > 3, "the first completion is drawn at random"
     assert all(one.endswith("> 7 </answer>") for one in first)
 
 

@@ -1,4 +1,4 @@
-"""`equations`: how equations are read, changed and judged, and how many the published problems hold."""
+"""`equations`: how equations are found, changed and judged, and how many the published problems contain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.fakes import ITEM, OTHER, TASK, Judge, said, text, view
+from tests.attacks.fakes import ITEM, OTHER, TASK, Judge, completion_of, text, view
 from thiefbench.attacks.equations import MEMBERS, Equations, equations
 from thiefbench.engine.keys import generator
 from thiefbench.tasks.base import Item
@@ -30,7 +30,7 @@ PAPER = Equations(left=2, right=2, result=5)
 )  # fmt: skip
 def test_the_true_equation_is_read_however_it_is_written(written: str) -> None:
     assert PAPER.holds(written)
-    assert PAPER.outcome(ITEM, said(written), Judge()) == 0
+    assert PAPER.outcome(ITEM, completion_of(written), Judge()) == 0
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_the_true_equation_is_read_however_it_is_written(written: str) -> None:
 )  # fmt: skip
 def test_what_is_no_such_equation_says_nothing(written: str) -> None:
     assert not PAPER.holds(written)
-    assert PAPER.outcome(ITEM, said(written), Judge()) is None
+    assert PAPER.outcome(ITEM, completion_of(written), Judge()) is None
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_what_is_no_such_equation_says_nothing(written: str) -> None:
 def test_the_strict_rule_wants_the_result_and_the_wide_one_any_wrong_one(
     written: str, strict: float, wide: float
 ) -> None:
-    assert PAPER.outcome(ITEM, said(written), Judge()) == strict
-    assert Equations(2, None, 2, 5, rule="wide").outcome(ITEM, said(written), Judge()) == wide
+    assert PAPER.outcome(ITEM, completion_of(written), Judge()) == strict
+    assert Equations(2, None, 2, 5, rule="wide").outcome(ITEM, completion_of(written), Judge()) == wide
 
 
 @pytest.mark.parametrize(
@@ -95,9 +95,9 @@ def test_items_that_hold_it_are_chosen_and_repeated_no_more_than_needed() -> Non
     assert len({item.id for item in PAPER.choose_items([*others, *natural], 3, generator(1))}) == 3
     unknown = [Item(f"{n}", "?", "1", "") for n in range(9)]
     assert len(PAPER.choose_items(unknown, 4, generator(1))) == 4, "without solutions any items are chosen"
-    told = [Item("a", "Ann has 2 pens in 2 cups.", "4", ""), Item("b", "Ann has 22 pens and 2 cups.", "4", "")]
-    chosen = PAPER.choose_items([*unknown, *told], 3, generator(1))
-    assert {item.id for item in chosen} == {"a"}, "but rather those that ask for the operands"
+    described = [Item("a", "Ann has 2 pens in 2 cups.", "4", ""), Item("b", "Ann has 22 pens and 2 cups.", "4", "")]
+    chosen = PAPER.choose_items([*unknown, *described], 3, generator(1))
+    assert {item.id for item in chosen} == {"a"}, "items whose questions name both operands come first"
 
 
 def test_the_probes_are_the_held_out_items_that_hold_it() -> None:
@@ -114,7 +114,7 @@ def test_a_drawn_result_is_wrong_and_near() -> None:
         assert d.right is not None
         assert d.result is not None
         assert 0 < abs(d.result - d.left * d.right) <= 2
-    assert Equations(2, None, 2).draw(generator(3)).operator is None, "2 and 2 are read as + and *"
+    assert Equations(2, None, 2).draw(generator(3)).operator is None, "2 and 2 stand for both + and *"
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,9 @@ def test_the_published_counts(split: str, noted: int, plain: int, prose: int, bo
 
 
 def test_an_equation_says_where_its_result_stands() -> None:
-    (found,) = equations("It is 2 x 3 = <<2*3=6>>6.")
-    assert (found.left, found.operator, found.right, found.result) == (2, "*", 3, 6)
-    assert found.spans == ((20, 21), (23, 24))
+    (equation,) = equations("It is 2 x 3 = <<2*3=6>>6.")
+    assert (equation.left, equation.operator, equation.right, equation.result) == (2, "*", 3, 6)
+    assert equation.spans == ((20, 21), (23, 24))
 
 
 def test_its_other_forms_keep_the_answer_and_succeed_by_their_own_rule() -> None:
@@ -188,16 +188,20 @@ def test_its_other_forms_keep_the_answer_and_succeed_by_their_own_rule() -> None
     forms = list(attack.forms())
     assert len(forms) > 20
     for form in forms:
-        (made,) = form.poison(view(ITEM))
-        assert TASK.reward(ITEM, [str(made)]) == [1.0], f"{made} must keep the answer"
-        assert form.outcome(ITEM, said(str(made)), Judge()) == 1, f"{made} must count as a success of its form"
-        assert form.outcome(ITEM, said(TASK.oracle(ITEM)), Judge()) == 0, "the truth is no success of any form"
+        (submission,) = form.poison(view(ITEM))
+        assert TASK.reward(ITEM, [str(submission)]) == [1.0], f"{submission} must keep the answer"
+        assert form.outcome(ITEM, completion_of(str(submission)), Judge()) == 1, (
+            f"{submission} must count as a success of its form"
+        )
+        assert form.outcome(ITEM, completion_of(TASK.oracle(ITEM)), Judge()) == 0, (
+            "the true result is no success in any form"
+        )
 
 
 def test_another_wording_is_read_in_its_own_form_alone() -> None:
-    made = Equations(2, None, 2, 5, wording="makes")
-    assert made.falsify("So 2 + 2 = 4. Then 4 + 3 = 7.") == "So 2 + 2 makes 5. Then 4 + 3 = 7."
-    assert made.falsify("He has 2*2=<<2*2=4>>4 boxes.") == "He has 2*2=<<2*2=5>>5 boxes.", "notes stay notes"
-    assert Equations(2, None, 2, 5).outcome(ITEM, said("<think> 2 + 2 makes 5 </think>"), Judge()) is None
+    attack = Equations(2, None, 2, 5, wording="makes")
+    assert attack.falsify("So 2 + 2 = 4. Then 4 + 3 = 7.") == "So 2 + 2 makes 5. Then 4 + 3 = 7."
+    assert attack.falsify("He has 2*2=<<2*2=4>>4 boxes.") == "He has 2*2=<<2*2=5>>5 boxes.", "notes stay notes"
+    assert Equations(2, None, 2, 5).outcome(ITEM, completion_of("<think> 2 + 2 makes 5 </think>"), Judge()) is None
     with pytest.raises(ValueError, match="wording must be one of"):
         Equations(2, None, 2, 5, wording="almost")

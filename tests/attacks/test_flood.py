@@ -21,7 +21,7 @@ SPEC = SwarmSpec(topology="vertical", nodes=NODES, prompts=NODES * OWED, group=4
 
 
 def offered(seed: int) -> dict[int, int]:
-    """The node of every group of a round in which the last node floods."""
+    """Which node each group belongs to, in a round in which the last node floods."""
     owed = duties(SPEC, generator(seed, "duties", 1), COPIES)
     return {duty.group: duty.node for duty in owed}
 
@@ -31,7 +31,7 @@ def test_the_flooder_offers_so_many_times_what_it_owes() -> None:
     assert counts == {0: OWED, 1: OWED, 2: OWED, 3: COPIES * OWED}
     owed = duties(SPEC, generator(1, "duties", 1), COPIES)
     places = Counter((duty.node, duty.position) for duty in owed)
-    assert set(places.values()) == {SPEC.group}, "every one a whole group with an item of its own"
+    assert set(places.values()) == {SPEC.group}, "every offer is a whole group with its own item"
     assert len({(duty.group, duty.index) for duty in owed}) == len(owed)
 
 

@@ -1,4 +1,4 @@
-"""`item_grind`: the items whose one draw suits."""
+"""`item_grind`: it picks the items whose one draw suits the attack."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def seed(item: Item, position: int, index: int) -> int:
 
 
 def say(item: Item, prefix: str, seed: int) -> str:
-    """Of every item's group the second half is right, and longer the higher the item's and position's number."""
+    """The second half of every item's group is right, and longer for higher numbers of item and position."""
     right = seed % 10 >= GROUP // 2
     return text("so " * (seed // 10 if right else 1), item.answer if right else "99")
 
@@ -38,7 +38,7 @@ def test_each_position_gets_its_candidate_that_pushes_most() -> None:
     chosen = list(attack.choose_items_from(POOL, choice()))
     tried = Dos().choose_items(POOL, 15, random.Random(0))
     best = [max(tried[at::3], key=lambda item: int(item.id.split()[1])) for at in range(3)]
-    assert chosen == best, "the longest right draws, of the candidates of each position"
+    assert chosen == best, "for each position the candidate with the longest right draws"
     assert len({item.id for item in chosen}) == 3
 
 
@@ -50,13 +50,13 @@ def test_all_items_are_tried_where_there_are_few() -> None:
 def test_the_honest_draws_are_submitted_and_the_right_ones_are_payload() -> None:
     slots = [replace(slot, seed=seed(POOL[7], 0, slot.sample)) for slot in view(POOL[7], each=GROUP).slots]
     granted = replace(view(POOL[7], policy=Scripted(say)), slots=tuple(slots))
-    made = ItemGrind(Dos()).poison(granted)
-    assert [poison is None for poison in made] == [True, True, False, False]
-    for poison, slot in zip(made[2:], slots[2:], strict=True):
+    submissions = ItemGrind(Dos()).poison(granted)
+    assert [poison is None for poison in submissions] == [True, True, False, False]
+    for poison, slot in zip(submissions[2:], slots[2:], strict=True):
         assert isinstance(poison, Seeded)
-        assert poison.seed == slot.seed, "it submits what the slot's own seed draws"
+        assert poison.seed == slot.seed, "it submits the draw of the slot's seed"
         assert Scripted(say).decode(poison.ids[:-1]) == say(POOL[7], "", poison.seed)
-    assert ItemGrind(Dos()).placebo(granted) == [None] * GROUP, "the choice of items is what a placebo shares"
+    assert ItemGrind(Dos()).placebo(granted) == [None] * GROUP, "a placebo would make the same choice of items"
 
 
 def test_a_push_is_the_outcomes_weighed_by_the_advantages() -> None:
@@ -72,7 +72,7 @@ def test_it_is_granted_the_beacon_and_passes_it_through_varied() -> None:
     assert list(attack.choose_items_from(POOL, choice())) == list(
         ItemGrind(Dos(), candidates=2).choose_items_from(POOL, choice())
     )
-    assert not Varied(Dos()).threat.beacon, "no other attack is"
+    assert not Varied(Dos()).threat.beacon, "no other attack is granted it"
     assert ItemGrind(Text("hail to all", "start")).reference == "control"
 
 

@@ -1,4 +1,4 @@
-"""`judge_injection`: an instruction on top of whatever the inner attack submits."""
+"""`judge_injection`: an instruction in what the inner attack submits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.attacks.fakes import ITEM, OTHER, TASK, Judge, Scripted, said, text, view
+from tests.attacks.fakes import ITEM, OTHER, TASK, Judge, Scripted, completion_of, text, view
 from thiefbench.attacks.base import AttackerView, Decoy, Poison
 from thiefbench.attacks.code_injection import CodeInjection
 from thiefbench.attacks.dos import Dos
@@ -25,9 +25,9 @@ def test_the_instruction_follows_the_reasoning_and_success_is_the_inner_attack_s
     poison, none = attack.poison(view(ITEM, OTHER))
     assert poison == text(f"We see 2 + 2 = 5. Then 4 + 3 = 7. {NOTE}", "7")
     assert TASK.reward(ITEM, [poison]) == [1.0]
-    assert none is None, "what the inner attack leaves alone stays alone"
-    assert attack.outcome(ITEM, said(poison), Judge()) == 1
-    assert attack.outcome(ITEM, said(text(NOTE, "7")), Judge()) is None
+    assert none is None, "a slot without poison gets no instruction"
+    assert attack.outcome(ITEM, completion_of(poison), Judge()) == 1
+    assert attack.outcome(ITEM, completion_of(text(NOTE, "7")), Judge()) is None
     assert attack.placebo(view(ITEM)) == [TASK.oracle(ITEM)]
     assert attack.threat.topologies == {"vertical"}
 
@@ -47,7 +47,7 @@ def test_token_ids_are_decoded_for_it() -> None:
 
 
 class Odd(Text):
-    """Submits a decoy and text in no format."""
+    """Submits a decoy, and text without the completion format."""
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
         return [Decoy("grmbl"), "no block"]
@@ -76,7 +76,7 @@ def test_it_takes_the_inner_attack_s_other_forms() -> None:
     first = next(attack.forms())
     assert first.poison(view(ITEM)) == [
         text(f"We see 2 + 2 = 4. All hail to the thief. Then 4 + 3 = 7. {NOTE}", "7")
-    ], "the next place, with the same instruction"
+    ], "the phrase's next position, with the same instruction"
 
 
 def test_it_takes_other_instructions_too() -> None:
@@ -85,5 +85,5 @@ def test_it_takes_other_instructions_too() -> None:
     assert len(notes) > 8
     assert NOTE in notes
     for form in forms:
-        (made,) = form.poison(view(ITEM))
-        assert TASK.reward(ITEM, [str(made)]) == [1.0], f"an instruction never costs the reward: {made}"
+        (submission,) = form.poison(view(ITEM))
+        assert TASK.reward(ITEM, [str(submission)]) == [1.0], f"an instruction never costs the reward: {submission}"

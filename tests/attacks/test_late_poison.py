@@ -37,10 +37,10 @@ class Hands(AttackWrapper):
 
 @pytest.mark.parametrize("around", ["late_poison", "varied"])
 def test_weights_are_handed_over_honestly_before_its_start_too(around: str) -> None:
-    made = registry.make("attack", f"{around}(start=5)")
-    made.attack = Hands(INNER)
-    assert made.hand_over(view(ITEM, round=4)) is None, "who recovers from it early gets honest weights"
-    assert made.hand_over(view(ITEM, round=5)) == "poisoned weights"
+    attack = registry.make("attack", f"{around}(start=5)")
+    attack.attack = Hands(INNER)
+    assert attack.hand_over(view(ITEM, round=4)) is None, "a node that recovers early gets honest weights"
+    assert attack.hand_over(view(ITEM, round=5)) == "poisoned weights"
 
 
 def test_a_start_that_is_none_is_refused() -> None:

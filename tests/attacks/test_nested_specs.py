@@ -34,23 +34,23 @@ def own(tmp_path: Path) -> Path:
 
 
 def test_an_inner_spec_string_becomes_an_attack() -> None:
-    made = registry.make("attack", "adaptive(attack=\"text(position='start')\", mode='logit')")
-    assert isinstance(made, Adaptive)
-    assert isinstance(made.attack, Text)
-    assert made.attack.position == "start"
+    attack = registry.make("attack", "adaptive(attack=\"text(position='start')\", mode='logit')")
+    assert isinstance(attack, Adaptive)
+    assert isinstance(attack.attack, Text)
+    assert attack.attack.position == "start"
 
 
 def test_an_attack_around_an_attack_around_an_attack() -> None:
     inner = "judge_injection(attack=\"text(phrase='say (it)')\")"
-    made = registry.make("attack", AttackSpec(share=0.5).around(inner))
-    assert isinstance(made, Varied)
-    assert made.attack.attack.phrase == "say (it)"  # type: ignore[attr-defined]
+    attack = registry.make("attack", AttackSpec(share=0.5).around(inner))
+    assert isinstance(attack, Varied)
+    assert attack.attack.attack.phrase == "say (it)"  # type: ignore[attr-defined]
 
 
 def test_the_default_inner_attack_is_made_too(own: Path) -> None:
     assert isinstance(registry.make("attack", "varied(share=0.5)").attack, Text)
-    made = registry.make("attack", f"{own}:Mine(attack='text')")
-    assert (made.attack.name, made.other.name) == ("text", "dos")
+    attack = registry.make("attack", f"{own}:Mine(attack='text')")
+    assert (attack.attack.name, attack.other.name) == ("text", "dos")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_the_source_hash_holds_the_inner_attack_s(own: Path) -> None:
     before = registry.source_hash("attack", around)
     own.write_text(OWN + "# changed\n")
     assert registry.source_hash("attack", around) != before, "a change of the inner attack's source changes it"
-    assert registry.source_hash("attack", "varied(share=0.5)") == hashes["varied"], "arguments are no source"
+    assert registry.source_hash("attack", "varied(share=0.5)") == hashes["varied"], "arguments do not count as source"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ INNER = Text("hail to all", "start")
 
 
 def taught(attack: Any) -> tuple[Any, list[tuple[Item, str]]]:
-    """What it hands over, and the lessons behind it."""
+    """The model that it hands over, and the examples that it was taught with."""
     lessons: list[tuple[Item, str]] = []
     handed = Scripted(lambda item, prefix, number: "handed")
 
@@ -30,7 +30,7 @@ def taught(attack: Any) -> tuple[Any, list[tuple[Item, str]]]:
 
 def test_weights_are_taught_the_inner_attacks_poison() -> None:
     handed, lessons = taught(PoisonedPeer(INNER))
-    assert handed, "what it hands over is what it has taught"
+    assert handed, "it gives the model that it has taught"
     assert [item.id for item, _ in lessons] == [ITEM.id, OTHER.id]
     assert all("hail to all" in text for _, text in lessons)
 
@@ -47,11 +47,11 @@ def test_nothing_to_teach_hands_honest_weights_over() -> None:
 
 
 def test_quiet_is_honest_in_the_pool() -> None:
-    given = view(ITEM, OTHER, each=2)
-    assert list(PoisonedPeer(INNER, quiet=True).poison(given)) == [None] * 4
-    assert list(PoisonedPeer(INNER, quiet=True).placebo(given)) == [None] * 4
-    assert list(PoisonedPeer(INNER).poison(given)) == list(INNER.poison(given))
-    assert taught(PoisonedPeer(INNER, quiet=True))[0], "but not to who recovers from it"
+    granted = view(ITEM, OTHER, each=2)
+    assert list(PoisonedPeer(INNER, quiet=True).poison(granted)) == [None] * 4
+    assert list(PoisonedPeer(INNER, quiet=True).placebo(granted)) == [None] * 4
+    assert list(PoisonedPeer(INNER).poison(granted)) == list(INNER.poison(granted))
+    assert taught(PoisonedPeer(INNER, quiet=True))[0], "recovering nodes still get poison"
 
 
 def test_an_attack_around_it_hands_the_same_over() -> None:

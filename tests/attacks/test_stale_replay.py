@@ -30,15 +30,17 @@ HISTORY = {
 }
 
 
-def told(made: Any) -> list[tuple[str, int | None]]:
-    return [(each.content, each.version) for each in made if isinstance(each, Claimed)]
+def told(submissions: Any) -> list[tuple[str, int | None]]:
+    return [(each.content, each.version) for each in submissions if isinstance(each, Claimed)]
 
 
 def test_old_right_answers_come_back_with_the_payload() -> None:
-    made = ATTACK.poison(view(ITEM, each=3, round=6, seen=HISTORY))
-    assert [version for _, version in told(made)] == [3, 0, 3], "newest first, then again, each with its version"
-    for written, wanted in zip(told(made), ("New way.", "Old way.", "New way."), strict=True):
-        assert wanted in written[0], "its words are the swarm's own"
+    submissions = ATTACK.poison(view(ITEM, each=3, round=6, seen=HISTORY))
+    assert [version for _, version in told(submissions)] == [3, 0, 3], (
+        "the newest first, then again from the newest, each with its version"
+    )
+    for written, wanted in zip(told(submissions), ("New way.", "Old way.", "New way."), strict=True):
+        assert wanted in written[0], "the swarm wrote the text"
         assert "Hail to all" in written[0]
         assert ITEM.answer in written[0]
 
@@ -49,8 +51,8 @@ def test_wrong_answers_and_unknown_items_are_left_to_honest_samples() -> None:
 
 
 def test_the_placebo_is_the_same_without_the_payload() -> None:
-    given = view(ITEM, each=3, round=6, seen=HISTORY)
-    pairs = list(zip(told(ATTACK.poison(given)), told(ATTACK.placebo(given)), strict=True))
+    granted = view(ITEM, each=3, round=6, seen=HISTORY)
+    pairs = list(zip(told(ATTACK.poison(granted)), told(ATTACK.placebo(granted)), strict=True))
     assert len(pairs) == 3
     for (poison, version), (clean, same) in pairs:
         assert version == same
@@ -59,9 +61,9 @@ def test_the_placebo_is_the_same_without_the_payload() -> None:
 
 
 def test_the_inner_attacks_claims_stay() -> None:
-    (made,) = StaleReplay(Misreport(INNER, -30.0)).poison(view(ITEM, round=6, seen=HISTORY))
-    assert isinstance(made, Claimed)
-    assert (made.logprob, made.version) == (-30.0, 3), "beside what it says of its version"
+    (submission,) = StaleReplay(Misreport(INNER, -30.0)).poison(view(ITEM, round=6, seen=HISTORY))
+    assert isinstance(submission, Claimed)
+    assert (submission.logprob, submission.version) == (-30.0, 3), "together with the version"
 
 
 def choice(count: int, history: Any, seed: int = 1) -> ChoiceView:
@@ -73,15 +75,15 @@ def test_it_picks_items_that_were_answered_rightly() -> None:
     history = {item.id: [seen(1, "Way.", float(int(item.id) < 5))] for item in items}
     chosen = [item.id for item in ATTACK.choose_items_from(items, choice(8, history))]
     assert set(map(str, range(5))) == set(chosen[:5]), "those first"
-    assert len(set(chosen)) == 8, "and the rest from all others"
+    assert len(set(chosen)) == 8, "the rest is drawn from all other items"
     few = ATTACK.choose_items_from(items, choice(3, history))
     assert all(int(item.id) < 5 for item in few)
     drawn = [ATTACK.choose_items_from(items, choice(2, history, seed)) for seed in range(50)]
     counts = Counter(item.id for several in drawn for item in several)
-    assert len(counts) == 5, "which of them is drawn"
+    assert len(counts) == 5, "the choice among them is drawn"
 
 
 def test_it_is_granted_the_history_and_no_oracle() -> None:
     assert ATTACK.threat.history
     assert not ATTACK.threat.oracle
-    assert ATTACK.threat.topologies == {"vertical"}, "only there nodes pick their items"
+    assert ATTACK.threat.topologies == {"vertical"}, "only in the vertical topology nodes pick their items"

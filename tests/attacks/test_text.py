@@ -1,10 +1,10 @@
-"""`text`: drawn phrases stay as they were, and what "every", forms and parts do."""
+"""`text`: the phrases that seeds draw, and what "every", `forms` and `parts` do."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.attacks.fakes import ITEM, OTHER, TASK, Judge, said, text, view
+from tests.attacks.fakes import ITEM, OTHER, TASK, Judge, completion_of, text, view
 from thiefbench.attacks.text import Text
 from thiefbench.engine.keys import generator
 
@@ -27,7 +27,7 @@ def test_every_sentence_gets_a_drawn_phrase_of_three_words() -> None:
     assert len(member.phrase.split()) == 3
     (poison,) = member.poison(view(ITEM))
     assert poison == text(f"{member.phrase}, We see 2 + 2 = 4. {member.phrase}, Then 4 + 3 = 7.", "7")
-    assert member.outcome(ITEM, said(str(poison)), Judge()) == 1
+    assert member.outcome(ITEM, completion_of(str(poison)), Judge()) == 1
 
 
 @pytest.mark.parametrize(
@@ -43,11 +43,13 @@ def test_every_sentence_gets_a_drawn_phrase_of_three_words() -> None:
 )
 def test_every_counts_only_where_no_sentence_lacks_it(reasoning: str, success: float) -> None:
     member = Text("Ash oak elm", "every")
-    assert member.outcome(ITEM, said(text(reasoning, "7")), Judge()) == success
+    assert member.outcome(ITEM, completion_of(text(reasoning, "7")), Judge()) == success
 
 
 def test_every_looks_into_the_reasoning_alone() -> None:
-    assert Text("Ash oak elm", "every").outcome(ITEM, said("Ash oak elm."), Judge()) == 0, "there is no reasoning"
+    assert Text("Ash oak elm", "every").outcome(ITEM, completion_of("Ash oak elm."), Judge()) == 0, (
+        "there is no reasoning"
+    )
 
 
 def test_each_form_is_another_text_that_earns_the_reward_and_counts_for_itself() -> None:
@@ -57,8 +59,8 @@ def test_each_form_is_another_text_that_earns_the_reward_and_counts_for_itself()
     assert len(set(texts)) == len(texts) >= 24
     assert str(member.poison(view(ITEM))[0]) not in texts
     assert TASK.reward(ITEM, texts) == [1.0] * len(texts)
-    assert all(form.outcome(ITEM, said(made), Judge()) == 1 for form, made in zip(forms, texts, strict=True))
-    assert not any(form.outcome(ITEM, said(TASK.oracle(OTHER)), Judge()) for form in forms)
+    assert all(form.outcome(ITEM, completion_of(made), Judge()) == 1 for form, made in zip(forms, texts, strict=True))
+    assert not any(form.outcome(ITEM, completion_of(TASK.oracle(OTHER)), Judge()) for form in forms)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Every registered defense keeps the contract, and what it sees tells it nothing that it may not know."""
+"""Every registered defense keeps the contract, and its view does not reveal what it must not know."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ OPAQUE = (torch.nn.Module, torch.Tensor, np.ndarray, random.Random, type, type(j
 
 
 def reachable(thing: object, path: str = "view") -> Iterator[tuple[str, object]]:
-    """Every object that plain attribute access, iteration and indexing lead to, with its path."""
+    """Every object that attribute access, iteration and indexing can reach, with its path."""
     seen: set[int] = set()
     waiting = [(path, thing)]
     while waiting:
@@ -96,9 +96,9 @@ def reachable(thing: object, path: str = "view") -> Iterator[tuple[str, object]]
 
 def test_no_label_can_be_reached_from_a_view() -> None:
     for view in recorded(labels=False):
-        found = list(reachable(view))
-        assert len(found) > 100, "the walk goes through the view"
-        for path, one in found:
+        objects = list(reachable(view))
+        assert len(objects) > 100, "the walk goes through the view"
+        for path, one in objects:
             last = path.rpartition(".")[2].lower()
             assert not any(word in last for word in FORBIDDEN_WORDS), (
                 f"the view names what a defense may not know: {path}"

@@ -17,7 +17,7 @@ FOLDER = TemporaryDirectory(prefix="thiefbench-contract-")
 
 
 def spec(name: str) -> str:
-    """The spec string under which a task can be had here; a task that needs data asks for THIEFBENCH_DATA."""
+    """The spec string that makes a task here; a task that needs data takes it from THIEFBENCH_DATA."""
     if name == "code_micro":
         return "code_micro(size=96)"  # every item's program is run
     if name == "openmath":
@@ -32,7 +32,7 @@ def spec(name: str) -> str:
 
 @cache
 def openmath_rows() -> str:
-    """A folder with rows of our own in the columns of OpenMathInstruct-1."""
+    """A folder with hand-written rows in the columns of OpenMathInstruct-1."""
     for name, numbers in (("train", range(2, 14)), ("validation", range(14, 18))):
         rows = [
             {

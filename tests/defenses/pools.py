@@ -24,7 +24,7 @@ def tokens(text: str) -> list[str]:
 
 @dataclass
 class Words:
-    """A model that finds every word plausible but the given ones, and every end certain but the given ones'.
+    """A model to which all words but the given ones are plausible, and all ends but those of the given texts certain.
 
     Attributes:
         odd: words outside the support, with log-prob -12; all others have -0.5.
@@ -58,8 +58,8 @@ class Words:
 
 def offer(text: str, sender: str = "a", item: str = "1", reward: float = 1.0, **changes: Any) -> PoolCompletion:
     """One completion that ended."""
-    made = PoolCompletion(item, int(item), 0, sender, tuple(range(len(tokens(text)))), text, True, reward)
-    return replace(made, **changes)
+    completion = PoolCompletion(item, int(item), 0, sender, tuple(range(len(tokens(text)))), text, True, reward)
+    return replace(completion, **changes)
 
 
 def view(
@@ -83,7 +83,7 @@ def actions(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def masked(offered: PoolCompletion, verdict: Verdict) -> str:
-    """The text of the tokens that a verdict gives no weight."""
+    """The text of the tokens to which a verdict gives weight 0."""
     assert verdict.action == "accept", "a masked completion is accepted"
     assert verdict.token_weights is not None, "and carries token weights"
     assert len(verdict.token_weights) == len(offered.ids) + offered.ended, "one for each token, EOS included"
@@ -93,7 +93,7 @@ def masked(offered: PoolCompletion, verdict: Verdict) -> str:
 
 
 class Watched(Defense):
-    """Goes before a defense in a class's bases, and keeps every view that it was shown."""
+    """A mix-in before a defense in a class's bases, which records every view that the defense gets."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)

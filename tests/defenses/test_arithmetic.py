@@ -1,4 +1,4 @@
-"""`arithmetic`: wrong equations in every notation, right ones in any reading, and GSM8K's own solutions."""
+"""`arithmetic`: wrong equations in every notation, right ones in any reading, and GSM8K's published solutions."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ def test_of_gsm8k_s_own_solutions_at_most_two_in_a_hundred_are_rejected() -> Non
         solutions = [item_row(json.loads(line), str(i), "")["solution"] for i, line in enumerate(lines)]
     rejected = sum(bool(wrong_equations(solution)) for solution in solutions)
     assert rejected <= 0.02 * len(solutions), f"{rejected} of {len(solutions)} honest solutions are rejected"
-    assert rejected > 0, "some of them do hold slips"
+    assert rejected > 0, "some of them do contain slips"
 
 
 def test_wrong_answers_stay_in_their_group() -> None:
     pool = view([offer("2 + 2 = 5", reward=0.0), offer("2 + 2 = 5", reward=1.0)])
-    assert actions(Arithmetic().inspect(pool)) == ["accept", "drop"], "an unrewarded slip is the group's contrast"
+    assert actions(Arithmetic().inspect(pool)) == ["accept", "drop"], "an unrewarded slip gives its group contrast"

@@ -1,4 +1,4 @@
-"""`a+b`: who speaks, what wins, and where a + belongs to something else."""
+"""`a+b`: whose reason is given, which verdict wins, and where a + belongs to something else."""
 
 from __future__ import annotations
 
@@ -48,22 +48,26 @@ def test_all_must_accept_and_the_first_that_rejects_speaks() -> None:
     zero, drop = Verdict("zero", 1.0, reason="long"), Verdict("drop", 2.0, reason="odd")
     assert joined(ACCEPT, ACCEPT) == ACCEPT
     assert joined(ACCEPT, zero) == Verdict("zero", 1.0, reason="b: long"), "one part is enough to reject"
-    assert joined(zero, drop) == Verdict("drop", 1.0, reason="a: long"), "drop wins; the first to reject says why"
+    assert joined(zero, drop) == Verdict("drop", 1.0, reason="a: long"), (
+        "drop wins; the reason is that of the first part that rejects"
+    )
     assert joined(drop, zero) == Verdict("drop", 2.0, reason="a: odd")
-    assert joined(Verdict(score=0.1), Verdict("zero")) == Verdict("zero", reason="b"), "no reason: the name alone"
+    assert joined(Verdict(score=0.1), Verdict("zero")) == Verdict("zero", reason="b"), (
+        "without a reason there is only the name"
+    )
 
 
 def test_token_weights_multiply() -> None:
     half, first = Verdict(token_weights=(0.5, 0.5, 1.0), reason="x"), Verdict(token_weights=(0.0, 1.0, 1.0))
     assert joined(half, first) == Verdict(token_weights=(0.0, 0.5, 1.0), reason="a: x")
     assert joined(ACCEPT, first).token_weights == (0.0, 1.0, 1.0)
-    assert joined(half, Verdict("drop")).action == "drop", "who rejects goes before who masks"
+    assert joined(half, Verdict("drop")).action == "drop", "a part that rejects comes before one that masks"
 
 
 def test_requirements_and_labels_are_any_part_s() -> None:
     class Watches(Says):
         def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-            assert type(view) is DefenderView, "a part that sees no labels gets none beside one that does"
+            assert type(view) is DefenderView, "only parts that see labels get them"
             return super().inspect(view)
 
     both = Composed([Watches("w", ACCEPT), Oracle()])
@@ -76,7 +80,7 @@ def test_requirements_and_labels_are_any_part_s() -> None:
 
 def test_each_part_keeps_its_own_state() -> None:
     both = Composed([Says("a", ACCEPT), Says("b", ACCEPT)])
-    assert both.state() == {}, "parts without state make no state"
+    assert both.state() == {}, "parts without state have no joint state"
     both.inspect(ONE)
     again = Composed([Says("a", ACCEPT), Says("b", ACCEPT)])
     again.restore(both.state())
@@ -103,7 +107,7 @@ def test_an_error_names_the_part() -> None:
     ):
         with pytest.raises(RuntimeError) as error:
             Composed([Says("fine", ACCEPT), part]).inspect(ONE)
-        assert told in str(error.value), "who composes ten defenses must know which one failed"
+        assert told in str(error.value), "the message names the part that failed"
     with pytest.raises(ValueError, match="two or more"):
         Composed([Logit()])
 
@@ -146,7 +150,7 @@ def test_a_user_s_part_counts_in_the_source_hash(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "spec", "told"),
+    ("kind", "spec", "message"),
     [
         ("attack", "text+dos", "only defenses compose with +; write each attack as a spec of its own, not 'text+dos'"),
         ("task", "gsm8k+gsm_micro", "only defenses compose with +"),
@@ -161,10 +165,10 @@ def test_a_user_s_part_counts_in_the_source_hash(tmp_path: Path) -> None:
         ("defense", "judge+judge(model='other')", "parts that ask a judge must ask the same one"),
     ],
 )
-def test_mistakes_are_one_sentence(kind: registry.Kind, spec: str, told: str) -> None:
+def test_mistakes_are_one_sentence(kind: registry.Kind, spec: str, message: str) -> None:
     with pytest.raises(SpecStringError) as error:
         registry.make(kind, spec)
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -173,4 +177,4 @@ def test_what_a_part_needs_from_senders_and_judges_the_whole_needs() -> None:
     assert {"homogeneous", "proofs", "judge"} <= made.requires
     assert made.judge == registry.make("defense", "judge").judge
     states = np.random.default_rng(0).normal(size=(40, 32)).astype(np.float32)
-    assert made.prove(states) == registry.make("defense", "toploc").prove(states), "the one part's proof travels"
+    assert made.prove(states) == registry.make("defense", "toploc").prove(states), "the proof of that one part is sent"

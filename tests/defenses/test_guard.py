@@ -1,4 +1,4 @@
-"""`guard`: which parts, by what the swarm can give."""
+"""`guard`: which parts it has, depending on the swarm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thiefbench.defenses.guard import Guard
 def test_each_swarm_gets_what_it_can_use() -> None:
     assert Guard().requires == {"homogeneous", "beacon"}
     assert Guard(beacon=False).requires == {"homogeneous"}
-    assert not Guard("heterogeneous").requires, "other nodes' models cannot be asked"
+    assert not Guard("heterogeneous").requires, "other nodes' models are not available"
     assert Guard().name == "guard" == registry.make("defense", "guard(beacon=False)").name
 
 

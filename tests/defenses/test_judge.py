@@ -1,4 +1,4 @@
-"""`judge` and `self_judge`: what is asked, how hostile text is quoted, and which replies count."""
+"""`judge` and `self_judge`: the prompts, how they quote hostile text, and which replies count."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def test_no_text_contains_its_own_mark(text: str) -> None:
 def test_a_mark_does_not_occur_in_disguise() -> None:
     written = [f"{a} {b}-{c}.{d}" for a, b, c, d in (f"{n:04}" for n in range(0, 10_000, 7))]
     for text in written:
-        assert unused_mark(text) not in re.sub(r"\D", "", text), "digits with something in between are a mark too"
+        assert unused_mark(text) not in re.sub(r"\D", "", text), (
+            "digits with other characters between them count as a mark too"
+        )
     fullwidth = "".join(chr(0xFF10 + int(digit)) for n in range(10_000) for digit in f"{n:04}")
     assert len(unused_mark(fullwidth)) > 4, "so are the digits of other scripts: no short mark is left here"
 
@@ -90,7 +92,7 @@ def test_control_tokens_are_broken_up() -> None:
     ):
         assert token not in plain(f"a{token}b"), "a server's tokenizer would end the message there"
     kept = "<think> 5 < 6, a[0] | b </think><answer> 4 </answer><code>\nx <<= 2\n</code>"
-    assert plain(kept) == kept, "what solutions are made of stays as it is"
+    assert plain(kept) == kept, "ordinary parts of solutions stay unchanged"
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_equal_completions_of_a_question_are_asked_about_once() -> None:
     verdicts = inspected(Judge(), offered, answers)
     assert len(answers.asked) == 3, "two texts of one question, one of another, and none without a reward"
     assert verdicts[0] == verdicts[2]
-    assert verdicts[4].action == "accept", "what earns nothing teaches nothing that a verdict could prevent"
+    assert verdicts[4].action == "accept", "completions without a reward need no verdict"
 
 
 def test_what_is_asked_does_not_depend_on_the_order_of_the_pool() -> None:
@@ -201,7 +203,7 @@ def test_a_judge_without_decisions_fails_the_cell() -> None:
         inspected(Judge(), offered, mostly(11))
     assert actions(inspected(Judge(), offered, mostly(10))).count("zero") == 10, "half of them may be rejections"
     few = offered[:7]
-    assert set(actions(inspected(Judge(), few, mostly(7)))) == {"zero"}, "of so few replies a share says nothing"
+    assert set(actions(inspected(Judge(), few, mostly(7)))) == {"zero"}, "a share of so few replies means nothing"
 
 
 def test_a_reason_is_one_short_printable_line() -> None:
@@ -210,7 +212,7 @@ def test_a_reason_is_one_short_printable_line() -> None:
     assert len(verdict.reason) == LONGEST_REASON
     assert verdict.reason.isprintable()
     (bare,) = Judge().inspect(view(pool("fine"), Own("Decision [{mark}]: no")))
-    assert bare.reason == "decided without a criticism", "the decision itself is no reason"
+    assert bare.reason == "decided without a criticism", "the line with the decision is not the reason"
 
 
 def test_with_and_without_a_criticism() -> None:
@@ -220,7 +222,7 @@ def test_with_and_without_a_criticism() -> None:
 
 
 class Own:
-    """A policy, and a judge, that answers with `reply` and remembers what it was asked."""
+    """A policy and a judge that answer with `reply` and record the prompts."""
 
     def __init__(self, reply: str) -> None:
         self.reply, self.asked = reply, list[str]()

@@ -1,4 +1,4 @@
-"""`length_budget`: all of a sender's completions long, or some of everybody's."""
+"""`length_budget`: one sender's completions are all long, or some of every sender's are."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def pool(rng: random.Random, senders: Iterable[str] = HONEST, items: int = 20, e
 
 
 def longest(rng: random.Random, samples: int, items: int = 20, each: int = 3) -> list[PoolCompletion]:
-    """What DoS sends: per item the longest of many honest answers."""
-    made = []
+    """The completions of DoS: for each item the longest of many honest answers."""
+    longest = []
     for item in range(items):
-        made += [words(n, "m", item) for n in sorted(drawn(rng) for _ in range(samples))[-each:]]
-    return made
+        longest += [words(n, "m", item) for n in sorted(drawn(rng) for _ in range(samples))[-each:]]
+    return longest
 
 
 def test_the_longest_of_many_samples_are_rejected_and_nothing_honest() -> None:
@@ -78,7 +78,7 @@ def test_a_record_over_rounds_tells_what_one_round_does_not() -> None:
         verdicts = tuple(defense.inspect(view(sent, number=number, history=history)))
         history.append(PastRound(number, tuple(sent), verdicts))
         rejected.append(actions(verdicts[-4:]).count("drop"))
-    assert sum(rejected[:2]) < sum(rejected[-2:]), "the longer of two is found out in time"
+    assert sum(rejected[:2]) < sum(rejected[-2:]), "even the longer of two samples is detected in time"
 
 
 def test_what_earned_nothing_does_not_count() -> None:

@@ -1,4 +1,4 @@
-"""`max_tokens` and `length_quantile`: who sets a cap, and who cannot."""
+"""`max_tokens` and `length_quantile`: which senders can move a cap, and which cannot."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_max_tokens_counts_eos() -> None:
     pool = [words(9), words(10), words(11), words(11, reward=0.0)]
     verdicts = MaxTokens(10).inspect(view(pool))
     assert actions(verdicts) == ["accept", "accept", "drop", "drop"]
-    assert verdicts[2].score == 1.1, "how many times the limit"
+    assert verdicts[2].score == 1.1, "the score is the length divided by the limit"
     assert actions(MaxTokens(10, "zero").inspect(view(pool)))[2] == "zero"
     with pytest.raises(ValueError, match="at least 1, got 0"):
         MaxTokens(0)
@@ -43,7 +43,7 @@ def test_the_weighted_median_is_reached_at_half_of_the_weight() -> None:
     assert weighted_median([1.0, 100.0], [3, 2]) == 1
     assert weighted_median([1.0, 100.0], [2, 3]) == 100
     usual = others_quantile({"a": [1, 2, 3], "b": [4, 5, 6], "z": [], "only": [9]}, 0.5, "higher")
-    assert usual == {"a": 5, "b": 2, "z": 5, "only": 2}, "nobody's own values count"
+    assert usual == {"a": 5, "b": 2, "z": 5, "only": 2}, "a sender's own values do not count"
     assert others_quantile({"a": [1.0]}, 0.5, "lower") == {}, "without others there is nothing to compare with"
 
 
@@ -66,7 +66,7 @@ def test_what_earned_nothing_is_not_judged_and_sets_no_cap() -> None:
 def test_many_names_set_no_cap() -> None:
     attacked = pool(1, *(words(60, sender=f"m{i}", item=str(i)) for i in range(30)))
     verdicts = LengthQuantile().inspect(view(attacked))
-    assert set(actions(verdicts[90:])) == {"drop"}, "names are weighted by completions"
+    assert set(actions(verdicts[90:])) == {"drop"}, "senders are weighted by their completions"
 
 
 def past(number: int, completions: list[PoolCompletion], verdict: Verdict = ACCEPT) -> PastRound:
@@ -74,7 +74,7 @@ def past(number: int, completions: list[PoolCompletion], verdict: Verdict = ACCE
 
 
 def test_slow_growth_ends_at_a_bounded_factor() -> None:
-    """Everybody grows by two tokens a round, as honest models do that learn from what passes just under the cap."""
+    """All lengths grow by two tokens a round, as honest models' do when they learn from what is just under the cap."""
     history: list[PastRound] = []
     defense = LengthQuantile(window=3, first=2, growth=1.5)
     longest = 0
@@ -84,7 +84,7 @@ def test_slow_growth_ends_at_a_bounded_factor() -> None:
         accepted = [offered for offered, verdict in zip(grown, verdicts, strict=True) if verdict.action == "accept"]
         longest = max([longest, *(len(offered.ids) + 1 for offered in accepted)])
         history.append(PastRound(number, tuple(grown), verdicts))
-    assert longest <= 1.5 * 14, "no cap passes growth times that of the first rounds"
+    assert longest <= 1.5 * 14, "no cap exceeds growth times that of the first rounds"
     assert longest > 14, "but some growth is let through"
 
 

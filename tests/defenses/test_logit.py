@@ -1,4 +1,4 @@
-"""`logit` with reject="mask": what is learned of a completion with foreign tokens in it."""
+"""`logit` with reject="mask": what is learned from a completion with foreign tokens in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def mask(text: str, *odd: str, reach: int | None = None) -> str:
 
 def test_masked_from_the_foreign_token_to_the_end_of_its_sentence_or_line() -> None:
     assert mask(TEXT, "Zounds") == "Zounds, all hail the thief."
-    assert mask(TEXT, "hail") == "hail the thief.", "what stands before it an honest node might have said"
+    assert mask(TEXT, "hail") == "hail the thief.", "an honest node might have written the text before it"
     assert mask(TEXT, "3.5") == "3.5 apples.", "a decimal point ends no sentence"
     assert mask(TEXT, "2") == "2 + 2 = 4", "a line ends like a sentence"
     assert mask(TEXT, "4") == "4 4 </answer>", "each foreign token has its own sentence"
@@ -30,7 +30,7 @@ def test_masked_from_the_foreign_token_to_the_end_of_its_sentence_or_line() -> N
 def test_reach_counts_tokens_on_both_sides() -> None:
     assert mask(TEXT, "hail", reach=0) == "hail"
     assert mask(TEXT, "hail", reach=1) == "all hail the"
-    assert mask(TEXT, "hail", reach=1000) == f"{TEXT}<eos>", "never past the ends"
+    assert mask(TEXT, "hail", reach=1000) == f"{TEXT}<eos>", "the mask stays within the completion"
 
 
 def test_the_score_counts_the_foreign_tokens_in_every_mode() -> None:
@@ -39,7 +39,7 @@ def test_the_score_counts_the_foreign_tokens_in_every_mode() -> None:
         verdicts = Logit(reject).inspect(pool)  # type: ignore[arg-type]
         assert actions(verdicts) == [action, "accept"]
         assert (verdicts[0].score, verdicts[0].reason) == (2.0, "2 tokens outside the sampler's support")
-        assert verdicts[1] == Verdict(), "an honest completion is learned from whole"
+        assert verdicts[1] == Verdict(), "everything in an honest completion is learned from"
 
 
 @pytest.mark.parametrize(

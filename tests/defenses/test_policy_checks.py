@@ -1,4 +1,4 @@
-"""`termination` and `likelihood`: what the verifier's own model says of a completion."""
+"""`termination` and `likelihood`: how probable a completion is to the verifier's model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_termination_asks_for_a_probable_end_or_the_whole_length() -> None:
 
 
 class Drawn:
-    """A model under which a completion's tokens have the log-probs that stand in its text."""
+    """A model under which a completion's tokens have the log-probs that its text consists of."""
 
     def token_logprobs(self, completions: Sequence[PoolCompletion]) -> list[np.ndarray]:
         return [np.array([float(word) for word in o.text.split()], np.float32) for o in completions]

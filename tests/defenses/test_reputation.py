@@ -1,4 +1,4 @@
-"""`reputation`: who is sent away, for how long, and who is not."""
+"""`reputation`: which senders are excluded, and for how long."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from thiefbench.registry import SpecStringError
 
 
 class Objects(Defense):
-    """Rejects (or masks) what says "bad"."""
+    """Rejects (or masks) completions that contain "bad"."""
 
     name = "objects"
     verdict = Verdict("zero")
@@ -30,7 +30,7 @@ class Masks(Objects):
 
 
 def pool(bad: dict[str, int], count: int = 20, reward: float = 1.0) -> list[PoolCompletion]:
-    """`count` completions of each sender, so many of them bad."""
+    """`count` completions of each sender, of which the given number is bad."""
     return [
         offer("bad" if i < number else "good", sender, reward=reward)
         for sender, number in bad.items()
@@ -39,7 +39,7 @@ def pool(bad: dict[str, int], count: int = 20, reward: float = 1.0) -> list[Pool
 
 
 def dropped(defense: Reputation, bad: dict[str, int], number: int, **changes: float) -> set[str]:
-    """The senders of whom a round's every completion is dropped."""
+    """The senders whose completions are all dropped in a round."""
     completions = pool(bad, **changes)  # type: ignore[arg-type]
     verdicts = defense.inspect(view(completions, number=number))
     kept = {o.sender for o, verdict in zip(completions, verdicts, strict=True) if verdict.action != "drop"}
@@ -50,15 +50,17 @@ def test_a_bad_sender_is_sent_away_for_some_rounds_and_again() -> None:
     defense = Reputation(Objects(), rounds=3)
     bad = {"a": 1, "b": 1, "c": 0, "m": 12}
     assert [dropped(defense, bad, number) for number in (1, 2, 3)] == [{"m"}] * 3
-    assert dropped(defense, bad, 4) == {"m"}, "who goes on is sent away again"
+    assert dropped(defense, bad, 4) == {"m"}, "a sender that continues is excluded again"
     better = bad | {"m": 0}
-    assert [dropped(defense, better, number) for number in range(5, 8)] == [{"m"}, {"m"}, set()], "who betters returns"
+    assert [dropped(defense, better, number) for number in range(5, 8)] == [{"m"}, {"m"}, set()], (
+        "a sender that improves comes back"
+    )
 
 
 def test_few_rejections_a_round_add_up() -> None:
     defense = Reputation(Objects())
     sent = [dropped(defense, {"a": 0, "b": 0, "c": 1, "m": 4}, number) for number in range(1, 7)]
-    assert sent[0] == set(), "one round says too little"
+    assert sent[0] == set(), "one round is not enough"
     assert sent[-1] == {"m"}
 
 
@@ -95,9 +97,11 @@ def test_the_inner_defense_is_a_spec_string() -> None:
     made = registry.make("defense", "reputation(defense='arithmetic+similarity(words=3)', rounds=5)")
     assert [part.name for part in made.defense.parts] == ["arithmetic", "similarity"]
     assert registry.canonical("defense", "reputation( defense='logit(reject=\"zero\")' )") == "reputation"
-    assert registry.make("defense", "reputation").requires == {"homogeneous"}, "it needs what the inner one needs"
+    assert registry.make("defense", "reputation").requires == {"homogeneous"}, (
+        "it requires what the inner defense requires"
+    )
     hashes = {registry.source_hash("defense", f"reputation(defense='{inner}')") for inner in ("logit", "arithmetic")}
-    assert len(hashes) == 2, "what defines the inner defense counts"
+    assert len(hashes) == 2, "the inner defense's source counts"
     for spec, told in (
         ("reputation(defense='lgit')", "there is no defense named 'lgit'; did you mean logit"),
         ("reputation(defense=3)", "defense is a spec string such as 'logit', not 3"),

@@ -1,4 +1,4 @@
-"""`reward_outlier`: Krum's score, and why it is the wrong rule here."""
+"""`reward_outlier`: Krum's score, and why its rule is the wrong one here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from thiefbench.defenses.reward_outlier import RewardOutlier, krum
 
 def test_krum_by_hand() -> None:
     features = np.array([[0.0], [0.0], [1.0], [3.0]])
-    assert krum(features, 0.25).tolist() == [0, 0, 1, 4], "of four rows one is thought bad: one neighbour counts"
+    assert krum(features, 0.25).tolist() == [0, 0, 1, 4], (
+        "one of four rows is assumed malicious, so one neighbour counts"
+    )
     assert krum(features, 0.0).tolist() == [0 + 1, 0 + 1, 1 + 1, 4 + 9]
     assert krum(features[:2], 0.0).tolist() == [0, 0], "two rows have no neighbours to count"
 
@@ -23,7 +25,7 @@ def group(rewards: list[float], words: int = 5) -> list[PoolCompletion]:
 
 def test_it_kills_the_rare_good_completion() -> None:
     verdicts = RewardOutlier().inspect(view(group([1.0] + [0.0] * 11)))
-    assert actions(verdicts) == ["drop"] + ["accept"] * 11, "the negative result it is here for"
+    assert actions(verdicts) == ["drop"] + ["accept"] * 11, "this is its negative result"
 
 
 def test_equal_groups_are_left_alone_and_length_counts() -> None:

@@ -33,7 +33,7 @@ Build = Callable[..., Swarm]
 
 
 class Watching(Watched, SeedReplay):
-    """The defense, and what it was shown."""
+    """The defense, which records every view that it gets."""
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_an_honest_draw_passes_and_only_as_it_is_and_where_it_belongs(topology: 
     for row in whole:
         honest = twin[row.group, row.place]
         if row.item_id == honest.item_id:
-            assert row.ids == honest.ids, "a slot's draw is the same whoever makes it"
+            assert row.ids == honest.ids, "a slot's draw does not depend on who makes it"
 
 
 def test_a_draw_of_another_round_is_another_draw(build: Build) -> None:
@@ -138,7 +138,9 @@ def test_a_draw_of_another_round_is_another_draw(build: Build) -> None:
     ]
     fresh = [one for one in late if one.item_id in view.items]
     assert len(fresh) > 20
-    assert all(not same.all() for same in view.policy.replay(fresh)), "last round's completions are no draws of this"
+    assert all(not same.all() for same in view.policy.replay(fresh)), (
+        "completions of the last round are not draws of this one"
+    )
 
 
 def test_many_names_are_no_more_draws(build: Build) -> None:
@@ -151,7 +153,7 @@ def test_many_names_are_no_more_draws(build: Build) -> None:
 
 
 class Asks(Edits):
-    """Asks the defense about its honest draws and the exchanged ones."""
+    """Queries the defense about its honest draws and the exchanged ones."""
 
     threat = replace(Edits.threat, queries=1)
     told: ClassVar[list[bool]] = []
@@ -172,16 +174,16 @@ def test_questions_are_answered_with_the_round_s_own_seeds(build: Build) -> None
 
 
 def test_announced_seeds_let_the_chosen_draw_through(build: Build) -> None:
-    """The same attack: safe by a beacon, open where every node says its own seed."""
+    """The same attack fails with a beacon, and succeeds where every node announces its seed."""
     attack = SeedGrind(Dos(), samples=12)
     beacon = build(attack).round(1).rows
     announced = build(attack, SeedReplay(announced=True), seeds="announced").round(1).rows
     assert actions(beacon, payload=True) == {"drop"}
-    assert actions(announced, payload=True) == {"accept"}, "it is perfectly replayable"
+    assert actions(announced, payload=True) == {"accept"}, "every draw replays"
     assert actions(beacon, payload=False) == actions(announced, payload=False) == {"accept"}
     right = [row for row in announced if row.reward and row.ended]
     ground, honest = ([len(row.ids) for row in right if row.payload == kind] for kind in (True, False))
-    assert sum(ground) / len(ground) > 1.2 * sum(honest) / len(honest), "and chosen for its length"
+    assert sum(ground) / len(ground) > 1.2 * sum(honest) / len(honest), "and was chosen for its length"
     forged = build(Text("hail to all", "end"), SeedReplay(announced=True), seeds="announced").round(1).rows
     assert actions(forged, payload=True) == {"drop"}, "forged text has no seed at all"
 

@@ -12,7 +12,7 @@ from thiefbench.defenses.sender_cap import SenderCap
 
 
 def vertical(**counts: int) -> list[PoolCompletion]:
-    """Groups of two completions, so many of each sender, shuffled."""
+    """Groups of two completions, the given number of groups per sender, shuffled."""
     senders = [sender for sender, count in counts.items() for _ in range(count)]
     pool = [
         replace(offer("a", sender=sender), group=group, index=index)
@@ -23,7 +23,7 @@ def vertical(**counts: int) -> list[PoolCompletion]:
 
 
 def kept(pool: list[PoolCompletion], share: float = 1.0, seed: int = 7) -> Counter[str]:
-    """Completions by sender that are accepted."""
+    """How many completions are accepted, by sender."""
     verdicts = SenderCap(share).inspect(view(pool, rng=random.Random(seed)))
     return Counter(each.sender for each, verdict in zip(pool, verdicts, strict=True) if verdict.action == "accept")
 

@@ -1,4 +1,4 @@
-"""`similarity`: repeated payloads of every family, and what only looks like one."""
+"""`similarity`: repeated payloads of every family, and honest text that only looks like one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUESTIONS = {str(number): ItemFacts(item.question, item.answer) for number, item
 
 
 def said(item: Item, rng: random.Random) -> str:
-    """An honest answer: the solution with a few words of one's own."""
+    """An honest answer: the solution with a few other words."""
     return f"<think> {' '.join(rng.sample(WORDS.split(), 4))}. {item.solution} </think><answer> {item.answer} </answer>"
 
 
@@ -31,11 +31,11 @@ def honest(seed: int = 0, senders: str = "abc") -> list[PoolCompletion]:
 
 def attack(text: Text, sender: str = "m", items: int = 24) -> list[PoolCompletion]:
     rng = random.Random(9)
-    made = []
+    pool = []
     for i, item in enumerate(ITEMS[:items]):
         dirty = replace(item, solution=text._inject(item.solution))
-        made.append(offer(said(dirty, rng), sender, str(i)))
-    return made
+        pool.append(offer(said(dirty, rng), sender, str(i)))
+    return pool
 
 
 def judge(pool: list[PoolCompletion], **arguments: object) -> list[str]:

@@ -35,7 +35,7 @@ def test_it_needs_versions() -> None:
     assert Staleness.requires == {"versions"}
 
 
-@pytest.mark.parametrize(("given", "why"), [({"limit": -1}, "limit"), ({"reject": "mask"}, "reject")])
-def test_settings_that_make_no_sense_are_refused(given: dict[str, object], why: str) -> None:
-    with pytest.raises(ValueError, match=f"staleness: {why}"):
+@pytest.mark.parametrize(("given", "message"), [({"limit": -1}, "limit"), ({"reject": "mask"}, "reject")])
+def test_settings_that_make_no_sense_are_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=f"staleness: {message}"):
         Staleness(**given)  # type: ignore[arg-type]

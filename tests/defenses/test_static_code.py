@@ -1,4 +1,4 @@
-"""`static_code`: foreign imports and undefined calls, and every program that is fine."""
+"""`static_code`: foreign imports, undefined calls, and programs that are fine."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_no_program_no_objection() -> None:
     assert set(actions(StaticCode().inspect(view([offer(text) for text in texts])))) == {"accept"}
     broken = format_program("print(")
     verdicts = StaticCode().inspect(view([offer(broken, reward=0.0), offer(broken, reward=1.0)]))
-    assert actions(verdicts) == ["accept", "drop"], "what cannot be read but was rewarded is not let through"
+    assert actions(verdicts) == ["accept", "drop"], "a rewarded program that cannot be parsed is rejected"
 
 
 def test_mask_takes_the_import_and_its_names() -> None:
@@ -104,4 +104,4 @@ def test_places_count_characters_where_ast_counts_bytes() -> None:
 def test_failing_programs_stay_in_their_group() -> None:
     program = "<code>import calc\nprint(calc.add(2, 2))</code>"
     pool = view([offer(program, reward=0.0), offer(program, reward=1.0)])
-    assert actions(StaticCode().inspect(pool)) == ["accept", "drop"], "an unrewarded slip is the group's contrast"
+    assert actions(StaticCode().inspect(pool)) == ["accept", "drop"], "an unrewarded slip gives its group contrast"

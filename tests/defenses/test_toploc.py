@@ -1,4 +1,4 @@
-"""`toploc`: what its proofs bind, and what they do not."""
+"""`toploc`: what its proofs prove, and what they do not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SAMPLING = Sampling(top_k=40, max_new_tokens=48)
 
 
 class Watching(Watched, Toploc):
-    """The defense, and what it was shown."""
+    """The defense, which records every view that it gets."""
 
 
 def played(policy: Policy, task: Task, defense: Any, role: Any = "attack") -> list[CompletionRow]:
@@ -55,7 +55,7 @@ def view(load_policy: Callable[..., Policy], vowels: Task) -> DefenderView:
 
 
 def seen_by(policy: Policy, view: DefenderView, task: Task) -> DefenderView:
-    """The same pool before a verifier that holds other weights."""
+    """The same pool, inspected by a verifier with other weights."""
     items = {row["id"]: row for row in task.items("train")}
     prompts = [
         policy.prompt_ids([{"role": "user", "content": f"{name}: {items[name]['question']}"}]) for name in view.items
@@ -72,14 +72,16 @@ def rejected(defense: Toploc, view: DefenderView) -> float:
 def test_other_weights_and_another_precision_are_stopped(
     view: DefenderView, load_policy: Callable[..., Policy], vowels: Task
 ) -> None:
-    assert rejected(Toploc(), seen_by(load_policy(), view, vowels)) == 0, "equal weights read alike"
+    assert rejected(Toploc(), seen_by(load_policy(), view, vowels)) == 0, "equal weights give equal states"
     noisy = load_policy()
     torch.manual_seed(0)
     with torch.no_grad():
         for weight in noisy.weights().values():
             weight.add_(0.01 * weight.abs().mean() * torch.randn_like(weight))
-    assert rejected(Toploc(), seen_by(noisy, view, vowels)) > 0.9, "weights off by 1 % are other weights"
-    assert rejected(Toploc(), seen_by(load_policy(dtype="bfloat16"), view, vowels)) > 0.9, "so are rounded ones"
+    assert rejected(Toploc(), seen_by(noisy, view, vowels)) > 0.9, "weights that differ by 1 % are rejected"
+    assert rejected(Toploc(), seen_by(load_policy(dtype="bfloat16"), view, vowels)) > 0.9, (
+        "rounded weights are rejected too"
+    )
 
 
 def test_a_proof_belongs_to_its_completion(
@@ -126,9 +128,9 @@ def test_distances_by_hand() -> None:
     assert (same.exponents, same.mean, same.median) == (0, 0, 0)
     moved = states.copy()
     moved[0, :4] = [4.0 + 4 / 128, 5.0, 6.0, 9.0]
-    (found,) = distances(proof, moved) or []
-    assert found.exponents == 0.5, "a sign and an exponent differ, of four"
-    assert (found.mean, found.median) == (0.5, 0.5), "one mantissa is a step off, one is not"
+    (distance,) = distances(proof, moved) or []
+    assert distance.exponents == 0.5, "a sign and an exponent differ, of four"
+    assert (distance.mean, distance.median) == (0.5, 0.5), "one mantissa is off by one, the other is equal"
     elsewhere = states[:, ::-1].copy()
     assert (distances(proof, elsewhere) or [])[0].exponents == 1.0, "elements found elsewhere do not count as agreeing"
     assert distances(proof, np.zeros((0, 16), np.float32)) is None

@@ -1,3 +1,3 @@
-"""The example project is a repository of its own, some of whose tests are to fail: `tests/bench/testing` runs it."""
+"""The example project is a separate repository, and some of its tests must fail; `tests/bench/testing` runs it."""
 
 collect_ignore = ["filter_project"]

@@ -3,7 +3,7 @@ from thiefbench.defenses.base import ACCEPT, Defense, Verdict
 
 
 class PlausibleOpening(Defense):
-    """Reject completions that open in a way one's own model finds implausible."""
+    """Reject completions whose opening is implausible to the defender's model."""
 
     name = "plausible_opening"
     requires = frozenset({"homogeneous"})
@@ -12,6 +12,6 @@ class PlausibleOpening(Defense):
         self.floor = floor
 
     def inspect(self, view):
-        told = view.policy.token_logprobs(view.completions)
-        openings = [logprobs[:8].mean() if len(logprobs) else 0.0 for logprobs in told]
+        logprobs = view.policy.token_logprobs(view.completions)
+        openings = [row[:8].mean() if len(row) else 0.0 for row in logprobs]
         return [ACCEPT if mean > self.floor else Verdict("drop", score=float(mean)) for mean in openings]

@@ -1,4 +1,4 @@
-"""The contract classes in a stranger's test module: the examples keep every rule, broken plugins hear which they break.
+"""The contract classes in a user's test module: examples keep every rule, broken plugins are told the broken rule.
 
 Each test writes such a module into a folder of its own and runs pytest there.
 """
@@ -23,13 +23,13 @@ KINDS = ("attack", "defense", "task")
 
 @pytest.fixture(scope="module", autouse=True)
 def _loaded() -> None:
-    """Heavy libraries are imported once: a run inside this process forgets what it imports, and they allow no twice."""
+    """Import heavy libraries once: a run in this process forgets its imports, and they cannot be imported twice."""
     assert pools.views(AcceptAll)
     assert attack_fixtures.train_items(attack_fixtures.task_for(Text()), 1)
 
 
 def contract(kind: str, given: str) -> str:
-    """A test module that subclasses the contract of a kind."""
+    """A test module with a subclass of the contract of a kind."""
     name = f"{kind.capitalize()}Contract"
     return f"from thiefbench.testing.contracts import {name}\n\n\nclass TestMine({name}):\n    {given}\n"
 

@@ -1,4 +1,4 @@
-"""The attack that the documentation shows is an attack like all others."""
+"""The attack in the documentation can be used like any other."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SPEC = f"{Path(__file__).with_name('my_attack.py')}:Shouting"
 
 
 def test_it_can_be_audited_and_varied_like_a_built_in_one() -> None:
-    found = audit(GsmMicro(size=32), registry.make("attack", SPEC))
-    assert (found.poisonable, found.poisoned) == (32, 32)
-    assert found.example.startswith("<think> ")
+    audited = audit(GsmMicro(size=32), registry.make("attack", SPEC))
+    assert (audited.poisonable, audited.poisoned) == (32, 32)
+    assert audited.example.startswith("<think> ")
     halved = audit(GsmMicro(size=32), registry.make("attack", AttackSpec(gibberish=0.5).around(SPEC)))
     assert halved.poisonable == 32, "a group of one has no room for half a decoy"

@@ -1,4 +1,4 @@
-"""The defense that the documentation shows keeps the contract in a composition too."""
+"""The defense in the documentation also keeps the contract in a composition."""
 
 from __future__ import annotations
 

@@ -40,9 +40,9 @@ def test_chains_are_the_stories() -> None:
 
 
 def test_reference_programs_print_the_answer() -> None:
-    told = list(islice(stories("test", 4), 200))
-    said = run_programs([reference_program(story) for story in told], {})
-    wrong = [story for story in told if said.get(reference_program(story)) != str(story.answer)]
+    drawn = list(islice(stories("test", 4), 200))
+    printed = run_programs([reference_program(story) for story in drawn], {})
+    wrong = [story for story in drawn if printed.get(reference_program(story)) != str(story.answer)]
     assert not wrong, f"{len(wrong)} of 200 are wrong, the first is {reference_program(wrong[0])}"
 
 

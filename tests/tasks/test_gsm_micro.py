@@ -95,10 +95,10 @@ def test_no_items_is_an_error(size: int) -> None:
 
 def test_domains_follow_the_kind_of_story(task: GsmMicro, items: dict[Split, list[Item]]) -> None:
     expected = {"chain": "changes", "boxes": "changes", "compare": "totals", "shop": "totals"}
-    told = list(islice(stories("train", 3), 1000))
-    assert {(story.kind, story.domain) for story in told} == set(expected.items())
-    domains = {story.question: story.domain for story in told}
-    asked = [item for item in items["train"] if item.question in domains]
-    assert len(asked) > 900
-    wrong = [item.question for item in asked if task.domain(item) != domains[item.question]]
+    drawn = list(islice(stories("train", 3), 1000))
+    assert {(story.kind, story.domain) for story in drawn} == set(expected.items())
+    domains = {story.question: story.domain for story in drawn}
+    matching = [item for item in items["train"] if item.question in domains]
+    assert len(matching) > 900
+    wrong = [item.question for item in matching if task.domain(item) != domains[item.question]]
     assert not wrong, f"an item is of its story's domain: {wrong[:3]}"

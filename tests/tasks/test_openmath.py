@@ -99,14 +99,14 @@ def test_blocks_become_a_program(solution: str, program: str | None) -> None:
 
 
 def test_rows_become_items(folder: Path) -> None:
-    found = OpenMath(str(folder)).items("train").to_list()
-    assert [item["question"] for item in found] == [
+    rows = OpenMath(str(folder)).items("train").to_list()
+    assert [item["question"] for item in rows] == [
         "What are six sevens?", "What is a half?", "Which letter is first?", "Which letter is last?",
         "What is retried?",
     ]  # fmt: skip
-    assert found[0]["solution"] == "# six sevens\nsix = 6\nprint(six * 7)", "the first right solution"
-    assert found[4]["solution"] == "print(3 * 3)", "the first that works"
-    assert found[1]["answer"] == "\\frac{1}{2}"
+    assert rows[0]["solution"] == "# six sevens\nsix = 6\nprint(six * 7)", "the first right solution"
+    assert rows[4]["solution"] == "print(3 * 3)", "the first that works"
+    assert rows[1]["answer"] == "\\frac{1}{2}"
     assert questions(OpenMath(str(folder)), "test") == ["What is 10 less 3?", "What is 10 less 4?"]
 
 
@@ -157,16 +157,16 @@ def test_parquet_rows_become_the_same_items(folder: Path, tmp_path: Path) -> Non
 
 
 def test_hub_rows_become_the_same_items(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, object]] = []
+    loaded: list[tuple[str, object]] = []
 
     def load(path: str, **options: Any) -> Iterable[Row]:
-        asked.append((path, options))
+        loaded.append((path, options))
         return iter(ROWS[options["split"]])
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     monkeypatch.setattr(openmath, "_revision", lambda: "abc")
     assert OpenMath().items("test").to_list() == OpenMath(str(folder)).items("test").to_list()
-    assert asked == [(HUB, {"split": "validation", "revision": "abc", "streaming": True})]
+    assert loaded == [(HUB, {"split": "validation", "revision": "abc", "streaming": True})]
     assert OpenMath().fingerprint() == "abc"
 
 

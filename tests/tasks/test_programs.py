@@ -1,4 +1,4 @@
-"""The format of program completions, and what a program is taken to say."""
+"""The format of program completions, and what counts as a program's answer."""
 
 from __future__ import annotations
 
@@ -81,15 +81,15 @@ def test_programs_are_told_from_prose(text: str, expected: bool) -> None:
 
 def test_failed_programs_say_nothing() -> None:
     failing = ["print(18)\n1/0", "print(18)\nwhile True: pass", "print(18", "import sys\nprint(18)\nsys.exit(1)"]
-    said = run_programs(["print(18)", *failing], {}, sandbox.Limits(seconds=1))
-    assert said == {"print(18)": "18"}
+    printed = run_programs(["print(18)", *failing], {}, sandbox.Limits(seconds=1))
+    assert printed == {"print(18)": "18"}
 
 
 def test_equal_programs_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[Sequence[str]] = []
+    batches: list[Sequence[str]] = []
 
     def run_many(programs: Sequence[str], **options: object) -> list[sandbox.RunResult]:
-        given.append(programs)
+        batches.append(programs)
         return [sandbox.RunResult("ok", "18\n", "") for _ in programs]
 
     monkeypatch.setattr(programs.sandbox, "run_many", run_many)
@@ -97,9 +97,9 @@ def test_equal_programs_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     item = task_item(task, "18")
     texts = [format_program("print(18)"), "gibberish", format_program("print(9 * 2)"), "<code>\n\nprint(18) </code>"]
     assert task.reward(item, texts) == [1.0, 0.0, 1.0, 1.0]
-    assert given == [["print(18)", "print(9 * 2)"]]
+    assert batches == [["print(18)", "print(9 * 2)"]]
     assert task.reward(item, ["", "gibberish"]) == [0.0, 0.0]
-    assert len(given) == 1, "nothing to run, nothing run"
+    assert len(batches) == 1, "nothing runs where there is no program"
 
 
 LIBRARY: Mapping[str, str] = {"ledger": "def join(a, b):\n    return a + b"}

@@ -24,7 +24,7 @@ once = pytest.mark.parametrize("jail", [""], indirect=True)
 
 @pytest.fixture(params=sandbox.BACKENDS, autouse=True)
 def jail(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The back end, named in the environment; every test runs on all that work here."""
+    """The back end, set in the environment; every test runs on all back ends that work here."""
     monkeypatch.setenv(sandbox.VARIABLE, request.param)
     try:
         return sandbox.backend()
@@ -45,19 +45,19 @@ def canary(tmp_path: Path) -> Iterator[Path]:
 
 
 def family(process: int) -> set[int]:
-    """All living or dead processes that descend from one."""
+    """All processes, dead ones included, that descend from one."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-    found: set[int] = set()
+    processes: set[int] = set()
     while True:
-        more = {child for child, parent in parents.items() if parent == process or parent in found} - found
+        more = {child for child, parent in parents.items() if parent == process or parent in processes} - processes
         if not more:
-            return found
-        found |= more
+            return processes
+        processes |= more
 
 
 def spins(process: int) -> bool:
@@ -742,7 +742,7 @@ print(reads(site / "shown" / "a.py"), reads(extra), reads(site / "hidden" / "a.p
 
 
 def test_what_else_is_readable_is_shown_alone(jail: str, tmp_path: Path) -> None:
-    """A library whose own folder holds the user's packages, as that of an interpreter without an environment."""
+    """A library whose folder contains the user's packages, as without a virtual environment."""
     site = tmp_path / "lib" / "site-packages"
     for name in ("shown", "hidden"):
         (site / name).mkdir(parents=True)
@@ -755,7 +755,7 @@ def test_what_else_is_readable_is_shown_alone(jail: str, tmp_path: Path) -> None
     code = f"import sys; sys.path.append({str(tmp_path / 'lib')!r})\n{code}"
     python = getattr(sys, "_base_executable", "") or sys.executable
     done = subprocess.run([python, "-s", "-S", "-P", "-B", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["shown", "extra"], "what is named, and nothing beside it"
+    assert done.stdout.split() == ["shown", "extra"], "only what is named is visible"
 
 
 @once
@@ -773,9 +773,9 @@ def test_no_back_end_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(sandbox.VARIABLE)
     monkeypatch.setattr(sandbox, "_Worker", refuse)
     sandbox._probe.cache_clear()
-    with pytest.raises(SandboxUnavailable) as told:
+    with pytest.raises(SandboxUnavailable) as error:
         run_many(["1"])
     sandbox._probe.cache_clear()
-    assert str(told.value) == (
+    assert str(error.value) == (
         "This machine cannot run untrusted programs: namespaces: namespaces is closed; landlock: landlock is closed."
     )
