@@ -209,7 +209,7 @@ class DefenseQueries:
 
 
 def answered(verdict: Verdict, completion: Completion, policy: Policy) -> DefenseAnswer:
-    """A verdict on a completion as the attacker is told it.
+    """A verdict on a completion as the attacker learns of it.
 
     Args:
         verdict: the defense's.
