@@ -15,14 +15,14 @@ def check_requirements(spec: SwarmSpec, defense: Defense) -> None:
     Raises:
         SpecError: it does not.
     """
-    given = {
+    provided = {
         "judge",
         *({"homogeneous", "proofs"} if spec.homogeneous else ()),
         *({"beacon"} if spec.seeds == "beacon" else ()),
         *({"logprobs"} if spec.logprobs != "none" else ()),
         *({"versions"} if spec.delay else ()),
     }
-    lacking = set(defense.requires) - given
+    lacking = set(defense.requires) - provided
     if "beacon" in lacking:
         raise SpecError(
             f"the defense {defense.name} requires seeds from a beacon, and in this swarm every node announces its own; "
@@ -59,10 +59,10 @@ def domains_of(spec: SwarmSpec, task: Task) -> list[str]:
     """
     if not spec.population:
         return [""] * spec.nodes
-    for each in spec.population:
-        if each.domain and each.domain not in task.domains:
+    for node_class in spec.population:
+        if node_class.domain and node_class.domain not in task.domains:
             known = f"it has {', '.join(task.domains)}" if task.domains else "it has none"
-            raise SpecError(f"the task {task.name} has no domain {each.domain!r}; {known}")
+            raise SpecError(f"the task {task.name} has no domain {node_class.domain!r}; {known}")
     return [spec.population[kind].domain for kind in spec.classes]
 
 

@@ -1,4 +1,4 @@
-"""All-gather: what arrives of a round's offers, in whose tokens, and with which claims."""
+"""All-gather: the claims and proofs that offers are sent with, and how every cohort reads what arrives."""
 
 from __future__ import annotations
 

@@ -28,10 +28,10 @@ class SpecError(UserError, ValueError):
 def plain(value: Any) -> Any:
     """A spec as plain data for identities and fingerprints, as `dataclasses.asdict` but for fields marked `LATER`."""
     if is_dataclass(value):
-        shown = [each for each in fields(value) if not each.metadata.get("later") or _differs(value, each)]
-        return {each.name: plain(getattr(value, each.name)) for each in shown}
+        shown = [item for item in fields(value) if not item.metadata.get("later") or _differs(value, item)]
+        return {item.name: plain(getattr(value, item.name)) for item in shown}
     if isinstance(value, (tuple, list)):
-        return type(value)(plain(each) for each in value)
+        return type(value)(plain(item) for item in value)
     return value
 
 
@@ -80,23 +80,25 @@ def classes_of(population: tuple[NodeClass, ...], nodes: int) -> list[int]:
     """
     if not population:
         return [0] * nodes
-    if not math.isclose(sum(each.share for each in population), 1.0, abs_tol=1e-6):
-        raise SpecError(f"the shares of a population add up to 1, got {sum(each.share for each in population):g}")
-    counts = [math.floor(each.share * nodes + 1e-9) for each in population]
-    rest = sorted(range(len(counts)), key=lambda k: (counts[k] - population[k].share * nodes, k))
-    for k in rest[: nodes - sum(counts)]:
-        counts[k] += 1
+    if not math.isclose(sum(node_class.share for node_class in population), 1.0, abs_tol=1e-6):
+        raise SpecError(
+            f"the shares of a population add up to 1, got {sum(node_class.share for node_class in population):g}"
+        )
+    counts = [math.floor(node_class.share * nodes + 1e-9) for node_class in population]
+    rest = sorted(range(len(counts)), key=lambda kind: (counts[kind] - population[kind].share * nodes, kind))
+    for kind in rest[: nodes - sum(counts)]:
+        counts[kind] += 1
     if 0 in counts:
         empty = population[counts.index(0)]
         raise SpecError(f"{nodes} nodes are too few for a share of {empty.share:g} of {empty.label}; add nodes")
     # Node i's class is the one whose due lies furthest behind: A, B, A, B for equal shares.
-    given = [0] * len(counts)
-    made = []
+    dealt = [0] * len(counts)
+    classes = []
     for number in range(1, nodes + 1):
-        k = max(range(len(counts)), key=lambda k: (counts[k] * number / nodes - given[k], -k))
-        given[k] += 1
-        made.append(k)
-    return made
+        kind = max(range(len(counts)), key=lambda kind: (counts[kind] * number / nodes - dealt[kind], -kind))
+        dealt[kind] += 1
+        classes.append(kind)
+    return classes
 
 
 @dataclass(frozen=True)
@@ -186,15 +188,15 @@ class ChurnSpec:
 
     def _crashed(self, seed: int, honest: list[int], number: int) -> list[tuple[int, int]]:
         """(node, round) of every crash up to a round."""
-        made: list[tuple[int, int]] = []
+        crashed: list[tuple[int, int]] = []
         for crash in sorted(self.crashes):
             if crash > number:
                 break
-            away = {node for node, since in made if since + self.down > crash}
+            away = {node for node, since in crashed if since + self.down > crash}
             here = [node for node in honest if node not in away]
             if len(here) > 1:
-                made.append((generator(seed, "crash", crash).choice(here), crash))
-        return made
+                crashed.append((generator(seed, "crash", crash).choice(here), crash))
+        return crashed
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ class Pool:
         }
         view = DefenderView(**shown)  # type: ignore[arg-type]
         if defense.sees_labels:
-            truth = tuple((each.group, each.index) in payload for each in offered)
+            truth = tuple((completion.group, completion.index) in payload for completion in offered)
             view = LabelledView(**shown, payload=truth)  # type: ignore[arg-type]
         verdicts = tuple(defense.inspect(view))
         if len(verdicts) != len(offered):
@@ -156,7 +156,7 @@ class Pool:
         for verdict, completion in zip(verdicts, offered, strict=True):
             _check_verdict(verdict, completion, defense.name)
         by_index = dict(zip(order, verdicts, strict=True))
-        past = tuple(replace(each, seed=None, proof=None, logprobs=None) for each in offered)
+        past = tuple(replace(completion, seed=None, proof=None, logprobs=None) for completion in offered)
         return [by_index[i] for i in range(len(by_index))], PastRound(self.round, past, verdicts)
 
 

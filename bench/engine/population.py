@@ -22,8 +22,8 @@ HandOver = Callable[[int], Policy | None]
 class Population:
     """The cohorts of a swarm.
 
-    Honest nodes that hold equal weights are one cohort: those of a class, or where nodes learn from groups of their own
-    choice, every node for itself. Malicious nodes hold the weights of the first cohort of their class that learns.
+    Honest nodes that hold equal weights are one cohort: those of a class, or every node by itself where nodes choose
+    the groups that they learn from. Malicious nodes hold the weights of the first cohort of their class that learns.
 
     Args:
         spec: the swarm.
@@ -31,7 +31,7 @@ class Population:
         defense: the filter; every cohort but the first gets a copy.
         honest: how many nodes are honest; they are the first by number.
         seed: keys delays, crashes and recoveries.
-        member: what a cohort is made of.
+        cohort_class: what cohorts are made of.
 
     Raises:
         SpecError: there is another number of policies than of classes, or a class without an honest node.
@@ -44,14 +44,14 @@ class Population:
         defense: Defense,
         honest: int,
         seed: int,
-        member: type[Cohort] = Cohort,
+        cohort_class: type[Cohort] = Cohort,
     ) -> None:
-        wanted = max(1, len(spec.population))
-        if len(policies) != wanted:
-            raise SpecError(f"a population of {wanted} classes needs {wanted} models, got {len(policies)}")
-        self.spec, self.honest, self.seed, self._member = spec, honest, seed, member
+        classes = max(1, len(spec.population))
+        if len(policies) != classes:
+            raise SpecError(f"a population of {classes} classes needs {classes} models, got {len(policies)}")
+        self.spec, self.honest, self.seed, self._cohort_class = spec, honest, seed, cohort_class
         self.classes = spec.classes
-        self._fresh = copy.deepcopy(defense) if wanted > 1 or spec.sharing or spec.churn else defense
+        self._fresh = copy.deepcopy(defense) if classes > 1 or spec.sharing or spec.churn else defense
         self.cohorts: list[Cohort] = []
         self._left: dict[int, Cohort] = {}  # which cohort a node that is away belonged to
         for kind, policy in enumerate(policies):
@@ -59,9 +59,9 @@ class Population:
             if not nodes:
                 label = spec.population[kind].label if spec.population else "the model"
                 raise SpecError(f"no honest node is left for {label}; add nodes, or make fewer of them malicious")
-            for part in [[node] for node in nodes] if spec.sharing else [nodes]:
-                own = policy if part[0] == nodes[0] else copy.deepcopy(policy)
-                self._add(own, kind, part, copy.deepcopy(self._fresh) if self.cohorts else defense)
+            for members in [[node] for node in nodes] if spec.sharing else [nodes]:
+                own_policy = policy if members[0] == nodes[0] else copy.deepcopy(policy)
+                self._add(own_policy, kind, members, copy.deepcopy(self._fresh) if self.cohorts else defense)
         self.done(0)
 
     def of(self, node: int) -> Cohort:
@@ -72,12 +72,12 @@ class Population:
         return self.first(self.classes[node])
 
     def first(self, kind: int) -> Cohort:
-        """The first cohort of a class that stands for somebody, or the very first where all its nodes are away."""
-        own = [cohort for cohort in self.cohorts if cohort.kind == kind]
-        return next((cohort for cohort in own if cohort.nodes), own[0])
+        """The first cohort of a class that has nodes, or the very first one where all nodes of the class are away."""
+        of_class = [cohort for cohort in self.cohorts if cohort.kind == kind]
+        return next((cohort for cohort in of_class if cohort.nodes), of_class[0])
 
     def learning(self) -> list[Cohort]:
-        """The cohorts that stand for somebody."""
+        """The cohorts that have nodes."""
         return [cohort for cohort in self.cohorts if cohort.nodes]
 
     def away(self, number: int) -> set[int]:
@@ -91,7 +91,7 @@ class Population:
         return [duty for duty in owed if duty.node not in away]
 
     def held_by(self, cohort: Cohort, number: int, owed: Sequence[Duty]) -> list[int]:
-        """Which of a round's completions, by place, a cohort learns from: all, or where groups are shared, some."""
+        """Which of a round's duties, by index, a cohort learns from: all, or, where nodes choose groups, some."""
         if self.spec.sharing is None:
             return list(range(len(owed)))
         (node,) = cohort.nodes
@@ -100,25 +100,25 @@ class Population:
         return [i for i, duty in enumerate(owed) if duty.group in taken]
 
     def label(self, cohort: Cohort) -> str:
-        """What reports call a cohort's nodes; empty in a swarm where all is as in the paper."""
+        """What reports call a cohort's nodes; empty in a swarm of equal nodes that are always there."""
         if self.spec.population:
             return self.spec.population[cohort.kind].label
         return "all nodes" if self.spec.mixed else ""
 
     def turns(self, first: int, count: int) -> list[Cohort]:
-        """Whose model answers completions `first` to `first + count - 1` of an evaluation: the honest nodes in turn."""
+        """Who answers completions `first` to `first + count - 1` of an evaluation: honest nodes take turns."""
         nodes = sorted((node, cohort.number) for cohort in self.cohorts for node in cohort.nodes)
         return [self.cohorts[nodes[i % len(nodes)][1]] for i in range(first, first + count)]
 
     def by_weights(self, number: int, owed: Iterable[Duty]) -> dict[tuple[Cohort, int], list[Duty]]:
         """Duties of a round by the cohort and the version of its weights that they are sampled from."""
-        made: dict[tuple[Cohort, int], list[Duty]] = {}
+        duties: dict[tuple[Cohort, int], list[Duty]] = {}
         known: dict[int, tuple[Cohort, int]] = {}
         for duty in owed:
             if duty.node not in known:
                 known[duty.node] = self._weights_of(duty.node, number)
-            made.setdefault(known[duty.node], []).append(duty)
-        return made
+            duties.setdefault(known[duty.node], []).append(duty)
+        return duties
 
     def version(self, cohort: Cohort, claimed: int | None, number: int) -> int:
         """The version that a sender claims, or the current one where none of that number is known."""
@@ -145,12 +145,12 @@ class Population:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Weights and optimizer moments of all cohorts, for a checkpoint."""
-        made: dict[str, torch.Tensor] = {}
+        tensors: dict[str, torch.Tensor] = {}
         for cohort in self.cohorts:
-            made |= {f"{cohort.number}/{name}": tensor for name, tensor in cohort.state().items()}
+            tensors |= {f"{cohort.number}/{name}": tensor for name, tensor in cohort.state().items()}
             for version, weights in cohort.past.items():
-                made |= {f"{cohort.number}/past/{version}/{name}": tensor for name, tensor in weights.items()}
-        return made
+                tensors |= {f"{cohort.number}/past/{version}/{name}": tensor for name, tensor in weights.items()}
+        return tensors
 
     def state(self) -> list[dict[str, Any]]:
         """What else a checkpoint holds of every cohort, as JSON."""
@@ -158,7 +158,7 @@ class Population:
             {
                 "kind": cohort.kind,
                 "nodes": sorted(cohort.nodes),
-                "left": sorted(node for node, whose in self._left.items() if whose is cohort),
+                "left": sorted(node for node, left in self._left.items() if left is cohort),
                 "grad_norm": cohort.grad_norm,
                 "defense": cohort.defense.state(),
             }
@@ -175,10 +175,12 @@ class Population:
             cohort.nodes, cohort.grad_norm = set(state["nodes"]), state["grad_norm"]
             self._left |= dict.fromkeys(state["left"], cohort)
             cohort.defense.restore(state["defense"])
-            own = {name.partition("/")[2]: tensor for name, tensor in tensors.items() if name.startswith(f"{number}/")}
-            cohort.restore({name: tensor for name, tensor in own.items() if not name.startswith("past/")})
+            own_tensors = {
+                name.partition("/")[2]: tensor for name, tensor in tensors.items() if name.startswith(f"{number}/")
+            }
+            cohort.restore({name: tensor for name, tensor in own_tensors.items() if not name.startswith("past/")})
             cohort.past = {}
-            for name, tensor in own.items():
+            for name, tensor in own_tensors.items():
                 if name.startswith("past/"):
                     _, version, weight = name.split("/", 2)
                     cohort.past.setdefault(int(version), {})[weight] = tensor
@@ -191,43 +193,43 @@ class Population:
         return cohort, max(version, min(cohort.past, default=newest))
 
     def _recover(self, node: int, number: int, hand_over: HandOver) -> None:
-        """Give a returning node the weights of a peer or of its neighbours; its own where nobody else is there."""
+        """Give a returning node the weights of a peer or of its neighbours, or its own if it is alone."""
         assert self.spec.churn is not None
         kind, before = self.classes[node], self._left.pop(node)
         present = {n for cohort in self.cohorts for n in cohort.nodes} | set(range(self.honest, self.spec.nodes))
         peers = [n for n in sorted(present) if self.classes[n] == kind]
         if self.spec.churn.recovery == "peer" and peers:
             peers = [generator(self.seed, "recover", number, node).choice(peers)]
-        given: dict[Cohort | int, float] = {}  # whose weights, and how much they count
+        shares: dict[Cohort | int, float] = {}  # whose weights, and how much they count
         foreign: dict[int, Policy] = {}
         for peer in peers:
             cohort = self.of(peer)
             policy = hand_over(peer) if peer >= self.honest else None
             if policy is not None:
                 foreign[peer] = policy
-            whose: Cohort | int = cohort if policy is None else peer
-            given[whose] = given.get(whose, 0.0) + max(cohort.grad_norm, 1e-12)
-        if not given:
+            donor: Cohort | int = cohort if policy is None else peer
+            shares[donor] = shares.get(donor, 0.0) + max(cohort.grad_norm, 1e-12)
+        if not shares:
             before.nodes.add(node)
             return
-        if not foreign and len(given) == 1 and self.spec.sharing is None:
+        if not foreign and len(shares) == 1 and self.spec.sharing is None:
             self.of(peers[0]).nodes.add(node)
             return
-        total = sum(given.values())
+        total = sum(shares.values())
         mixed: dict[str, torch.Tensor] = {}
-        for whose, share in given.items():
-            policy = foreign[whose] if isinstance(whose, int) else whose.policy
+        for donor, share in shares.items():
+            policy = foreign[donor] if isinstance(donor, int) else donor.policy
             for name, weight in policy.weights().items():
                 part = weight.detach().double() * (share / total)
                 mixed[name] = mixed[name] + part if name in mixed else part
-        made = self._add(copy.deepcopy(self.first(kind).policy), kind, (node,), copy.deepcopy(self._fresh))
-        made.take(mixed)
+        recovered = self._add(copy.deepcopy(self.first(kind).policy), kind, (node,), copy.deepcopy(self._fresh))
+        recovered.take(mixed)
         if self.spec.delay and self.spec.delay.longest:
-            made.keep(number - 1, number - 1)
+            recovered.keep(number - 1, number - 1)
 
     def _add(self, policy: Policy, kind: int, nodes: Iterable[int], defense: Defense) -> Cohort:
-        made = self._member(policy, self.spec, defense, nodes, kind, len(self.cohorts))
-        if made.learns:  # what a KL term compares with is where the class started, whenever the cohort came to be
-            made.start = next((cohort.start for cohort in self.cohorts if cohort.kind == kind), made.start)
-        self.cohorts.append(made)
-        return made
+        new = self._cohort_class(policy, self.spec, defense, nodes, kind, len(self.cohorts))
+        if new.learns:  # what a KL term compares with is where the class started, whenever the cohort came to be
+            new.start = next((cohort.start for cohort in self.cohorts if cohort.kind == kind), new.start)
+        self.cohorts.append(new)
+        return new

@@ -49,22 +49,21 @@ def duties(spec: SwarmSpec, rng: random.Random, copies: int = 1) -> list[Duty]:
         rng: keyed by the round.
         copies: how many times as many groups as it owes a malicious node offers, where nodes draw from what is offered.
     """
-    made = []
+    owed = []
     if spec.topology == "horizontal":
         share = spec.group // spec.nodes
         for group in range(spec.prompts):
             seats = rng.sample(range(spec.group), spec.group)
-            made += [Duty(seat // share, group, index, group, seat % share) for index, seat in enumerate(seats)]
+            owed += [Duty(seat // share, group, index, group, seat % share) for index, seat in enumerate(seats)]
     else:
         share = spec.prompts // spec.nodes
-        own = [(node, at) for node in range(spec.nodes) for at in range(share)]
+        lots = [(node, at) for node in range(spec.nodes) for at in range(share)]
         if spec.sharing:
             malicious = range(spec.nodes - spec.malicious, spec.nodes)
-            own += [(node, at) for node in malicious for at in range(share, share * copies)]
-        for group, lot in enumerate(rng.sample(range(len(own)), len(own))):
-            node, position = own[lot]
-            made += [Duty(node, group, index, position, index) for index in range(spec.group)]
-    return made
+            lots += [(node, at) for node in malicious for at in range(share, share * copies)]
+        for group, (node, position) in enumerate(rng.sample(lots, len(lots))):
+            owed += [Duty(node, group, index, position, index) for index in range(spec.group)]
+    return owed
 
 
 def assign_items(
@@ -90,13 +89,13 @@ def assign_items(
     if spec.topology == "horizontal":
         return list(draw("all", spec.prompts))
     owes = Counter(duty.node for duty in owed if duty.index == 0)
-    own: dict[int, Sequence[Item]] = {}
+    items_of_node: dict[int, Sequence[Item]] = {}
     for node, count in sorted(owes.items()):
         picked = choose(node, count)
-        own[node] = draw(node, count) if picked is None else picked
-        if len(own[node]) != count:
-            raise SpecError(f"a malicious node chose {len(own[node])} items, and it answers {count} a round")
-    return [own[duty.node][duty.position] for duty in owed if duty.index == 0]
+        items_of_node[node] = draw(node, count) if picked is None else picked
+        if len(items_of_node[node]) != count:
+            raise SpecError(f"a malicious node chose {len(items_of_node[node])} items, and it answers {count} a round")
+    return [items_of_node[duty.node][duty.position] for duty in owed if duty.index == 0]
 
 
 def beacon(seed: int, number: int) -> tuple[int | str, ...]:

@@ -1,4 +1,4 @@
-"""What travels between nodes. An arriving offer is data from a stranger: checked, bounded, never unpickled."""
+"""What nodes send each other. An arriving offer is data from a stranger: checked, bounded, never unpickled."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ LONGEST_REENCODED = 2
 class Offer:
     """One completion on the wire: the sender's token ids, the closing EOS included, and claims about them.
 
-    Whoever has the sender's tokenizer, which is public, derives the text; a receiver with another one encodes that
-    again (`carried_over`). So all receivers hold one text, which separate ids and text would not warrant.
+    The sender's tokenizer is public, so every receiver derives the text from the ids. A receiver with another tokenizer
+    encodes that text again (`carried_over`). So all receivers hold the same text, which would not be certain if ids and
+    text were sent separately.
 
     Attributes:
-        seed: what the sender says its noise was keyed by, a signed 64-bit integer.
+        seed: the key that the sender claims for its noise, a signed 64-bit integer.
         proof: what the sender made of its computation (`Defense.prove`).
-        logprobs: what the sender says its weights gave each token, natural logarithms.
-        version: updates behind the weights that it says it sampled from; None where nothing is ever stale.
+        logprobs: natural log-probs that the sender claims its weights gave each token.
+        version: how many updates the weights had that it claims to have sampled from; None where nothing is ever stale.
         missing: why the sender's message held no offer for this slot, which then has no ids; empty where it did.
     """
 
@@ -81,16 +82,16 @@ def receive(policy: Policy, offers: Sequence[Offer], max_new_tokens: int) -> lis
     reasons = [offer.missing or malformed(policy, offer.ids, max_new_tokens) for offer in offers]
     rows = [() if reason else offer.ids for offer, reason in zip(offers, reasons, strict=True)]
     ended = [bool(row) and row[-1] == policy.eos for row in rows]
-    bodies = [row[:-1] if end else row for row, end in zip(rows, ended, strict=True)]
+    bodies = [row[:-1] if has_ended else row for row, has_ended in zip(rows, ended, strict=True)]
     texts = policy.decode(bodies)
     received = []
-    for offer, body, text, end, reason in zip(offers, bodies, texts, ended, reasons, strict=True):
+    for offer, body, text, has_ended, reason in zip(offers, bodies, texts, ended, reasons, strict=True):
         forged = "" if policy.special.isdisjoint(body) else "a control token inside the completion"
         seed = offer.seed if type(offer.seed) is int and -(2**63) <= offer.seed < 2**63 else None
         proof = carried(offer.proof, len(body))
-        claimed = None if reason else _logprobs(offer)
-        made = Completion(tuple(body), text, end, claimed)
-        received.append(Received(made, reason or forged, seed, proof, stated_version(offer)))
+        logprobs = None if reason else _logprobs(offer)
+        completion = Completion(tuple(body), text, has_ended, logprobs)
+        received.append(Received(completion, reason or forged, seed, proof, stated_version(offer)))
     return received
 
 
@@ -104,26 +105,30 @@ def carried_over(received: Sequence[Received], sender: Policy, receiver: Policy,
         received: in the sender's tokens.
         sender, receiver: whose tokenizers are used.
         max_new_tokens: the sampler's limit; a text of more than `LONGEST_REENCODED` times as many new tokens is
-            refused and arrives without ids, as does one that the receiver's tokens cannot say.
+            refused and arrives without ids, as does one that the receiver's tokenizer does not reproduce.
     """
     same = sender.shares_tokens(receiver)
     if same and sender.vocabulary <= receiver.vocabulary:
         return list(received)
-    made = []
-    for got in received:
-        done = got.completion
-        ids = done.ids if same else tuple(receiver.encode(done.text))
-        if reason := _unreadable(done, ids, receiver, max_new_tokens, same):
-            made.append(replace(got, completion=Completion((), done.text, False), refused=got.refused or reason))
+    carried_over_rows = []
+    for arrival in received:
+        completion = arrival.completion
+        ids = completion.ids if same else tuple(receiver.encode(completion.text))
+        if reason := _unreadable(completion, ids, receiver, max_new_tokens, same):
+            carried_over_rows.append(
+                replace(arrival, completion=Completion((), completion.text, False), refused=arrival.refused or reason)
+            )
             continue
         forged = "" if receiver.special.isdisjoint(ids) else "a control token inside the completion"
-        logprobs = done.logprobs
+        logprobs = completion.logprobs
         if logprobs is not None and not same:
-            spread = _respread(logprobs, _spans(sender, done.ids, done.text), _spans(receiver, ids, done.text))
-            logprobs = spread + logprobs[len(done.ids) :]
-        carried = Completion(ids, done.text, done.ended, logprobs)
-        made.append(replace(got, completion=carried, refused=got.refused or forged))
-    return made
+            spread = _respread(
+                logprobs, _spans(sender, completion.ids, completion.text), _spans(receiver, ids, completion.text)
+            )
+            logprobs = spread + logprobs[len(completion.ids) :]
+        in_own_tokens = Completion(ids, completion.text, completion.ended, logprobs)
+        carried_over_rows.append(replace(arrival, completion=in_own_tokens, refused=arrival.refused or forged))
+    return carried_over_rows
 
 
 def reencode(source: Policy, target: Policy, ids: tuple[int, ...]) -> tuple[int, ...]:
@@ -138,15 +143,15 @@ def reencode(source: Policy, target: Policy, ids: tuple[int, ...]) -> tuple[int,
     return (*target.encode(text), *(target.eos,) * ended)
 
 
-def _unreadable(done: Completion, ids: tuple[int, ...], receiver: Policy, max_new_tokens: int, same: bool) -> str:
+def _unreadable(completion: Completion, ids: tuple[int, ...], receiver: Policy, max_new_tokens: int, same: bool) -> str:
     """Why a receiver has no tokens for a completion that it encodes as `ids`, or an empty string."""
     if not all(0 <= token < receiver.vocabulary for token in ids):  # of one tokenizer, models differ in their padding
         return "a token id outside the receiver's vocabulary"
     if same:
         return ""
-    if len(ids) + done.ended > LONGEST_REENCODED * max_new_tokens:
+    if len(ids) + completion.ended > LONGEST_REENCODED * max_new_tokens:
         return f"{len(ids)} tokens in the receiver's vocabulary, where {max_new_tokens} is the limit"
-    if receiver.decode([ids])[0] != done.text:  # a tokenizer that normalises says something else
+    if receiver.decode([ids])[0] != completion.text:  # a tokenizer may normalise texts
         return "a text that the receiver's tokens do not say"
     return ""
 
@@ -184,11 +189,11 @@ def stated_version(offer: Offer) -> int | None:
 
 def _logprobs(offer: Offer) -> tuple[float, ...] | None:
     """The log-probs that a sender reports, one for each of its tokens; None where they cannot be those of tokens."""
-    given = offer.logprobs
-    if not isinstance(given, tuple) or len(given) != len(offer.ids):
+    logprobs = offer.logprobs
+    if not isinstance(logprobs, tuple) or len(logprobs) != len(offer.ids):
         return None
-    sound = all(type(v) is float and math.isfinite(v) and LEAST_LOGPROB <= v <= MOST_LOGPROB for v in given)
-    return given if sound else None
+    sound = all(type(v) is float and math.isfinite(v) and LEAST_LOGPROB <= v <= MOST_LOGPROB for v in logprobs)
+    return logprobs if sound else None
 
 
 def malformed(policy: Policy, ids: object, max_new_tokens: int) -> str:

@@ -23,7 +23,7 @@ from thiefbench.engine.backends.trainer import TrainerRounds, TrainerVerdict
 from thiefbench.engine.compatibility import drawn
 from thiefbench.engine.context import items_of
 from thiefbench.engine.spec import Role, SpecError, SwarmSpec
-from thiefbench.judges import check_judge
+from thiefbench.judges import check_judge, judge_of
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.scenario import Evaluation
 from thiefbench.suite.store.records import Score, rows_table
@@ -54,10 +54,10 @@ def task_dataset(task: str, split: Split = "train") -> datasets.Dataset:
     """
     import datasets
 
-    made: Task = registry.make("task", task)
+    chosen: Task = registry.make("task", task)
     rows = [
-        {"prompt": made.messages(item), "id": item.id, "question": item.question, "answer": item.answer}
-        for item in _by_prompt(made, [split]).values()
+        {"prompt": chosen.messages(item), "id": item.id, "question": item.question, "answer": item.answer}
+        for item in _by_prompt(chosen, [split]).values()
     ]
     return datasets.Dataset.from_list(rows)
 
@@ -67,11 +67,11 @@ def task_reward(task: str) -> RewardFunc:
 
     It needs the column id of `task_dataset`. Texts are those that the trainer decodes, without special tokens.
     """
-    made: Task = registry.make("task", task)
-    known = {item.id: item for split in made.splits for item in items_of(made, split)}
+    chosen: Task = registry.make("task", task)
+    known = {item.id: item for split in chosen.splits for item in items_of(chosen, split)}
 
     def reward(completions: Sequence[list[Message]], id: Sequence[str], **_: Any) -> list[float]:
-        return made.rewards([known[each] for each in id], [messages[-1]["content"] for messages in completions])
+        return chosen.rewards([known[each] for each in id], [messages[-1]["content"] for messages in completions])
 
     return reward
 
@@ -130,7 +130,7 @@ class TrainerSwarm:
             check_judge(judging)
         self._begin = partial(
             TrainerRounds, task=self._task, attack=poisoner, defense=judging, nodes=nodes, malicious=malicious,
-            seed=seed, role=role,
+            seed=seed, role=role, judge_on=None if judging.judge is None else partial(judge_of, judging.judge),
         )  # fmt: skip
         self._evaluation = evaluation
         self._items = _by_prompt(self._task, self._task.splits)

@@ -101,7 +101,7 @@ def same(one: Path, other: Path) -> None:
             "swarm": SWARM | {"topology": "vertical"},
         },
     ],
-    ids=["shared groups", "own groups"],
+    ids=["horizontal", "vertical"],
 )
 def test_ranks_make_what_one_process_makes(nursery: Nursery, tmp_path: Path, changes: dict[str, Any]) -> None:
     suite, count = file(tmp_path, **changes), changes["swarm"]["nodes"]

@@ -1,4 +1,4 @@
-"""Signs of life: each rank of a process group shows that it runs, and watches the others."""
+"""Heartbeats: each rank of a process group shows that it runs, and watches the others."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 from collections.abc import Container, Iterable
 from typing import Any
 
-# A pulse that misses so many beats has stopped.
+# A heartbeat that misses so many beats has stopped.
 _LOST_BEATS = 4
-# What is told in place of a count: that a rank beats no more, and then that it has no more use for the store.
+# Written in place of a count: the rank beats no more, and then, it has no more use for the store.
 _LEFT, _GONE = b"left", b"gone"
 
 
@@ -23,7 +23,7 @@ class Heartbeat(threading.Thread):
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: float) -> None:
-        super().__init__(daemon=True, name="pulse")
+        super().__init__(daemon=True, name="heartbeat")
         self._store, self._rank, self._timeout = store, rank, timeout
         self.interval = min(1.0, timeout / 10)
         self._keys = [f"beat/{other}" for other in range(size)]
@@ -38,35 +38,35 @@ class Heartbeat(threading.Thread):
             count += 1
             try:
                 self._store.set(self._keys[self._rank], str(count))
-                told = self._store.multi_get(self._keys)
+                values = self._store.multi_get(self._keys)
             except RuntimeError:  # of torch, DistError is one
                 self._broken = True
                 return
-            for other, value in enumerate(told):
+            for other, value in enumerate(values):
                 if value != self._seen[other]:
                     self._seen[other], self._heard[other] = value, time.monotonic()
 
     def silent(self) -> list[int]:
-        """The other ranks that were not heard of for the timeout."""
+        """The other ranks that have been silent for the timeout."""
         return self._quiet(self._timeout)
 
     def stopped(self) -> list[int]:
-        """The other ranks whose pulse has just stopped; not those that said that they leave."""
+        """The other ranks whose heartbeat has just stopped, without those that announced that they leave."""
         return [other for other in self._quiet(_LOST_BEATS * self.interval) if self._seen[other] not in (_LEFT, _GONE)]
 
     def _quiet(self, seconds: float) -> list[int]:
         since = time.monotonic() - seconds
-        if self._heard[self._rank] < since:  # this process was stopped itself, and has heard of nobody
+        if self._heard[self._rank] < since:  # this process was stopped itself, and could hear nobody
             return []
-        return [other for other, heard in enumerate(self._heard) if heard < since]
+        return [other for other, last_heard in enumerate(self._heard) if last_heard < since]
 
     @property
     def broken(self) -> bool:
-        """Whether the store is gone, and with it the process that held it."""
+        """Whether the store is gone, and with it the process that kept it."""
         return self._broken
 
     def end(self) -> None:
-        """Beat no more, and say that this rank leaves by itself."""
+        """Stop beating, and announce that this rank leaves."""
         self._ended.set()
         self.join(5.0)
         self._say(_LEFT)
@@ -74,7 +74,7 @@ class Heartbeat(threading.Thread):
     def part(self, seconds: float) -> None:
         """After `end`: wait until all ranks have left, at most so long.
 
-        Rank 0 keeps the store, so it then waits for every other rank's word that it asks the store nothing more.
+        Rank 0 keeps the store, so it waits until every other rank has announced that it no longer needs it.
         """
         if self._rank == 0:
             self._wait(range(1, len(self._keys)), (_GONE,), seconds)
@@ -82,11 +82,11 @@ class Heartbeat(threading.Thread):
         self._wait(range(len(self._keys)), (_LEFT, _GONE), seconds)
         self._say(_GONE)
 
-    def _wait(self, ranks: Iterable[int], for_any: Container[bytes], seconds: float) -> None:
+    def _wait(self, ranks: Iterable[int], words: Container[bytes], seconds: float) -> None:
         keys, until = [self._keys[rank] for rank in ranks], time.monotonic() + seconds
         while time.monotonic() < until and not self._broken:
             try:
-                if all(value in for_any for value in self._store.multi_get(keys)):
+                if all(value in words for value in self._store.multi_get(keys)):
                     return
             except RuntimeError:
                 self._broken = True

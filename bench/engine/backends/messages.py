@@ -15,7 +15,7 @@ from typing import Any
 
 from thiefbench import strict_json
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.engine.topology import Duty
+from thiefbench.engine.topology import Duty, PoolPosition
 from thiefbench.engine.transport import PROOF_BYTES, PROOF_BYTES_PER_TOKEN, Offer
 
 # Ids over the sampler's limit travel, so that receivers can say why they refuse them; beyond this multiple they do not.
@@ -24,9 +24,6 @@ ITEM_ID_BYTES, ID_BYTES, OFFER_BYTES, HEAD_BYTES = 1024, 12, 128, 8192
 REASON_CHARACTERS = 400
 _DIGEST = 32
 _HALTS = ("stopped", "failed")
-
-Place = tuple[int, int]
-"""A completion's group and its place there."""
 
 
 class MessageError(ValueError):
@@ -39,27 +36,27 @@ class NodeMessage:
 
     Attributes:
         offers: one for every duty, in order; without ids, and saying why, where the message holds none that counts.
-        payload: the (group, place) whose completions carry the payload: the benchmark's truth, which no defense sees.
+        payload: where in the pool its completions carry the payload: the benchmark's truth, which no defense sees.
         weights: digest of the weights that the sender holds; empty where it cannot be read.
         refused: why entries of the message do not count, or all of it.
     """
 
     offers: list[Offer]
-    payload: set[Place]
+    payload: set[PoolPosition]
     weights: str
     refused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Halt:
-    """A rank goes no further: it was told to stop, or something failed there."""
+    """A rank goes no further: the user stopped it, or something failed there."""
 
     why: str
     reason: str
 
 
 def most_bytes(spec: SwarmSpec) -> int:
-    """The longest message that a round of a swarm needs."""
+    """The length in bytes of the longest message that a round of a swarm needs."""
     owed = spec.prompts * spec.group // spec.nodes
     tokens = spec.sampling.max_new_tokens
     proof = (PROOF_BYTES + PROOF_BYTES_PER_TOKEN * LONGEST_SENT * tokens) * 4 // 3
@@ -79,16 +76,16 @@ def decode(data: bytes) -> dict[str, Any]:
         MessageError: it is no JSON object in UTF-8, has a key twice, or holds a number that is no 64-bit integer.
     """
     try:
-        made = strict_json.loads(data, only_int64=True)
+        fields = strict_json.loads(data, only_int64=True)
     except strict_json.JsonError as error:
         raise MessageError(error.reason) from error
-    if type(made) is not dict:
+    if type(fields) is not dict:
         raise MessageError("not a JSON object")
-    return made
+    return fields
 
 
 def halted(fields: Mapping[str, Any]) -> Halt | None:
-    """The halt that a message tells of; None where it is another message."""
+    """The halt that a message announces; None where it is another message."""
     if fields.get("what") != "halt":
         return None
     why, reason = fields.get("why"), fields.get("reason")
@@ -97,12 +94,12 @@ def halted(fields: Mapping[str, Any]) -> Halt | None:
 
 
 def halt(why: str, reason: str) -> bytes:
-    """A message that tells of a halt."""
+    """A message that announces a halt."""
     return encode({"what": "halt", "why": why, "reason": reason[:REASON_CHARACTERS]})
 
 
 def offers_message(
-    number: int, weights: str, offers: Sequence[Offer], payload: set[Place], max_new_tokens: int
+    number: int, weights: str, offers: Sequence[Offer], payload: set[PoolPosition], max_new_tokens: int
 ) -> bytes:
     """A node's offers as a message."""
     rows = [
@@ -112,7 +109,7 @@ def offers_message(
             _sendable(offer.ids, max_new_tokens),
             offer.seed if _is_whole(offer.seed) else None,
             None if offer.proof is None else base64.b64encode(offer.proof).decode(),
-            int((offer.group, offer.index) in payload),
+            int(offer.at in payload),
         ]
         for offer in offers
     ]
@@ -122,8 +119,8 @@ def offers_message(
 def read_offers(data: bytes | None, number: int, node: int, owed: Sequence[Duty], spec: SwarmSpec) -> NodeMessage:
     """What a node's message says of the slots that it owes.
 
-    An entry counts only for a slot of the node's own that the message names once. What it holds beyond as many entries
-    as are owed is not read.
+    An entry counts only if its slot is the node's own and named once in the message. Entries in excess of those that
+    are owed are not read.
 
     Args:
         data: the message; None where none of a sound size came.
@@ -141,34 +138,34 @@ def read_offers(data: bytes | None, number: int, node: int, owed: Sequence[Duty]
             raise MessageError("offers are not a list")
     except MessageError as error:
         return NodeMessage([_missing(duty, str(error)) for duty in owed], set(), "", (str(error),))
-    own = {(duty.group, duty.index): duty for duty in owed}
+    duties = {duty.at: duty for duty in owed}
     refused = [f"{len(rows)} offers, where {len(owed)} are owed"] if len(rows) > len(owed) else []
-    found: dict[Place, tuple[Offer, bool]] = {}
-    wrong: dict[Place, str] = {}
-    named: Counter[Place] = Counter()
+    offered: dict[PoolPosition, tuple[Offer, bool]] = {}
+    wrong: dict[PoolPosition, str] = {}
+    named: Counter[PoolPosition] = Counter()
     for row in rows[: len(owed)]:
-        at = _place(row)
-        if at is None:
+        position = _position(row)
+        if position is None:
             refused.append("an offer that names no slot")
-        elif at not in own:
-            refused.append(f"an offer for the slot {at}, which is not its own")
+        elif position not in duties:
+            refused.append(f"an offer for the slot {position}, which is another node's")
         else:
-            named[at] += 1
+            named[position] += 1
             try:
-                found[at] = _offer(row, own[at], spec.sampling.max_new_tokens)
+                offered[position] = _offer(row, duties[position], spec.sampling.max_new_tokens)
             except MessageError as error:
-                wrong[at] = str(error)
-    wrong |= dict.fromkeys((at for at, times in named.items() if times > 1), "two offers for one slot")
-    refused += [f"the slot {at}: {why}" for at, why in wrong.items()]
+                wrong[position] = str(error)
+    wrong |= dict.fromkeys((position for position, times in named.items() if times > 1), "two offers for one slot")
+    refused += [f"the slot {position}: {why}" for position, why in wrong.items()]
     offers, payload = [], set()
-    for at, duty in own.items():
-        if at in wrong or at not in found:
-            offers.append(_missing(duty, wrong.get(at, "no offer for this slot")))
+    for position, duty in duties.items():
+        if position in wrong or position not in offered:
+            offers.append(_missing(duty, wrong.get(position, "no offer for this slot")))
             continue
-        offer, carries = found[at]
+        offer, carries = offered[position]
         offers.append(offer)
         if carries:
-            payload.add(at)
+            payload.add(position)
     return NodeMessage(offers, payload, weights, tuple(refused))
 
 
@@ -220,7 +217,7 @@ def _offer(row: list[Any], duty: Duty, max_new_tokens: int) -> tuple[Offer, bool
     return Offer(duty.node, duty.group, duty.index, tuple(ids), seed, proof), payload == 1
 
 
-def _place(row: object) -> Place | None:
+def _position(row: object) -> PoolPosition | None:
     if type(row) is not list or len(row) != 6 or type(row[0]) is not int or type(row[1]) is not int:
         return None
     return row[0], row[1]

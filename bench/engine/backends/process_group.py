@@ -1,9 +1,9 @@
-"""The ranks of a process group as a swarm needs them: byte strings exchanged by all, and whoever is lost is named.
+"""The ranks of a process group as a swarm needs them: all exchange byte strings, and a lost rank is named.
 
-The backend is gloo on every device: what travels are a few hundred kilobytes of token ids that lie in main memory, two
-ranks may share a GPU (which NCCL refuses), and a lost rank is an error that can be recorded, where NCCL's watchdog
-ends the process. Waiting for a rank that works has no limit. Each rank shows every second that it lives, from a thread
-of its own, and one that shows nothing for `timeout` seconds, being stopped or cut off, is lost; one whose connection
+The backend is gloo on every device: the messages are a few hundred kilobytes of token ids in main memory, two ranks may
+share a GPU (which NCCL refuses), and a lost rank is an error that can be recorded, where NCCL's watchdog ends the
+process. There is no limit to waiting for a rank that works. Each rank sends a heartbeat every second from a thread of
+its own. A rank that is silent for `timeout` seconds, because it was stopped or cut off, is lost; one whose connection
 breaks is lost at once.
 """
 
@@ -28,18 +28,18 @@ from thiefbench.engine.backends.heartbeat import Heartbeat
 from thiefbench.engine.backends.messages import Halt, MessageError, decode, halt, halted
 from thiefbench.engine.spec import SpecError
 
-# What ranks tell each other between two cells is shorter.
+# Messages between two cells are shorter.
 IDLE_BYTES = 1 << 16
 # A broadcast goes in parts, so that a rank never holds a second copy of a checkpoint.
 PART_BYTES = 1 << 26
-# Gloo's own limit, which also counts the time that the slowest rank works, so it must never be reached.
+# Gloo's own limit also counts the time that the slowest rank works, so it must never be reached.
 NEVER = timedelta(days=30)
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _NAMING_SECONDS = _LEAVING_SECONDS = 10.0
 
 
 class RankLostError(RuntimeError):
-    """A rank died, stands still or cannot be reached; the process group is of no more use."""
+    """A rank died, stands still or cannot be reached; the process group can no longer be used."""
 
 
 class RankFailedError(RuntimeError):
@@ -47,7 +47,7 @@ class RankFailedError(RuntimeError):
 
 
 class RankStoppedError(KeyboardInterrupt):
-    """Another rank was told to stop, and all stop with it; no round is under way that changed anything."""
+    """Another rank was stopped, and all stop with it; no round that is under way has changed anything."""
 
 
 @dataclass(frozen=True)
@@ -71,36 +71,36 @@ class Launch:
         """As torchrun, or a program like it, has set the environment; None for a process on its own.
 
         Raises:
-            SpecError: the environment says nothing sound.
+            SpecError: the environment's values are not numbers.
         """
         if not all(name in os.environ for name in ENVIRONMENT):
             return None
         try:
             rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-            made = cls(rank, size, int(os.environ.get("LOCAL_RANK", rank)),
+            launch = cls(rank, size, int(os.environ.get("LOCAL_RANK", rank)),
                        int(os.environ.get("LOCAL_WORLD_SIZE", size)))  # fmt: skip
         except ValueError:
             raise SpecError("RANK and WORLD_SIZE in the environment are not numbers; start with torchrun") from None
-        return made if size > 1 or "TORCHELASTIC_RUN_ID" in os.environ else None
+        return launch if size > 1 or "TORCHELASTIC_RUN_ID" in os.environ else None
 
 
 class ProcessGroup:
     """All-gather and broadcast of byte strings over a process group.
 
-    Every rank calls the same methods in the same order. One that cannot go on calls `gather` once more with a halt, and
-    all others hear of it in the `gather` that they are in: see `halting`.
+    Every rank calls the same methods in the same order. One that cannot go on calls `gather` once more with a
+    halt, which all others receive in the `gather` that they are in: see `halting`.
 
     Attributes:
         rank, size: see `Launch`.
         limit: the longest message, in bytes; all ranks change it at the same point.
-        lost: whether the group is of no more use.
+        lost: whether the group can no longer be used.
     """
 
-    def __init__(self, rank: int, size: int, pulse: Heartbeat) -> None:
+    def __init__(self, rank: int, size: int, heartbeat: Heartbeat) -> None:
         self.rank, self.size = rank, size
         self.limit = IDLE_BYTES
         self.lost = False
-        self._pulse = pulse
+        self._heartbeat = heartbeat
 
     @classmethod
     def join(cls, launch: Launch, timeout: float) -> ProcessGroup:
@@ -112,9 +112,9 @@ class ProcessGroup:
         try:
             patience = timedelta(seconds=timeout)
             store, _, _ = next(rendezvous("env://", timeout=patience))
-            own = store.clone()
-            own.set(f"beat/{launch.rank}", "0")
-            own.wait([f"beat/{other}" for other in range(launch.size)], patience)
+            own_store = store.clone()
+            own_store.set(f"beat/{launch.rank}", "0")
+            own_store.wait([f"beat/{other}" for other in range(launch.size)], patience)
             dist.init_process_group(
                 "gloo", store=PrefixStore("swarm", store), rank=launch.rank, world_size=launch.size, timeout=NEVER
             )
@@ -122,43 +122,43 @@ class ProcessGroup:
             raise RankLostError(
                 f"the ranks did not meet within {timeout:g} seconds; see that all were started, with one master address"
             ) from error
-        pulse = Heartbeat(own, launch.rank, launch.size, timeout)
-        pulse.start()
-        return cls(launch.rank, launch.size, pulse)
+        heartbeat = Heartbeat(own_store, launch.rank, launch.size, timeout)
+        heartbeat.start()
+        return cls(launch.rank, launch.size, heartbeat)
 
     def gather(self, message: bytes, where: str) -> list[bytes | None]:
-        """What every rank says, by rank; None of one that says more than `limit` bytes.
+        """The messages of all ranks, by rank; None for a rank whose message is longer than `limit` bytes.
 
         Args:
-            message: what this rank says.
+            message: this rank's.
             where: in words, for errors, such as "in round 3".
 
         Raises:
-            ValueError: this rank says too much.
+            ValueError: this rank's message is too long.
             RankLostError: a rank is lost.
             RankStoppedError, RankFailedError: a rank halts.
         """
-        told = self._all_gather(message, where)
-        halts = {rank: found for rank, data in enumerate(told) if data and (found := _halt_in(data)) is not None}
-        halts.pop(self.rank, None)
-        failed = [f"rank {rank}: {found.reason}" for rank, found in halts.items() if found.why == "failed"]
+        messages = self._all_gather(message, where)
+        others = {rank: _halt_in(data) for rank, data in enumerate(messages) if data and rank != self.rank}
+        halts = {rank: report for rank, report in others.items() if report is not None}
+        failed = [f"rank {rank}: {report.reason}" for rank, report in halts.items() if report.why == "failed"]
         if failed:
             raise RankFailedError(f"{failed[0]} ({where})")
         if halts:
             raise RankStoppedError
-        return told
+        return messages
 
     def broadcast(self, data: bytes | None, size: int, where: str) -> bytes:
         """`size` bytes of rank 0, which alone gives them."""
-        made = bytearray(data if data is not None else size)
-        whole = torch.frombuffer(made, dtype=torch.uint8) if size else torch.zeros(0, dtype=torch.uint8)
+        received = bytearray(data if data is not None else size)
+        whole = torch.frombuffer(received, dtype=torch.uint8) if size else torch.zeros(0, dtype=torch.uint8)
         for start in range(0, size, PART_BYTES):
             self._finish(lambda at=start: dist.broadcast(whole[at : at + PART_BYTES], 0, async_op=True), where)
-        return bytes(made)
+        return bytes(received)
 
     @contextmanager
     def halting(self, where: str) -> Iterator[None]:
-        """What fails in the `with` block, or stops it, the other ranks are told of."""
+        """Tell the other ranks if something fails in the `with` block, or stops it."""
         try:
             yield
         except (RankLostError, RankFailedError, RankStoppedError):
@@ -171,12 +171,12 @@ class ProcessGroup:
             raise
 
     def leave(self) -> None:
-        """End in order; whoever keeps the store waits for the others."""
-        self._pulse.end()
+        """Leave in good order; the rank that keeps the store waits for the others."""
+        self._heartbeat.end()
         if self.lost:
             atexit.register(_end_at_once)
             return
-        self._pulse.part(_LEAVING_SECONDS)
+        self._heartbeat.part(_LEAVING_SECONDS)
         dist.destroy_process_group()
 
     def _all_gather(self, message: bytes, where: str) -> list[bytes | None]:
@@ -191,11 +191,11 @@ class ProcessGroup:
         padded = torch.zeros(width, dtype=torch.uint8)
         if message:
             padded[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
-        got = [torch.empty_like(padded) for _ in range(self.size)]
-        self._finish(lambda: dist.all_gather(got, padded, async_op=True), where)
+        gathered = [torch.empty_like(padded) for _ in range(self.size)]
+        self._finish(lambda: dist.all_gather(gathered, padded, async_op=True), where)
         return [
-            each[:length].numpy().tobytes() if fits else None
-            for each, length, fits in zip(got, lengths, sound, strict=True)
+            data[:length].numpy().tobytes() if fits else None
+            for data, length, fits in zip(gathered, lengths, sound, strict=True)
         ]
 
     def _finish(self, begin: Any, where: str) -> None:
@@ -206,9 +206,9 @@ class ProcessGroup:
             while not work.is_completed():
                 time.sleep(pause)
                 pause = min(1.5 * pause, 0.02)
-                if quiet := self._pulse.silent():
+                if quiet := self._heartbeat.silent():
                     raise self._loss(quiet, "stands still or cannot be reached", where)
-                if self._pulse.broken:
+                if self._heartbeat.broken:
                     raise self._loss((), "", where)
             work.wait()
         except RankLostError:
@@ -220,10 +220,10 @@ class ProcessGroup:
             raise
 
     def _broken_off(self) -> Sequence[int]:
-        """Whose connection broke: those whose pulse stops. Those that leave because of it are not to blame."""
+        """Whose connection broke: those whose heartbeat stops. Those that leave because of it are not to blame."""
         until = time.monotonic() + _NAMING_SECONDS
-        while time.monotonic() < until and not self._pulse.broken:
-            if quiet := self._pulse.stopped():
+        while time.monotonic() < until and not self._heartbeat.broken:
+            if quiet := self._heartbeat.stopped():
                 return quiet
             time.sleep(0.05)
         return []
@@ -244,7 +244,7 @@ def _end_at_once() -> None:
 
 
 def _halt_in(data: bytes) -> Halt | None:
-    if not data.startswith(b'{"what":"halt"'):  # the others are read once, by whom they are for
+    if not data.startswith(b'{"what":"halt"'):  # all other messages are decoded once, by their reader
         return None
     try:
         return halted(decode(data))

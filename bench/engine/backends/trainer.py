@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -15,7 +15,7 @@ from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.colluders import Colluders
 from thiefbench.engine.context import SwarmContext
 from thiefbench.engine.learning.cohort import Cohort, ObserverCohort
-from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.model.policy import Dtype, Policy
 from thiefbench.engine.round_plan import MaliciousWork, RoundPlan
 from thiefbench.engine.round_record import CompletionRow, RoundRecord
 from thiefbench.engine.spec import LearnerSpec, Role, SpecError, SwarmSpec
@@ -23,7 +23,7 @@ from thiefbench.engine.swarm import Swarm
 from thiefbench.engine.topology import Duty
 from thiefbench.engine.transport import Offer, Received, receive
 from thiefbench.engine.views.attacker import AttackerPolicy
-from thiefbench.judges import judge_of
+from thiefbench.engine.views.defender import Judge
 from thiefbench.tasks.base import Completion, Item, Sampling, Task
 
 # From this version on, a reward of None takes a completion out of its group.
@@ -92,6 +92,7 @@ class TrainerRounds:
     Args:
         trainer: a `trl.GRPOTrainer`, whose model is read where it stands.
         task, attack, defense, nodes, malicious, seed, role: as of `thiefbench.integrations.trl.TrainerSwarm`.
+        judge_on: (device, dtype) -> the judge that the defense asks; None where it asks none.
 
     Attributes:
         trainer: the same.
@@ -113,6 +114,7 @@ class TrainerRounds:
         malicious: int,
         seed: int,
         role: Role,
+        judge_on: Callable[[str, Dtype], Judge] | None = None,
     ) -> None:
         _check(trainer, nodes)
         model = trainer.accelerator.unwrap_model(trainer.model)
@@ -137,8 +139,8 @@ class TrainerRounds:
             seeds="announced",
         )
         judge = None
-        if defense.judge is not None:
-            judge = judge_of(defense.judge, str(model.device), "bfloat16" if trainer.args.bf16 else "float32")
+        if judge_on is not None:
+            judge = judge_on(str(model.device), "bfloat16" if trainer.args.bf16 else "float32")
         policy = Policy(model, trainer.processing_class)
         self.trainer, self._backend = trainer, TrainerBackend()
         self.swarm = Swarm(spec, role, policy, task, attack, defense, seed, judge, self._backend)
@@ -286,10 +288,11 @@ def _check(trainer: Any, nodes: int) -> None:
             f"num_generations = {trainer.num_generations} is not divisible by nodes = {nodes}; "
             f"set num_generations to a multiple of {nodes}"
         )
-    odd = [name for name, plain in _NEUTRAL.items() if getattr(trainer.args, name, None) not in plain]
-    if odd:
+    unsupported = [name for name, plain in _NEUTRAL.items() if getattr(trainer.args, name, None) not in plain]
+    if unsupported:
         raise SpecError(
-            f"a swarm knows a sampler's temperature, top_k and top_p alone; leave {', '.join(odd)} at the default"
+            f"of a sampler's settings a swarm knows only temperature, top_k and top_p; leave "
+            f"{', '.join(unsupported)} at the default"
         )
 
 

@@ -16,7 +16,7 @@ from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SwarmSpec
 
 Seats = tuple[list[int], list[int]]
-"""Rows and columns in a table of groups."""
+"""Lines and columns in a table with a line for every group."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Step:
     """What an update did.
 
     Attributes:
-        advantages: per lesson, in order.
+        advantages: per row, in order.
         grad_norm: before clipping; 0 where no group had two different rewards and nothing was updated.
     """
 
@@ -67,7 +67,7 @@ class Cohort:
         number: which of the swarm's cohorts it is.
 
     Attributes:
-        learns: whether `update` reads the pool's answers with gradients.
+        learns: whether `update` runs the model over the pool with gradients.
     """
 
     learns: ClassVar[bool] = True
@@ -105,109 +105,109 @@ class Cohort:
         )
 
     def update(
-        self, prompts: Sequence[Sequence[int]], lessons: Sequence[TrainingRow], reading: ForwardCache | None = None
+        self, prompts: Sequence[Sequence[int]], rows: Sequence[TrainingRow], cache: ForwardCache | None = None
     ) -> Step:
         """One optimizer step on a pool.
 
         Args:
             prompts: prompts as token ids.
-            lessons: B * G rows, ordered by group; those of one group share a prompt.
-            reading: of these prompts with the current weights, where the defense has made one.
+            rows: B * G of them, ordered by group; those of one group share a prompt.
+            cache: of these prompts with the current weights, with what the defense has run already.
         """
-        advantages = self.advantages(lessons)
+        advantages = self.advantages(rows)
         if not any(advantages) and not self.start:
             return Step(advantages, 0.0)
         for weight in self.weights.values():
             weight.grad = None
-        self.accumulate(prompts, lessons, advantages, reading)
+        self.accumulate(prompts, rows, advantages, cache)
         self.grad_norm = self._step()
         return Step(advantages, self.grad_norm)
 
-    def advantages(self, lessons: Sequence[TrainingRow]) -> list[float]:
+    def advantages(self, rows: Sequence[TrainingRow]) -> list[float]:
         """Group advantages of all rows, in order."""
-        seats = self._seats(lessons)
-        rewards = _table(seats, [lesson.reward for lesson in lessons])
-        kept = _table(seats, [lesson.kept for lesson in lessons])
-        made: list[float] = group_advantages(rewards, kept, self.spec.learner.scale_rewards)[seats].tolist()
-        return made
+        seats = self._seats(rows)
+        rewards = _table(seats, [row.reward for row in rows])
+        kept = _table(seats, [row.kept for row in rows])
+        advantages: list[float] = group_advantages(rewards, kept, self.spec.learner.scale_rewards)[seats].tolist()
+        return advantages
 
-    def _seats(self, lessons: Sequence[TrainingRow]) -> Seats:
-        """Where every lesson stands in a table of groups."""
+    def _seats(self, rows: Sequence[TrainingRow]) -> Seats:
+        """Where every row stands in a table of groups."""
         size = self.spec.group
-        groups = [i // size if lesson.group is None else lesson.group for i, lesson in enumerate(lessons)]
-        rows = {group: row for row, group in enumerate(dict.fromkeys(groups))}
-        taken = [0] * len(rows)
+        groups = [i // size if row.group is None else row.group for i, row in enumerate(rows)]
+        line_of = {group: line for line, group in enumerate(dict.fromkeys(groups))}
+        taken = [0] * len(line_of)
         columns = []
         for group in groups:
-            columns.append(taken[rows[group]])
-            taken[rows[group]] += 1
-        return [rows[group] for group in groups], columns
+            columns.append(taken[line_of[group]])
+            taken[line_of[group]] += 1
+        return [line_of[group] for group in groups], columns
 
-    def _expected(self, lessons: Sequence[TrainingRow]) -> list[float]:
-        """GEPO's denominator of every lesson's group; see `group_expectation`."""
-        seats = self._seats(lessons)
-        told = [lesson.old_logprobs or () for lesson in lessons]
-        means = _table(seats, [sum(each) / max(1, len(each)) for each in told])
-        kept = _table(seats, [lesson.kept and bool(each) for lesson, each in zip(lessons, told, strict=True)])
-        made: list[float] = group_expectation(means, kept)[seats].tolist()
-        return made
+    def _expected(self, rows: Sequence[TrainingRow]) -> list[float]:
+        """GEPO's denominator of every row's group; see `group_expectation`."""
+        seats = self._seats(rows)
+        logprobs = [row.old_logprobs or () for row in rows]
+        means = _table(seats, [sum(each) / max(1, len(each)) for each in logprobs])
+        kept = _table(seats, [row.kept and bool(each) for row, each in zip(rows, logprobs, strict=True)])
+        expected: list[float] = group_expectation(means, kept)[seats].tolist()
+        return expected
 
     def accumulate(
         self,
         prompts: Sequence[Sequence[int]],
-        lessons: Sequence[TrainingRow],
+        rows: Sequence[TrainingRow],
         advantages: Sequence[float],
-        reading: ForwardCache | None = None,
+        cache: ForwardCache | None = None,
     ) -> float:
         """Add the pool's gradient to the parameters; returns the loss.
 
         Rows with advantage 0 are skipped, as their gradient is exactly zero without a KL term, and equal rows are run
         once.
         """
-        reading = reading or ForwardCache(self.policy, prompts)
-        taught: dict[CompletionKey, list[int]] = {}
+        cache = cache or ForwardCache(self.policy, prompts)
+        row_indices: dict[CompletionKey, list[int]] = {}
         for i, advantage in enumerate(advantages):
-            if lessons[i].targets and (advantage != 0 or (self.start and lessons[i].kept)):
-                taught.setdefault((lessons[i].prompt, lessons[i].targets), []).append(i)
-        reference = self._reference_logprobs(prompts, taught)
-        pool_rows = sum(lesson.kept for lesson in lessons)
-        pool_tokens = sum(len(lesson.targets) for lesson in lessons if lesson.kept)
-        stale = any(lesson.old_logprobs is not None for lesson in lessons)
-        expected = self._expected(lessons) if stale else []
+            if rows[i].targets and (advantage != 0 or (self.start and rows[i].kept)):
+                row_indices.setdefault((rows[i].prompt, rows[i].targets), []).append(i)
+        reference = self._reference_logprobs(prompts, row_indices)
+        pool_rows = sum(row.kept for row in rows)
+        pool_tokens = sum(len(row.targets) for row in rows if row.kept)
+        stale = any(row.old_logprobs is not None for row in rows)
+        expected = self._expected(rows) if stale else []
         learner = LEARNERS[self.spec.learner.loss]
         total = 0.0
-        for chunk in reading.lessons(taught):
+        for chunk in cache.training_chunks(row_indices):
             flat = chunk.logprobs(self.spec.sampling.temperature)
-            rows = [(row, start) for answer, start in chunk.starts() for row in taught.get(answer, ())]
-            length = max(len(lessons[row].targets) for row, _ in rows)
-            mask = torch.zeros(len(rows), length)
-            weights = torch.ones(len(rows), length)
-            old = flat.new_zeros(len(rows), length) if stale else None
-            start_logprobs = flat.new_zeros(len(rows), length) if self.start else None
-            for line, (row, _) in enumerate(rows):
-                mask[line, : len(lessons[row].targets)] = 1
+            lines = [(rows[i], i, start) for answer, start in chunk.starts() for i in row_indices.get(answer, ())]
+            length = max(len(row.targets) for row, _, _ in lines)
+            mask = torch.zeros(len(lines), length)
+            weights = torch.ones(len(lines), length)
+            old = flat.new_zeros(len(lines), length) if stale else None
+            start_logprobs = flat.new_zeros(len(lines), length) if self.start else None
+            for line, (row, _, _) in enumerate(lines):
+                mask[line, : len(row.targets)] = 1
                 if start_logprobs is not None:
-                    known = reference[lessons[row].prompt, lessons[row].targets]
+                    known = reference[row.prompt, row.targets]
                     start_logprobs[line, : len(known)] = known
-                if (given := lessons[row].token_weights) is not None:
-                    weights[line, : len(given)] = torch.tensor(given)
-            token = torch.tensor([start for _, start in rows])[:, None] + torch.arange(length)
+                if row.token_weights is not None:
+                    weights[line, : len(row.token_weights)] = torch.tensor(row.token_weights)
+            token = torch.tensor([start for _, _, start in lines])[:, None] + torch.arange(length)
             mask, token = mask.to(flat), (token * mask.long()).to(flat.device)  # padding reads token 0, times a 0
             logprobs = flat[token] * mask
             if old is not None:
-                for line, (row, _) in enumerate(rows):
-                    told = lessons[row].old_logprobs
-                    own = logprobs[line].detach() if told is None else flat.new_tensor(told)
-                    old[line, : len(own)] = own
+                for line, (row, _, _) in enumerate(lines):
+                    reported = row.old_logprobs
+                    generator_logprobs = logprobs[line].detach() if reported is None else flat.new_tensor(reported)
+                    old[line, : len(generator_logprobs)] = generator_logprobs
             batch = Batch(
                 logprobs=logprobs,
                 old_logprobs=old,
                 mask=mask,
                 token_weights=weights.to(flat),
-                advantages=flat.new_tensor([advantages[row] for row, _ in rows]),
+                advantages=flat.new_tensor([advantages[i] for _, i, _ in lines]),
                 pool_rows=pool_rows,
                 pool_tokens=pool_tokens,
-                expected=flat.new_tensor([expected[row] for row, _ in rows]) if stale else None,
+                expected=flat.new_tensor([expected[i] for _, i, _ in lines]) if stale else None,
                 max_length=self.spec.sampling.max_new_tokens,
                 reference_logprobs=start_logprobs,
                 kl=self.spec.learner.kl,
@@ -215,7 +215,7 @@ class Cohort:
             loss = learner(batch, self.spec.learner)
             loss.backward()
             total += float(loss.detach())
-        reading.backward()
+        cache.backward()
         return total
 
     @torch.no_grad()
@@ -223,12 +223,12 @@ class Cohort:
         self, prompts: Sequence[Sequence[int]], answers: Iterable[CompletionKey]
     ) -> dict[CompletionKey, torch.Tensor]:
         """The start model's log-probs of every answer's tokens; empty without a KL term."""
-        made: dict[CompletionKey, torch.Tensor] = {}
+        reference: dict[CompletionKey, torch.Tensor] = {}
         if self.start:
             for chunk in ForwardCache(self.start, prompts).chunks(answers):
                 parts = torch.split(chunk.logprobs(self.spec.sampling.temperature), chunk.counts)
-                made |= dict(zip(chunk.answers, parts, strict=True))
-        return made
+                reference |= dict(zip(chunk.answers, parts, strict=True))
+        return reference
 
     @torch.no_grad()
     def keep(self, version: int, oldest: int) -> None:
@@ -292,20 +292,20 @@ class Cohort:
 
 
 class ObserverCohort(Cohort):
-    """A cohort that only works advantages out: its model is trained elsewhere, or not at all."""
+    """A cohort that only computes advantages: its model is trained elsewhere, or not at all."""
 
     learns = False
 
     def update(
-        self, prompts: Sequence[Sequence[int]], lessons: Sequence[TrainingRow], reading: ForwardCache | None = None
+        self, prompts: Sequence[Sequence[int]], rows: Sequence[TrainingRow], cache: ForwardCache | None = None
     ) -> Step:
         """The advantages; no weight changes."""
-        return Step(self.advantages(lessons), 0.0)
+        return Step(self.advantages(rows), 0.0)
 
 
 def _table(seats: Seats, values: Sequence[float] | Sequence[bool]) -> torch.Tensor:
-    """A value per lesson as a table of groups, shape (groups, the largest one's rows); 0 or False on empty seats."""
-    given = torch.tensor(values)
-    table = torch.zeros(max(seats[0], default=-1) + 1, max(seats[1], default=0) + 1, dtype=given.dtype)
-    table[seats] = given
+    """A value per row as a table of groups, shape (groups, the largest one's rows); 0 or False on empty seats."""
+    flat = torch.tensor(values)
+    table = torch.zeros(max(seats[0], default=-1) + 1, max(seats[1], default=0) + 1, dtype=flat.dtype)
+    table[seats] = flat
     return table

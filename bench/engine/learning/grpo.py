@@ -102,8 +102,8 @@ def token_losses(batch: Batch, spec: LearnerSpec, log_ratio: torch.Tensor) -> to
         shape (rows, length), 0 on padding. Whatever its value, the gradient of a token's ratio is ratio * d log pi of
         that token.
     """
-    own = batch.logprobs - batch.logprobs.detach()  # 0, with the token's gradient
-    ratio = (log_ratio.clamp(max=MAX_LOG_RATIO) + own).exp()
+    zero = batch.logprobs - batch.logprobs.detach()  # 0, with the token's gradient
+    ratio = (log_ratio.clamp(max=MAX_LOG_RATIO) + zero).exp()
     advantages = batch.advantages[:, None]
     bounded = ratio if spec.delta is None else ratio.clamp(max=spec.delta)
     objective = torch.min(bounded * advantages, ratio.clamp(*spec.clip_range) * advantages)
@@ -228,9 +228,9 @@ def group_expectation(mean_logprobs: torch.Tensor, kept: torch.Tensor) -> torch.
     Returns:
         shape (groups, G), each row's group's; 1 in groups without a kept row. Below e^-103 it is 0.
     """
-    told = mean_logprobs.double().masked_fill(~kept, -torch.inf)
+    log_probs = mean_logprobs.double().masked_fill(~kept, -torch.inf)
     # Sums of exponentials relative to the largest one: probabilities as small as e^-10000 do not cancel to 0 / 0.
-    expected = (torch.logsumexp(2 * told, 1) - torch.logsumexp(told, 1)).exp()
+    expected = (torch.logsumexp(2 * log_probs, 1) - torch.logsumexp(log_probs, 1)).exp()
     expected = torch.where(kept.any(1), expected, 1.0)
     return expected[:, None].expand(mean_logprobs.shape).float()
 

@@ -49,18 +49,20 @@ def sample(
     order = list(range(len(rows)))
     if prefix is None:  # prompts of similar length are run together: less padding
         order.sort(key=lambda i: (len(prompts[rows[i]]), rows[i]))
-    made: dict[int, Completion] = {}
+    completions: dict[int, Completion] = {}
     for start in range(0, len(rows), MOST_ROWS):
-        part = order[start : start + MOST_ROWS]
-        used, own = list(range(len(prompts))), prefix
-        if own is None:
-            used = list(dict.fromkeys(rows[i] for i in part))
+        batch = order[start : start + MOST_ROWS]
+        used, own_prefix = list(range(len(prompts))), prefix
+        if own_prefix is None:
+            used = list(dict.fromkeys(rows[i] for i in batch))
             with torch.inference_mode():
-                own = policy.prefill([prompts[prompt] for prompt in used])
-        place = {prompt: i for i, prompt in enumerate(used)}
-        done = _decode(policy, own, [place[rows[i]] for i in part], [keys[i] for i in part], sampling, logprobs)
-        made |= dict(zip(part, done, strict=True))
-    return [made[i] for i in range(len(rows))]
+                own_prefix = policy.prefill([prompts[prompt] for prompt in used])
+        index = {prompt: i for i, prompt in enumerate(used)}
+        decoded = _decode(
+            policy, own_prefix, [index[rows[i]] for i in batch], [keys[i] for i in batch], sampling, logprobs
+        )
+        completions |= dict(zip(batch, decoded, strict=True))
+    return [completions[i] for i in range(len(rows))]
 
 
 @torch.inference_mode()
@@ -159,8 +161,8 @@ def _completions(
     policy: Policy, tokens: torch.Tensor, lengths: torch.Tensor, logprobs: torch.Tensor | None
 ) -> list[Completion]:
     # One int object per token, not per occurrence: a run's history holds millions of ids.
-    own = _numbers(policy.vocabulary)
-    rows = [[own[i] for i in row[:length]] for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]
+    numbers = _numbers(policy.vocabulary)
+    rows = [[numbers[i] for i in row[:length]] for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]
     ended = [row[-1] == policy.eos for row in rows]
     ids = [tuple(row[:-1] if end else row) for row, end in zip(rows, ended, strict=True)]
     scores = [None] * len(rows) if logprobs is None else [

@@ -1,7 +1,7 @@
-"""What a policy says of given completions: one forward pass a round, shared by the defense and the update.
+"""The forward passes of a policy over given completions: one a round, shared by the defense and the update.
 
-Two completions of a group with equal tokens (colluders submit such) are read once; rows of similar length are read
-together; and what a defense has read with gradients the update only has to send back.
+Two completions of a group with equal tokens (colluders submit such) are run once. Rows of similar length are run
+together. What a defense has run with gradients needs only a backward pass in the update.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ CompletionKey = tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is read at once.
+    """How much is run at once.
 
     Attributes:
         chunk: tokens, padding included, of one forward pass. Small chunks stay in a processor's cache; on a GPU a chunk
             has to fill the device.
         block: floats of the vocabulary-sized tensor that stand at a time.
         blocks_kept: floats of a chunk's blocks that are kept for the way back; beyond that they are computed again.
-        graphs_kept: bytes (an estimate) of what a defense reads that are kept with its graph for the update; beyond
-            that the update reads again.
+        graphs_kept: bytes (an estimate) of a defense's forward passes that are kept with their graph for the update;
+            beyond that the update runs them again.
     """
 
     chunk: int
@@ -45,7 +45,7 @@ SIZES = {"cpu": Sizes(2048, 1 << 20, 1 << 25, 3 << 30), "cuda": Sizes(16384, 1 <
 
 @dataclass
 class Chunk:
-    """Answers that were read together.
+    """Answers that were run together.
 
     Attributes:
         answers: in order of length.
@@ -112,12 +112,12 @@ class Chunk:
 
 
 class ForwardCache:
-    """A policy's reading of one round's answers.
+    """A policy's forward passes over one round's answers, each run once.
 
     Args:
-        policy: its weights must not change while the reading is used.
+        policy: its weights must not change while the cache is used.
         prompts: token ids; answers name them by position.
-        expected: answers that the update will probably need, which are read with a graph; see `expect`.
+        expected: answers that the update will probably need, which are run with a graph; see `expect`.
 
     Attributes:
         redrawn: what `DefenderPolicy.replay` found, by answer, seed and settings.
@@ -127,21 +127,21 @@ class ForwardCache:
         self, policy: Policy, prompts: Sequence[Sequence[int]], expected: Iterable[CompletionKey] = ()
     ) -> None:
         self.policy, self.prompts = policy, prompts
-        self._chunk = _sizes(policy.device).chunk
-        self.read: dict[CompletionKey, Chunk] = {}
+        self._chunk_tokens = _sizes(policy.device).chunk
+        self._chunk_of: dict[CompletionKey, Chunk] = {}
         self.redrawn: dict[Hashable, NDArray[np.bool_]] = {}
         self._prefixes: dict[bool, tuple[Prefix, Prefix]] = {}
         self.expect(expected)
 
     def expect(self, answers: Iterable[CompletionKey]) -> None:
-        """Read these answers with a graph from now on, unless all the graphs would take too much memory."""
+        """Run these answers with a graph from now on, unless all the graphs would take too much memory."""
         self.expected = set(answers)
         tokens = sum(len(ids) for _, ids in self.expected)
         if tokens * _bytes_per_token(self.policy) > _sizes(self.policy.device).graphs_kept:
             self.expected = set()
 
     def prefix(self) -> Prefix:
-        """All prompts, run once for whoever samples and whoever reads; without gradients."""
+        """All prompts, run once for the sampler and for `chunks`; without gradients."""
         with torch.enable_grad():
             self._prefix(graph=True)
         return self._prefix(graph=False)
@@ -149,27 +149,27 @@ class ForwardCache:
     def chunks(self, answers: Iterable[CompletionKey]) -> Iterator[Chunk]:
         """Chunks that hold all `answers` that are not empty (and maybe others), each once, for measuring only."""
         wanted = [answer for answer in dict.fromkeys(answers) if answer[1]]
-        missing = [answer for answer in wanted if answer not in self.read]
+        missing = [answer for answer in wanted if answer not in self._chunk_of]
         for graph in (True, False):
-            for part in _parts([a for a in missing if (a in self.expected) == graph], self._chunk):
-                chunk = self._read(part, graph)
-                self.read |= dict.fromkeys(part, chunk)
-        yield from {id(self.read[answer]): self.read[answer] for answer in wanted}.values()
+            for part in _parts([a for a in missing if (a in self.expected) == graph], self._chunk_tokens):
+                chunk = self._run(part, graph)
+                self._chunk_of |= dict.fromkeys(part, chunk)
+        yield from {id(self._chunk_of[answer]): self._chunk_of[answer] for answer in wanted}.values()
 
-    def lessons(self, answers: Iterable[CompletionKey]) -> Iterator[Chunk]:
+    def training_chunks(self, answers: Iterable[CompletionKey]) -> Iterator[Chunk]:
         """Chunks with graphs that hold all `answers` that are not empty, each once.
 
-        Those read before come first; the others are read now and not kept. A chunk's graph is used up by its backward
-        pass; after the last one `backward` sends on what the prompts collected.
+        Those run before come first; the others are run now and not kept. A chunk's graph is used up by its backward
+        pass. After the last one, `backward` sends the gradients that the prompts collected through these.
         """
         wanted = [answer for answer in dict.fromkeys(answers) if answer[1]]
-        held = [answer for answer in wanted if answer in self.read and self.read[answer].graph]
-        for chunk in {id(self.read[answer]): self.read[answer] for answer in held}.values():
+        held = [answer for answer in wanted if answer in self._chunk_of and self._chunk_of[answer].graph]
+        for chunk in {id(self._chunk_of[answer]): self._chunk_of[answer] for answer in held}.values():
             for answer in chunk.answers:
-                del self.read[answer]
+                del self._chunk_of[answer]
             yield chunk
-        for part in _parts(list(set(wanted) - set(held)), self._chunk):
-            yield self._read(part, graph=True)
+        for part in _parts(list(set(wanted) - set(held)), self._chunk_tokens):
+            yield self._run(part, graph=True)
 
     def backward(self) -> None:
         """Send the gradients that arrived at the prompts' states through the prompts."""
@@ -177,7 +177,7 @@ class ForwardCache:
             whole, leaves = self._prefixes.pop(True)
             whole.backward(leaves)
 
-    def _read(self, answers: list[CompletionKey], graph: bool) -> Chunk:
+    def _run(self, answers: list[CompletionKey], graph: bool) -> Chunk:
         policy, device = self.policy, self.policy.device
         with torch.set_grad_enabled(graph):
             prefix = self._prefix(graph)
@@ -245,8 +245,8 @@ def token_logprobs(policy: Policy, hidden: torch.Tensor, targets: torch.Tensor, 
     Returns:
         float32 (float64 for such weights), shape (tokens,).
     """
-    made: torch.Tensor = _TokenLogprobs.apply(hidden, policy.head_weight, targets, temperature)
-    return made
+    logprobs: torch.Tensor = _TokenLogprobs.apply(hidden, policy.head_weight, targets, temperature)
+    return logprobs
 
 
 def _block_logprobs(hidden: torch.Tensor, weight: torch.Tensor, temperature: float) -> torch.Tensor:

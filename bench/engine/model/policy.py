@@ -56,10 +56,10 @@ class Prefix:
 
     def leaves(self) -> Self:
         """The same states cut off from their graph, as leaves that collect gradients."""
-        made = self.detached()
-        for tensor in made._tensors():
+        leaves = self.detached()
+        for tensor in leaves._tensors():
             tensor.requires_grad_()
-        return made
+        return leaves
 
     def detached(self) -> Self:
         """The same states without their graph."""
@@ -163,7 +163,7 @@ class Policy:
         try:
             with _without_progress_bars():
                 tokenizer = AutoTokenizer.from_pretrained(source)
-                model, found = AutoModelForCausalLM.from_pretrained(
+                model, loading = AutoModelForCausalLM.from_pretrained(
                     source,
                     dtype=getattr(torch, dtype),
                     use_safetensors=True,
@@ -173,9 +173,9 @@ class Policy:
         except Exception as error:  # whatever a library says of a damaged file, the user reads one sentence
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise ModelError(f"the model {source} cannot be loaded: {reason}") from error
-        if found["missing_keys"]:  # transformers would fill them with random numbers
-            first = min(found["missing_keys"])
-            raise ModelError(f"the model {source} lacks {len(found['missing_keys'])} tensors, {first} among them")
+        if loading["missing_keys"]:  # transformers would fill them with random numbers
+            first = min(loading["missing_keys"])
+            raise ModelError(f"the model {source} lacks {len(loading['missing_keys'])} tensors, {first} among them")
         return cls(model.to(device).eval(), tokenizer)
 
     def shares_tokens(self, other: Policy) -> bool:
@@ -271,8 +271,8 @@ class Policy:
             return first
         positions = prefix.lengths.index_select(0, prompt)[:, None] + torch.arange(steps, device=self.device)
         behind = prefix.mask.index_select(0, prompt)[:, None, :].expand(-1, steps, -1)
-        own = torch.ones(steps, steps, dtype=torch.bool, device=self.device).tril().expand(len(prompt), -1, -1)
-        visible = torch.cat([behind, own], 2)[:, None]
+        own_tokens = torch.ones(steps, steps, dtype=torch.bool, device=self.device).tril().expand(len(prompt), -1, -1)
+        visible = torch.cat([behind, own_tokens], 2)[:, None]
         rest = self.forward(targets[:, :-1], positions, visible, _BehindPrompt(prefix, prompt))
         return torch.cat([first, rest], 1)
 

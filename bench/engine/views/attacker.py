@@ -1,4 +1,4 @@
-"""What the engine hands an attacker: its own copy of the current policy, and a counted way to ask the defense."""
+"""What the engine hands an attacker: its own copy of the current policy, and a limited number of defense queries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.views.defender import DefenderPolicy
 from thiefbench.tasks.base import Completion, Item, Sampling, Task
 
-LESSONS_PER_STEP = 16
+EXAMPLES_PER_STEP = 16
 LEARNED = 0.5  # the smallest weight of a token that counts as learned from
 
 SlotKey = tuple[int, int, int]
@@ -30,7 +30,7 @@ class AttackerPolicy:
 
     Args:
         policy: the current weights; nothing here changes them.
-        task: puts items as prompts.
+        task: turns items into prompts.
         sampling: the swarm's sampling settings.
         noise: parts of the key that draws are made with.
     """
@@ -41,7 +41,7 @@ class AttackerPolicy:
 
     @property
     def policy(self) -> Policy:
-        """The model; the engine's business only."""
+        """The model, for the engine alone."""
         return self._policy
 
     @property
@@ -79,7 +79,8 @@ class AttackerPolicy:
         room = limit - min(len(prefix) for prefix in prefixes)
         drawn = self._draw(prompts, count, replace(self._sampling, max_new_tokens=room))
         return [
-            [self._behind(tuple(prefix), made) for made in row] for prefix, row in zip(prefixes, drawn, strict=True)
+            [self._behind(tuple(prefix), completion) for completion in row]
+            for prefix, row in zip(prefixes, drawn, strict=True)
         ]
 
     def sample_seeded(self, items: Sequence[Item], seeds: Sequence[int]) -> list[Completion]:
@@ -100,7 +101,7 @@ class AttackerPolicy:
         return [row.tolist() for row in view.token_logprobs(offered)]
 
     def taught(self, examples: Sequence[tuple[Item, str]], steps: int, learning_rate: float) -> AttackerPolicy:
-        """A copy fine-tuned by Adam on (item, completion text) pairs, `LESSONS_PER_STEP` of them a step in turn.
+        """A copy fine-tuned by Adam on (item, completion text) pairs, `EXAMPLES_PER_STEP` of them a step in turn.
 
         Minimised is the mean over examples of the mean negative log-probability of their tokens, EOS included.
 
@@ -111,19 +112,21 @@ class AttackerPolicy:
             raise ValueError("taught needs at least one example")
         model = copy.deepcopy(self._policy.model)
         kept = model.dtype
-        own = type(self._policy)(model.float(), self._policy.tokenizer)  # steps of a small rate vanish in bfloat16
+        student = type(self._policy)(model.float(), self._policy.tokenizer)  # steps of a small rate vanish in bfloat16
         prompts = [self._prompt(item) for item, _ in examples]
-        targets = [(*own.encode(text), own.eos)[: self._sampling.max_new_tokens] for _, text in examples]
-        optimizer = torch.optim.Adam([weight.requires_grad_() for weight in own.weights().values()], lr=learning_rate)
+        targets = [(*student.encode(text), student.eos)[: self._sampling.max_new_tokens] for _, text in examples]
+        optimizer = torch.optim.Adam(
+            [weight.requires_grad_() for weight in student.weights().values()], lr=learning_rate
+        )
         for step in range(steps):
-            first = step * LESSONS_PER_STEP
-            rows = [(first + i) % len(examples) for i in range(min(LESSONS_PER_STEP, len(examples)))]
+            first = step * EXAMPLES_PER_STEP
+            rows = [(first + i) % len(examples) for i in range(min(EXAMPLES_PER_STEP, len(examples)))]
             optimizer.zero_grad()
-            _learn(own, [prompts[row] for row in rows], [targets[row] for row in rows])
+            _learn(student, [prompts[row] for row in rows], [targets[row] for row in rows])
             optimizer.step()
-        own.model.to(kept).eval()
+        student.model.to(kept).eval()
         self._calls += 1
-        return AttackerPolicy(own, self._task, self._sampling, (*self._noise, "taught", self._calls))
+        return AttackerPolicy(student, self._task, self._sampling, (*self._noise, "taught", self._calls))
 
     def _draw(self, prompts: Sequence[Sequence[int]], count: int, sampling: Sampling) -> list[list[Completion]]:
         self._calls += 1
@@ -132,23 +135,23 @@ class AttackerPolicy:
         drawn = sample(self._policy, prompts, rows, keys, sampling)
         return [drawn[i * count : (i + 1) * count] for i in range(len(prompts))]
 
-    def _behind(self, prefix: tuple[int, ...], made: Completion) -> Completion:
+    def _behind(self, prefix: tuple[int, ...], completion: Completion) -> Completion:
         """The whole completion, cut to the length limit (EOS included) where a shorter prefix left others more room."""
         limit = self._sampling.max_new_tokens
-        ids = (*prefix, *made.ids)
-        ended = made.ended and len(ids) < limit
+        ids = (*prefix, *completion.ids)
+        ended = completion.ended and len(ids) < limit
         return Completion(ids[:limit], self.decode(ids[:limit]), ended)
 
     def _measured(
         self, items: Sequence[Item], ids: Sequence[Sequence[int]]
     ) -> tuple[DefenderPolicy, list[PoolCompletion]]:
-        asked = {item.id: self._prompt(item) for item in items}
+        prompts = {item.id: self._prompt(item) for item in items}
         offered = [
             PoolCompletion(i.id, 0, 0, "", tuple(row), "", False, 0.0) for i, row in zip(items, ids, strict=True)
         ]
-        place = {item_id: number for number, item_id in enumerate(asked)}
+        indices = {item_id: number for number, item_id in enumerate(prompts)}
         return DefenderPolicy(
-            ForwardCache(self._policy, list(asked.values())), self._sampling, place, self._noise
+            ForwardCache(self._policy, list(prompts.values())), self._sampling, indices, self._noise
         ), offered
 
     def _prompt(self, item: Item) -> list[int]:
@@ -157,21 +160,21 @@ class AttackerPolicy:
 
 def _learn(policy: Policy, prompts: list[list[int]], targets: list[tuple[int, ...]]) -> None:
     """Add the gradient of the mean over rows of the mean negative log-probability of their tokens."""
-    reading = ForwardCache(policy, prompts)
-    for chunk in reading.lessons(enumerate(targets)):
+    cache = ForwardCache(policy, prompts)
+    for chunk in cache.training_chunks(enumerate(targets)):
         rows = torch.split(chunk.logprobs(1.0), chunk.counts)
         (-torch.stack([row.mean() for row in rows]).sum() / len(targets)).backward()
-    reading.backward()
+    cache.backward()
 
 
 class DefenseQueries:
-    """Counted questions to the honest nodes' defense (`thiefbench.attacks.base.DefenseOracle`).
+    """A limited number of queries to the honest nodes' defense (`thiefbench.attacks.base.DefenseOracle`).
 
     Args:
-        defense: the defense as it stands; each question goes to a deep copy, so its state stays.
+        defense: the defense in its current state; each query goes to a deep copy, so that the state stays.
         trial: inspects the pool that the round would have with these submissions, by the given defense: (defense,
-            submissions by place) -> answers by place.
-        budget: questions per slot.
+            submissions by slot) -> answers by slot.
+        budget: queries per slot.
     """
 
     def __init__(
@@ -191,7 +194,7 @@ class DefenseQueries:
         """What the defense would do with each submission; one inspection for all of them.
 
         Raises:
-            QueryBudgetError: a slot has used up its questions.
+            QueryBudgetError: a slot has used up its queries.
         """
         places = {slot: (slot.node, slot.group, slot.sample) for slot in submissions}
         spent = [place for place in places.values() if self._asked[place] >= self._budget]
@@ -200,13 +203,13 @@ class DefenseQueries:
                 f"the slot (node, group, sample) = {spent[0]} has used up its {self._budget} queries"
             )
         self._asked.update(places.values())
-        asked = {places[slot]: made for slot, made in submissions.items()}
-        answers = self._trial(copy.deepcopy(self._defense), asked)
+        by_slot = {places[slot]: submission for slot, submission in submissions.items()}
+        answers = self._trial(copy.deepcopy(self._defense), by_slot)
         return {slot: answers[place] for slot, place in places.items()}
 
 
-def answered(verdict: Verdict, made: Completion, policy: Policy) -> DefenseAnswer:
-    """A verdict on a completion as the attacker is told it.
+def answered(verdict: Verdict, completion: Completion, policy: Policy) -> DefenseAnswer:
+    """A verdict on a completion as the attacker learns of it.
 
     Args:
         verdict: the defense's.
@@ -215,15 +218,19 @@ def answered(verdict: Verdict, made: Completion, policy: Policy) -> DefenseAnswe
     """
     accepted = verdict.action == "accept"
     if not accepted or verdict.token_weights is None:
-        return DefenseAnswer(accepted, made.text, made.text if accepted else "")
-    weighed = zip(made.ids, verdict.token_weights, strict=False)  # the closing EOS has a weight and is no word
-    return DefenseAnswer(True, made.text, policy.decode([[token for token, weight in weighed if weight >= LEARNED]])[0])
+        return DefenseAnswer(accepted, completion.text, completion.text if accepted else "")
+    weighed = zip(completion.ids, verdict.token_weights, strict=False)  # the closing EOS has a weight and is no word
+    return DefenseAnswer(
+        True, completion.text, policy.decode([[token for token, weight in weighed if weight >= LEARNED]])[0]
+    )
 
 
 def seen_in(history: Sequence[PastRound]) -> dict[str, list[SeenCompletion]]:
     """What arrived in finished rounds, by item id, oldest first."""
-    made: dict[str, list[SeenCompletion]] = {}
+    seen: dict[str, list[SeenCompletion]] = {}
     for past in history:
-        for each in past.completions:
-            made.setdefault(each.item_id, []).append(SeenCompletion(past.round, each.ids, each.text, each.reward))
-    return made
+        for completion in past.completions:
+            seen.setdefault(completion.item_id, []).append(
+                SeenCompletion(past.round, completion.ids, completion.text, completion.reward)
+            )
+    return seen

@@ -28,17 +28,17 @@ class DefenderPolicy:
     """The defender's model (`thiefbench.defenses.base.PolicyView`).
 
     Args:
-        reading: of the round's pool with the cohort's current policy; the update goes on with what it holds.
+        cache: the forward passes of the cohort's current policy over the round's pool; the update uses them again.
         sampling: the swarm's sampling settings.
-        prompts: by item id, which of the reading's prompts it is.
+        prompts: by item id, which of the cache's prompts it is.
         noise: parts of the key that `generate` draws with.
     """
 
     def __init__(
-        self, reading: ForwardCache, sampling: Sampling, prompts: dict[str, int], noise: tuple[int | str, ...]
+        self, cache: ForwardCache, sampling: Sampling, prompts: dict[str, int], noise: tuple[int | str, ...]
     ) -> None:
-        self._reading, self._sampling, self._prompts, self._noise = reading, sampling, prompts, noise
-        self._policy = reading.policy
+        self._cache, self._sampling, self._prompts, self._noise = cache, sampling, prompts, noise
+        self._policy = cache.policy
         self._calls = 0
 
     def token_logprobs(self, completions: Sequence[PoolCompletion]) -> list[NDArray[np.float32]]:
@@ -82,12 +82,12 @@ class DefenderPolicy:
         """Whether each token is the one that the completion's seed draws behind those before it."""
         slack = self._policy.logit_noise if tolerance is None else tolerance
         measure, settings = _redrawn(self._sampling, slack), (self._sampling, slack)
-        answers, found = self._answers(completions), self._reading.redrawn
+        answers, redrawn = self._answers(completions), self._cache.redrawn
         seeded: dict[CompletionKey, dict[int, None]] = {}  # equal answers of two slots are read once and drawn twice
         for answer, completion in zip(answers, completions, strict=True):
-            if completion.seed is not None and (answer, completion.seed, settings) not in found:
+            if completion.seed is not None and (answer, completion.seed, settings) not in redrawn:
                 seeded.setdefault(answer, {})[completion.seed] = None
-        for chunk in self._reading.chunks(seeded):
+        for chunk in self._cache.chunks(seeded):
             rows = [(answer, seed, start) for answer, start in chunk.starts() for seed in seeded.get(answer, ())]
             counts = torch.tensor([len(answer[1]) for answer, _, _ in rows])
             steps = torch.cat([torch.arange(count) for count in counts])
@@ -96,9 +96,9 @@ class DefenderPolicy:
             device = chunk.targets.device
             same = chunk.per_block(measure, (first + steps).to(device), keys.to(device), steps.to(device))
             for (answer, seed, _), part in zip(rows, torch.split(same.cpu(), counts.tolist()), strict=True):
-                found[answer, seed, settings] = part.numpy()
+                redrawn[answer, seed, settings] = part.numpy()
         return [
-            found[answer, completion.seed, settings].copy()
+            redrawn[answer, completion.seed, settings].copy()
             if answer[1] and completion.seed is not None
             else np.zeros(len(answer[1]), np.bool_)
             for answer, completion in zip(answers, completions, strict=True)
@@ -110,13 +110,13 @@ class DefenderPolicy:
 
     def spans(self, completions: Sequence[PoolCompletion]) -> list[NDArray[np.int64]]:
         """Where in its text every token stands; EOS behind it."""
-        made = []
+        spans = []
         for offered in completions:
             pieces = self._policy.pieces(offered.ids)
-            own = token_spans(offered.ids, offered.text, pieces, self._policy.decode)
-            behind = np.full((int(offered.ended), 2), len(offered.text), np.int64)
-            made.append(np.concatenate([own, behind]))
-        return made
+            text_spans = token_spans(offered.ids, offered.text, pieces, self._policy.decode)
+            eos_spans = np.full((int(offered.ended), 2), len(offered.text), np.int64)
+            spans.append(np.concatenate([text_spans, eos_spans]))
+        return spans
 
     def generate(self, prompts: Sequence[Sequence[Message]], max_new_tokens: int = 128) -> list[str]:
         """One sampled completion text per prompt; an empty one where prompt and completion do not fit."""
@@ -125,18 +125,18 @@ class DefenderPolicy:
         fitting = [i for i, prompt in enumerate(ids) if fits(self._policy, prompt, max_new_tokens)]
         keys = [key(*self._noise, "defense", self._calls, i) for i in fitting]
         settings = replace(self._sampling, max_new_tokens=max_new_tokens)
-        made = dict(zip(fitting, sample(self._policy, ids, fitting, keys, settings), strict=True))
-        return [made[i].text if i in made else "" for i in range(len(ids))]
+        completions = dict(zip(fitting, sample(self._policy, ids, fitting, keys, settings), strict=True))
+        return [completions[i].text if i in completions else "" for i in range(len(ids))]
 
     def _per_token(
-        self, completions: Sequence[PoolCompletion], measure: Callable[[Chunk], torch.Tensor], kind: type
+        self, completions: Sequence[PoolCompletion], measure: Callable[[Chunk], torch.Tensor], dtype: type
     ) -> list[NDArray]:  # type: ignore[type-arg]
         answers = self._answers(completions)
-        made: dict[CompletionKey, NDArray] = {}  # type: ignore[type-arg]
-        for chunk in self._reading.chunks(answers):
+        measured: dict[CompletionKey, NDArray] = {}  # type: ignore[type-arg]
+        for chunk in self._cache.chunks(answers):
             parts = torch.split(measure(chunk).detach().cpu(), chunk.counts)
-            made |= {answer: part.numpy().astype(kind) for answer, part in zip(chunk.answers, parts, strict=True)}
-        return [made[answer].copy() if answer[1] else np.zeros(0, kind) for answer in answers]
+            measured |= {answer: part.numpy().astype(dtype) for answer, part in zip(chunk.answers, parts, strict=True)}
+        return [measured[answer].copy() if answer[1] else np.zeros(0, dtype) for answer in answers]
 
     def _answers(self, completions: Sequence[PoolCompletion]) -> list[CompletionKey]:
         closing = (self._policy.eos,)
@@ -166,7 +166,10 @@ class CachedJudge:
 
     def ask(self, prompts: Sequence[Sequence[Message]], sampling: Sampling, votes: int, noise: int) -> list[list[str]]:
         """The judge's replies; only prompts that are new, under these settings, are put before it."""
-        named = [(sampling, votes, noise, *((said["role"], said["content"]) for said in prompt)) for prompt in prompts]
+        named = [
+            (sampling, votes, noise, *((message["role"], message["content"]) for message in prompt))
+            for prompt in prompts
+        ]
         new = {name: prompt for name, prompt in zip(named, prompts, strict=True) if name not in self._replies}
         if new:
             self._replies |= zip(new, self._judge.ask(list(new.values()), sampling, votes, noise), strict=True)

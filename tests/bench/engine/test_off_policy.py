@@ -303,10 +303,10 @@ def test_a_cohort_gives_the_learners_own_gradient(
         weights[i, : len(row.targets)] = torch.tensor(row.token_weights or [1.0] * len(row.targets))
     for weight in cohort.weights.values():
         weight.grad = None
-    reading = ForwardCache(cohort.policy, asked)
-    reading.expect([(row.prompt, row.targets) for row in lessons])
+    cache = ForwardCache(cohort.policy, asked)
+    cache.expect([(row.prompt, row.targets) for row in lessons])
     flat: dict[CompletionKey, torch.Tensor] = {}
-    for chunk in reading.lessons([(row.prompt, row.targets) for row in lessons]):
+    for chunk in cache.training_chunks([(row.prompt, row.targets) for row in lessons]):
         flat |= dict(zip(chunk.answers, torch.split(chunk.logprobs(temperature), chunk.counts), strict=True))
     rows = [flat[row.prompt, row.targets] for row in lessons]
     logprobs = torch.stack([torch.cat([row, row.new_zeros(length - len(row))]) for row in rows])
@@ -326,7 +326,7 @@ def test_a_cohort_gives_the_learners_own_gradient(
         expected=torch.tensor(expected) if stale else None,
     )  # fmt: skip
     LEARNERS[loss](batch, cohort.spec.learner).backward()  # type: ignore[no-untyped-call]
-    reading.backward()
+    cache.backward()
     assert made, "there is a gradient"
     for name, gradient in made.items():
         whole = cohort.weights[name].grad

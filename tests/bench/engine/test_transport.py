@@ -20,7 +20,7 @@ from thiefbench.engine.transport import (
     Received,
     carried_over,
     receive,
-    told_by,
+    reencode,
 )
 from thiefbench.tasks.base import Ask, Completion, Item
 
@@ -307,8 +307,8 @@ def test_ids_of_a_colluder_are_told_in_the_speakers_tokens(
     thinker, speaker = load_other(), load_policy()
     for ended in (True, False):
         ids = (*thinker.encode("so = saer ✓"), *(thinker.eos,) * ended)
-        told = told_by(thinker, speaker, ids)
+        told = reencode(thinker, speaker, ids)
         assert told == (*speaker.encode("so = saer ✓"), *(speaker.eos,) * ended)
-    assert told_by(thinker, load_other(), ids) == ids
+    assert reencode(thinker, load_other(), ids) == ids
     for odd in ((), (10**9,), (-1,), ("a",)):
-        assert told_by(thinker, speaker, odd) == odd, "what is no row of tokens stays for the receivers to refuse"  # type: ignore[arg-type]
+        assert reencode(thinker, speaker, odd) == odd, "what is no row of tokens stays for the receivers to refuse"  # type: ignore[arg-type]

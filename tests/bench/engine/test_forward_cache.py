@@ -23,9 +23,9 @@ def answers(pool: list[TrainingRow]) -> list[CompletionKey]:
     return [(lesson.prompt, lesson.targets) for lesson in pool]
 
 
-def logits_of(reading: ForwardCache, answers: Sequence[CompletionKey]) -> dict[CompletionKey, torch.Tensor]:
+def logits_of(cache: ForwardCache, answers: Sequence[CompletionKey]) -> dict[CompletionKey, torch.Tensor]:
     made: dict[CompletionKey, torch.Tensor] = {}
-    for chunk in reading.chunks(answers):
+    for chunk in cache.chunks(answers):
         logits = chunk.per_block(lambda logits, targets: logits)
         made |= dict(zip(chunk.answers, logits.split(chunk.counts), strict=True))
     return made
@@ -49,11 +49,11 @@ def test_gradients_equal_plain_autograd(
 ) -> None:
     factors = dict(zip(answers, torch.randn(len(answers), generator=torch.Generator().manual_seed(3)), strict=True))
     shared, plain = load_policy(), load_policy()
-    reading = ForwardCache(shared, prompts)
-    for chunk in reading.lessons(answers):
+    cache = ForwardCache(shared, prompts)
+    for chunk in cache.training_chunks(answers):
         parts = zip(chunk.answers, chunk.logprobs(0.7).split(chunk.counts), strict=True)
         sum(factors[answer] * part.sum() for answer, part in parts).backward()  # type: ignore[union-attr]
-    reading.backward()
+    cache.backward()
     for (prompt, ids), factor in factors.items():
         logprobs = (plain_logits(plain, prompts[prompt], ids) / 0.7).log_softmax(-1)
         (factor * logprobs.gather(1, torch.tensor(ids)[:, None]).sum()).backward()
@@ -106,12 +106,12 @@ def test_chunks_and_blocks_change_nothing(
         torch.testing.assert_close(logits, whole[answer], rtol=0, atol=1e-4)
 
 
-def test_empty_answers_are_left_out_and_equal_ones_read_once(policy: Policy, prompts: list[list[int]]) -> None:
-    reading = ForwardCache(policy, prompts)
-    read = [chunk.answers for chunk in reading.chunks([(0, ()), (1, (5, 6)), (0, (5, 6)), (1, (5, 6))])]
+def test_empty_answers_are_left_out_and_equal_ones_run_once(policy: Policy, prompts: list[list[int]]) -> None:
+    cache = ForwardCache(policy, prompts)
+    read = [chunk.answers for chunk in cache.chunks([(0, ()), (1, (5, 6)), (0, (5, 6)), (1, (5, 6))])]
     assert read == [[(0, (5, 6)), (1, (5, 6))]], "equal tokens of two prompts are two answers"
-    assert list(reading.chunks([(0, ())])) == []
-    assert list(reading.lessons([(0, ())])) == []
+    assert list(cache.chunks([(0, ())])) == []
+    assert list(cache.training_chunks([(0, ())])) == []
 
 
 def test_equal_rows_count_as_often_as_they_occur(
@@ -131,7 +131,7 @@ def test_equal_rows_count_as_often_as_they_occur(
     assert_gradients(shared.policy, apart.policy, 1e-5)
 
 
-def test_an_update_after_a_defense_reads_nothing_again(
+def test_an_update_after_a_defense_runs_nothing_again(
     make_cohort: Callable[..., Cohort],
     prompts: list[list[int]],
     pool: list[TrainingRow],
@@ -141,12 +141,12 @@ def test_an_update_after_a_defense_reads_nothing_again(
     advantages = fresh.advantages(pool)
     loss = fresh.accumulate(prompts, pool, advantages)
     answers = [(lesson.prompt, lesson.targets) for lesson in pool]
-    reading = ForwardCache(after.policy, prompts, [a for a, taught in zip(answers, advantages, strict=True) if taught])
-    view = view_of(reading, after.spec)
+    cache = ForwardCache(after.policy, prompts, [a for a, taught in zip(answers, advantages, strict=True) if taught])
+    view = view_of(cache, after.spec)
     completions = [offered(prompt, ids) for prompt, ids in answers]
     supported, logprobs = view.in_support(completions), view.token_logprobs(completions)
     passes = count_passes(after.policy, monkeypatch)
-    assert after.accumulate(prompts, pool, advantages, reading) == pytest.approx(loss, abs=1e-6)
+    assert after.accumulate(prompts, pool, advantages, cache) == pytest.approx(loss, abs=1e-6)
     assert passes == [], "every row that is learned from was read for the defense"
     assert_gradients(after.policy, fresh.policy, 1e-5)
     plain = view_of(ForwardCache(fresh.policy, prompts), fresh.spec)
@@ -156,7 +156,7 @@ def test_an_update_after_a_defense_reads_nothing_again(
         assert abs(one - other).max() <= 1e-4
 
 
-def test_a_reading_too_large_to_keep_is_read_again(
+def test_a_cache_too_large_to_keep_is_run_again(
     make_cohort: Callable[..., Cohort],
     prompts: list[list[int]],
     pool: list[TrainingRow],
@@ -167,10 +167,10 @@ def test_a_reading_too_large_to_keep_is_read_again(
     advantages = fresh.advantages(pool)
     fresh.accumulate(prompts, pool, advantages)
     answers = [(lesson.prompt, lesson.targets) for lesson in pool]
-    reading = ForwardCache(after.policy, prompts, answers)
-    list(reading.chunks(answers))
+    cache = ForwardCache(after.policy, prompts, answers)
+    list(cache.chunks(answers))
     passes = count_passes(after.policy, monkeypatch)
-    after.accumulate(prompts, pool, advantages, reading)
+    after.accumulate(prompts, pool, advantages, cache)
     assert passes, "graphs beyond the limit are not held"
     assert_gradients(after.policy, fresh.policy, 1e-5)
 
@@ -201,8 +201,8 @@ def count_passes(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return passes
 
 
-def view_of(reading: ForwardCache, spec: SwarmSpec) -> DefenderPolicy:
-    return DefenderPolicy(reading, spec.sampling, {str(i): i for i in range(len(reading.prompts))}, (5, 1))
+def view_of(cache: ForwardCache, spec: SwarmSpec) -> DefenderPolicy:
+    return DefenderPolicy(cache, spec.sampling, {str(i): i for i in range(len(cache.prompts))}, (5, 1))
 
 
 def offered(prompt: int, ids: tuple[int, ...]) -> PoolCompletion:

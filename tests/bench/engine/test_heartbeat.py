@@ -1,4 +1,4 @@
-"""Signs of life of the ranks of a process group, at their end."""
+"""Heartbeats of the ranks of a process group, at their end."""
 
 from __future__ import annotations
 
