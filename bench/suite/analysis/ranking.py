@@ -179,26 +179,28 @@ def placed(
 
 def unfit(row: RankingRow, oracles: Sequence[RankingRow], attacks: Sequence[str], seeds: Sequence[int]) -> str:
     """Why a defense hurts learning too much to be ranked, or why that is not known; empty where it is fit."""
-    free = {seed: row.unattacked.get(seed, NOT_RUN) for seed in seeds}
-    if lost := [seed for seed in seeds if free[seed].utility is None]:
-        return f"no utility without an attack at seed {listed(lost)}{_because(free[lost[0]])}"
-    utility = fmean(cell.utility for cell in free.values() if cell.utility is not None)
+    unattacked = {seed: row.unattacked.get(seed, NOT_RUN) for seed in seeds}
+    if lost := [seed for seed in seeds if unattacked[seed].utility is None]:
+        return f"no utility without an attack at seed {listed(lost)}{_because(unattacked[lost[0]])}"
+    utility = fmean(cell.utility for cell in unattacked.values() if cell.utility is not None)
     if utility < LEAST_UTILITY:
         return f"its utility without an attack is {utility:z.3f}, below {LEAST_UTILITY}"
     if not oracles:
         return "there is no oracle row to hold its utility under attack to"
-    short = []
+    shortfalls = []
     for attack, seed in product(attacks, seeds):
-        own, oracle = _cell(row, attack, seed).utility, [_cell(each, attack, seed).utility for each in oracles]
-        if own is None or None in oracle:
-            whose = "its" if own is None else "the oracle's"
+        utility_here, oracle = _cell(row, attack, seed).utility, [_cell(each, attack, seed).utility for each in oracles]
+        if utility_here is None or None in oracle:
+            whose = "its" if utility_here is None else "the oracle's"
             return f"{whose} cell against {attack} at seed {seed} has no utility"
         best = max(value for value in oracle if value is not None)
         least = min(best, LEAST_UTILITY * best)
-        if own < least:
+        if utility_here < least:
             held = f"below {LEAST_UTILITY} of the oracle's {best:z.3f}"
-            short.append((own - least, f"its utility against {attack} at seed {seed} is {own:z.3f}, {held}"))
-    return min(short)[1] if short else ""
+            shortfalls.append(
+                (utility_here - least, f"its utility against {attack} at seed {seed} is {utility_here:z.3f}, {held}")
+            )
+    return min(shortfalls)[1] if shortfalls else ""
 
 
 def _numbered(
@@ -206,7 +208,7 @@ def _numbered(
 ) -> list[Placement]:
     """Eligible rows with their places; see the module for what shares one."""
     by_defense = {row.defense: _prevented(row, attacks, seeds) for row, _ in rows}
-    made: list[Placement] = []
+    placements: list[Placement] = []
     leader: Placement | None = None
     unnumbered = sorted((Placement(row.defense, "ranked", None, worst, "") for row, worst in rows), key=_best_first)
     for position, place in enumerate(unnumbered, 1):
@@ -214,11 +216,11 @@ def _numbered(
             lead = worst_case_difference(by_defense[leader.defense], by_defense[place.defense])
             if lead.kind == "range" or lead.low <= 0:
                 reason = f"cannot be told from {leader.defense}, which is ahead by {lead.text()}"
-                made.append(replace(place, number=leader.number, reason=reason))
+                placements.append(replace(place, number=leader.number, reason=reason))
                 continue
         leader = replace(place, number=position)
-        made.append(leader)
-    return made
+        placements.append(leader)
+    return placements
 
 
 def worst_of(row: RankingRow, attacks: Sequence[str], seeds: Sequence[int]) -> tuple[WorstCase | None, str]:
@@ -226,8 +228,8 @@ def worst_of(row: RankingRow, attacks: Sequence[str], seeds: Sequence[int]) -> t
     try:
         return worst_case(_prevented(row, attacks, seeds)), ""
     except MissingCellError as error:
-        found = next(cell for a in attacks for s in seeds if (cell := _cell(row, a, s)).harm_prevented is None)
-        return None, f"{error}{_because(found)}"
+        unscored = next(cell for a in attacks for s in seeds if (cell := _cell(row, a, s)).harm_prevented is None)
+        return None, f"{error}{_because(unscored)}"
 
 
 def _prevented(row: RankingRow, attacks: Sequence[str], seeds: Sequence[int]) -> dict[str, dict[int, float | None]]:

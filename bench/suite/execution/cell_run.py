@@ -191,10 +191,10 @@ def keep_weights_of(
 def _sampled(directory: CellDir) -> dict[int, list[tuple[int, ...]]]:
     """Token ids of every pool by round, in the order in which rounds make them."""
     rows = directory.read_rows(["phase", "round", "ids"])
-    made: dict[int, list[tuple[int, ...]]] = {}
+    by_round: dict[int, list[tuple[int, ...]]] = {}
     for line in rows.filter(pc.equal(rows["phase"], "train")).to_pylist():
-        made.setdefault(line["round"], []).append(tuple(line["ids"]))
-    return made
+        by_round.setdefault(line["round"], []).append(tuple(line["ids"]))
+    return by_round
 
 
 def build_swarm(

@@ -78,7 +78,7 @@ class Ledger:
             return self._untried.popleft(), False
         return (self._taken.popleft(), True) if self._taken else None
 
-    def hear(self, job: Job, what: str, *told: Any) -> None:
+    def hear(self, job: Job, what: str, *details: Any) -> None:
         """Act on what a worker says of its cell (see `thiefbench.suite.execution.worker_process`).
 
         Raises:
@@ -86,18 +86,18 @@ class Ledger:
             Exception: a mistake of the user.
         """
         if what == "cell":
-            self.listener.cell(job.spec, *told)
+            self.listener.cell(job.spec, *details)
         elif what == "note":
-            self.listener.note(*told)
+            self.listener.note(*details)
         elif what == "taken":
             self._taken.append(job)
         elif what == "finished":
             self._take_in(job)
         elif what == "mistake":
-            kind, message = told
+            kind, message = details
             raise self.mistakes[kind](message)
         elif what == "disk":
-            raise OSError(*told)
+            raise OSError(*details)
 
     def lose(self, job: Job, how: str) -> None:
         """Have the cell of a dead worker tried again, or give it up when that has happened too often."""

@@ -36,8 +36,8 @@ class Mailbox:
 
     def collect(self, stop: bool) -> list[tuple[Any, ...]]:
         """What was said since the last time; `stop` is what the executor wants from now on."""
-        said, self._said, self._stop = self._said, [], stop
-        return said
+        messages, self._said, self._stop = self._said, [], stop
+        return messages
 
 
 def work(order: str, ticket: int, waiting: bool, host: str, folder: str, mailbox: Any) -> tuple[Any, ...]:

@@ -46,10 +46,10 @@ class _Parent:
             if os.getppid() != self._pid:
                 return None
         try:
-            told: tuple[Job, bool] | None = self._pipe.recv()
+            order: tuple[Job, bool] | None = self._pipe.recv()
         except (EOFError, OSError):
             return None
-        return told
+        return order
 
     def tell(self, *message: Any) -> None:
         """Send plain data."""

@@ -113,7 +113,7 @@ class _Shift:
             with suppress(OSError):  # it may have died, which its pipe will tell
                 worker.pipe.send(order)
 
-    def _hear(self, worker: _Worker, what: str, *told: Any) -> None:
+    def _hear(self, worker: _Worker, what: str, *details: Any) -> None:
         if what == "ready":
             worker.ready, self._false_starts = True, 0
             return
@@ -121,7 +121,7 @@ class _Shift:
         assert job is not None
         if what not in ("cell", "note"):  # that was the last of it
             worker.job = None
-        self._ledger.hear(job, what, *told)
+        self._ledger.hear(job, what, *details)
 
     def _bury(self, worker: _Worker) -> None:
         """A worker has died: its cell goes to another."""

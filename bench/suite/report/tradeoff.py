@@ -128,5 +128,7 @@ def _draw(axes: Any, mark: Mark) -> None:
 
 def _in_words(marks: Sequence[Mark]) -> str:
     """What the plot shows, for those who do not see it."""
-    said = (f"{mark.defense}: prevents {mark.prevented.mean:z.2f}, utility {mark.utility.mean:z.2f}" for mark in marks)
-    return f"Utility without an attack against harm prevented in the worst case. {'; '.join(said)}."
+    sentences = (
+        f"{mark.defense}: prevents {mark.prevented.mean:z.2f}, utility {mark.utility.mean:z.2f}" for mark in marks
+    )
+    return f"Utility without an attack against harm prevented in the worst case. {'; '.join(sentences)}."
