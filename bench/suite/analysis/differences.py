@@ -1,4 +1,4 @@
-"""What two runs, or two defenses of one run, differ in: plain data in, paired differences out."""
+"""How two runs, or two defenses of one run, differ: plain data in, paired differences out."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ State = Literal["identical", "contradictory", "other cells"]
 
 
 @dataclass(frozen=True)
-class Side:
-    """One of the two that are compared.
+class ComparedRun:
+    """One of the two runs (or defenses of a run) that are compared.
 
     Attributes:
         name: "A" or "B".
@@ -50,7 +50,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Pair:
+class LinePair:
     """A line of a comparison that both sides have.
 
     Attributes:
@@ -83,9 +83,9 @@ class StoreComparison:
         alone: what only one side has, in words.
     """
 
-    one: Side
-    other: Side
-    pairs: tuple[Pair, ...]
+    one: ComparedRun
+    other: ComparedRun
+    pairs: tuple[LinePair, ...]
     alone: tuple[str, ...]
 
     @property
@@ -93,7 +93,7 @@ class StoreComparison:
         """The comparisons that both have."""
         return list(dict.fromkeys(pair.title for pair in self.pairs))
 
-    def of(self, title: str) -> list[Pair]:
+    def of(self, title: str) -> list[LinePair]:
         """The pairs of a comparison."""
         return [pair for pair in self.pairs if pair.title == title]
 
@@ -107,7 +107,7 @@ class StoreComparison:
 class _SideLine:
     """A line of a side, with the comparison that it is part of."""
 
-    side: Side
+    side: ComparedRun
     comparison: Comparison
     line: Line
 
@@ -115,7 +115,7 @@ class _SideLine:
         return self.comparison.record(self.line.role, self.line.defense, seed)
 
 
-def versus(one: Side, other: Side) -> StoreComparison:
+def versus(one: ComparedRun, other: ComparedRun) -> StoreComparison:
     """Everything that both sides have, and what only one has."""
     first, second = ({comparison.title: comparison for comparison in side.comparisons} for side in (one, other))
     seeds = [{f"seed {seed}": 0 for seed in seeds_of(side.comparisons)} for side in (one, other)]
@@ -133,14 +133,16 @@ def versus(one: Side, other: Side) -> StoreComparison:
     return StoreComparison(one, other, tuple(pairs), tuple(alone))
 
 
-def _only(side: Side, names: Mapping[str, object], other_names: Mapping[str, object], within: str = "") -> list[str]:
+def _only(
+    side: ComparedRun, names: Mapping[str, object], other_names: Mapping[str, object], within: str = ""
+) -> list[str]:
     """What a side has and the other lacks, in one sentence, if anything."""
     lacking = [name for name in names if name not in other_names]
     where = f" of {within}" if within else ""
     return [f"{side.name} alone has{where}: {'; '.join(lacking)}"] if lacking else []
 
 
-def _lines(side: Side, comparison: Comparison) -> dict[str, Line]:
+def _lines(side: ComparedRun, comparison: Comparison) -> dict[str, Line]:
     """The lines that are compared; of two defenses by what happens in them, as their names differ."""
     if not side.defense:
         return {line.name: line for line in comparison.lines}
@@ -148,7 +150,7 @@ def _lines(side: Side, comparison: Comparison) -> dict[str, Line]:
     return {words[line.role]: line for line in comparison.lines if line.defense == side.defense}
 
 
-def _pair(title: str, name: str, here: _SideLine, there: _SideLine) -> Pair:
+def _pair(title: str, name: str, here: _SideLine, there: _SideLine) -> LinePair:
     first_results, second_results = (
         {result.seed: result for result in placed.line.results} for placed in (here, there)
     )
@@ -169,7 +171,7 @@ def _pair(title: str, name: str, here: _SideLine, there: _SideLine) -> Pair:
     )
     ignored = ("defense",) if here.side.defense else ()
     settings = dict.fromkeys(text for _, one, other in cells for text in settings_of(one, other, ignored))
-    return Pair(
+    return LinePair(
         title,
         name,
         state,
@@ -195,7 +197,7 @@ def _differences(results: Sequence[Mapping[int, Result]]) -> Iterator[Difference
 
 
 def _contradiction(seed: int, one: Record, other: Record) -> str:
-    """Which scores of the very same cell differ; empty where none does."""
+    """Which scores of one and the same cell differ; empty where none does."""
     names = sorted(one.scores.keys() | other.scores.keys())
     pairs = [(name, one.scores.get(name, NOTHING), other.scores.get(name, NOTHING)) for name in names]
     differing = [

@@ -1,6 +1,6 @@
 """The ranking of defenses: plain data in, places out.
 
-Ranked is by the worst case over attacks of harm prevented. A place is taken in three steps:
+Defenses are ranked by harm prevented in the worst case over attacks, in three steps:
 
 1. **The attacks must work.** Where one does not beat its placebo undefended (see `comparison` for the rule), a
    defense that "stops" it has shown nothing. Which attacks count is fixed with the suite and none is left out
@@ -9,12 +9,12 @@ Ranked is by the worst case over attacks of harm prevented. A place is taken in 
    every attacked cell, seed by seed, its utility is at least `LEAST_UTILITY` of the `oracle` row's (of the better one
    where oracles act in several ways; a negative one only has to be reached). A cell without a score is no score, good
    or bad, and takes the row out of the ranking as well.
-3. **Places follow the worst case.** The rows go by its value, best first. The first opens a group and gives it its
-   number; each next row joins while the interval of its paired difference to the group's *best* row holds 0, and the
-   first row that does not opens the next group, numbered by the rows above it plus one (1, 1, 3). So a number says
-   "cannot be told from the best of this group"; groups are stretches of the sorted table, and a noisy row cannot climb
-   past one with a higher value. Below `FEW_SEEDS` seeds there is no interval, nothing can be told apart, and all
-   ranked rows share place 1.
+3. **Places follow the worst case.** Rows are sorted by it, best first. The first row opens a group. Each next row
+   joins the group while the interval of its paired difference to the group's *best* row includes 0; the first row for
+   which it does not opens the next group. A group's number is one more than the number of rows above it (1, 1, 3). So
+   equal numbers mean "cannot be told apart from the best of this group". As groups follow the sorted table, a noisy
+   row cannot climb past one with a higher value. Below `statistics.FEW_SEEDS` seeds there is no interval, nothing can
+   be told apart, and all ranked rows share place 1.
 
 Anchor rows are shown and hold no place.
 """
@@ -53,7 +53,7 @@ def _check_finite(values: Mapping[str, object]) -> None:
 
 @dataclass(frozen=True)
 class AttackOutcome:
-    """What one cell of a defense came to.
+    """The result of one cell of a defense.
 
     Attributes:
         utility: None where it has none.
@@ -109,7 +109,7 @@ def beside_anchors(defenses: Sequence[str], chosen: Sequence[str]) -> tuple[str,
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a row stands.
+    """The place of a row.
 
     Attributes:
         defense: its spec string.
@@ -215,7 +215,7 @@ def _numbered(
         if leader is not None:
             lead = worst_case_difference(by_defense[leader.defense], by_defense[place.defense])
             if lead.kind == "range" or lead.low <= 0:
-                reason = f"cannot be told from {leader.defense}, which is ahead by {lead.text()}"
+                reason = f"cannot be told apart from {leader.defense}, which is ahead by {lead.text()}"
                 placements.append(replace(place, number=leader.number, reason=reason))
                 continue
         leader = replace(place, number=position)

@@ -1,4 +1,4 @@
-"""What a run has to say about each attack."""
+"""The comparisons of a run, one for each attack, read from its store."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _trained_line(comparison: Comparison, role: Role, defense: str, remarks: boo
 
 
 def _remarks(comparison: Comparison, cell: Cell) -> tuple[str, ...]:
-    """What the attack has to say of a cell beside its reference, in the last evaluations of both."""
+    """The attack's remarks on the last evaluations of a cell and its reference."""
     reference = comparison.find(comparison.reference_role, "none", cell.seed)
     if reference is None or any(each.problem or each.record is None for each in (cell, reference)):
         return ()

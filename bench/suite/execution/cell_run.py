@@ -50,7 +50,7 @@ class CellRuntime(Protocol):
 
 
 class LocalRuntime:
-    """Nobody else: a `CellRuntime` of none."""
+    """A `CellRuntime` without other processes."""
 
     lost: ClassVar[tuple[type[BaseException], ...]] = ()
 
@@ -92,9 +92,9 @@ def run_cell(
         stop: asked after every round; when it says True, the cell is checkpointed and left.
         recorded: rounds whose weights are kept; those played before a restart that did not keep them are left to
             `keep_weights_of`.
-        note: told what the user should know, such as that a judge does not answer.
+        note: called with what the user should know, such as that a judge does not answer.
         maker: makes its defense.
-        company: who plays along.
+        company: the processes that play along.
 
     Raises:
         KeyboardInterrupt: `stop` said so.

@@ -41,7 +41,7 @@ def checkpointed(directory: CellDir) -> int:
 
 @dataclass
 class CellInProgress:
-    """A cell in progress: what is done, and what of it is not on disk yet."""
+    """A cell in progress: what is done, and what of that is not on disk yet."""
 
     spec: CellSpec
     swarm: Swarm
@@ -79,7 +79,7 @@ class CellInProgress:
             self.checkpoint()
 
     def keep(self, record: RoundRecord) -> float:
-        """Remember rows and seconds of a round or an evaluation; how many seconds it took."""
+        """Remember the rows and seconds of a round or an evaluation; returns the seconds it took."""
         self.pending.append(rows_table(record.rows))
         for phase, value in record.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + value
@@ -107,7 +107,7 @@ class CellInProgress:
         self.saved_at, self.saved_round = time.monotonic(), self.done
 
     def resume(self) -> bool:
-        """Take up the last checkpoint; False where there is none.
+        """Continue from the last checkpoint; False where there is none.
 
         Raises:
             BrokenRecordError: the checkpoint is damaged.

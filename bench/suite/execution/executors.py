@@ -1,4 +1,4 @@
-"""Who works on a run's cells (`Executor`), and the account that all of them keep while they do (`Ledger`)."""
+"""What works on a run's cells (`Executor`), and the list of cells still to do that every executor keeps (`Ledger`)."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Executor(Protocol):
 
 
 class Ledger:
-    """Which cells of a run are still to do, and what becomes of what workers say of them.
+    """Which cells of a run are still to do, and how the messages of workers are acted on.
 
     Args:
         jobs: the cells, in order.
         mistakes: errors of the user that work on a cell may raise; they end the run.
-        listener: told of progress.
-        stop: asked whether to stop.
+        listener: receives progress.
+        stop: says whether to stop.
         finished: called with every job and its record.
     """
 
@@ -79,7 +79,7 @@ class Ledger:
         return (self._taken.popleft(), True) if self._taken else None
 
     def hear(self, job: Job, what: str, *details: Any) -> None:
-        """Act on what a worker says of its cell (see `thiefbench.suite.execution.worker_process`).
+        """Act on a worker's message about its cell (see `thiefbench.suite.execution.worker_process`).
 
         Raises:
             OSError: the disk is full or the store cannot be written.
@@ -100,7 +100,7 @@ class Ledger:
             raise OSError(*details)
 
     def lose(self, job: Job, how: str) -> None:
-        """Have the cell of a dead worker tried again, or give it up when that has happened too often."""
+        """Have the cell of a dead worker tried again; after `RESTARTS` retries record it as failed."""
         self._deaths[job.spec] += 1
         deaths = self._deaths[job.spec]
         if deaths <= RESTARTS:

@@ -233,7 +233,7 @@ class _Shift:
                 self._ledger.hear(job, "finished")
 
     def _dismiss(self, after_error: bool = False) -> None:
-        """Let every task finish its round, checkpoint and leave; what they say after an error is not heard."""
+        """Let every task finish its round, checkpoint and exit; after an error their messages are ignored."""
         self._listen(stop=True, deaf=after_error)
         for flight in self._flights.values():
             if not flight.begun:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from thiefbench import registry
-from thiefbench.suite.analysis.differences import MEASURES, Difference, Pair, Side, StoreComparison, versus
+from thiefbench.suite.analysis.differences import MEASURES, ComparedRun, Difference, LinePair, StoreComparison, versus
 from thiefbench.suite.analysis.run_comparisons import ReportError, last_run, trained_comparisons
 from thiefbench.suite.report.rendering import render
 from thiefbench.suite.report.tables import NBSP, Shown, write_value
@@ -44,7 +44,7 @@ def compared(stores: Sequence[Path], defenses: Sequence[str]) -> StoreComparison
     return comparison
 
 
-def _side(name: str, folder: Path, defense: str = "") -> Side:
+def _side(name: str, folder: Path, defense: str = "") -> ComparedRun:
     store = Store(folder)
     run = last_run(store)
     suite = run["suite"]
@@ -54,7 +54,9 @@ def _side(name: str, folder: Path, defense: str = "") -> Side:
         if defense not in known:
             raise ReportError(f"the run in {folder} has no cell with the defense {defense}; it has {', '.join(known)}")
     comparisons = tuple(trained_comparisons(store, run))
-    return Side(name, str(folder), run["title"], run["fingerprint"], tuple(suite["modified"]), comparisons, defense)
+    return ComparedRun(
+        name, str(folder), run["title"], run["fingerprint"], tuple(suite["modified"]), comparisons, defense
+    )
 
 
 def write_comparison(comparison: StoreComparison, folder: Path) -> Path:
@@ -108,7 +110,7 @@ def identical(comparison: StoreComparison, title: str) -> list[str]:
     ]
 
 
-def told(pair: Pair) -> list[Difference]:
+def told(pair: LinePair) -> list[Difference]:
     """The differences worth a row: all, but of identical cells only where a comparative score is not the same."""
     same = pair.state == "identical"
     return [each for each in pair.differences if not same or any(value for _, value in each.change.points)]
@@ -138,10 +140,10 @@ def shown_difference(each: Difference) -> dict[str, Any]:
     }
 
 
-def state_of(pair: Pair) -> str:
+def state_of(pair: LinePair) -> str:
     """What is to be said of a line beside its differences."""
     if pair.state == "contradictory":
-        return "same cell, other numbers"
+        return "same cell, different scores"
     if not pair.differences:
         return "no seed has a score on both sides"
     if pair.state == "identical":
@@ -149,7 +151,7 @@ def state_of(pair: Pair) -> str:
     return ""
 
 
-def differing(comparison: StoreComparison, title: str) -> list[tuple[Pair, list[dict[str, Any]]]]:
+def differing(comparison: StoreComparison, title: str) -> list[tuple[LinePair, list[dict[str, Any]]]]:
     """The other lines, each with its differences in writing."""
     same = identical(comparison, title)
     return [

@@ -40,7 +40,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Highest:
+class HighestRate:
     """The largest value of a measure among cells; `where` is a comparison's title, or says that there is no attack."""
 
     value: float
@@ -67,7 +67,7 @@ class SuiteRow:
     tied: bool
     utility: Summary | None
     no_utility: str
-    false_rejection: Highest | None
+    false_rejection: HighestRate | None
     cost: Cost | None
     fields: Mapping[str, Field]
     untrained: bool
@@ -200,7 +200,7 @@ def _headline(line: Line, seeds: Sequence[int]) -> float | None:
     return fmean(values) if values else None
 
 
-def _false_rejection(defense: str, comparisons: Sequence[Comparison]) -> Highest | None:
+def _false_rejection(defense: str, comparisons: Sequence[Comparison]) -> HighestRate | None:
     rates = []
     for comparison in comparisons:
         for line in (line_of(comparison, "attack", defense), line_of(comparison, "control", defense)):
@@ -209,5 +209,5 @@ def _false_rejection(defense: str, comparisons: Sequence[Comparison]) -> Highest
                 if value is not None:
                     free = f"{comparison.part}: no attack" if comparison.part else "no attack"
                     where = comparison.title if line and line.role == "attack" else free
-                    rates.append(Highest(value, where, result.seed))
+                    rates.append(HighestRate(value, where, result.seed))
     return min(rates, key=lambda each: (-each.value, each.where, each.seed), default=None)

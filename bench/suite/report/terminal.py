@@ -78,7 +78,7 @@ def print_comparison(out: Console, comparison: StoreComparison) -> None:
         which = f"{side.defense} in " if side.defense else ""
         out.print(f"[bold]{side.name}[/bold]: {escape(f'{which}{side.where}: {side.title}, {side.fingerprint[:12]}')}")
     for text in comparison.contradictions:
-        out.print(f"[bold red]same cell, other numbers:[/bold red] {escape(text)}")
+        out.print(f"[bold red]same cell, different scores:[/bold red] {escape(text)}")
     for text in remarks(comparison):
         out.print(f"[yellow]{escape(text)}[/yellow]")
     out.print(
