@@ -1,4 +1,4 @@
-"""What a run has before it: which cells the store lacks, and how long they take on this machine."""
+"""What a run has left to do: which cells the store lacks, and how long they take on this machine."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class RunPlan:
     """What a run would do.
 
     Attributes:
-        suite: whose cells they are.
-        cells: all, in order.
-        stages: where those stand that are to be run, in order.
+        suite: that the cells belong to.
+        cells: all of them, in order.
+        stages: how far those that are still to be run have come, in order.
         workers: processes that would share them.
-        seconds: that they would take together.
+        seconds: the time that they would take together.
         source: where that is known from, in words.
         disk: bytes that all cells take in the end; None where the store does not tell.
     """

@@ -1,7 +1,7 @@
 """Stores of separate runs joined into one: every cell once, and nothing that fails its checksum.
 
-All stores are read and compared before anything is written. A cell is copied as a run would write it, under the cell's
-lock and its record last, so a merge that was killed leaves unfinished cells, and the same command run again completes it.
+All stores are read and compared before anything is written. A cell is copied as a run would write it: under the cell's
+lock, its record last. So a merge that was killed leaves unfinished cells, and the same command completes it.
 """
 
 from __future__ import annotations
