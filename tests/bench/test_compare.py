@@ -220,7 +220,7 @@ class TestOutputs:
 
     def test_contradictions_and_identical_lines_on_the_page(self, tmp_path: Path) -> None:
         _, page, lines = self.written(tmp_path, two(tmp_path, (small(), usual), (small(), shifted)))
-        assert "The same cell, different scores." in page.text
+        assert "Same cell, different scores." in page.text
         assert ["logit", "same cell, different scores"] in page.rows
         assert (
             "Identical: no attack; placebo; none; no attack, logit: the very same cells, the same scores." in page.text
