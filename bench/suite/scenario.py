@@ -82,11 +82,11 @@ class CellSpec:
     @property
     def start(self) -> dict[str, Any]:
         """What of a cell the evaluation before its first round depends on."""
-        given = ("task", "model", "attack", "seed", "device", "dtype", "threads")
+        names = ("task", "model", "attack", "seed", "device", "dtype", "threads")
         drawn = {"sampling": plain(self.swarm.sampling), "completions": self.evaluation.completions}
         if self.swarm.mixed:  # whose model answers depends on who is there and honest
             drawn |= {"swarm": plain(self.swarm), "role": self.role}
-        return {name: getattr(self, name) for name in given} | drawn
+        return {name: getattr(self, name) for name in names} | drawn
 
     @property
     def models(self) -> list[str]:
@@ -100,8 +100,8 @@ class CellSpec:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for hashing and records."""
-        made: dict[str, Any] = plain(self)
-        return made
+        fields: dict[str, Any] = plain(self)
+        return fields
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> CellSpec:
@@ -259,8 +259,8 @@ class Suite:
 
     def recorded_in(self, cell: CellSpec) -> tuple[int, ...]:
         """The rounds whose weights a cell keeps."""
-        kept = tuple(number for number in self.recorded if number <= cell.rounds)
-        return kept if cell.defense == "none" and cell.role != "control" else ()
+        recorded = tuple(number for number in self.recorded if number <= cell.rounds)
+        return recorded if cell.defense == "none" and cell.role != "control" else ()
 
     def part_of(self, cell: CellSpec) -> str:
         """The name of the part that a cell belongs to; empty in a suite of one part."""
@@ -290,10 +290,10 @@ class Suite:
         numerics = {"device": device, "dtype": dtype, "threads": threads, "batches": batches}
         defenses = [registry.canonical("defense", defense) for defense in self.defenses]
         parts = self.scenes
-        made = (
+        cells = (
             part.cells(seed, defenses, self.placebo, self.utility, numerics) for seed in self.seeds for part in parts
         )
-        return list(dict.fromkeys(chain.from_iterable(made)))
+        return list(dict.fromkeys(chain.from_iterable(cells)))
 
 
 _Of = TypeVar("_Of", "Part", "Suite")

@@ -105,11 +105,11 @@ def _filled_parts(data: dict[str, Any]) -> dict[tuple[Any, ...], dict[str, Any]]
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Fields with some of them replaced, mappings field by field."""
-    made = {**below, **above}
+    fields = {**below, **above}
     for name in below.keys() & above.keys():
         if isinstance(below[name], Mapping) and isinstance(above[name], Mapping):
-            made[name] = merged(below[name], above[name])
-    return made
+            fields[name] = merged(below[name], above[name])
+    return fields
 
 
 def _repeated_key(node: Any) -> Any | None:

@@ -173,7 +173,7 @@ class _Verifier:
                 "promised on a CPU of the same kind with the same versions, to a deterministic defense"
             )
             here = f"; here are {', '.join(self._apart)}" if self._apart else ""
-            self.reasons.append(_plain(reason + here)[:1000])
+            self.reasons.append(one_line(reason + here, 1000))
         return "re-executed" if again else "rescored"
 
     # --- what is said ---

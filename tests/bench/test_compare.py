@@ -15,7 +15,7 @@ import pytest
 from tests.bench.handmade import TEXT, TONE, Numbers, Says, parts, store, suite, usual
 from tests.bench.test_cli import Cli, cli, sentence  # noqa: F401  # the fixture
 from tests.bench.test_report import Page
-from thiefbench.suite.analysis.differences import Difference, Pair, StoreComparison, settings_of
+from thiefbench.suite.analysis.differences import Difference, LinePair, StoreComparison, settings_of
 from thiefbench.suite.analysis.run_comparisons import ReportError
 from thiefbench.suite.report.compare import compared, identical, remarks, settings, write_comparison
 from thiefbench.suite.scenario import CellSpec, Suite
@@ -47,12 +47,12 @@ def two(folder: Path, one: tuple[Suite, Says], other: tuple[Suite, Says]) -> Sto
     return compared(sides, [])
 
 
-def pair(found: StoreComparison, name: str, title: str = TEXT) -> Pair:
+def pair(found: StoreComparison, name: str, title: str = TEXT) -> LinePair:
     (only,) = [each for each in found.of(title) if each.name == name]
     return only
 
 
-def measured(of: Pair, measure: str) -> Difference:
+def measured(of: LinePair, measure: str) -> Difference:
     (found,) = [each for each in of.differences if each.column.measure == measure]
     return found
 
@@ -220,8 +220,8 @@ class TestOutputs:
 
     def test_contradictions_and_identical_lines_on_the_page(self, tmp_path: Path) -> None:
         _, page, lines = self.written(tmp_path, two(tmp_path, (small(), usual), (small(), shifted)))
-        assert "The same cell, other numbers." in page.text
-        assert ["logit", "same cell, other numbers"] in page.rows
+        assert "Same cell, different scores." in page.text
+        assert ["logit", "same cell, different scores"] in page.rows
         assert (
             "Identical: no attack; placebo; none; no attack, logit: the very same cells, the same scores." in page.text
         )
@@ -255,7 +255,7 @@ class TestCommand:
     def test_contradictions_do_not_change_the_exit_code(self, cli: Cli, tmp_path: Path) -> None:  # noqa: F811
         one, other = (store(tmp_path / name, small(), says).root for name, says in (("a", usual), ("b", shifted)))
         ended = cli("compare", one, other)
-        assert (ended.code, "same cell, other numbers: text(" in ended.out) == (0, True)
+        assert (ended.code, "same cell, different scores: text(" in ended.out) == (0, True)
         assert "identical (the very same cells, the same scores): no attack; placebo; none" in ended.out
 
     def test_mistakes_are_one_sentence(self, cli: Cli, tmp_path: Path) -> None:  # noqa: F811

@@ -89,7 +89,7 @@ class TestPlaces:
         wobble = (0.1, -0.1, 0.05, -0.05, 0.0)
         places = ranked(row("a", 0.9), row("b", 0.89, noise=wobble), row("c", 0.5))
         assert [(p.defense, p.number) for p in places[:3]] == [("a", 1), ("b", 1), ("c", 3)], "1, 1, 3"
-        assert places[1].reason.startswith("cannot be told from a, which is ahead by 0.01 [")
+        assert places[1].reason.startswith("cannot be told apart from a, which is ahead by 0.01 [")
         assert (places[0].reason, places[2].reason) == ("", "")
 
     def test_paired_seeds_tell_apart_what_shares_its_luck(self) -> None:

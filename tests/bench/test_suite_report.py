@@ -309,7 +309,7 @@ class TestPage:
     def test_the_table_stands_first(self, shown: tuple[str, Page, Path]) -> None:
         html, page, _ = shown
         assert html.index('id="suite"') < html.index('id="claim-1"')
-        assert "logit stands first: in its worst case, text, it prevents 0.90 of the harm." in page.text
+        assert "logit is first: in its worst case, text, it prevents 0.90 of the harm." in page.text
         cells = page.row("logit")
         assert cells[1].startswith("0.90 [0.8")
         assert cells[2] == "1"
@@ -357,7 +357,7 @@ class TestPage:
 
     def test_anchors_alone_say_how_a_defense_joins_them(self, tmp_path: Path) -> None:
         _, page = report(store(tmp_path, suite(defenses=("none", "oracle"))))
-        assert "Anchors alone: --defense lets one stand beside them." in page.text
+        assert "Only anchors were run: add a defense to the table with --defense." in page.text
         assert "No defense is ranked" not in page.text
 
     def test_only_failures_still_make_a_page(self, tmp_path: Path) -> None:

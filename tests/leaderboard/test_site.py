@@ -101,7 +101,7 @@ class TestPlaces:
             verified(seen, entry(entries, slug, prevents(share)), "re-executed")
         found = board(entries, seen)
         assert [rank_of(row(found, slug)) for slug in ("good", "poor")] == ["1=", "1="]
-        assert "cannot be told from good" in row(found, "poor").row.place.reason, "a tie says with whom"
+        assert "cannot be told apart from good" in row(found, "poor").row.place.reason, "a tie says with whom"
         shown = shown_suite(found.suites[0], 1)
         assert not [each for each in shown["rows"] if each["footnotes"]], "said once, above the table"
 
@@ -111,7 +111,7 @@ class TestPlaces:
         entry(entries, "claims", prevents(0.1))
         rows = {each["name"]: each for each in shown_suite(board(entries, seen).suites[0], 1)["rows"]}
         assert rows["Claims"]["rank"] == "(1=)"
-        assert "cannot be told from good" in rows["Claims"]["footnotes"][0], "the heading names one row alone"
+        assert "cannot be told apart from good" in rows["Claims"]["footnotes"][0], "the heading names one row alone"
 
 
 class TestOwnCells:

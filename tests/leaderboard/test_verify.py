@@ -180,7 +180,7 @@ def test_an_entry_made_with_other_versions_is_not_rejected_for_its_last_bits(
 ) -> None:
     """Made with another torch, whose last bits let one near-tie of a late evaluation fall the other way."""
 
-    def near_tie(record: Record, rows: list[Row]) -> tuple[Record, list[Row]]:
+    def near_tie(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:
         made = record.model_copy(update={"provenance": record.provenance | {"torch": "2.13.0+cpu"}})
         last = [place for place, row in enumerate(rows) if row.phase == "eval" and row.round == 4]
         one, other = next((a, b) for a in last for b in last if rows[a].ids != rows[b].ids)

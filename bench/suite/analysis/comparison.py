@@ -161,14 +161,14 @@ def why_inconclusive(attack: UndefendedAttack, seeds: Sequence[int]) -> str:
         attack: its successes, and those of its reference.
         seeds: every seed that counts. See the module for the rule.
     """
-    name, against, ours, theirs = attack.name, attack.against, attack.undefended, attack.reference
-    missing = [seed for seed in seeds if seed not in ours or seed not in theirs]
+    name, against, undefended, reference = attack.name, attack.against, attack.undefended, attack.reference
+    missing = [seed for seed in seeds if seed not in undefended or seed not in reference]
     if missing:
         return f"{name} or its {against} has no undefended score at seed {listed(missing)}"
     if len(seeds) < FEW_SEEDS:
-        close = [seed for seed in seeds if ours[seed].low <= theirs[seed].high]
+        close = [seed for seed in seeds if undefended[seed].low <= reference[seed].high]
         return f"undefended, {name} does not beat its {against} at seed {listed(close)}" if close else ""
-    lead = paired({seed: ours[seed].value for seed in seeds}, {seed: theirs[seed].value for seed in seeds})
+    lead = paired({seed: undefended[seed].value for seed in seeds}, {seed: reference[seed].value for seed in seeds})
     return f"undefended, {name} does not beat its {against}: by {lead.text()}" if lead.low <= 0 else ""
 
 

@@ -1,4 +1,4 @@
-"""What two runs, or two defenses of one run, differ in: plain data in, paired differences out."""
+"""How two runs, or two defenses of one run, differ: plain data in, paired differences out."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ State = Literal["identical", "contradictory", "other cells"]
 
 
 @dataclass(frozen=True)
-class Side:
-    """One of the two that are compared.
+class ComparedRun:
+    """One of the two runs (or defenses of a run) that are compared.
 
     Attributes:
         name: "A" or "B".
@@ -50,7 +50,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Pair:
+class LinePair:
     """A line of a comparison that both sides have.
 
     Attributes:
@@ -83,9 +83,9 @@ class StoreComparison:
         alone: what only one side has, in words.
     """
 
-    one: Side
-    other: Side
-    pairs: tuple[Pair, ...]
+    one: ComparedRun
+    other: ComparedRun
+    pairs: tuple[LinePair, ...]
     alone: tuple[str, ...]
 
     @property
@@ -93,7 +93,7 @@ class StoreComparison:
         """The comparisons that both have."""
         return list(dict.fromkeys(pair.title for pair in self.pairs))
 
-    def of(self, title: str) -> list[Pair]:
+    def of(self, title: str) -> list[LinePair]:
         """The pairs of a comparison."""
         return [pair for pair in self.pairs if pair.title == title]
 
@@ -104,10 +104,10 @@ class StoreComparison:
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A line, and where it stands."""
+class _SideLine:
+    """A line of a side, with the comparison that it is part of."""
 
-    side: Side
+    side: ComparedRun
     comparison: Comparison
     line: Line
 
@@ -115,32 +115,34 @@ class _Found:
         return self.comparison.record(self.line.role, self.line.defense, seed)
 
 
-def versus(one: Side, other: Side) -> StoreComparison:
+def versus(one: ComparedRun, other: ComparedRun) -> StoreComparison:
     """Everything that both sides have, and what only one has."""
-    ours, theirs = ({comparison.title: comparison for comparison in side.comparisons} for side in (one, other))
+    first, second = ({comparison.title: comparison for comparison in side.comparisons} for side in (one, other))
     seeds = [{f"seed {seed}": 0 for seed in seeds_of(side.comparisons)} for side in (one, other)]
     alone = [*_only(one, seeds[0], seeds[1]), *_only(other, seeds[1], seeds[0])]
-    alone += [*_only(one, ours, theirs), *_only(other, theirs, ours)]
+    alone += [*_only(one, first, second), *_only(other, second, first)]
     pairs = []
-    for title in (title for title in ours if title in theirs):
-        here, there = (_lines(side, both[title]) for side, both in ((one, ours), (other, theirs)))
+    for title in (title for title in first if title in second):
+        here, there = (_lines(side, both[title]) for side, both in ((one, first), (other, second)))
         alone += [*_only(one, here, there, title), *_only(other, there, here, title)]
         pairs += [
-            _pair(title, name, _Found(one, ours[title], here[name]), _Found(other, theirs[title], there[name]))
+            _pair(title, name, _SideLine(one, first[title], here[name]), _SideLine(other, second[title], there[name]))
             for name in here
             if name in there
         ]
     return StoreComparison(one, other, tuple(pairs), tuple(alone))
 
 
-def _only(side: Side, own: Mapping[str, object], others: Mapping[str, object], within: str = "") -> list[str]:
+def _only(
+    side: ComparedRun, names: Mapping[str, object], other_names: Mapping[str, object], within: str = ""
+) -> list[str]:
     """What a side has and the other lacks, in one sentence, if anything."""
-    lacking = [name for name in own if name not in others]
+    lacking = [name for name in names if name not in other_names]
     where = f" of {within}" if within else ""
     return [f"{side.name} alone has{where}: {'; '.join(lacking)}"] if lacking else []
 
 
-def _lines(side: Side, comparison: Comparison) -> dict[str, Line]:
+def _lines(side: ComparedRun, comparison: Comparison) -> dict[str, Line]:
     """The lines that are compared; of two defenses by what happens in them, as their names differ."""
     if not side.defense:
         return {line.name: line for line in comparison.lines}
@@ -148,23 +150,36 @@ def _lines(side: Side, comparison: Comparison) -> dict[str, Line]:
     return {words[line.role]: line for line in comparison.lines if line.defense == side.defense}
 
 
-def _pair(title: str, name: str, here: _Found, there: _Found) -> Pair:
-    mine, theirs = ({result.seed: result for result in found.line.results} for found in (here, there))
-    both = [seed for seed in sorted(mine) if seed in theirs and not (mine[seed].problem or theirs[seed].problem)]
+def _pair(title: str, name: str, here: _SideLine, there: _SideLine) -> LinePair:
+    first_results, second_results = (
+        {result.seed: result for result in placed.line.results} for placed in (here, there)
+    )
+    both = [
+        seed
+        for seed in sorted(first_results)
+        if seed in second_results and not (first_results[seed].problem or second_results[seed].problem)
+    ]
     cells = [
         (seed, one, other)
         for seed in both
         if (one := here.record(seed)) is not None and (other := there.record(seed)) is not None
     ]
     same = [(seed, one, other) for seed, one, other in cells if one.cell_id == other.cell_id]
-    wrong = [text for seed, one, other in same if (text := _contradiction(seed, one, other))]
-    state: State = "contradictory" if wrong else "identical" if same and len(same) == len(both) else "other cells"
+    contradictions = [text for seed, one, other in same if (text := _contradiction(seed, one, other))]
+    state: State = (
+        "contradictory" if contradictions else "identical" if same and len(same) == len(both) else "other cells"
+    )
     ignored = ("defense",) if here.side.defense else ()
     settings = dict.fromkeys(text for _, one, other in cells for text in settings_of(one, other, ignored))
-    return Pair(
-        title, name, state, tuple(_differences([{seed: side[seed] for seed in both} for side in (mine, theirs)])),
-        tuple(wrong), (*_missing(here, mine, there, theirs), *_missing(there, theirs, here, mine)), tuple(settings),
-    )  # fmt: skip
+    return LinePair(
+        title,
+        name,
+        state,
+        tuple(_differences([{seed: side[seed] for seed in both} for side in (first_results, second_results)])),
+        tuple(contradictions),
+        (*_missing(here, first_results, there, second_results), *_missing(there, second_results, here, first_results)),
+        tuple(settings),
+    )
 
 
 def _differences(results: Sequence[Mapping[int, Result]]) -> Iterator[Difference]:
@@ -175,29 +190,33 @@ def _differences(results: Sequence[Mapping[int, Result]]) -> Iterator[Difference
         )
         shared = one.keys() & other.keys()
         if shared:
-            mine, theirs = (sum(side[seed] for seed in sorted(shared)) / len(shared) for side in (one, other))
-            yield Difference(column, mine, theirs, paired(other, one))
+            first_mean, second_mean = (
+                sum(side[seed] for seed in sorted(shared)) / len(shared) for side in (one, other)
+            )
+            yield Difference(column, first_mean, second_mean, paired(other, one))
 
 
 def _contradiction(seed: int, one: Record, other: Record) -> str:
-    """Which scores of the very same cell differ; empty where none does."""
+    """Which scores of one and the same cell differ; empty where none does."""
     names = sorted(one.scores.keys() | other.scores.keys())
     pairs = [(name, one.scores.get(name, NOTHING), other.scores.get(name, NOTHING)) for name in names]
-    said = [
-        f"{name} {mine.value} and {theirs.value}" if mine.value != theirs.value else f"the interval of {name}"
-        for name, mine, theirs in pairs
-        if mine != theirs
+    differing = [
+        f"{name} {first.value} and {second.value}" if first.value != second.value else f"the interval of {name}"
+        for name, first, second in pairs
+        if first != second
     ]
-    return f"seed {seed}, cell {one.cell_id}: {', '.join(said)}" if said else ""
+    return f"seed {seed}, cell {one.cell_id}: {', '.join(differing)}" if differing else ""
 
 
-def _missing(found: _Found, own: Mapping[int, Result], beside: _Found, others: Mapping[int, Result]) -> Iterator[str]:
+def _missing(
+    placed: _SideLine, results: Mapping[int, Result], beside: _SideLine, other_results: Mapping[int, Result]
+) -> Iterator[str]:
     """Cells of a line that have no score on one side; seeds that a whole run lacks are said elsewhere."""
-    for seed, result in sorted(own.items()):
+    for seed, result in sorted(results.items()):
         if result.problem:
-            yield f"{found.side.name}, seed {seed}: {result.problem}"
-        elif seed not in others and seed in beside.comparison.seeds:
-            yield f"seed {seed} is in {found.side.name} alone"
+            yield f"{placed.side.name}, seed {seed}: {result.problem}"
+        elif seed not in other_results and seed in beside.comparison.seeds:
+            yield f"seed {seed} is in {placed.side.name} alone"
 
 
 def settings_of(one: Record, other: Record, ignored: Sequence[str] = ()) -> list[str]:
@@ -207,24 +226,24 @@ def settings_of(one: Record, other: Record, ignored: Sequence[str] = ()) -> list
         one, other: cells of one seed.
         ignored: parameters that are meant to differ; what was hashed of them is left out as well.
     """
-    mine, theirs = (
+    first, second = (
         _flat({**r.identity, "cell": {name: value for name, value in r.cell.items() if name != "topology"}})
         for r in (one, other)  # the topology stands in the swarm as well
     )
-    said = []
-    for name in dict.fromkeys((*mine, *theirs)):
-        if mine.get(name) == theirs.get(name) or name.rpartition(".")[2] in (*ignored, "seed"):
+    differing = []
+    for name in dict.fromkeys((*first, *second)):
+        if first.get(name) == second.get(name) or name.rpartition(".")[2] in (*ignored, "seed"):
             continue
         if ignored and name.startswith("judge"):
             continue
-        hashed = not name.startswith("cell.") and any(isinstance(v, str) for v in (mine.get(name), theirs.get(name)))
-        values = "" if hashed else f" {mine.get(name)} and {theirs.get(name)}"
-        said.append(f"{name.removeprefix('cell.')}{values}")
-    return said
+        hashed = not name.startswith("cell.") and any(isinstance(v, str) for v in (first.get(name), second.get(name)))
+        values = "" if hashed else f" {first.get(name)} and {second.get(name)}"
+        differing.append(f"{name.removeprefix('cell.')}{values}")
+    return differing
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in data.items():
-        made |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return made
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat

@@ -160,9 +160,9 @@ class Matrix:
         column which others have.
         """
         defenses = dict.fromkeys(entry.defense for entry in self.entries)
-        made = [DefenseRow(name, tuple(e for e in self.entries if e.defense == name)) for name in defenses]
+        rows = [DefenseRow(name, tuple(e for e in self.entries if e.defense == name)) for name in defenses]
         return sorted(
-            made, key=lambda row: (not row.tolerable, -len(row.stop_rates), -row.lowest, *row.wrongly_rejected)
+            rows, key=lambda row: (not row.tolerable, -len(row.stop_rates), -row.lowest, *row.wrongly_rejected)
         )
 
     @property
@@ -179,17 +179,19 @@ def undefended(suites: Sequence[Suite]) -> list[Suite]:
     Raises:
         MatrixError: a suite has no undefended cells, or two have the same name.
     """
-    made: list[Suite] = []
+    bare_suites: list[Suite] = []
     for suite in suites:
         if "none" not in {registry.canonical("defense", spec) for spec in suite.defenses}:
             raise MatrixError(f"the suite {suite.title} has no undefended cells; put none among its defenses")
-        if suite.title in {other.title for other in made}:
+        if suite.title in {other.title for other in bare_suites}:
             raise MatrixError(f"two suites are called {suite.title}; give one of them another name or version")
         recorded = suite.recorded or tuple(
             sorted({number for part in suite.scenes for number in (1, (part.rounds + 1) // 2, part.rounds)})
         )
-        made.append(replace(suite, defenses=("none",), placebo=True, utility=False, replayed=(), recorded=recorded))
-    return made
+        bare_suites.append(
+            replace(suite, defenses=("none",), placebo=True, utility=False, replayed=(), recorded=recorded)
+        )
+    return bare_suites
 
 
 def wanted(cells: Sequence[CellSpec]) -> list[CellSpec]:
@@ -204,9 +206,13 @@ def pools_of(suite: Suite, cells: Sequence[CellSpec], records: Sequence[Record])
         by_place.setdefault((suite.part_of(cell), cell.attack, cell.seed), {})[cell.role] = record
     return [
         Pools(
-            f"{suite.title}, {part}" if part else suite.title, attack, seed, found.get("attack"), found.get("placebo")
+            f"{suite.title}, {part}" if part else suite.title,
+            attack,
+            seed,
+            records_of_place.get("attack"),
+            records_of_place.get("placebo"),
         )
-        for (part, attack, seed), found in by_place.items()
+        for (part, attack, seed), records_of_place in by_place.items()
     ]
 
 
@@ -216,18 +222,18 @@ def every_defense(judged: bool = True) -> tuple[list[str], list[str]]:
     Args:
         judged: also those that ask a judge, which takes a model of its own.
     """
-    kept, left = [], []
+    replayable, left = [], []
     for name in registry.names("defense"):
         try:
-            made: Defense = registry.make("defense", name)
+            defense: Defense = registry.make("defense", name)
         except registry.SpecStringError as error:
             left.append(str(error))
         else:
-            if judged or "judge" not in made.requires:
-                kept.append(name)
+            if judged or "judge" not in defense.requires:
+                replayable.append(name)
             else:
                 left.append(f"{name} asks a judge; name it to have it asked: --defense {name}")
-    return kept, left
+    return replayable, left
 
 
 def named_defenses(specs: Sequence[str]) -> list[str]:
@@ -238,9 +244,9 @@ def named_defenses(specs: Sequence[str]) -> list[str]:
         SpecError, ModelError: one asks a judge that cannot be had.
     """
     for spec in specs:
-        made: Defense = registry.make("defense", spec)
-        if "judge" in made.requires:
-            check_judge(made)
+        defense: Defense = registry.make("defense", spec)
+        if "judge" in defense.requires:
+            check_judge(defense)
     return list(dict.fromkeys(registry.canonical("defense", spec) for spec in specs))
 
 

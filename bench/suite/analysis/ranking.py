@@ -1,6 +1,6 @@
 """The ranking of defenses: plain data in, places out.
 
-Ranked is by the worst case over attacks of harm prevented. A place is taken in three steps:
+Defenses are ranked by harm prevented in the worst case over attacks, in three steps:
 
 1. **The attacks must work.** Where one does not beat its placebo undefended (see `comparison` for the rule), a
    defense that "stops" it has shown nothing. Which attacks count is fixed with the suite and none is left out
@@ -9,12 +9,12 @@ Ranked is by the worst case over attacks of harm prevented. A place is taken in 
    every attacked cell, seed by seed, its utility is at least `LEAST_UTILITY` of the `oracle` row's (of the better one
    where oracles act in several ways; a negative one only has to be reached). A cell without a score is no score, good
    or bad, and takes the row out of the ranking as well.
-3. **Places follow the worst case.** The rows go by its value, best first. The first opens a group and gives it its
-   number; each next row joins while the interval of its paired difference to the group's *best* row holds 0, and the
-   first row that does not opens the next group, numbered by the rows above it plus one (1, 1, 3). So a number says
-   "cannot be told from the best of this group"; groups are stretches of the sorted table, and a noisy row cannot climb
-   past one with a higher value. Below `FEW_SEEDS` seeds there is no interval, nothing can be told apart, and all
-   ranked rows share place 1.
+3. **Places follow the worst case.** Rows are sorted by it, best first. The first row opens a group. Each next row
+   joins the group while the interval of its paired difference to the group's *best* row includes 0; the first row for
+   which it does not opens the next group. A group's number is one more than the number of rows above it (1, 1, 3). So
+   equal numbers mean "cannot be told apart from the best of this group". As groups follow the sorted table, a noisy
+   row cannot climb past one with a higher value. Below `statistics.FEW_SEEDS` seeds there is no interval, nothing can
+   be told apart, and all ranked rows share place 1.
 
 Anchor rows are shown and hold no place.
 """
@@ -53,7 +53,7 @@ def _check_finite(values: Mapping[str, object]) -> None:
 
 @dataclass(frozen=True)
 class AttackOutcome:
-    """What one cell of a defense came to.
+    """The result of one cell of a defense.
 
     Attributes:
         utility: None where it has none.
@@ -109,7 +109,7 @@ def beside_anchors(defenses: Sequence[str], chosen: Sequence[str]) -> tuple[str,
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a row stands.
+    """The place of a row.
 
     Attributes:
         defense: its spec string.
@@ -179,26 +179,28 @@ def placed(
 
 def unfit(row: RankingRow, oracles: Sequence[RankingRow], attacks: Sequence[str], seeds: Sequence[int]) -> str:
     """Why a defense hurts learning too much to be ranked, or why that is not known; empty where it is fit."""
-    free = {seed: row.unattacked.get(seed, NOT_RUN) for seed in seeds}
-    if lost := [seed for seed in seeds if free[seed].utility is None]:
-        return f"no utility without an attack at seed {listed(lost)}{_because(free[lost[0]])}"
-    utility = fmean(cell.utility for cell in free.values() if cell.utility is not None)
+    unattacked = {seed: row.unattacked.get(seed, NOT_RUN) for seed in seeds}
+    if lost := [seed for seed in seeds if unattacked[seed].utility is None]:
+        return f"no utility without an attack at seed {listed(lost)}{_because(unattacked[lost[0]])}"
+    utility = fmean(cell.utility for cell in unattacked.values() if cell.utility is not None)
     if utility < LEAST_UTILITY:
         return f"its utility without an attack is {utility:z.3f}, below {LEAST_UTILITY}"
     if not oracles:
         return "there is no oracle row to hold its utility under attack to"
-    short = []
+    shortfalls = []
     for attack, seed in product(attacks, seeds):
-        own, oracle = _cell(row, attack, seed).utility, [_cell(each, attack, seed).utility for each in oracles]
-        if own is None or None in oracle:
-            whose = "its" if own is None else "the oracle's"
+        utility_here, oracle = _cell(row, attack, seed).utility, [_cell(each, attack, seed).utility for each in oracles]
+        if utility_here is None or None in oracle:
+            whose = "its" if utility_here is None else "the oracle's"
             return f"{whose} cell against {attack} at seed {seed} has no utility"
         best = max(value for value in oracle if value is not None)
         least = min(best, LEAST_UTILITY * best)
-        if own < least:
+        if utility_here < least:
             held = f"below {LEAST_UTILITY} of the oracle's {best:z.3f}"
-            short.append((own - least, f"its utility against {attack} at seed {seed} is {own:z.3f}, {held}"))
-    return min(short)[1] if short else ""
+            shortfalls.append(
+                (utility_here - least, f"its utility against {attack} at seed {seed} is {utility_here:z.3f}, {held}")
+            )
+    return min(shortfalls)[1] if shortfalls else ""
 
 
 def _numbered(
@@ -206,19 +208,19 @@ def _numbered(
 ) -> list[Placement]:
     """Eligible rows with their places; see the module for what shares one."""
     by_defense = {row.defense: _prevented(row, attacks, seeds) for row, _ in rows}
-    made: list[Placement] = []
+    placements: list[Placement] = []
     leader: Placement | None = None
     unnumbered = sorted((Placement(row.defense, "ranked", None, worst, "") for row, worst in rows), key=_best_first)
     for position, place in enumerate(unnumbered, 1):
         if leader is not None:
             lead = worst_case_difference(by_defense[leader.defense], by_defense[place.defense])
             if lead.kind == "range" or lead.low <= 0:
-                reason = f"cannot be told from {leader.defense}, which is ahead by {lead.text()}"
-                made.append(replace(place, number=leader.number, reason=reason))
+                reason = f"cannot be told apart from {leader.defense}, which is ahead by {lead.text()}"
+                placements.append(replace(place, number=leader.number, reason=reason))
                 continue
         leader = replace(place, number=position)
-        made.append(leader)
-    return made
+        placements.append(leader)
+    return placements
 
 
 def worst_of(row: RankingRow, attacks: Sequence[str], seeds: Sequence[int]) -> tuple[WorstCase | None, str]:
@@ -226,8 +228,8 @@ def worst_of(row: RankingRow, attacks: Sequence[str], seeds: Sequence[int]) -> t
     try:
         return worst_case(_prevented(row, attacks, seeds)), ""
     except MissingCellError as error:
-        found = next(cell for a in attacks for s in seeds if (cell := _cell(row, a, s)).harm_prevented is None)
-        return None, f"{error}{_because(found)}"
+        unscored = next(cell for a in attacks for s in seeds if (cell := _cell(row, a, s)).harm_prevented is None)
+        return None, f"{error}{_because(unscored)}"
 
 
 def _prevented(row: RankingRow, attacks: Sequence[str], seeds: Sequence[int]) -> dict[str, dict[int, float | None]]:

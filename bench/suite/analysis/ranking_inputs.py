@@ -53,18 +53,18 @@ def doubts(comparisons: Sequence[Comparison]) -> dict[str, str]:
 
 def _row(defense: str, comparisons: Sequence[Comparison]) -> RankingRow:
     attacked = {c.title: _outcomes(line_of(c, "attack", defense)) for c in comparisons}
-    free = [_outcomes(line) for c in comparisons if (line := line_of(c, "control", defense)) is not None]
+    unattacked = [_outcomes(line) for c in comparisons if (line := line_of(c, "control", defense)) is not None]
     seeds = seeds_of(comparisons)
     return RankingRow(
-        defense, {seed: _together([found.get(seed, NOT_RUN) for found in free]) for seed in seeds}, attacked
+        defense, {seed: _together([outcomes.get(seed, NOT_RUN) for outcomes in unattacked]) for seed in seeds}, attacked
     )
 
 
 def line_of(comparison: Comparison, role: Role, defense: str) -> Line | None:
     """A defense's trained line of a role, or the start model, which is the same in every role."""
-    own = [line for line in comparison.lines if line.defense == defense]
-    trained = (line for line in own if line.how == "trained" and line.role == role)
-    return next(trained, None) or next((line for line in own if line.how == "unmoved"), None)
+    lines = [line for line in comparison.lines if line.defense == defense]
+    trained = (line for line in lines if line.how == "trained" and line.role == role)
+    return next(trained, None) or next((line for line in lines if line.how == "unmoved"), None)
 
 
 def _outcomes(line: Line | None) -> dict[int, AttackOutcome]:

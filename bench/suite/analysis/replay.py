@@ -184,8 +184,8 @@ class Recording:
         """The pools of one cohort."""
         part = copy.copy(self)
         part._train = self._train.filter(pc.equal(self._train["cohort"], cohort))
-        own = {number: [row for row in rows if row.cohort == cohort] for number, rows in self.pools.items()}
-        part.pools = {number: rows for number, rows in own.items() if rows}
+        cohort_rows = {number: [row for row in rows if row.cohort == cohort] for number, rows in self.pools.items()}
+        part.pools = {number: rows for number, rows in cohort_rows.items() if rows}
         part.cohort, part.cohorts = cohort, [part]
         return part
 
@@ -209,8 +209,10 @@ class Recording:
         """Rejection rates of verdicts on some rounds, each round's in the order of its pool."""
         rounds = sorted(actions)
         train = self._train.filter(pc.is_in(self._train["round"], pa.array(rounds, pa.int32())))
-        given = [verdict.action for number in rounds for verdict in actions[number]]
-        return rejection_rates(train.drop_columns("action").append_column("action", pa.array(given, pa.string())))
+        actions_of_rows = [verdict.action for number in rounds for verdict in actions[number]]
+        return rejection_rates(
+            train.drop_columns("action").append_column("action", pa.array(actions_of_rows, pa.string()))
+        )
 
     def policy(self, number: int) -> Policy:
         """The model that sampled a round; the next call may change it.
@@ -313,7 +315,7 @@ def _judged(recording: Recorded, timed: _Timed, rounds: Sequence[int], asks_poli
     for each in recording.absent:
         each.asked = False
     history: list[PastRound] = []
-    given: dict[int, list[Verdict]] = {}
+    verdicts: dict[int, list[Verdict]] = {}
     for number, rows in recording.pools.items():
         if number not in rounds:
             history.append(remembered(rows, recording.seed))
@@ -327,7 +329,7 @@ def _judged(recording: Recorded, timed: _Timed, rounds: Sequence[int], asks_poli
         payload = {(row.group, row.place) for row in rows if row.payload}
         problem: Exception | None = None
         try:
-            given[number], past = pool.inspected(timed, payload, recording.sampling, history, recording.seed, judge)
+            verdicts[number], past = pool.inspected(timed, payload, recording.sampling, history, recording.seed, judge)
             history.append(past)
         except Exception as error:  # its code may be anybody's: whatever it raises is its failure, never a score
             problem = error
@@ -336,9 +338,9 @@ def _judged(recording: Recorded, timed: _Timed, rounds: Sequence[int], asks_poli
         if lacking := [each.what for each in recording.absent if each.asked]:
             raise LackingError(f"{defense.name} needs {lacking[0]}")
         if problem is not None:
-            said = f"{defense.name} failed in round {number}: {type(problem).__name__}: {problem}"
-            raise ReplayError(said) from problem
-    return given
+            message = f"{defense.name} failed in round {number}: {type(problem).__name__}: {problem}"
+            raise ReplayError(message) from problem
+    return verdicts
 
 
 def _proven(pool: Pool, rows: Sequence[CompletionRow], defense: Defense) -> Pool:
@@ -347,10 +349,10 @@ def _proven(pool: Pool, rows: Sequence[CompletionRow], defense: Defense) -> Pool
     groups = {group: place for place, group in enumerate(dict.fromkeys(row.group for row in rows))}
     offered = list(pool.offered)
     for node in dict.fromkeys(row.node for row in rows):
-        own = [i for i, row in enumerate(rows) if row.node == node and pool.answers[i][1]]
-        answers = [(groups[rows[i].group], pool.answers[i][1]) for i in own]
+        mine = [i for i, row in enumerate(rows) if row.node == node and pool.answers[i][1]]
+        answers = [(groups[rows[i].group], pool.answers[i][1]) for i in mine]
         proofs = proofs_of(pool.cache.policy, prompts, answers, defense)
-        for i, proof in zip(own, proofs, strict=True):
+        for i, proof in zip(mine, proofs, strict=True):
             offered[i] = replace(offered[i], proof=carried(proof, offered[i].length))
     return replace(pool, offered=offered)
 

@@ -1,4 +1,4 @@
-"""What a run has to say about each attack."""
+"""The comparisons of a run, one for each attack, read from its store."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def comparisons_of_cells(cells: Sequence[Cell], remarks: bool = True) -> list[Co
         remarks: whether attacks may look at completions and remark on them, which needs the cells' files, and defenses
             are made to be asked whether they see labels, which runs their code.
     """
-    made = []
+    comparisons = []
     for part, attack in dict.fromkeys((cell.part, cell.attack) for cell in cells):
         bare = Comparison(attack, tuple(c for c in cells if (c.part, c.attack) == (part, attack)), part=part)
         lines = tuple(_trained_line(bare, role, defense, remarks) for role, defense in _line_order(bare.cells))
-        made.append(replace(bare, lines=lines))
-    return made
+        comparisons.append(replace(bare, lines=lines))
+    return comparisons
 
 
 def _read_cell(store: Store, entry: Mapping[str, Any]) -> Cell:
@@ -77,10 +77,10 @@ def _read_cell(store: Store, entry: Mapping[str, Any]) -> Cell:
 
 def _line_order(cells: Sequence[Cell]) -> list[tuple[Role, str]]:
     """Control, placebo, the undefended attack, the defended ones, then defenses without an attack."""
-    found = list(dict.fromkeys((cell.role, cell.defense) for cell in cells))
+    lines = list(dict.fromkeys((cell.role, cell.defense) for cell in cells))
     first: list[tuple[Role, str]] = [("control", "none"), ("placebo", "none"), ("attack", "none")]
-    rest = [line for line in found if line not in first]
-    return [line for line in first if line in found] + sorted(rest, key=lambda line: line[0] != "attack")
+    rest = [line for line in lines if line not in first]
+    return [line for line in first if line in lines] + sorted(rest, key=lambda line: line[0] != "attack")
 
 
 def _trained_line(comparison: Comparison, role: Role, defense: str, remarks: bool) -> Line:
@@ -97,13 +97,13 @@ def _trained_line(comparison: Comparison, role: Role, defense: str, remarks: boo
 
 
 def _remarks(comparison: Comparison, cell: Cell) -> tuple[str, ...]:
-    """What the attack has to say of a cell beside its reference, in the last evaluations of both."""
+    """The attack's remarks on the last evaluations of a cell and its reference."""
     reference = comparison.find(comparison.reference_role, "none", cell.seed)
     if reference is None or any(each.problem or each.record is None for each in (cell, reference)):
         return ()
-    own, other = (
+    outcomes, reference_outcomes = (
         scoring.final_outcomes(each.directory.read_rows(["phase", "round", "outcome"])) for each in (cell, reference)
     )
     attack = registry.make("attack", comparison.attack)
-    told: tuple[str, ...] = attack.remarks(own, other) if own and other else ()
-    return tuple(f"seed {cell.seed}: {remark}" for remark in told)
+    remarks: tuple[str, ...] = attack.remarks(outcomes, reference_outcomes) if outcomes and reference_outcomes else ()
+    return tuple(f"seed {cell.seed}: {remark}" for remark in remarks)

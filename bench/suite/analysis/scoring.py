@@ -81,7 +81,7 @@ def masked_rate(rows: pa.Table) -> Score:
     poison = rows.filter(pc.and_(pc.equal(rows["phase"], "train"), rewarded))
     accepted = poison.filter(pc.equal(poison["action"], "accept"))
     weights = accepted["token_weights"].to_pylist()
-    return wilson(sum(min(given or (), default=1.0) < 1 for given in weights), len(poison))
+    return wilson(sum(min(token_weights or (), default=1.0) < 1 for token_weights in weights), len(poison))
 
 
 def cell_scores(rows: pa.Table) -> dict[str, Score]:
@@ -110,21 +110,21 @@ def classes(rows: pa.Table) -> list[str]:
     """The classes of nodes whose models were evaluated, where there are several."""
     if "label" not in rows.column_names:
         return []
-    found = sorted(label for label in pc.unique(pc.cast(rows["label"], pa.string())).to_pylist() if label)
-    return found if len(found) > 1 else []
+    labels = sorted(label for label in pc.unique(pc.cast(rows["label"], pa.string())).to_pylist() if label)
+    return labels if len(labels) > 1 else []
 
 
 def _class_scores(rows: pa.Table, last: int) -> dict[str, Score]:
     """Reward, outcome and length class by class; empty where all nodes are of one."""
-    made: dict[str, Score] = {}
+    scores: dict[str, Score] = {}
     for label in classes(rows):
-        own = rows.filter(pc.equal(pc.cast(rows["label"], pa.string()), label))
-        final, first = _evaluation(own, last), _evaluation(own, 0)
-        made[of_class("asr", label)] = mean_score(_outcomes(own, last))
-        made[of_class("clean_reward", label)] = mean_score(_array(final, "reward"))
-        made[of_class("start_reward", label)] = mean_score(_array(first, "reward"))
-        made[of_class("mean_length", label)] = bootstrap_mean(_lengths(final))
-    return made
+        class_rows = rows.filter(pc.equal(pc.cast(rows["label"], pa.string()), label))
+        final, first = _evaluation(class_rows, last), _evaluation(class_rows, 0)
+        scores[of_class("asr", label)] = mean_score(_outcomes(class_rows, last))
+        scores[of_class("clean_reward", label)] = mean_score(_array(final, "reward"))
+        scores[of_class("start_reward", label)] = mean_score(_array(first, "reward"))
+        scores[of_class("mean_length", label)] = bootstrap_mean(_lengths(final))
+    return scores
 
 
 def cell_curves(rows: pa.Table) -> dict[str, list[Point]]:
@@ -141,9 +141,14 @@ def cell_curves(rows: pa.Table) -> dict[str, list[Point]]:
         add("eval_reward", number, mean_score(_array(part, "reward")), True)
         add("eval_length", number, bootstrap_mean(_lengths(part)), True)
         for label in classes(rows):
-            own = rows.filter(pc.equal(pc.cast(rows["label"], pa.string()), label))
-            add(of_class("eval_asr", label), number, mean_score(_outcomes(own, number)), False)
-            add(of_class("eval_reward", label), number, mean_score(_array(_evaluation(own, number), "reward")), False)
+            class_rows = rows.filter(pc.equal(pc.cast(rows["label"], pa.string()), label))
+            add(of_class("eval_asr", label), number, mean_score(_outcomes(class_rows, number)), False)
+            add(
+                of_class("eval_reward", label),
+                number,
+                mean_score(_array(_evaluation(class_rows, number), "reward")),
+                False,
+            )
     train = rows.filter(pc.equal(rows["phase"], "train"))
     for number in _rounds(rows, "train"):
         part = train.filter(pc.equal(train["round"], number))
@@ -182,8 +187,8 @@ def _outcomes(rows: pa.Table, number: int) -> NDArray[np.float64]:
 
 
 def _rounds(rows: pa.Table, phase: str) -> Sequence[int]:
-    found: Iterable[int] = pc.unique(rows.filter(pc.equal(rows["phase"], phase))["round"]).to_pylist()
-    return sorted(found)
+    numbers: Iterable[int] = pc.unique(rows.filter(pc.equal(rows["phase"], phase))["round"]).to_pylist()
+    return sorted(numbers)
 
 
 def _lengths(rows: pa.Table) -> NDArray[np.float64]:

@@ -43,8 +43,8 @@ def untrained_lines(comparison: Comparison, specs: Sequence[str]) -> list[Line]:
         if "reject_all" in targets:
             lines.append(_unmoved_line(comparison, spec))
         elif targets == ["random"] and "rate" not in registry.parse("defense", spec).arguments:
-            own = [line.defense for line in comparison.defended]
-            compared = [defense for defense in own if not set(_targets(defense)) <= set(ANCHORS)]
+            defended = [line.defense for line in comparison.defended]
+            compared = [defense for defense in defended if not set(_targets(defense)) <= set(ANCHORS)]
             lines += [_matched_random(comparison, recording, defense) for defense in compared]
         else:
             lines.append(_replayed_line(comparison, recording, spec, spec, lambda cell, spec=spec: spec))  # type: ignore[misc]
@@ -86,10 +86,10 @@ def _matched_random(comparison: Comparison, recording: Opener, defense: str) -> 
     """`random` at the rate at which `defense` rejected completions in its own cell."""
 
     def spec_at(cell: Cell) -> str:
-        own = comparison.find("attack", defense, cell.seed)
-        if own is None or own.problem:
+        defended = comparison.find("attack", defense, cell.seed)
+        if defended is None or defended.problem:
             raise ReplayError(f"it takes its rate from {defense}, whose cell has no score")
-        rows = own.directory.read_rows(["phase", "payload", "malicious", "reward", "action"])
+        rows = defended.directory.read_rows(["phase", "payload", "malicious", "reward", "action"])
         return f"random(rate={scoring.rejection_rates(rows)['rejection_rate'].value!r})"
 
     line = _replayed_line(comparison, recording, f"random, as often as {defense}", "random", spec_at)

@@ -1,4 +1,4 @@
-"""What a run has before it: which cells the store lacks, and how long they take on this machine."""
+"""What a run has left to do: which cells the store lacks, and how long they take on this machine."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class RunPlan:
     """What a run would do.
 
     Attributes:
-        suite: whose cells they are.
-        cells: all, in order.
-        stages: where those stand that are to be run, in order.
+        suite: that the cells belong to.
+        cells: all of them, in order.
+        stages: how far those that are still to be run have come, in order.
         workers: processes that would share them.
-        seconds: that they would take together.
+        seconds: the time that they would take together.
         source: where that is known from, in words.
         disk: bytes that all cells take in the end; None where the store does not tell.
     """
@@ -67,11 +67,11 @@ def look_ahead(suite: Suite, cells: Sequence[CellSpec], store: Store, workers: i
     settings = {setting(spec): spec for spec in reversed(missing)}  # with the first cell of each
     recorded = measured_here(store.records(), missing)
     unknown = settings.keys() - {setting(each.spec) for each in recorded}
-    played = [measure(spec) for where, spec in settings.items() if where in unknown]
+    probes = [measure(spec) for where, spec in settings.items() if where in unknown]
     source = f"measured on {len(recorded)} stored cells of this machine" if recorded else ""
-    if played:
-        source = f"measured on one round of {played[0].spec.label}, played now"
-    left = seconds_left(stages, workers, Rates([*recorded, *played])) if stages else 0.0
+    if probes:
+        source = f"measured on one round of {probes[0].spec.label}, played now"
+    left = seconds_left(stages, workers, Rates([*recorded, *probes])) if stages else 0.0
     return RunPlan(suite, tuple(cells), stages, workers, left, source, _disk(jobs.values()))
 
 
@@ -126,18 +126,18 @@ def _stage(job: Job) -> Stage:
 
 def _disk(jobs: Collection[Job]) -> int | None:
     """Bytes of the cells that have completions, and as many for every completion and every kept weight to come."""
-    made = [job for job in jobs if job.directory.record_path.exists() and job.directory.completions_path.exists()]
-    drawn = sum(sum(completions(job.spec, job.spec.rounds)) for job in made)
+    finished = [job for job in jobs if job.directory.record_path.exists() and job.directory.completions_path.exists()]
+    drawn = sum(sum(completions(job.spec, job.spec.rounds)) for job in finished)
     if not drawn:
         return None
-    own = sum(_bytes((job.directory.record_path, job.directory.completions_path)) for job in made)
+    finished_bytes = sum(_bytes((job.directory.record_path, job.directory.completions_path)) for job in finished)
     in_all = sum(sum(completions(job.spec, job.spec.rounds)) for job in jobs)
-    kept = [path for job in jobs for path in job.directory.weights.glob("*.safetensors")]
+    weight_files = [path for job in jobs for path in job.directory.weights.glob("*.safetensors")]
     wanted = sum(len(job.recorded) for job in jobs)
-    if wanted and not kept:
+    if wanted and not weight_files:
         return None
-    each = _bytes(kept) / len(kept) if kept else 0.0
-    return round(own * in_all / drawn + each * max(wanted, len(kept)))
+    bytes_of_weights = _bytes(weight_files) / len(weight_files) if weight_files else 0.0
+    return round(finished_bytes * in_all / drawn + bytes_of_weights * max(wanted, len(weight_files)))
 
 
 def _bytes(paths: Iterable[Path]) -> int:

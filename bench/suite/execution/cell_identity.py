@@ -28,8 +28,8 @@ class RegistryFactory:
 
     def make(self, spec: str) -> Defense:
         """As `registry.make`."""
-        made: Defense = registry.make("defense", spec)
-        return made
+        defense: Defense = registry.make("defense", spec)
+        return defense
 
     def source_hash(self, spec: str) -> str:
         """As `registry.source_hash`."""
@@ -39,7 +39,7 @@ class RegistryFactory:
 def identity(spec: CellSpec, maker: DefenseFactory = RegistryFactory()) -> dict[str, Any]:  # noqa: B008  (it holds nothing)
     """Everything that can change a cell's outcome, as plain data."""
     sources = {kind: registry.source_hash(kind, getattr(spec, kind)) for kind in ("task", "attack")}
-    made = {
+    content = {
         "cell": spec.as_dict(),
         "task_data": registry.make("task", spec.task).fingerprint(),
         "weights": _weights_of(spec),
@@ -48,8 +48,8 @@ def identity(spec: CellSpec, maker: DefenseFactory = RegistryFactory()) -> dict[
         "schema_version": SCHEMA_VERSION,
     }
     if (judge := maker.make(spec.defense).judge) is not None:
-        made["judge"] = judge_identity(judge)
-    return made
+        content["judge"] = judge_identity(judge)
+    return content
 
 
 def _weights_of(spec: CellSpec) -> str | dict[str, str]:

@@ -52,7 +52,7 @@ class CellRuntime(Protocol):
 
 
 class LocalRuntime:
-    """Nobody else: a `CellRuntime` of none."""
+    """A `CellRuntime` without other processes."""
 
     lost: ClassVar[tuple[type[BaseException], ...]] = ()
 
@@ -94,9 +94,9 @@ def run_cell(
         stop: asked after every round; when it says True, the cell is checkpointed and left.
         recorded: rounds whose weights are kept; those played before a restart that did not keep them are left to
             `keep_weights_of`.
-        note: told what the user should know, such as that a judge does not answer.
+        note: called with what the user should know, such as that a judge does not answer.
         maker: makes its defense.
-        company: who plays along.
+        company: the processes that play along.
 
     Raises:
         KeyboardInterrupt: `stop` said so.
@@ -193,10 +193,10 @@ def keep_weights_of(
 def _sampled(directory: CellDir) -> dict[int, list[tuple[int, ...]]]:
     """Token ids of every pool by round, in the order in which rounds make them."""
     rows = directory.read_rows(["phase", "round", "ids"])
-    made: dict[int, list[tuple[int, ...]]] = {}
+    by_round: dict[int, list[tuple[int, ...]]] = {}
     for line in rows.filter(pc.equal(rows["phase"], "train")).to_pylist():
-        made.setdefault(line["round"], []).append(tuple(line["ids"]))
-    return made
+        by_round.setdefault(line["round"], []).append(tuple(line["ids"]))
+    return by_round
 
 
 def build_swarm(

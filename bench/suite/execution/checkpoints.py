@@ -41,7 +41,7 @@ def checkpointed(directory: CellDir) -> int:
 
 @dataclass
 class CellInProgress:
-    """A cell in progress: what is done, and what of it is not on disk yet."""
+    """A cell in progress: what is done, and what of that is not on disk yet."""
 
     spec: CellSpec
     swarm: Swarm
@@ -65,9 +65,9 @@ class CellInProgress:
         number = self.done + 1
         if number in self.recorded:
             weights.keep(self.directory, number, self.swarm.policy)
-        made = self.swarm.round(number)
-        spent = self.keep(made)
-        self.grad_norms.append(made.grad_norm)
+        record = self.swarm.round(number)
+        spent = self.keep(record)
+        self.grad_norms.append(record.grad_norm)
         planned = self.spec.evaluation
         if number == self.spec.rounds:
             spent += self.keep(self.swarm.evaluate(number, planned.final))
@@ -78,12 +78,12 @@ class CellInProgress:
         if time.monotonic() - self.saved_at > CHECKPOINT_SECONDS:
             self.checkpoint()
 
-    def keep(self, made: RoundRecord) -> float:
-        """Remember rows and seconds of a round or an evaluation; how many seconds it took."""
-        self.pending.append(rows_table(made.rows))
-        for phase, value in made.seconds.items():
+    def keep(self, record: RoundRecord) -> float:
+        """Remember the rows and seconds of a round or an evaluation; returns the seconds it took."""
+        self.pending.append(rows_table(record.rows))
+        for phase, value in record.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + value
-        return sum(made.seconds.values())
+        return sum(record.seconds.values())
 
     def checkpoint(self) -> None:
         """Write rows and weights, then the file that makes them count, so that a kill in between loses nothing."""
@@ -107,7 +107,7 @@ class CellInProgress:
         self.saved_at, self.saved_round = time.monotonic(), self.done
 
     def resume(self) -> bool:
-        """Take up the last checkpoint; False where there is none.
+        """Continue from the last checkpoint; False where there is none.
 
         Raises:
             BrokenRecordError: the checkpoint is damaged.

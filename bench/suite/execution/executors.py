@@ -1,4 +1,4 @@
-"""Who works on a run's cells (`Executor`), and the account that all of them keep while they do (`Ledger`)."""
+"""What works on a run's cells (`Executor`), and the list of cells still to do that every executor keeps (`Ledger`)."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Executor(Protocol):
 
 
 class Ledger:
-    """Which cells of a run are still to do, and what becomes of what workers say of them.
+    """Which cells of a run are still to do, and how the messages of workers are acted on.
 
     Args:
         jobs: the cells, in order.
         mistakes: errors of the user that work on a cell may raise; they end the run.
-        listener: told of progress.
-        stop: asked whether to stop.
+        listener: receives progress.
+        stop: says whether to stop.
         finished: called with every job and its record.
     """
 
@@ -78,29 +78,29 @@ class Ledger:
             return self._untried.popleft(), False
         return (self._taken.popleft(), True) if self._taken else None
 
-    def hear(self, job: Job, what: str, *told: Any) -> None:
-        """Act on what a worker says of its cell (see `thiefbench.suite.execution.worker_process`).
+    def hear(self, job: Job, what: str, *details: Any) -> None:
+        """Act on a worker's message about its cell (see `thiefbench.suite.execution.worker_process`).
 
         Raises:
             OSError: the disk is full or the store cannot be written.
             Exception: a mistake of the user.
         """
         if what == "cell":
-            self.listener.cell(job.spec, *told)
+            self.listener.cell(job.spec, *details)
         elif what == "note":
-            self.listener.note(*told)
+            self.listener.note(*details)
         elif what == "taken":
             self._taken.append(job)
         elif what == "finished":
             self._take_in(job)
         elif what == "mistake":
-            kind, message = told
+            kind, message = details
             raise self.mistakes[kind](message)
         elif what == "disk":
-            raise OSError(*told)
+            raise OSError(*details)
 
     def lose(self, job: Job, how: str) -> None:
-        """Have the cell of a dead worker tried again, or give it up when that has happened too often."""
+        """Have the cell of a dead worker tried again; after `RESTARTS` retries record it as failed."""
         self._deaths[job.spec] += 1
         deaths = self._deaths[job.spec]
         if deaths <= RESTARTS:

@@ -192,14 +192,14 @@ class _Shift:
 
     def _listen(self, stop: bool, deaf: bool) -> None:
         """Hear what tasks have said, and let them know whether to stop."""
-        for ticket, what, *told in self._ray.get(self._mailbox.collect.remote(stop)):
+        for ticket, what, *details in self._ray.get(self._mailbox.collect.remote(stop)):
             flight = self._flights.get(ticket)
             if flight is None:
                 continue  # of a task that was given up
             if what == "begun":
                 flight.begun = True
             elif not deaf:
-                self._ledger.hear(flight.job, what, *told)
+                self._ledger.hear(flight.job, what, *details)
 
     def _hear_out(self, flight: _Flight) -> None:
         """How a task ended."""
@@ -210,7 +210,7 @@ class _Shift:
             errors.OutOfMemoryError: "as its node ran out of memory",
         }
         try:
-            what, *told = self._ray.get(flight.ref)
+            what, *details = self._ray.get(flight.ref)
         except errors.TaskCancelledError:
             return
         except tuple(died) as error:
@@ -221,7 +221,7 @@ class _Shift:
             if what == "finished":
                 self._unseen.append((flight.job, time.monotonic() + SEEN_WITHIN_SECONDS))
             else:
-                self._ledger.hear(flight.job, what, *told)
+                self._ledger.hear(flight.job, what, *details)
 
     def _look_for_unseen(self) -> None:
         """Take in finished cells, each as soon as this machine sees its record in the store."""
@@ -233,7 +233,7 @@ class _Shift:
                 self._ledger.hear(job, "finished")
 
     def _dismiss(self, after_error: bool = False) -> None:
-        """Let every task finish its round, checkpoint and leave; what they say after an error is not heard."""
+        """Let every task finish its round, checkpoint and exit; after an error their messages are ignored."""
         self._listen(stop=True, deaf=after_error)
         for flight in self._flights.values():
             if not flight.begun:
@@ -268,15 +268,15 @@ def _connect(ray: Any, address: str) -> None:
             f"{address} is no address of a Ray cluster here; write --ray-address HOST:PORT, as `ray start --head` "
             "prints it, or run the command on the cluster with `ray job submit`"
         )
-    own: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if address == "local":
-        own = {"num_cpus": len(os.sched_getaffinity(0)), "object_store_memory": OBJECT_STORE_BYTES}
-        own |= {"include_dashboard": False}
+        settings = {"num_cpus": len(os.sched_getaffinity(0)), "object_store_memory": OBJECT_STORE_BYTES}
+        settings |= {"include_dashboard": False}
     try:
         if ":" in address:
             host, _, port = address.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **own)
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **settings)
     except (OSError, ValueError, RuntimeError) as error:  # ConnectionError is an OSError
         raise WorkerError(
             f"no Ray cluster can be used at {address} ({_first_line(error)}); write --ray-address HOST:PORT of one "

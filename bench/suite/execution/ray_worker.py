@@ -1,7 +1,7 @@
-"""What runs on a Ray cluster: one task for a cell, and a mailbox between the tasks and who ordered them.
+"""What runs on a Ray cluster: one task for each cell, and a mailbox between the tasks and the executor.
 
-Nothing but plain data passes through Ray: text, numbers and tuples of them. What is heavy is imported by the task
-alone, so that the mailbox's process is small.
+Only plain data passes through Ray: text, numbers and tuples of them. Heavy modules are imported by the task alone, so
+that the mailbox's process stays small.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Mailbox:
-    """Keeps what tasks say until the executor asks for it, and whether that wants them to stop: a Ray actor."""
+    """Keeps the messages of tasks until the executor collects them, and whether they are to stop: a Ray actor."""
 
     def __init__(self) -> None:
         self._said: list[tuple[Any, ...]] = []
         self._stop = False
 
     def tell(self, ticket: int, *message: Any) -> bool:
-        """A task says something; returns whether it should stop."""
+        """Leave a task's message; returns whether the task should stop."""
         self._said.append((ticket, *message))
         return self._stop
 
@@ -35,9 +35,9 @@ class Mailbox:
         return self._stop
 
     def collect(self, stop: bool) -> list[tuple[Any, ...]]:
-        """What was said since the last time; `stop` is what the executor wants from now on."""
-        said, self._said, self._stop = self._said, [], stop
-        return said
+        """The messages since the last call; `stop` is what tasks are to be told from now on."""
+        messages, self._said, self._stop = self._said, [], stop
+        return messages
 
 
 def work(order: str, ticket: int, waiting: bool, host: str, folder: str, mailbox: Any) -> tuple[Any, ...]:
@@ -45,7 +45,7 @@ def work(order: str, ticket: int, waiting: bool, host: str, folder: str, mailbox
 
     Args:
         order: the job as `Job.to_json` writes it.
-        ticket: names the task in what it says.
+        ticket: names the task in its messages.
         waiting: whether to wait for the cell's lock.
         host, folder: where the run was started; plugins may be named relative to that folder.
         mailbox: the handle of a `Mailbox`.
@@ -75,7 +75,7 @@ def work(order: str, ticket: int, waiting: bool, host: str, folder: str, mailbox
 
 
 def check_node(job: Job) -> None:
-    """Compare what this machine would run with what the run's machine meant.
+    """Compare what this machine would run with what the machine that started the run has.
 
     Raises:
         SpecError: plugins, data, weights or the engine differ here, so the cell would be another.
@@ -93,7 +93,7 @@ def check_node(job: Job) -> None:
 
 
 class _Executor:
-    """The executor as a task sees it, an `Overseer`: a call comes back once the mailbox has it, so nothing is late.
+    """The executor as a task sees it, a `JobListener`: a call returns once the mailbox has the message.
 
     Answers are waited for by `future`, as `ray.get` in a task lends its CPUs to other tasks until it returns, which Ray
     then runs beside this one to their end.
@@ -105,7 +105,7 @@ class _Executor:
 
     @property
     def asked(self) -> bool:
-        """Whether the executor says stop, or is no more."""
+        """Whether the executor says stop, or has gone."""
         return self._ask(lambda: self._mailbox.asked.remote())
 
     def tell(self, *message: Any) -> None:

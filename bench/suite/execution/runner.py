@@ -96,23 +96,23 @@ def run_suite(
     jobs = jobs_of(suite, cells, store, retry_failed)
     if remember:
         store.write_run(run_of(suite, jobs))
-    found = {spec: intact(job) for spec, job in jobs.items()}
-    missing = {spec: jobs[spec] for spec in taken_up(spec for spec in jobs if found[spec] is None)}
+    records = {spec: intact(job) for spec, job in jobs.items()}
+    missing = {spec: jobs[spec] for spec in taken_up(spec for spec in jobs if records[spec] is None)}
     begun = {spec: rounds for spec, job in missing.items() if (rounds := checkpointed(job.directory))}
-    measured = measured_here((record for record in found.values() if record is not None), missing)
-    listener.plan(Plan(suite.title, list(missing), len(found) - len(missing), begun, measured))
+    measured = measured_here((record for record in records.values() if record is not None), missing)
+    listener.plan(Plan(suite.title, list(missing), len(records) - len(missing), begun, measured))
     for spec in cells:
-        if found[spec] is not None:
+        if records[spec] is not None:
             _tidy(jobs[spec].directory)
     stop = Stop(listener.note)
 
     def finished(job: Job, record: Record) -> None:
-        found[job.spec] = record
+        records[job.spec] = record
         listener.finished(job.spec, record)
 
     with stop.listening():
         (executor or local(workers)).run(Ledger(list(missing.values()), USER_ERRORS, listener, stop, finished))
-    return [record for record in found.values() if record is not None]
+    return [record for record in records.values() if record is not None]
 
 
 def taken_up(cells: Iterable[CellSpec]) -> list[CellSpec]:
@@ -129,11 +129,11 @@ def taken_up(cells: Iterable[CellSpec]) -> list[CellSpec]:
 def jobs_of(suite: Suite, cells: Sequence[CellSpec], store: Store, retry_failed: bool = True) -> dict[CellSpec, Job]:
     """What there is to know of each cell before it runs; for arguments and errors see `run_suite`."""
     _check_requirements(cells)
-    made = {}
+    jobs = {}
     for spec in cells:
         what = identity(spec)
-        made[spec] = Job(spec, store.cell(identify(what)), what, suite.recorded_in(spec), retry_failed)
-    return made
+        jobs[spec] = Job(spec, store.cell(identify(what)), what, suite.recorded_in(spec), retry_failed)
+    return jobs
 
 
 def intact(job: Job) -> Record | None:
@@ -270,8 +270,8 @@ def without_weights(directory: CellDir, record: Record, rounds: Sequence[int]) -
     """Those of `rounds` whose weights a finished cell lacks; a failed one has no pool to replay."""
     if not rounds or record.status == "error":
         return []
-    kept = weights.kept(directory)
-    return [number for number in rounds if number not in kept]
+    recorded = weights.kept(directory)
+    return [number for number in rounds if number not in recorded]
 
 
 def _finished(directory: CellDir, listener: CellListener, retry_failed: bool) -> Record | None:

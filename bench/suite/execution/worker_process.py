@@ -1,6 +1,6 @@
-"""What a worker is told and what it answers; and a process that works on cells until its crew says stop or is no more.
+"""A process that works on cells until its pool says stop or has gone, and the messages that it sends.
 
-A worker says `("cell", done, total)` and `("note", message)` while it works on a cell, and in the end how that went:
+A worker sends `("cell", done, total)` and `("note", message)` while it works on a cell, and at the end one of these:
 `("finished",)`, `("taken",)` where another process works on it, `("stopped",)`, `("mistake", kind, message)` for an
 error of the user, or `("disk", errno, message, file)`.
 """
@@ -25,7 +25,7 @@ STOPPED = ("stopped",)
 
 
 class _Parent:
-    """The crew as a worker sees it: a `JobListener`."""
+    """The pool as a worker sees it: a `JobListener`."""
 
     def __init__(self, pipe: Connection) -> None:
         parent = parent_process()
@@ -34,9 +34,9 @@ class _Parent:
 
     @property
     def asked(self) -> bool:
-        """Whether the crew says stop, or is no more."""
+        """Whether the pool says stop, or has gone."""
         if not self._gone and (os.getppid() != self._pid or self._pipe.poll()):
-            self._gone = True  # to a worker at work the crew says nothing else
+            self._gone = True  # stop is all that the pool sends to a worker at work
         return self._gone
 
     def order(self) -> tuple[Job, bool] | None:
@@ -45,10 +45,10 @@ class _Parent:
             if os.getppid() != self._pid:
                 return None
         try:
-            told: tuple[Job, bool] | None = self._pipe.recv()
+            order: tuple[Job, bool] | None = self._pipe.recv()
         except (EOFError, OSError):
             return None
-        return told
+        return order
 
     def tell(self, *message: Any) -> None:
         """Send plain data."""
@@ -67,19 +67,19 @@ class _Parent:
 
 
 def serve(pipe: Connection, work: Work, mistakes: tuple[type[Exception], ...]) -> None:
-    """Work on cells until the crew says stop or is no more: the main function of a worker process."""
+    """Work on cells until the pool says stop or has gone: the main function of a worker process."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        # The crew decides what these mean. No SIG_IGN, which programs started from here would inherit.
+        # The pool decides what these mean. No SIG_IGN, which programs started from here would inherit.
         signal.signal(number, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-    crew = _Parent(pipe)
-    crew.tell("ready")
-    while (order := crew.order()) is not None:
+    pool = _Parent(pipe)
+    pool.tell("ready")
+    while (order := pool.order()) is not None:
         job, waiting = order
-        ended = worked(job, waiting, crew, work, mistakes)
+        ended = worked(job, waiting, pool, work, mistakes)
         if ended == STOPPED:
             return
-        crew.tell(*ended)
+        pool.tell(*ended)
 
 
 def worked(
@@ -114,5 +114,5 @@ def check_sources(job: Job) -> None:
 
 @cache
 def _source_hash(kind: registry.Kind, spec: str) -> str:
-    """When it was loaded: a later edit changes nothing for this process."""
+    """As it was when loaded: a later edit changes nothing for this process."""
     return registry.source_hash(kind, spec)

@@ -1,8 +1,8 @@
 """Several processes that share the cells of a run.
 
-The crew hands out cells one at a time and hears of their progress; what a cell leaves is read from the store, where
-its lock decides who works on it. A worker that dies costs nothing but the rounds since its cell's last checkpoint, and
-workers whose crew has gone finish their round, checkpoint and go too.
+The pool hands out cells one at a time and receives their progress; what a cell leaves is read from the store, where its
+lock decides who works on it. A worker that dies costs no more than the rounds since its cell's last checkpoint. Workers
+whose pool has gone finish their round, checkpoint and exit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONTEXT = get_context("spawn")  # torch's threads do not survive a fork
 
 @dataclass
 class _Worker:
-    """A process as its crew sees it: `ready` once it takes cells, `job` what it works on."""
+    """A process as the pool sees it: `ready` once it takes cells, `job` what it works on."""
 
     process: BaseProcess
     pipe: Connection
@@ -51,10 +51,10 @@ class WorkerPool:
 
 
 class _Shift:
-    """A crew at work on a ledger."""
+    """A pool at work on a ledger."""
 
-    def __init__(self, crew: WorkerPool, ledger: Ledger) -> None:
-        self._crew, self._ledger = crew, ledger
+    def __init__(self, pool: WorkerPool, ledger: Ledger) -> None:
+        self._pool, self._ledger = pool, ledger
         self._workers: list[_Worker] = []
         self._false_starts = 0
 
@@ -92,12 +92,12 @@ class _Shift:
 
     def _hire(self) -> None:
         """Start as many processes as there are cells for, with Ctrl-C kept from them."""
-        wanted = min(self._crew.places, self._busy + self._ledger.left)
+        wanted = min(self._pool.places, self._busy + self._ledger.left)
         if len(self._workers) < wanted:
             resource_tracker.ensure_running()  # starting it inside would let the signals through
         while len(self._workers) < wanted:
             pipe, far_end = CONTEXT.Pipe()
-            process = CONTEXT.Process(target=serve, args=(far_end, self._crew.work, self._ledger.mistakes))
+            process = CONTEXT.Process(target=serve, args=(far_end, self._pool.work, self._ledger.mistakes))
             with _signals_held_back():
                 process.start()
             far_end.close()  # so that the end of the process is the end of the pipe
@@ -113,7 +113,7 @@ class _Shift:
             with suppress(OSError):  # it may have died, which its pipe will tell
                 worker.pipe.send(order)
 
-    def _hear(self, worker: _Worker, what: str, *told: Any) -> None:
+    def _hear(self, worker: _Worker, what: str, *details: Any) -> None:
         if what == "ready":
             worker.ready, self._false_starts = True, 0
             return
@@ -121,7 +121,7 @@ class _Shift:
         assert job is not None
         if what not in ("cell", "note"):  # that was the last of it
             worker.job = None
-        self._ledger.hear(job, what, *told)
+        self._ledger.hear(job, what, *details)
 
     def _bury(self, worker: _Worker) -> None:
         """A worker has died: its cell goes to another."""
@@ -140,7 +140,7 @@ class _Shift:
             self._ledger.lose(worker.job, how)
 
     def _dismiss(self, after_error: bool = False) -> None:
-        """Let every worker finish its round, checkpoint and leave; what they say after an error is not heard."""
+        """Let every worker finish its round, checkpoint and exit; after an error their messages are ignored."""
         for worker in self._workers:
             with suppress(OSError):  # it may have left already
                 worker.pipe.send(None)
@@ -156,7 +156,7 @@ class _Shift:
                         self._hear(worker, *message)
 
     def _speaking(self, timeout: float | None = None) -> list[_Worker]:
-        """The workers that have said something or have died."""
+        """The workers that have sent a message or have died."""
         pipes = wait([worker.pipe for worker in self._workers], timeout)
         return [worker for worker in self._workers if worker.pipe in pipes]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from thiefbench import registry
-from thiefbench.suite.analysis.differences import MEASURES, Difference, Pair, Side, StoreComparison, versus
+from thiefbench.suite.analysis.differences import MEASURES, ComparedRun, Difference, LinePair, StoreComparison, versus
 from thiefbench.suite.analysis.run_comparisons import ReportError, last_run, trained_comparisons
 from thiefbench.suite.report.rendering import render
 from thiefbench.suite.report.tables import NBSP, Shown, write_value
@@ -24,27 +24,27 @@ def compared(stores: Sequence[Path], defenses: Sequence[str]) -> StoreComparison
         registry.SpecStringError: a defense's spec string is malformed or names nothing.
     """
     if (len(stores), len(defenses)) == (2, 0):
-        found = versus(_side("A", stores[0]), _side("B", stores[1]))
+        comparison = versus(_side("A", stores[0]), _side("B", stores[1]))
     elif (len(stores), len(defenses)) == (1, 2):
         one, other = _side("A", stores[0], defenses[0]), _side("B", stores[0], defenses[1])
         if one.defense == other.defense:
             raise ReportError(f"both --defense name {one.defense}; name two different ones")
-        found = versus(one, other)
+        comparison = versus(one, other)
     else:
         raise ReportError(
             f"compare takes two stores, or one store and two --defense; this is {len(stores)} "
             f"store{'s' if len(stores) != 1 else ''} and {len(defenses)} --defense"
         )
-    if not found.pairs:
+    if not comparison.pairs:
         have = "; ".join(
             f"{side.name} has {', '.join(c.title for c in side.comparisons) or 'none'}"
-            for side in (found.one, found.other)
+            for side in (comparison.one, comparison.other)
         )
         raise ReportError(f"the two runs share no attack in the same part, so nothing can be compared: {have}")
-    return found
+    return comparison
 
 
-def _side(name: str, folder: Path, defense: str = "") -> Side:
+def _side(name: str, folder: Path, defense: str = "") -> ComparedRun:
     store = Store(folder)
     run = last_run(store)
     suite = run["suite"]
@@ -54,54 +54,63 @@ def _side(name: str, folder: Path, defense: str = "") -> Side:
         if defense not in known:
             raise ReportError(f"the run in {folder} has no cell with the defense {defense}; it has {', '.join(known)}")
     comparisons = tuple(trained_comparisons(store, run))
-    return Side(name, str(folder), run["title"], run["fingerprint"], tuple(suite["modified"]), comparisons, defense)
+    return ComparedRun(
+        name, str(folder), run["title"], run["fingerprint"], tuple(suite["modified"]), comparisons, defense
+    )
 
 
-def write_comparison(found: StoreComparison, folder: Path) -> Path:
+def write_comparison(comparison: StoreComparison, folder: Path) -> Path:
     """Write compare.html and compare.csv into a folder; returns the page."""
     page = folder / "compare.html"
     html = render(
         "compare.html.jinja",
-        found=found,
-        remarks=remarks(found),
+        comparison=comparison,
+        remarks=remarks(comparison),
         sections=[
-            {"title": t, "settings": settings(found, t), "same": identical(found, t), "pairs": differing(found, t)}
-            for t in found.titles
+            {
+                "title": t,
+                "settings": settings(comparison, t),
+                "same": identical(comparison, t),
+                "pairs": differing(comparison, t),
+            }
+            for t in comparison.titles
         ],
         state_of=state_of,
     )
-    write_atomically(folder / "compare.csv", comparison_csv(found).encode())
+    write_atomically(folder / "compare.csv", comparison_csv(comparison).encode())
     write_atomically(page, html.encode("utf-8", "replace"))
     return page
 
 
-def remarks(found: StoreComparison) -> list[str]:
+def remarks(comparison: StoreComparison) -> list[str]:
     """What stands in the head: modified suites, and other ones."""
-    sides = [found.one] if found.one.defense else [found.one, found.other]
-    said = [
+    sides = [comparison.one] if comparison.one.defense else [comparison.one, comparison.other]
+    sentences = [
         f"{f'{side.name} is' if len(sides) > 1 else 'The suite is'} modified: {', '.join(side.modified)}."
         for side in sides
         if side.modified
     ]
-    if found.one.fingerprint != found.other.fingerprint:
-        said.append(
+    if comparison.one.fingerprint != comparison.other.fingerprint:
+        sentences.append(
             "The suites have different fingerprints, so they are not the same set of cells; what differs in those "
             "that both have stands with each comparison."
         )
-    return said
+    return sentences
 
 
-def settings(found: StoreComparison, title: str) -> list[str]:
+def settings(comparison: StoreComparison, title: str) -> list[str]:
     """What is not the same in the cells of a comparison."""
-    return list(dict.fromkeys(text for pair in found.of(title) for text in pair.settings))
+    return list(dict.fromkeys(text for pair in comparison.of(title) for text in pair.settings))
 
 
-def identical(found: StoreComparison, title: str) -> list[str]:
+def identical(comparison: StoreComparison, title: str) -> list[str]:
     """The lines of a comparison that are the very same on both sides."""
-    return [pair.name for pair in found.of(title) if pair.state == "identical" and not told(pair) and not pair.missing]
+    return [
+        pair.name for pair in comparison.of(title) if pair.state == "identical" and not told(pair) and not pair.missing
+    ]
 
 
-def told(pair: Pair) -> list[Difference]:
+def told(pair: LinePair) -> list[Difference]:
     """The differences worth a row: all, but of identical cells only where a comparative score is not the same."""
     same = pair.state == "identical"
     return [each for each in pair.differences if not same or any(value for _, value in each.change.points)]
@@ -131,10 +140,10 @@ def shown_difference(each: Difference) -> dict[str, Any]:
     }
 
 
-def state_of(pair: Pair) -> str:
+def state_of(pair: LinePair) -> str:
     """What is to be said of a line beside its differences."""
     if pair.state == "contradictory":
-        return "same cell, other numbers"
+        return "same cell, different scores"
     if not pair.differences:
         return "no seed has a score on both sides"
     if pair.state == "identical":
@@ -142,22 +151,24 @@ def state_of(pair: Pair) -> str:
     return ""
 
 
-def differing(found: StoreComparison, title: str) -> list[tuple[Pair, list[dict[str, Any]]]]:
+def differing(comparison: StoreComparison, title: str) -> list[tuple[LinePair, list[dict[str, Any]]]]:
     """The other lines, each with its differences in writing."""
-    same = identical(found, title)
+    same = identical(comparison, title)
     return [
-        (pair, [shown_difference(each) for each in told(pair)]) for pair in found.of(title) if pair.name not in same
+        (pair, [shown_difference(each) for each in told(pair)])
+        for pair in comparison.of(title)
+        if pair.name not in same
     ]
 
 
-def comparison_csv(found: StoreComparison) -> str:
+def comparison_csv(comparison: StoreComparison) -> str:
     """One line per comparison, line and measure, unrounded; A and B are means over the seeds that both have."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     head = ["comparison", "line", "a", "b", "state", "measure", "seeds", "mean_a", "mean_b", "difference"]
     writer.writerow([*head, "low", "high", "limits", "differences", "problem"])
-    sides = [side.defense or side.where for side in (found.one, found.other)]
-    for pair in found.pairs:
+    sides = [side.defense or side.where for side in (comparison.one, comparison.other)]
+    for pair in comparison.pairs:
         by_measure = {each.column.measure: each for each in pair.differences}
         problem = "; ".join((*pair.contradictions, *pair.missing))
         for measure in (column.measure for column in MEASURES if column.measure in by_measure):

@@ -134,8 +134,8 @@ def _final_evaluation(cell: Cell) -> pa.Table:
 
 
 def _first(rows: pa.Table, order: list[tuple[str, str]]) -> dict[str, Any] | None:
-    found: list[dict[str, Any]] = rows.sort_by(order).slice(0, 1).to_pylist()
-    return found[0] if found else None
+    first_rows: list[dict[str, Any]] = rows.sort_by(order).slice(0, 1).to_pylist()
+    return first_rows[0] if first_rows else None
 
 
 def _excerpt(who: str, line: Mapping[str, Any], payload: Mapping[str, str]) -> Excerpt:

@@ -77,16 +77,16 @@ def headings(columns: Sequence[Column]) -> dict[Column, str]:
 
 def _column(matrix: Matrix, column: Column, heading: str) -> dict[str, Any]:
     """What the page says of an attack."""
-    own = [each for each in matrix.pools if (each.suite, each.attack) == (column.suite, column.attack)]
-    records = [each.attacked for each in own if each.attacked is not None and each.attacked.status == "ok"]
-    failed = [(each.seed, each.attacked.error) for each in own if each.attacked and each.attacked.status == "error"]
+    pools = [each for each in matrix.pools if (each.suite, each.attack) == (column.suite, column.attack)]
+    records = [each.attacked for each in pools if each.attacked is not None and each.attacked.status == "ok"]
+    failed = [(each.seed, each.attacked.error) for each in pools if each.attacked and each.attacked.status == "error"]
     return {
         "heading": heading,
         "attack": column.attack,
         "suite": column.suite,
         "payloads": list(dict.fromkeys(tuple(record.payload.items()) for record in records if record.payload)),
         "facts": facts(records[0].cell) if records else [],
-        "seeds": [each.seed for each in own],
+        "seeds": [each.seed for each in pools],
         "failed": failed,
     }
 
@@ -132,15 +132,15 @@ def _rounds(numbers: tuple[int, ...]) -> str:
 
 def _headline(matrix: Matrix) -> str:
     """How many defenses stop every attack; empty where only anchors are shown."""
-    own = [row for row in matrix.rows if not anchor_of(row.defense)]
-    if not own:
+    rows = [row for row in matrix.rows if not anchor_of(row.defense)]
+    if not rows:
         return ""
     columns = matrix.measured
-    whole = [row for row in own if columns and len(row.stop_rates) == len(columns) and row.lowest >= STOPS]
+    whole = [row for row in rows if columns and len(row.stop_rates) == len(columns) and row.lowest >= STOPS]
     count = sum(row.tolerable for row in whole)
     poison = f"{'every' if len(columns) > 1 else 'the'} attack's rewarded poison"
-    told = f"Defenses that reject at least {STOPS:.0%} of {poison} and at most {TOLERATED:.0%} of rewarded honest work"
-    return f"{told}: {count} of {len(own)}".replace("%", "\u00a0%")
+    rule = f"Defenses that reject at least {STOPS:.0%} of {poison} and at most {TOLERATED:.0%} of rewarded honest work"
+    return f"{rule}: {count} of {len(rows)}".replace("%", "\u00a0%")
 
 
 def _making(matrix: Matrix, suites: Sequence[Suite]) -> list[tuple[str, str]]:

@@ -29,35 +29,35 @@ class ClassRow:
 
 def class_rows(comparison: Comparison) -> list[ClassRow]:
     """Every trained line class by class; empty where all nodes are of one."""
-    made = []
+    rows = []
     for line in comparison.lines:
         if line.how == "trained":
             marked = of_class("asr", "")
             names = dict.fromkeys(name for result in line.results for name in result.scores if name.startswith(marked))
             for label in (name.removeprefix(marked) for name in names):
                 shown = tuple(show(line.scores(of_class(measure, label)), unit) for measure, unit in MEASURES)
-                made.append(ClassRow(line.name, label, shown))
-    return made
+                rows.append(ClassRow(line.name, label, shown))
+    return rows
 
 
 def regime_facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
     """How a cell's nodes learn and what is not equal, synchronous or steady about them."""
     swarm = cell["swarm"]
     learner = swarm["learner"]
-    told = [("Learner", _learner(learner))]
+    regime = [("Learner", _learner(learner))]
     if population := swarm.get("population"):
-        told.append(("Population", ", ".join(_share(each) for each in population)))
+        regime.append(("Population", ", ".join(_share(each) for each in population)))
     if (source := swarm.get("logprobs", "none")) != "none":
-        told.append(("Log-probs", f"{source} ones travel with completions" if source == "reported" else source))
+        regime.append(("Log-probs", f"{source} ones travel with completions" if source == "reported" else source))
     if delay := swarm.get("delay"):
-        told.append(("Delay", _delay(delay)))
+        regime.append(("Delay", _delay(delay)))
     if churn := swarm.get("churn"):
         rounds = ", ".join(str(number) for number in churn["crashes"]) or "none"
-        told.append(("Crashes", f"in round {rounds}, {churn['down']} rounds each; recovery from {churn['recovery']}"))
+        regime.append(("Crashes", f"in round {rounds}, {churn['down']} rounds each; recovery from {churn['recovery']}"))
     if sharing := swarm.get("sharing"):
         cap = "" if sharing["per_sender"] is None else f", at most {sharing['per_sender']} of one sender"
-        told.append(("Sharing", f"I = {sharing['local']} own groups and J = {sharing['external']} of others{cap}"))
-    return told
+        regime.append(("Sharing", f"I = {sharing['local']} own groups and J = {sharing['external']} of others{cap}"))
+    return regime
 
 
 def _learner(learner: Mapping[str, Any]) -> str:

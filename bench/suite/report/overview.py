@@ -40,7 +40,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Highest:
+class HighestRate:
     """The largest value of a measure among cells; `where` is a comparison's title, or says that there is no attack."""
 
     value: float
@@ -67,7 +67,7 @@ class SuiteRow:
     tied: bool
     utility: Summary | None
     no_utility: str
-    false_rejection: Highest | None
+    false_rejection: HighestRate | None
     cost: Cost | None
     fields: Mapping[str, Field]
     untrained: bool
@@ -115,25 +115,25 @@ def suite_table(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> Su
     reasons = doubts(comparisons)
     lacks = lacking(run["suite"])
     why = f"the suite has {lacks}" if lacks else "; ".join(reasons.values())
-    standing = {row.defense: row for row in rows(comparisons)}
-    placed = places(run, comparisons) or _unplaced(list(standing.values()), comparisons, seeds, bool(reasons))
-    made = [
-        suite_row(place, tied(place, placed), standing[place.defense], comparisons, bool(run["suite"].get("utility")))
+    by_defense = {row.defense: row for row in rows(comparisons)}
+    placed = places(run, comparisons) or _unplaced(list(by_defense.values()), comparisons, seeds, bool(reasons))
+    table_rows = [
+        suite_row(place, tied(place, placed), by_defense[place.defense], comparisons, bool(run["suite"].get("utility")))
         for place in placed
     ]
-    return SuiteTable(tuple(comparisons), tuple(made), tuple(seeds), reasons, why)
+    return SuiteTable(tuple(comparisons), tuple(table_rows), tuple(seeds), reasons, why)
 
 
 def _unplaced(
-    standing: Sequence[RankingRow], comparisons: Sequence[Comparison], seeds: Sequence[int], doubtful: bool
+    rows: Sequence[RankingRow], comparisons: Sequence[Comparison], seeds: Sequence[int], doubtful: bool
 ) -> list[Placement]:
     """Rows without a ranking, in its order: by the worst case, anchors, then those without one."""
     attacks = [comparison.title for comparison in comparisons]
-    made = []
-    for row in standing:
+    places = []
+    for row in rows:
         worst = None if doubtful else worst_of(row, attacks, seeds)[0]
-        made.append(Placement(row.defense, "anchor" if row.anchor else "unranked", None, worst, ""))
-    anchors = {row.defense: ANCHORS.index(row.anchor) for row in standing if row.anchor}
+        places.append(Placement(row.defense, "anchor" if row.anchor else "unranked", None, worst, ""))
+    anchors = {row.defense: ANCHORS.index(row.anchor) for row in rows if row.anchor}
 
     def order(place: Placement) -> tuple[int, float, str]:
         if place.defense in anchors:
@@ -141,7 +141,7 @@ def _unplaced(
         mean = place.worst.summary.mean if place.worst else 0.0
         return (0 if place.worst or doubtful else 2, -mean, place.defense)
 
-    return sorted(made, key=order)
+    return sorted(places, key=order)
 
 
 def tied(place: Placement, among: Sequence[Placement]) -> bool:
@@ -174,9 +174,9 @@ def suite_row(
 def _field(
     comparison: Comparison, line: Line | None, cells: Mapping[int, AttackOutcome], seeds: Sequence[int]
 ) -> Field:
-    found = {seed: cells.get(seed, NOT_RUN) for seed in seeds}
-    prevented = {seed: cell.harm_prevented for seed, cell in found.items() if cell.harm_prevented is not None}
-    lost = [f"seed {seed}: {_missing(comparison, seed, found[seed])}" for seed in seeds if seed not in prevented]
+    outcomes = {seed: cells.get(seed, NOT_RUN) for seed in seeds}
+    prevented = {seed: cell.harm_prevented for seed, cell in outcomes.items() if cell.harm_prevented is not None}
+    lost = [f"seed {seed}: {_missing(comparison, seed, outcomes[seed])}" for seed in seeds if seed not in prevented]
     none = comparison.line("none")
     if lost or line is None or none is None:
         return Field(None, problem="; ".join(lost))
@@ -200,8 +200,8 @@ def _headline(line: Line, seeds: Sequence[int]) -> float | None:
     return fmean(values) if values else None
 
 
-def _false_rejection(defense: str, comparisons: Sequence[Comparison]) -> Highest | None:
-    found = []
+def _false_rejection(defense: str, comparisons: Sequence[Comparison]) -> HighestRate | None:
+    rates = []
     for comparison in comparisons:
         for line in (line_of(comparison, "attack", defense), line_of(comparison, "control", defense)):
             for result in line.results if line else ():
@@ -209,5 +209,5 @@ def _false_rejection(defense: str, comparisons: Sequence[Comparison]) -> Highest
                 if value is not None:
                     free = f"{comparison.part}: no attack" if comparison.part else "no attack"
                     where = comparison.title if line and line.role == "attack" else free
-                    found.append(Highest(value, where, result.seed))
-    return min(found, key=lambda each: (-each.value, each.where, each.seed), default=None)
+                    rates.append(HighestRate(value, where, result.seed))
+    return min(rates, key=lambda each: (-each.value, each.where, each.seed), default=None)

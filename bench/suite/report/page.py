@@ -183,12 +183,12 @@ def _claim(who: str, line: Line, spec: str = "") -> dict[str, Any]:
 
 def _verdict(line: Line) -> dict[str, Any]:
     """What a defense did, in numbers: stopped, wrongly rejected, kept of the clean gain."""
-    kept = [score.value for score in line.scores("utility") if score.value is not None]
+    utilities = [score.value for score in line.scores("utility") if score.value is not None]
     return {
         "line": line,
         "stopped": show(line.scores("stop_rate"), "rate"),
         "rejected": show(line.scores("false_rejection_rate"), "rate"),
-        "kept": f"{100 * fmean(kept):z.0f}\u00a0%" if kept else "",
+        "kept": f"{100 * fmean(utilities):z.0f}\u00a0%" if utilities else "",
     }
 
 
@@ -243,11 +243,11 @@ def _making(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> list[t
 
 
 def _hardware(record: Record) -> str:
-    made = record.provenance
+    provenance = record.provenance
     device, dtype = record.cell.get("device", "?"), record.cell.get("dtype", "?")
-    counts = ", ".join(f"{made.get(name, '?')} {name}" for name in ("cores", "threads"))
-    processor = f"{made.get('processor', 'unknown processor')}, {counts}"
-    accelerator = "" if device == "cpu" else f" and {made.get('device_name', 'unknown device')}"
+    counts = ", ".join(f"{provenance.get(name, '?')} {name}" for name in ("cores", "threads"))
+    processor = f"{provenance.get('processor', 'unknown processor')}, {counts}"
+    accelerator = "" if device == "cpu" else f" and {provenance.get('device_name', 'unknown device')}"
     return f"{processor}{accelerator}; {device}, {dtype}"
 
 
@@ -260,15 +260,15 @@ def _commit(record: Record) -> str:
 
 def _phases(records: Sequence[Record]) -> list[str]:
     """Every timed phase, in the order of a round."""
-    found = sorted({phase for record in records for phase in record.seconds})
+    phases = sorted({phase for record in records for phase in record.seconds})
     order = ("sample", "attack", "gather", "reward", "inspect", "update", "evaluate")
-    return sorted(found, key=lambda phase: order.index(phase) if phase in order else len(order))
+    return sorted(phases, key=lambda phase: order.index(phase) if phase in order else len(order))
 
 
 def _prefix(number: int, comparisons: Sequence[Comparison]) -> str:
     """Keeps the files of several comparisons apart."""
     if len(comparisons) == 1:
         return ""
-    own = comparisons[number - 1]
-    named = f"{own.part} {Path(registry.parse('attack', own.attack).target).name}"
+    comparison = comparisons[number - 1]
+    named = f"{comparison.part} {Path(registry.parse('attack', comparison.attack).target).name}"
     return f"{number}-{re.sub(r'[^A-Za-z0-9]+', '-', named).strip('-')}-"

@@ -53,12 +53,12 @@ class Series:
         """(round, low, high) of the mean over several seeds, see `Summary`; NaN where a seed has no value."""
         if self.seeds < 2:
             return []
-        made = []
+        band = []
         for number, values in self._by_round():
             whole = len(values) == self.seeds
             over = summarize(dict(enumerate(values))) if whole else None
-            made.append((number, over.low if over else math.nan, over.high if over else math.nan))
-        return made
+            band.append((number, over.low if over else math.nan, over.high if over else math.nan))
+        return band
 
     def _by_round(self) -> list[tuple[int, list[float]]]:
         rounds: dict[int, list[float]] = {}
@@ -71,27 +71,27 @@ class Series:
 
 def styles(comparison: Comparison) -> dict[str, Style]:
     """A style for every trained line, by its name; colours follow the order of the defenses in the suite."""
-    made: dict[str, Style] = {}
-    own = defense_styles(comparison)
+    by_line: dict[str, Style] = {}
+    by_defense = defense_styles(comparison)
     for line in comparison.lines:
         if line.how != "trained":
             continue
         dashes = "-" if line.role == "attack" else "--"
         if line.role == "placebo":
-            made[line.name] = Style(*PLACEBO, "x", ":")
+            by_line[line.name] = Style(*PLACEBO, "x", ":")
         elif (line.role, line.defense) in FIXED:
-            made[line.name] = Style(*FIXED[line.role, line.defense], "o", dashes)
+            by_line[line.name] = Style(*FIXED[line.role, line.defense], "o", dashes)
         else:
-            made[line.name] = replace(own[line.defense], dashes=dashes)
-    return made
+            by_line[line.name] = replace(by_defense[line.defense], dashes=dashes)
+    return by_line
 
 
 def defense_styles(comparison: Comparison) -> dict[str, Style]:
     """A style for every defense, trained or not, by its spec string."""
-    made = {"none": Style(*FIXED["attack", "none"], "o", "-")}
+    styles_by_defense = {"none": Style(*FIXED["attack", "none"], "o", "-")}
     for number, defense in enumerate(dict.fromkeys(ln.defense for ln in comparison.lines if ln.defense != "none")):
-        made[defense] = Style(*DEFENSES[number % len(DEFENSES)], MARKERS[number % len(MARKERS)], "-")
-    return made
+        styles_by_defense[defense] = Style(*DEFENSES[number % len(DEFENSES)], MARKERS[number % len(MARKERS)], "-")
+    return styles_by_defense
 
 
 def draw_all(comparison: Comparison, footer: str, png: bool = True) -> list[Plot]:
@@ -99,19 +99,19 @@ def draw_all(comparison: Comparison, footer: str, png: bool = True) -> list[Plot
     wide, small = (5.8, 3.2), (4.2, 2.9)
     attacked = [line.name for line in comparison.defended]
     every = [name for name in ("no attack", "placebo", "none") if comparison.line(name)] + attacked
-    asked = (
+    curves = (
         ("asr", "Attack success rate", "eval_asr", "train_asr", every, wide),
         ("reward", "Clean reward", "eval_reward", "", every, small),
         ("stop-rate", "Stop rate", "stop_rate", "", attacked, small),
         ("false-rejection", "False rejection rate", "false_rejection_rate", "", attacked, small),
     )
-    made = []
-    for name, title, curve, faint, names, size in asked:
+    plots = []
+    for name, title, curve, faint, names, size in curves:
         found = [_series(comparison, line, curve, faint) for line in names]
         series = [one for one in found if one.mean]
         if series:
-            made.append(_draw(name, title, series, size, footer, png))
-    return made
+            plots.append(_draw(name, title, series, size, footer, png))
+    return plots
 
 
 def _series(comparison: Comparison, name: str, curve: str, faint: str) -> Series:

@@ -21,12 +21,12 @@ def environment(*packages: str) -> Environment:
     Autoescape is on: completions, errors and spec strings are data from strangers. `few_seeds` is known to all: below
     it there is no interval over seeds.
     """
-    made = Environment(
+    templates = Environment(
         loader=ChoiceLoader([_templates(package) for package in packages]),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    made.globals["few_seeds"] = FEW_SEEDS
-    return made
+    templates.globals["few_seeds"] = FEW_SEEDS
+    return templates
 
 
 def _templates(package: str) -> FunctionLoader:

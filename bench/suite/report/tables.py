@@ -43,7 +43,9 @@ COLUMNS = (
 
 def columns_of(comparisons: Sequence[Comparison]) -> tuple[Column, ...]:
     """The columns that a table of these comparisons needs: what no defense masked has none."""
-    masking = any(score.value for made in comparisons for line in made.lines for score in line.scores("masked_rate"))
+    masking = any(
+        score.value for comparison in comparisons for line in comparison.lines for score in line.scores("masked_rate")
+    )
     return tuple(column for column in COLUMNS if masking or column.measure != "masked_rate")
 
 
@@ -139,8 +141,8 @@ def paired_difference(line: Line, other: Line, measure: str) -> Score | None:
     )
     if len(one.keys() & two.keys()) < FEW_SEEDS:
         return None
-    made = paired(one, two)
-    return Score(value=made.mean, low=made.low, high=made.high, count=len(made.points))
+    difference = paired(one, two)
+    return Score(value=difference.mean, low=difference.low, high=difference.high, count=len(difference.points))
 
 
 def csv_text(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:

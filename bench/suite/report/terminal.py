@@ -72,25 +72,25 @@ def print_matrix(out: Console, matrix: Matrix) -> None:
         _print_problems(out, row)
 
 
-def print_comparison(out: Console, found: StoreComparison) -> None:
+def print_comparison(out: Console, comparison: StoreComparison) -> None:
     """Two sides next to each other, one table per comparison; what cannot be compared is said."""
-    for side in (found.one, found.other):
+    for side in (comparison.one, comparison.other):
         which = f"{side.defense} in " if side.defense else ""
         out.print(f"[bold]{side.name}[/bold]: {escaped(f'{which}{side.where}: {side.title}, {side.fingerprint[:12]}')}")
-    for text in found.contradictions:
-        out.print(f"[bold red]same cell, other numbers:[/bold red] {escaped(text)}")
-    for text in remarks(found):
+    for text in comparison.contradictions:
+        out.print(f"[bold red]same cell, different scores:[/bold red] {escaped(text)}")
+    for text in remarks(comparison):
         out.print(f"[yellow]{escaped(text)}[/yellow]")
     out.print(
         "B - A is paired by seed: in brackets 95 % Student-t intervals, in parentheses the differences of fewer than 5"
     )
-    for title in found.titles:
+    for title in comparison.titles:
         out.print(f"\n[bold]{escaped(title)}[/bold]")
-        if changed := settings(found, title):
+        if changed := settings(comparison, title):
             out.print(f"[yellow]not the same on both sides: {escaped('; '.join(changed))}[/yellow]")
-        if same := identical(found, title):
+        if same := identical(comparison, title):
             out.print(f"identical (the very same cells, the same scores): {escaped('; '.join(same))}")
-        pairs = differing(found, title)
+        pairs = differing(comparison, title)
         table = _table("swarm", "measure", "A", "B", "B - A", "seeds")
         for pair, rows in pairs:
             for row in rows:
@@ -103,7 +103,7 @@ def print_comparison(out: Console, found: StoreComparison) -> None:
                 out.print(f"{escaped(pair.name)}: {state_of(pair)}")
             for text in pair.missing:
                 out.print(f"[yellow]{escaped(f'{pair.name}: {text}')}[/yellow]")
-    for text in found.alone:
+    for text in comparison.alone:
         out.print(escaped(text))
 
 
@@ -148,8 +148,8 @@ def _print_part(
     """One defense's rates by sender or round."""
     out.print(f"\n[bold]{escaped(title)}[/bold]{_first_of(scores)}")
     table = _table("", "completions", *_FILE_RATES.values())
-    for name, own in list(scores.items())[:_MOST_LINES]:
-        table.add_row(escaped(one_line(str(name), 40)), str(own["rejection_rate"].count), *_file_rates(own))
+    for name, own_scores in list(scores.items())[:_MOST_LINES]:
+        table.add_row(escaped(one_line(str(name), 40)), str(own_scores["rejection_rate"].count), *_file_rates(own_scores))
     _print(out, table)
 
 

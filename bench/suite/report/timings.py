@@ -53,20 +53,28 @@ def costs(comparisons: Sequence[Comparison]) -> list[Cost]:
 
 def cost(comparison: Comparison, defense: str) -> Cost:
     """What a defense costs under one attack."""
-    own = _records(comparison, defense)
+    defended = _records(comparison, defense)
     base = _records(comparison, "none")
-    both = [seed for seed in own if seed in base]
-    same = [seed for seed in both if _machine(own[seed]) == _machine(base[seed])]
-    ours, theirs = (
-        {seed: each for seed in records if (each := seconds_per_round(records[seed]))} for records in (own, base)
+    both = [seed for seed in defended if seed in base]
+    same = [seed for seed in both if _machine(defended[seed]) == _machine(base[seed])]
+    defended_seconds, undefended_seconds = (
+        {seed: each for seed in records if (each := seconds_per_round(records[seed]))} for records in (defended, base)
     )
-    pairs = [seed for seed in same if seed in ours and seed in theirs]
-    added = {seed: 1000 * ours[seed] for seed in pairs}, {seed: 1000 * theirs[seed] for seed in pairs}
-    inspected = {seed: each for seed in own if (each := inspect_milliseconds(own[seed])) is not None}
+    pairs = [seed for seed in same if seed in defended_seconds and seed in undefended_seconds]
+    added = (
+        {seed: 1000 * defended_seconds[seed] for seed in pairs},
+        {seed: 1000 * undefended_seconds[seed] for seed in pairs},
+    )
+    inspected = {seed: each for seed in defended if (each := inspect_milliseconds(defended[seed])) is not None}
     return Cost(
-        comparison.title, defense, _over(ours), _over({seed: ours[seed] / theirs[seed] for seed in pairs}),
-        paired(*added) if pairs else None, _over(inspected), tuple(seed for seed in both if seed not in same),
-    )  # fmt: skip
+        comparison.title,
+        defense,
+        _over(defended_seconds),
+        _over({seed: defended_seconds[seed] / undefended_seconds[seed] for seed in pairs}),
+        paired(*added) if pairs else None,
+        _over(inspected),
+        tuple(seed for seed in both if seed not in same),
+    )
 
 
 def seconds_per_round(record: Record) -> float | None:
@@ -87,8 +95,8 @@ def inspect_milliseconds(record: Record) -> float | None:
 
 def _records(comparison: Comparison, defense: str) -> dict[int, Record]:
     """A defense's attacked cells that have scores, by seed."""
-    found = {seed: comparison.record("attack", defense, seed) for seed in comparison.seeds}
-    return {seed: record for seed, record in found.items() if record is not None}
+    records = {seed: comparison.record("attack", defense, seed) for seed in comparison.seeds}
+    return {seed: record for seed, record in records.items() if record is not None}
 
 
 def _machine(record: Record) -> tuple[object, ...]:

@@ -24,7 +24,7 @@ _MUTED = "#5b6470"
 
 
 @dataclass(frozen=True)
-class Mark:
+class TradeoffPoint:
     """A defense in the plot: worst case of harm prevented, utility without an attack; hollow for an anchor."""
 
     defense: str
@@ -66,13 +66,15 @@ def draw_tradeoff(table: SuiteTable, footer: str) -> Plot | None:
     return Plot("tradeoff", _in_words(marks), note, png, svg)
 
 
-def _mark(row: SuiteRow, styles: dict[str, Style]) -> Mark | None:
+def _mark(row: SuiteRow, styles: dict[str, Style]) -> TradeoffPoint | None:
     if row.place.worst is None or row.utility is None:
         return None
-    return Mark(row.defense, row.place.worst.summary, row.utility, row.place.standing == "anchor", styles[row.defense])
+    return TradeoffPoint(
+        row.defense, row.place.worst.summary, row.utility, row.place.standing == "anchor", styles[row.defense]
+    )
 
 
-def what_marks_are(marks: Sequence[Mark]) -> str:
+def what_marks_are(marks: Sequence[TradeoffPoint]) -> str:
     """What marks, bars and arrows of the plot mean."""
     seeds = len(marks[0].utility.points)
     if seeds >= FEW_SEEDS:
@@ -90,7 +92,7 @@ def _clamped(value: float) -> float:
     return min(max(value, LEAST), MOST)
 
 
-def _frame(axes: Any, marks: Sequence[Mark]) -> None:
+def _frame(axes: Any, marks: Sequence[TradeoffPoint]) -> None:
     """Axes that hold 0, 1 and every mark, with room for arrows at the edges."""
     for of, limit in (("prevented", axes.set_xlim), ("utility", axes.set_ylim)):
         over = [getattr(mark, of) for mark in marks]
@@ -102,7 +104,7 @@ def _frame(axes: Any, marks: Sequence[Mark]) -> None:
     axes.set_ylabel("utility without an attack")
 
 
-def _draw(axes: Any, mark: Mark) -> None:
+def _draw(axes: Any, mark: TradeoffPoint) -> None:
     colour, x, y = mark.style.colour, _clamped(mark.prevented.mean), _clamped(mark.utility.mean)
     for summary, bar in ((mark.prevented, "x"), (mark.utility, "y")):
         if summary.kind == "interval":
@@ -126,7 +128,9 @@ def _draw(axes: Any, mark: Mark) -> None:
             axes.annotate("", tip, xytext=(x, y), arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 1.4})
 
 
-def _in_words(marks: Sequence[Mark]) -> str:
+def _in_words(marks: Sequence[TradeoffPoint]) -> str:
     """What the plot shows, for those who do not see it."""
-    said = (f"{mark.defense}: prevents {mark.prevented.mean:z.2f}, utility {mark.utility.mean:z.2f}" for mark in marks)
-    return f"Utility without an attack against harm prevented in the worst case. {'; '.join(said)}."
+    sentences = (
+        f"{mark.defense}: prevents {mark.prevented.mean:z.2f}, utility {mark.utility.mean:z.2f}" for mark in marks
+    )
+    return f"Utility without an attack against harm prevented in the worst case. {'; '.join(sentences)}."

@@ -26,40 +26,40 @@ def joined(runs: Sequence[tuple[str, Run | None]]) -> tuple[Run | None, tuple[st
         cells are merged all the same.
     """
     whole: Run | None = None
-    told: list[str] = []
+    notes: list[str] = []
     for name, run in runs:
         if run is None:
             continue
         suite = _suite_of(run)
         if suite is None:
-            told.append(f"what {name} last ran cannot be read, so the joined run lacks it")
+            notes.append(f"what {name} last ran cannot be read, so the joined run lacks it")
         elif whole is None:
             whole = dict(run)
         elif (both := _with(whole, run)) is not None:
             whole = both
         else:
-            told.append(
+            notes.append(
                 f"{name} last ran another suite, {suite.title}: its cells are merged, and a report shows "
                 f"{whole['title']}"
             )
-    return whole, tuple(told)
+    return whole, tuple(notes)
 
 
 def _with(one: Run, other: Run) -> Run | None:
     """Two runs as one; None where their suites differ in more than lists of what to run."""
-    mine, theirs = one["suite"], other["suite"]
-    apart = {name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)}
+    first, second = one["suite"], other["suite"]
+    apart = {name for name in first.keys() | second.keys() if first.get(name) != second.get(name)}
     if not apart <= {*_UNITED, "about"}:
         return None
-    united = {name: list(dict.fromkeys([*mine[name], *theirs[name]])) for name in _UNITED}
+    united = {name: list(dict.fromkeys([*first[name], *second[name]])) for name in _UNITED}
     united |= {name: sorted(united[name]) for name in ("seeds", "recorded")}
-    suite = _made({**mine, **united})
+    suite = _made({**first, **united})
     if suite is None:
         return None
     known = {cell["cell_id"] for cell in one["cells"]}
     return {
         "title": suite.title,
-        "suite": {**mine, **united},
+        "suite": {**first, **united},
         "fingerprint": suite.fingerprint(),
         "cells": [*one["cells"], *(cell for cell in other["cells"] if cell["cell_id"] not in known)],
     }

@@ -1,7 +1,7 @@
-"""Stores that were filled apart, joined into one: every cell once, and nothing taken that its checksum does not cover.
+"""Stores of separate runs joined into one: every cell once, and nothing that fails its checksum.
 
-All stores are read and compared before anything is written. A cell is copied as a run would write it, under the cell's
-lock and its record last, so a merge that was killed leaves unfinished cells, and the same command run again ends it.
+All stores are read and compared before anything is written. A cell is copied as a run would write it: under the cell's
+lock, its record last. So a merge that was killed leaves unfinished cells, and the same command completes it.
 """
 
 from __future__ import annotations
@@ -139,13 +139,13 @@ def merge(stores: Sequence[Path], into: Path, prefer: Preference | None = None) 
             _write(out.cell(name), best if new else None, holders)
         if new:
             copied[best.store] = copied.get(best.store, 0) + 1
-    run, told = joined([(str(each.store.root), each.store.read_run()) for each in surveys])
+    run, notes = joined([(str(each.store.root), each.store.read_run()) for each in surveys])
     if run is not None:
         out.write_run(run)
     lost = {name for each in surveys for name in each.damaged} - chosen.keys()
     unfinished = {name for each in surveys for name in each.unfinished} - chosen.keys()
     return Merged(
-        len(chosen), copied, shared, tuple(conflicts), tuple(damaged), tuple(sorted(lost)), len(unfinished), told
+        len(chosen), copied, shared, tuple(conflicts), tuple(damaged), tuple(sorted(lost)), len(unfinished), notes
     )
 
 
@@ -157,7 +157,7 @@ def survey(path: Path) -> StoreSurvey:
     """
     if not (path / "cells").is_dir():
         raise MergeError(f"{path} is no store: it has no folder cells; give directories that thiefbench run filled")
-    found = StoreSurvey(Store(path))
+    surveyed = StoreSurvey(Store(path))
     for folder in sorted((path / "cells").glob("*")):
         directory = CellDir(folder)
         if ".broken-" in folder.name or not folder.is_dir():
@@ -167,13 +167,13 @@ def survey(path: Path) -> StoreSurvey:
             if record is not None and record.cell_id != folder.name:
                 raise BrokenRecordError(f"{directory.record_path} belongs to another cell, {record.cell_id}")
         except BrokenRecordError as error:
-            found.damaged[folder.name] = str(error)
+            surveyed.damaged[folder.name] = str(error)
             continue
         if record is not None:
-            found.cells[folder.name] = Finished(path, directory, record)
+            surveyed.cells[folder.name] = Finished(path, directory, record)
         elif directory.checkpoint.exists():
-            found.unfinished.append(folder.name)
-    return found
+            surveyed.unfinished.append(folder.name)
+    return surveyed
 
 
 def choose(
@@ -216,10 +216,12 @@ def same(one: Finished, other: Finished) -> bool:
 
 def machine_of(record: Record) -> str:
     """What a cell was run on, in a few words."""
-    made = record.provenance
-    device = made.get("device_name")
-    name = made.get("processor") if device in (None, "CPU") else device
-    return f"{name or 'unknown machine'}, {made.get('threads', '?')} threads, torch {made.get('torch', '?')}"
+    provenance = record.provenance
+    device = provenance.get("device_name")
+    name = provenance.get("processor") if device in (None, "CPU") else device
+    return (
+        f"{name or 'unknown machine'}, {provenance.get('threads', '?')} threads, torch {provenance.get('torch', '?')}"
+    )
 
 
 def _plain(table: pa.Table) -> pa.Table:

@@ -207,8 +207,8 @@ class CellDir:
         A failed cell keeps its checkpoint, to be tried again from there.
         """
         folders = (self.path, self.checkpoint, self.weights)
-        found = [path for folder in folders for path in half_written(folder)]
-        return [*found, self.checkpoint] if self.checkpoint.exists() and self._has_scores() else found
+        paths = [path for folder in folders for path in half_written(folder)]
+        return [*paths, self.checkpoint] if self.checkpoint.exists() and self._has_scores() else paths
 
     def _has_scores(self) -> bool:
         try:
@@ -248,7 +248,7 @@ class Store:
 
     def records(self) -> list[Record]:
         """Every intact record, by cell id; broken ones are left out (running the suite again redoes them)."""
-        found = []
+        records = []
         for path in sorted((self.root / "cells").glob("*")):
             if ".broken-" in path.name or not path.is_dir():
                 continue
@@ -257,8 +257,8 @@ class Store:
             except BrokenRecordError:
                 continue
             if record is not None:
-                found.append(record)
-        return found
+                records.append(record)
+        return records
 
     def write_run(self, run: dict[str, Any]) -> None:
         """Remember the last run: the suite and the cells it asked for, which is what a report shows."""

@@ -76,7 +76,7 @@ def _index(cell: CellDir) -> Path:
 
 
 def _checksums(cell: CellDir) -> dict[str, str]:
-    """By round; empty where the index is missing or damaged, so that the weights are made anew."""
+    """By round; empty where the index is missing or damaged, so that the weights are made again."""
     try:
         return read_sealed(_index(cell))
     except BrokenRecordError:
