@@ -270,22 +270,22 @@ def _is_whole(kind: Kind, piece: str) -> bool:
     return bool(bracket) or head.strip() in _entries(kind) or bool(_CLASS_IN_FILE.search(head))
 
 
-def _inner(kind: Kind, parsed: ParsedSpec, made: Any) -> dict[str, tuple[Kind, str]]:
+def _inner(kind: Kind, parsed: ParsedSpec, plugin: Any) -> dict[str, tuple[Kind, str]]:
     """Kind and spec string, given or by default, of the parameters that are attacks or defenses themselves.
 
     Raises:
         SpecStringError: such an argument is no text.
     """
-    if not inspect.isclass(made):
+    if not inspect.isclass(plugin):
         return {}
     try:
-        hints = get_type_hints(made.__init__)
+        hints = get_type_hints(plugin.__init__)
     except (NameError, TypeError):  # a user's annotation that only a type checker can resolve names no plugin
         return {}
-    parameters = inspect.signature(made).parameters
+    parameters = inspect.signature(plugin).parameters
     inner = {}
     for name, hint in hints.items():
-        nested = next((nested for plugin, nested in _NESTED.items() if plugin in (hint, *get_args(hint))), None)
+        nested = next((nested for base_class, nested in _NESTED.items() if base_class in (hint, *get_args(hint))), None)
         if name not in parameters or nested is None:
             continue
         spec = parsed.arguments.get(name, parameters[name].default)

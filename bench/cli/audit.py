@@ -43,7 +43,7 @@ def audit(
     share = "" if passing.value is None else f" = {passing.value:.2%} [{passing.low:.2%}, {passing.high:.2%}]"
     out.print(f"poisoned oracle solutions with full reward: {counts.poisoned} of {counts.poisonable}{share}")
     if counts.unrewarded:
-        out.print(f"clean but not rewarded: {', '.join(counts.unrewarded[:20])}")
+        out.print(f"clean but not rewarded: {escaped(', '.join(counts.unrewarded[:20]))}")
     if counts.example:
         out.print("\none poisoned solution that earns the full reward:")
         out.print(escaped(counts.example))
