@@ -22,7 +22,7 @@ from thiefbench.pools.files import write
 from thiefbench.pools.rounds import read_rounds
 from thiefbench.suite.analysis.recorded_rounds import LackingError
 from thiefbench.suite.analysis.replay import Recording, replay
-from thiefbench.suite.execution.cell_run import cell_identity, checkpoints
+from thiefbench.suite.execution import cell_identity, checkpoints
 from thiefbench.suite.scenario import Suite
 from thiefbench.suite.store.records import Record, Store, identify
 from thiefbench.tasks.base import Item, Sampling

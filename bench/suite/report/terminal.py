@@ -149,7 +149,9 @@ def _print_part(
     out.print(f"\n[bold]{escaped(title)}[/bold]{_first_of(scores)}")
     table = _table("", "completions", *_FILE_RATES.values())
     for name, own_scores in list(scores.items())[:_MOST_LINES]:
-        table.add_row(escaped(one_line(str(name), 40)), str(own_scores["rejection_rate"].count), *_file_rates(own_scores))
+        table.add_row(
+            escaped(one_line(str(name), 40)), str(own_scores["rejection_rate"].count), *_file_rates(own_scores)
+        )
     _print(out, table)
 
 
