@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from thiefbench.leaderboard.entry import CellScores, Entry, EntryError, Packed
+from thiefbench.leaderboard.cell_scores import CellScores
+from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.isolation.limits import ARCHIVE_BYTES, COMPLETIONS_BYTES, RECORD_BYTES, WEIGHTS_BYTES
+from thiefbench.leaderboard.manifest import Packed
 from thiefbench.leaderboard.verification.foreign_tables import check_tables
 from thiefbench.suite.store.records import HALF_WRITTEN, BrokenRecordError, CellDir, Store, file_sha256
 

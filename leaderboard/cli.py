@@ -77,7 +77,7 @@ def submit(
     from thiefbench.cli import FAILED, _numerics, _stoppable, err, out
     from thiefbench.leaderboard import submit as submitting
     from thiefbench.leaderboard.checking.check import Subject
-    from thiefbench.leaderboard.entry import Numerics
+    from thiefbench.leaderboard.manifest import Numerics
     from thiefbench.progress import watch
 
     if standing:

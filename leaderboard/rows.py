@@ -10,7 +10,9 @@ from pathlib import Path
 
 from thiefbench import registry
 from thiefbench.engine.spec import Role
-from thiefbench.leaderboard.entry import CellScores, Entry, EntryError, Numerics, untrimmed
+from thiefbench.leaderboard.cell_scores import CellScores, untrimmed
+from thiefbench.leaderboard.entry import Entry, EntryError
+from thiefbench.leaderboard.manifest import Numerics
 from thiefbench.suite.analysis.attack_comparison import arranged
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.report.lines import Cell, Comparison

@@ -16,24 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from thiefbench import registry
 from thiefbench.leaderboard import rows
 from thiefbench.leaderboard.archive import pack, packed_file
-from thiefbench.leaderboard.entry import (
-    MANIFEST,
-    SCORES,
-    Entry,
-    EntryError,
-    Line,
-    Manifest,
-    Numerics,
-    Scores,
-    SuiteName,
-    read_manifest,
-    trimmed,
-    write_entry,
-)
+from thiefbench.leaderboard.cell_scores import Scores, trimmed
+from thiefbench.leaderboard.entry import Entry, EntryError, read_manifest, write_entry
 from thiefbench.leaderboard.isolation.limits import CAPS, POOL
 from thiefbench.leaderboard.isolation.sandbox_paths import foreign, relocated
 from thiefbench.leaderboard.isolation.staging import Staged, stage
 from thiefbench.leaderboard.made_with import machine, versions
+from thiefbench.leaderboard.manifest import MANIFEST, SCORES, Line, Manifest, Numerics, SuiteName
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.ranking_inputs import lacking
 from thiefbench.suite.execution.runner import Listener, run_suite

@@ -11,11 +11,11 @@ from typing import Literal
 from thiefbench.defenses.base import PoolCompletion, Verdict
 from thiefbench.leaderboard.checking import probes
 from thiefbench.leaderboard.checking.samples import Sample
+from thiefbench.leaderboard.entry_validation import wrong_import, wrong_size
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, POOL
 from thiefbench.leaderboard.isolation.sandbox_paths import files
 from thiefbench.leaderboard.isolation.unconfined import Unconfined
-from thiefbench.leaderboard.submitted_files import wrong_import, wrong_size
 
 WARN_ABOVE, FAIL_ABOVE = 0.05, 0.5
 """Shares of honest rewarded completions that a defense rejects."""

@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from thiefbench.leaderboard.entry import PATH, SOURCE, Entry, EntryError
+from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.isolation.sandbox_paths import files, relocated, weights
+from thiefbench.leaderboard.manifest import PATH, SOURCE
 from thiefbench.sources import is_of_package, source_files
 from thiefbench.suite.store.records import file_sha256, write_atomically
 

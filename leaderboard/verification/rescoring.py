@@ -26,7 +26,8 @@ from thiefbench.engine.backends.recorded import RetellingError, Retold
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.swarm import MOST_DRAWN
-from thiefbench.leaderboard.entry import CellScores, Entry, trimmed
+from thiefbench.leaderboard.cell_scores import CellScores, trimmed
+from thiefbench.leaderboard.entry import Entry
 from thiefbench.suite.analysis.scoring import HEADLINE_EVALUATIONS, cell_curves, cell_scores
 from thiefbench.suite.execution.cell_run import identity
 from thiefbench.suite.scenario import CellSpec

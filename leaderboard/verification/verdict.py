@@ -9,7 +9,8 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from thiefbench.leaderboard.entry import MANIFEST, Entry, EntryError, Line, Sha256
+from thiefbench.leaderboard.entry import Entry, EntryError
+from thiefbench.leaderboard.manifest import MANIFEST, Line, Sha256
 from thiefbench.suite.store.records import write_atomically
 
 VERIFICATION_SCHEMA: Final = 1

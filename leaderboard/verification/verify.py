@@ -25,9 +25,10 @@ from thiefbench import provenance, registry
 from thiefbench.defenses.base import Defense
 from thiefbench.engine import ENGINE_REVISION
 from thiefbench.leaderboard.archive import unpack
+from thiefbench.leaderboard.cell_scores import CellScores
 from thiefbench.leaderboard.checking.check import FAIL_ABOVE, QUESTIONS, Finding, RuleBroken, Status, Subject
 from thiefbench.leaderboard.checking.samples import Sample
-from thiefbench.leaderboard.entry import CellScores, Entry, EntryError, read_entry
+from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
 from thiefbench.leaderboard.entry_validation import cells_of, check_source
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, Caps

@@ -20,17 +20,9 @@ from tests.bench import handmade
 from tests.bench.handmade import Numbers
 from thiefbench.leaderboard import archive as archives
 from thiefbench.leaderboard.archive import pack, packed_file, unpack
-from thiefbench.leaderboard.entry import (
-    Entry,
-    EntryError,
-    Manifest,
-    Numerics,
-    Packed,
-    Scores,
-    SuiteName,
-    trimmed,
-    write_entry,
-)
+from thiefbench.leaderboard.cell_scores import Scores, trimmed
+from thiefbench.leaderboard.entry import Entry, EntryError, write_entry
+from thiefbench.leaderboard.manifest import Manifest, Numerics, Packed, SuiteName
 from thiefbench.leaderboard.verification import foreign_tables
 from thiefbench.suite.store.records import ROWS, CellDir, Store, file_sha256
 

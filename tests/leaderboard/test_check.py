@@ -18,7 +18,7 @@ from thiefbench import registry
 from thiefbench.cli import app
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.leaderboard import submitted_files
+from thiefbench.leaderboard import entry_validation
 from thiefbench.leaderboard.checking.check import QUESTIONS, Finding, RuleWarning, Subject, check
 from thiefbench.leaderboard.checking.samples import RECIPES, ROUNDS, Sample, SampleRecipe, sample_of
 from thiefbench.leaderboard.isolation import limits
@@ -193,23 +193,23 @@ def submission(folder: Path, source: str) -> Path:
     ],
 )
 def test_imports(tmp_path: Path, source: str, said: str) -> None:
-    told = submitted_files.wrong_import(submission(tmp_path, source))
+    told = entry_validation.wrong_import(submission(tmp_path, source))
     assert told.startswith(said), told
     assert bool(told) == bool(said), told
 
 
 def test_sizes_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = submission(tmp_path, "x = 1\n")
-    assert submitted_files.wrong_size(file) == ""
+    assert entry_validation.wrong_size(file) == ""
     (tmp_path / "net.safetensors").write_bytes(b"weights")
-    said = submitted_files.wrong_size(file)
+    said = entry_validation.wrong_size(file)
     assert said.startswith("net.safetensors is not named after its content; rename it to net-")
     (tmp_path / "net.safetensors").rename(tmp_path / said.rpartition(" ")[2])
-    assert submitted_files.wrong_size(file) == "", "the name that was asked for is the right one"
-    monkeypatch.setattr(submitted_files, "WEIGHTS_BYTES", 3)
-    assert "have 7 bytes, and at most 3 are taken" in submitted_files.wrong_size(file)
+    assert entry_validation.wrong_size(file) == "", "the name that was asked for is the right one"
+    monkeypatch.setattr(entry_validation, "WEIGHTS_BYTES", 3)
+    assert "have 7 bytes, and at most 3 are taken" in entry_validation.wrong_size(file)
     submission(tmp_path, "#" * (limits.FILE_BYTES + 1))
-    assert "mine.py has 1,048,577 bytes" in submitted_files.wrong_size(file)
+    assert "mine.py has 1,048,577 bytes" in entry_validation.wrong_size(file)
 
 
 def test_weights_beside_the_file_are_readable_and_others_are_not(tmp_path: Path) -> None:

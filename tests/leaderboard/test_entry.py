@@ -15,19 +15,9 @@ import pytest
 from tests.leaderboard import made_entries
 from thiefbench.leaderboard import entry as entries
 from thiefbench.leaderboard import rows
-from thiefbench.leaderboard.entry import (
-    CURVES,
-    ENTRY_BYTES,
-    MANIFEST,
-    SCORES,
-    SHARED_SCORES,
-    Entry,
-    EntryError,
-    Scores,
-    read_entry,
-    trimmed,
-    write_entry,
-)
+from thiefbench.leaderboard.cell_scores import CURVES, SHARED_SCORES, Scores, trimmed
+from thiefbench.leaderboard.entry import ENTRY_BYTES, Entry, EntryError, read_entry, write_entry
+from thiefbench.leaderboard.manifest import MANIFEST, SCORES
 from thiefbench.suite.scenario import CellSpec, load_suite
 from thiefbench.suite.store.records import Point, Record, Score
 

@@ -11,10 +11,11 @@ import pytest
 
 from tests.leaderboard import made_entries
 from thiefbench import registry
-from thiefbench.leaderboard.entry import Entry, EntryError, Packed
+from thiefbench.leaderboard.entry import Entry, EntryError
+from thiefbench.leaderboard.entry_validation import wrong_import, wrong_size
 from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.leaderboard.isolation.staging import restage, stage
-from thiefbench.leaderboard.submitted_files import wrong_import, wrong_size
+from thiefbench.leaderboard.manifest import Packed
 from thiefbench.tasks import sandbox
 from thiefbench.tasks.sandbox import SandboxUnavailable
 

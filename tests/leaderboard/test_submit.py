@@ -17,9 +17,11 @@ from thiefbench import registry
 from thiefbench.cli import app
 from thiefbench.leaderboard import rows, submit
 from thiefbench.leaderboard.archive import unpack
+from thiefbench.leaderboard.cell_scores import trimmed
 from thiefbench.leaderboard.checking.check import Finding, Subject
-from thiefbench.leaderboard.entry import EntryError, Numerics, read_entry, trimmed
+from thiefbench.leaderboard.entry import EntryError, read_entry
 from thiefbench.leaderboard.made_with import machine, versions
+from thiefbench.leaderboard.manifest import Numerics
 from thiefbench.leaderboard.submit import Submission, credits_of, prepare, released
 from thiefbench.registry import SpecStringError
 from thiefbench.suite.scenario import Evaluation, Suite, load_suite

@@ -33,10 +33,12 @@ from thiefbench import registry
 from thiefbench.cli import app
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.leaderboard import archive
+from thiefbench.leaderboard.cell_scores import CellScores, Scores
 from thiefbench.leaderboard.checking.check import Finding
-from thiefbench.leaderboard.entry import CellScores, Manifest, Scores, write_entry
+from thiefbench.leaderboard.entry import write_entry
 from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS
+from thiefbench.leaderboard.manifest import Manifest
 from thiefbench.leaderboard.verification import held_out, reexecution
 from thiefbench.leaderboard.verification.held_out import HeldOut
 from thiefbench.leaderboard.verification.rerunning import same_surroundings
