@@ -50,17 +50,17 @@ def members(cells: Sequence[CellScores], weights: Sequence[Packed]) -> list[Memb
     Raises:
         EntryError: two would have one name.
     """
-    found = []
+    listed = []
     for cell in sorted(cells, key=lambda cell: cell.cell_id):
-        found.append(Member(f"cells/{cell.cell_id}/record.json", cell.record_sha256, RECORD_BYTES))
+        listed.append(Member(f"cells/{cell.cell_id}/record.json", cell.record_sha256, RECORD_BYTES))
         if cell.completions_sha256:
-            found.append(
+            listed.append(
                 Member(f"cells/{cell.cell_id}/completions.parquet", cell.completions_sha256, COMPLETIONS_BYTES)
             )
-    found += [Member(f"weights/{each.name}", each.sha256, WEIGHTS_BYTES) for each in sorted(weights, key=_name)]
-    if twice := next((name for name, count in Counter(each.name for each in found).items() if count > 1), None):
+    listed += [Member(f"weights/{each.name}", each.sha256, WEIGHTS_BYTES) for each in sorted(weights, key=_name)]
+    if twice := next((name for name, count in Counter(each.name for each in listed).items() if count > 1), None):
         raise EntryError(f"the entry lists {twice} twice; each cell and file stands in it once")
-    return found
+    return listed
 
 
 def pack(path: Path, store: Store, cells: Sequence[CellScores], weights: Sequence[Path] = ()) -> Packed:
@@ -93,11 +93,11 @@ def pack(path: Path, store: Store, cells: Sequence[CellScores], weights: Sequenc
         size = Path(part).stat().st_size
         if size > ARCHIVE_BYTES:
             raise EntryError(f"the archive would have {size:,} bytes, and at most {ARCHIVE_BYTES:,} are taken")
-        made = Packed(name=path.name, sha256=file_sha256(Path(part)), bytes=size)
+        packed = Packed(name=path.name, sha256=file_sha256(Path(part)), bytes=size)
         Path(part).replace(path)
     finally:
         Path(part).unlink(missing_ok=True)
-    return made
+    return packed
 
 
 def packed_file(file: Path) -> Packed:
@@ -119,15 +119,15 @@ def unpack(archive: Path, entry: Entry, folder: Path) -> Store:
     Raises:
         EntryError: it is not the entry's, or holds something else than it should.
     """
-    said = entry.manifest.archive
+    expected = entry.manifest.archive
     if not archive.is_file():
-        raise EntryError(f"there is no archive {archive}; {entry.manifest.slug} names {said.name}")
+        raise EntryError(f"there is no archive {archive}; {entry.manifest.slug} names {expected.name}")
     size = archive.stat().st_size
-    if size != said.bytes:
-        raise EntryError(f"{archive} is not the entry's archive: it has {size:,} bytes, and not {said.bytes:,}")
+    if size != expected.bytes:
+        raise EntryError(f"{archive} is not the entry's archive: it has {size:,} bytes, and not {expected.bytes:,}")
     if size > ARCHIVE_BYTES:
         raise EntryError(f"{archive} has {size:,} bytes, and at most {ARCHIVE_BYTES:,} are taken")
-    if file_sha256(archive) != said.sha256:
+    if file_sha256(archive) != expected.sha256:
         raise EntryError(f"{archive} is not the entry's archive: its SHA-256 is another")
     if folder.exists() and any(folder.iterdir()):
         raise EntryError(f"{folder} is not empty; name a folder to be made")
@@ -155,10 +155,10 @@ def _header(name: str, size: int) -> bytes:
     Raises:
         EntryError: there is none.
     """
-    told = tarfile.TarInfo(name)
-    told.size, told.mode = size, 0o644
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = size, 0o644
     try:
-        return told.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
+        return info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
     except ValueError as error:
         raise EntryError(f"{name} cannot stand in an archive: {error}; shorten its name to ASCII letters") from error
 
@@ -185,20 +185,20 @@ def _take(file: BinaryIO, member: Member, target: Path, before: set[str]) -> Non
     """Read the next member, which has to be this one, into a file."""
     header = file.read(_BLOCK)
     try:
-        told = tarfile.TarInfo.frombuf(header, "ascii", "strict")
+        info = tarfile.TarInfo.frombuf(header, "ascii", "strict")
     except (tarfile.HeaderError, ValueError) as error:
-        what = "ends" if not header.strip(b"\0") else "holds something that is no header"
-        raise EntryError(f"the archive {what} where {member.name} is expected") from error
-    if told.name != member.name:
-        twice = ", which it has held already," if told.name in before else ""
-        raise EntryError(f"the archive holds {told.name[:200]!r}{twice} where {member.name} is expected")
-    if not told.type == tarfile.REGTYPE:
+        fault = "ends" if not header.strip(b"\0") else "holds something that is no header"
+        raise EntryError(f"the archive {fault} where {member.name} is expected") from error
+    if info.name != member.name:
+        twice = ", which it has held already," if info.name in before else ""
+        raise EntryError(f"the archive holds {info.name[:200]!r}{twice} where {member.name} is expected")
+    if not info.type == tarfile.REGTYPE:
         raise EntryError(f"{member.name} in the archive is no plain file")
-    if told.size > member.most or told.size < 0:
-        raise EntryError(f"{member.name} in the archive has {told.size:,} bytes, and at most {member.most:,} are taken")
-    if header != _header(member.name, told.size):
+    if info.size > member.most or info.size < 0:
+        raise EntryError(f"{member.name} in the archive has {info.size:,} bytes, and at most {member.most:,} are taken")
+    if header != _header(member.name, info.size):
         raise EntryError(f"{member.name} in the archive has a header that no packing writes; pack it with submit")
-    digest, left = hashlib.sha256(), told.size
+    digest, left = hashlib.sha256(), info.size
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("xb") as out:
         while left:
@@ -208,7 +208,7 @@ def _take(file: BinaryIO, member: Member, target: Path, before: set[str]) -> Non
             left -= len(part)
             digest.update(part)
             out.write(part)
-    if file.read(-told.size % _BLOCK).strip(b"\0"):
+    if file.read(-info.size % _BLOCK).strip(b"\0"):
         raise EntryError(f"{member.name} in the archive is followed by something that is no member")
     if digest.hexdigest() != member.sha256:
         raise EntryError(f"{member.name} in the archive is not what the entry says: its SHA-256 is another")

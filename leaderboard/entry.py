@@ -134,14 +134,14 @@ def write_entry(folder: Path, manifest: Manifest, scores: Scores, source: Mappin
 
 def _named_in(spec: str) -> list[str]:
     """The paths that a spec string names."""
-    found: list[str] = []
+    paths: list[str] = []
 
     def note(file: str) -> str:
-        found.append(file)
+        paths.append(file)
         return file
 
     relocated(spec, note)
-    return found
+    return paths
 
 
 _Of = TypeVar("_Of", Manifest, Scores)
@@ -164,15 +164,15 @@ def _parsed(kind: type[_Of], path: Path) -> _Of:
 
 def _present(folder: Path) -> dict[str, Path]:
     """The files of a folder by their path in it; anything but plain files and folders is refused."""
-    found: dict[str, Path] = {}
+    present: dict[str, Path] = {}
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise EntryError(f"{path} is no plain file")
         if path.is_file():  # what Python compiled counts too: it could run in place of the source that was read
-            found[path.relative_to(folder).as_posix()] = path
-        if len(found) > MOST_FILES + 2:
+            present[path.relative_to(folder).as_posix()] = path
+        if len(present) > MOST_FILES + 2:
             raise EntryError(f"{folder} holds more than {MOST_FILES} files")
-    return found
+    return present
 
 
 def _written(model: BaseModel) -> bytes:

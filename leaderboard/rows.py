@@ -32,12 +32,12 @@ def suite_of(entry: Entry) -> Suite:
     """
     named = entry.manifest.suite
     title = f"{named.name}-v{named.version}"
-    found = next((s for s in released().values() if (s.name, s.version) == (named.name, named.version)), None)
-    if found is None:
+    suite = next((s for s in released().values() if (s.name, s.version) == (named.name, named.version)), None)
+    if suite is None:
         raise EntryError(f"{entry.folder} was run on {title}, which is no suite of this version of thiefbench")
-    if found.fingerprint() != named.fingerprint:
+    if suite.fingerprint() != named.fingerprint:
         raise EntryError(f"{entry.folder} was run on another {title} than the released one; run it again")
-    return found
+    return suite
 
 
 def comparisons(entry: Entry) -> list[Comparison]:
@@ -58,12 +58,12 @@ def cells(entry: Entry) -> list[Cell]:
     """
     suite = suite_of(entry)
     defenses = {entry.manifest.defense, *(registry.canonical("defense", each) for each in suite.defenses)}
-    made = [_cell(entry, suite, cell, defenses) for cell in entry.cells]
-    named = Counter((cell.part, cell.role, cell.attack, cell.defense, cell.seed) for cell in made)
+    report_cells = [_cell(entry, suite, cell, defenses) for cell in entry.cells]
+    named = Counter((cell.part, cell.role, cell.attack, cell.defense, cell.seed) for cell in report_cells)
     twice = next((name for name, count in named.items() if count > 1), None)
     if twice:
         raise EntryError(f"{entry.folder}: the cell {', '.join(map(str, twice[1:]))} is given twice")
-    return made
+    return report_cells
 
 
 def wanted(suite: Suite, seeds: tuple[int, ...], numerics: Numerics, defense: str) -> list[CellSpec]:
@@ -89,8 +89,8 @@ def specs(suite: Suite, seeds: tuple[int, ...], numerics: Numerics) -> dict[tupl
 
 
 def _cell(entry: Entry, suite: Suite, cell: CellScores, defenses: Collection[str]) -> Cell:
-    found = specs(suite, entry.manifest.seeds, entry.manifest.numerics)
-    spec = found.get((cell.part, cell.role, cell.attack, cell.seed))
+    suite_specs = specs(suite, entry.manifest.seeds, entry.manifest.numerics)
+    spec = suite_specs.get((cell.part, cell.role, cell.attack, cell.seed))
     if spec is None:
         raise EntryError(f"{entry.folder}: cell {cell.cell_id} ({cell.role}, {cell.attack}) is none of {suite.title}")
     if cell.defense not in defenses:

@@ -106,12 +106,12 @@ def credits_of(name: str, authors: str, paper: str) -> Credits:
         "paper": f"--paper is an address that begins with https://, not {paper[:100]!r}",
     }
     try:
-        made = Credits(name=name.strip(), authors=listed, paper=paper)
+        credits = Credits(name=name.strip(), authors=listed, paper=paper)
     except ValidationError as error:
         raise EntryError(wanted[str(error.errors()[0]["loc"][0])]) from error
-    if not made.slug:
+    if not credits.slug:
         raise EntryError(f"--name {name!r} holds no letter or digit that a folder could be called after; give another")
-    return made
+    return credits
 
 
 def released(name: str) -> Suite:
@@ -124,8 +124,8 @@ def released(name: str) -> Suite:
     if name.endswith((".yaml", ".yml")):
         raise EntryError(f"{name} is a file; a submission runs a suite as released: --suite standard-v1, or trial")
     suite = load_suite(name)
-    if lacks := lacking(asdict(suite)):
-        raise EntryError(f"no defense is ranked on {name}: it has {lacks}; write --suite standard-v1, or trial")
+    if missing := lacking(asdict(suite)):
+        raise EntryError(f"no defense is ranked on {name}: it has {missing}; write --suite standard-v1, or trial")
     return suite
 
 
@@ -159,8 +159,8 @@ def prepare(
         )
     folder = out / credits.slug
     _check_free(folder, credits)
-    kept = Store(store.expanduser().resolve())
-    staged = stage(spec, kept.root / "submissions")
+    cell_store = Store(store.expanduser().resolve())
+    staged = stage(spec, cell_store.root / "submissions")
     with chdir(staged.folder):
         defense = registry.canonical("defense", staged.spec)
         try:
@@ -170,7 +170,7 @@ def prepare(
         except Exception:  # a fault of the defense's own, which the check tells
             pass
     cells = rows.wanted(suite, suite.seeds, numerics, defense)
-    return Submission(credits, suite, defense, staged, numerics, tuple(cells), kept, folder)
+    return Submission(credits, suite, defense, staged, numerics, tuple(cells), cell_store, folder)
 
 
 def run(submission: Submission, listener: Listener, workers: int = 1) -> list[Record]:

@@ -98,13 +98,13 @@ class Sample:
 def samples(recipes: Sequence[SampleRecipe] = RECIPES, prompts: int = 12, group: int = 8) -> list[Sample]:
     """Play the rounds. Four nodes, one of them malicious; raises what the parts of a swarm raise."""
     loaded = {model: Policy.load(resolve(model)) for model in dict.fromkeys(recipe.model for recipe in recipes)}
-    made = []
+    played = []
     for recipe in recipes:
         task = registry.make("task", recipe.task)
         sampling = Sampling(max_new_tokens=recipe.max_new_tokens)
         spec = SwarmSpec(topology=recipe.topology, prompts=prompts, group=group, sampling=sampling)  # type: ignore[arg-type]
-        made.append(sample_of(recipe, spec, loaded[recipe.model], task))
-    return made
+        played.append(sample_of(recipe, spec, loaded[recipe.model], task))
+    return played
 
 
 def sample_of(recipe: SampleRecipe, spec: SwarmSpec, policy: Policy, task: Task, batches: Batches = "cohort") -> Sample:

@@ -136,21 +136,21 @@ class Policy:
 
     def generate(self, prompts: Sequence[Sequence[Message]], max_new_tokens: int = 128) -> list[str]:
         """One sampled completion text per chat prompt."""
-        asked = [[dict(message) for message in prompt] for prompt in prompts]
-        answer, _ = self._stream.ask({"ask": "generate", "prompts": asked, "max_new_tokens": max_new_tokens})
+        chats = [[dict(message) for message in prompt] for prompt in prompts]
+        answer, _ = self._stream.ask({"ask": "generate", "prompts": chats, "max_new_tokens": max_new_tokens})
         return list(answer["texts"])
 
-    def _measured(self, what: str, completions: Sequence[PoolCompletion], **more: Any) -> list[NDArray[Any]]:
+    def _measured(self, measure: str, completions: Sequence[PoolCompletion], **more: Any) -> list[NDArray[Any]]:
         from thiefbench.leaderboard.isolation.wire import asked_out
 
-        asked = [asked_out(completion, self.places) for completion in completions]
-        answer, (joined,) = self._stream.ask({"ask": what, "completions": asked, **more})
-        made, start = [], 0
+        references = [asked_out(completion, self.places) for completion in completions]
+        answer, (joined,) = self._stream.ask({"ask": measure, "completions": references, **more})
+        measurements, start = [], 0
         for shape in answer["shapes"]:
             size = shape[0] * (shape[1] if len(shape) > 1 else 1)
-            made.append(joined[start : start + size].reshape(shape).copy())
+            measurements.append(joined[start : start + size].reshape(shape).copy())
             start += size
-        return made
+        return measurements
 
 
 class Judge:
@@ -163,8 +163,8 @@ class Judge:
         """`votes` replies to each prompt."""
         from dataclasses import asdict
 
-        asked = [[dict(message) for message in prompt] for prompt in prompts]
-        answer, _ = self._stream.ask({"ask": "judge", "prompts": asked, "sampling": asdict(sampling), "votes": votes})
+        chats = [[dict(message) for message in prompt] for prompt in prompts]
+        answer, _ = self._stream.ask({"ask": "judge", "prompts": chats, "sampling": asdict(sampling), "votes": votes})
         return list(answer["replies"])
 
 
@@ -178,19 +178,19 @@ def serve(spec: str, most: int, file: int) -> None:
     """
     stream, history = Stream(file, most), list[Any]()
     with suppress(EOFError, BrokenPipeError):
-        defense, said = _made(spec)
+        defense, reply = _made(spec)
         while True:
-            _say(stream, said)
+            _say(stream, reply)
             if defense is None:
                 return
-            asked, arrays = stream.hear()
-            if asked["call"] == "renew":
+            request, arrays = stream.hear()
+            if request["call"] == "renew":
                 history.clear()
-                defense, said = _made(spec)
+                defense, reply = _made(spec)
             else:
-                said = _answered(_CALLS[asked["call"]], defense, stream, history, asked, arrays)
+                reply = _answered(_CALLS[request["call"]], defense, stream, history, request, arrays)
             held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-            said |= {"number": asked["number"], "memory": held}
+            reply |= {"number": request["number"], "memory": held}
 
 
 def _made(spec: str) -> tuple[Defense | None, dict[str, Any]]:
@@ -198,15 +198,15 @@ def _made(spec: str) -> tuple[Defense | None, dict[str, Any]]:
     from thiefbench.defenses.base import Defense
 
     try:
-        made = registry.make("defense", spec)
-        if not isinstance(made, Defense):
-            raise TypeError(f"{type(made).__name__} is no subclass of thiefbench.defenses.base.Defense")
-        judge = made.judge
-        return made, {
+        defense = registry.make("defense", spec)
+        if not isinstance(defense, Defense):
+            raise TypeError(f"{type(defense).__name__} is no subclass of thiefbench.defenses.base.Defense")
+        judge = defense.judge
+        return defense, {
             "number": 0,
-            "name": made.name,
-            "requires": sorted(made.requires),
-            "sees_labels": bool(made.sees_labels),
+            "name": defense.name,
+            "requires": sorted(defense.requires),
+            "sees_labels": bool(defense.sees_labels),
             "judge": None if judge is None else [judge.model, judge.endpoint],
         }
     except Exception as error:
@@ -218,26 +218,26 @@ def _answered(
     defense: Defense,
     stream: Stream,
     history: list[PastRound],
-    asked: Mapping[str, Any],
+    request: Mapping[str, Any],
     arrays: Sequence[NDArray[Any]],
 ) -> dict[str, Any]:
     try:
-        return call(defense, stream, history, asked, arrays)
+        return call(defense, stream, history, request, arrays)
     except EOFError:
         raise
     except Exception as error:
         return {"failed": _told(error)}
 
 
-def _inspect(defense: Defense, stream: Stream, history: list[PastRound], asked: Any, _: Any) -> dict[str, Any]:
+def _inspect(defense: Defense, stream: Stream, history: list[PastRound], request: Any, _: Any) -> dict[str, Any]:
     from thiefbench.defenses.base import Verdict
     from thiefbench.leaderboard.isolation import wire
 
-    if asked["anew"]:
+    if request["anew"]:
         history.clear()
-    history += map(wire.past_in, asked["past"])
+    history += map(wire.past_in, request["past"])
     policy = Policy(stream)
-    view = wire.view_in(asked["view"], history, policy, Judge(stream))
+    view = wire.view_in(request["view"], history, policy, Judge(stream))
     policy.places = {id(completion): place for place, completion in enumerate(view.completions)}
     verdicts = list(defense.inspect(view))
     strange = next((verdict for verdict in verdicts if not isinstance(verdict, Verdict)), None)
@@ -250,12 +250,12 @@ def _state(defense: Defense, *_: Any) -> dict[str, Any]:
     return {"state": defense.state()}
 
 
-def _restore(defense: Defense, stream: Stream, history: list[PastRound], asked: Any, _: Any) -> dict[str, Any]:
-    defense.restore(asked["state"])
+def _restore(defense: Defense, stream: Stream, history: list[PastRound], request: Any, _: Any) -> dict[str, Any]:
+    defense.restore(request["state"])
     return {}
 
 
-def _prove(defense: Defense, stream: Stream, history: list[PastRound], asked: Any, arrays: Any) -> dict[str, Any]:
+def _prove(defense: Defense, stream: Stream, history: list[PastRound], request: Any, arrays: Any) -> dict[str, Any]:
     return {"proof": bytes(defense.prove(arrays[0])).hex()}
 
 
@@ -264,12 +264,12 @@ _CALLS: dict[str, Callable[..., dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def _say(stream: Stream, said: dict[str, Any]) -> None:
+def _say(stream: Stream, reply: dict[str, Any]) -> None:
     """Send an answer, or why it cannot be sent."""
     try:
-        stream.tell(said)
+        stream.tell(reply)
     except (TypeError, ValueError, RecursionError) as error:  # raised before a byte has left
-        stream.tell({"number": said["number"], "failed": _told(error)})
+        stream.tell({"number": reply["number"], "failed": _told(error)})
 
 
 def _told(error: BaseException) -> str:

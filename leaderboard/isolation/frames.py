@@ -58,11 +58,11 @@ def unpacked(text: bytes, blob: bytes, most: int = 1) -> tuple[dict[str, Any], l
         FrameError: the bytes are something else.
     """
     try:
-        told = json.loads(text.decode("ascii"))
+        parsed = json.loads(text.decode("ascii"))
     except (ValueError, RecursionError, MemoryError) as error:
         raise FrameError("a message that is no JSON, or nested too deeply") from error
-    message = told.get("message") if isinstance(told, dict) else None
-    described = told.get("arrays") if isinstance(told, dict) else None
+    message = parsed.get("message") if isinstance(parsed, dict) else None
+    described = parsed.get("arrays") if isinstance(parsed, dict) else None
     if not isinstance(message, dict) or not isinstance(described, list):
         raise FrameError("a message without its parts")
     if len(described) > most:

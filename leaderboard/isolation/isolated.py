@@ -81,14 +81,14 @@ class Isolated(Defense):
         """
         anew = not all(map(_same, self._told, view.history)) or len(self._told) > len(view.history)
         past = list(view.history if anew else view.history[len(self._told) :])
-        asked = {"anew": anew, "past": [wire.past_out(each) for each in past], "view": wire.view_out(view)}
+        request = {"anew": anew, "past": [wire.past_out(each) for each in past], "view": wire.view_out(view)}
         services = Services(view, self.caps)
         factor = max(1.0, len(view.completions) / POOL)
-        said = self._call("inspect", asked, seconds=self.caps.seconds * factor, services=services)
+        reply = self._call("inspect", request, seconds=self.caps.seconds * factor, services=services)
         self._told = list(view.history)
         try:
-            verdicts = wire.verdicts_in(said.get("verdicts"), view, self.caps.reason)
-            rng = wire.rng_in(said.get("rng"))
+            verdicts = wire.verdicts_in(reply.get("verdicts"), view, self.caps.reason)
+            rng = wire.rng_in(reply.get("rng"))
         except Malformed as error:
             self._fail(f"gave {error}")
         view.rng.setstate(rng)
@@ -128,12 +128,12 @@ class Isolated(Defense):
         self._session.close()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Isolated:
-        made = type(self).__new__(type(self))
-        made.__dict__ |= {name: self.__dict__[name] for name in ("spec", "caps", "name", "_host")}
-        made._begin()
+        copied = type(self).__new__(type(self))
+        copied.__dict__ |= {name: self.__dict__[name] for name in ("spec", "caps", "name", "_host")}
+        copied._begin()
         if state := self.state():
-            made.restore(state)
-        return made
+            copied.restore(state)
+        return copied
 
     def _begin(self) -> None:
         self.seconds, self.memory = 0.0, 0
@@ -144,23 +144,23 @@ class Isolated(Defense):
             self.caps.memory,
             self.caps.printed,
         )
-        told = self._exchange("making it", None, [], self.caps.seconds, None)
-        name, requires, judge = told.get("name"), told.get("requires"), told.get("judge")
+        description = self._exchange("making it", None, [], self.caps.seconds, None)
+        name, requires, judge = description.get("name"), description.get("requires"), description.get("judge")
         if not isinstance(name, str) or not 0 < len(name) <= _NAME:
             self._fail(f"has a name that is not text of 1 to {_NAME} characters")
         self.name = name
-        known = get_args(Requirement)
-        if not isinstance(requires, list) or not all(need in known for need in requires):
-            self._fail(f"requires something else than {', '.join(known)}")
+        requirements = get_args(Requirement)
+        if not isinstance(requires, list) or not all(need in requirements for need in requires):
+            self._fail(f"requires something else than {', '.join(requirements)}")
         self.requires = frozenset(requires)  # type: ignore[misc]  # as name
-        if told.get("sees_labels") is not False:
+        if description.get("sees_labels") is not False:
             self._fail("wants to see labels (sees_labels is True), which only rows of the benchmark itself do")
         self.judge = self._judge(judge)
 
-    def _judge(self, told: Any) -> JudgeSpec | None:
-        if told is None:
+    def _judge(self, judge: Any) -> JudgeSpec | None:
+        if judge is None:
             return None
-        model, endpoint = told if isinstance(told, list) and len(told) == 2 else (None, None)
+        model, endpoint = judge if isinstance(judge, list) and len(judge) == 2 else (None, None)
         if not isinstance(model, str) or len(model) > _NAME or model.startswith((".", "/", "~")) or "\\" in model:
             self._fail("names a judge that is no model's name; a submission asks a built-in or a hub model")
         if endpoint is not None:
@@ -170,7 +170,7 @@ class Isolated(Defense):
     def _call(
         self,
         call: str,
-        asked: Mapping[str, Any],
+        request: Mapping[str, Any],
         arrays: Sequence[Array] = (),
         seconds: float | None = None,
         services: Services | None = None,
@@ -181,7 +181,7 @@ class Isolated(Defense):
         if not self._session.silent():
             self._fail("spoke without being asked")
         self._number += 1
-        message = packed({"call": call, "number": self._number, **asked}, arrays)
+        message = packed({"call": call, "number": self._number, **request}, arrays)
         return self._exchange(call, self._number, message, seconds or self.caps.seconds, services)
 
     def _exchange(
@@ -191,34 +191,34 @@ class Isolated(Defense):
         left = seconds
         while True:
             began = time.monotonic()
-            said = self._guarded(what, seconds, partial(self._turn, message, began + left))
+            reply = self._guarded(what, seconds, partial(self._turn, message, began + left))
             left -= time.monotonic() - began
-            if "ask" in said:
+            if "ask" in reply:
                 if services is None:
                     self._fail(f"asked the policy in {what}")
                 try:
-                    message = services.answer(said)
+                    message = services.answer(reply)
                 except Malformed as error:
                     self._fail(f"put {error}")
                 except BaseException:
                     self.close()  # the engine's error, not the defense's; nobody answers it any more
                     raise
                 continue
-            if said.get("number") != (number or 0):
+            if reply.get("number") != (number or 0):
                 self._fail(f"gave an answer in {what} that nothing was asked for")
-            if "failed" in said:
-                self._fail(f"failed in {what}: {wire.shown(said['failed'], 600)}")
+            if "failed" in reply:
+                self._fail(f"failed in {what}: {wire.shown(reply['failed'], 600)}")
             self.seconds = seconds - left
-            held = said.get("memory")
+            held = reply.get("memory")
             self.memory = max(self.memory, held) if type(held) is int and 0 <= held < 2**50 else self.memory
-            return said
+            return reply
 
     def _turn(self, message: Sequence[bytes], deadline: float) -> dict[str, Any]:
         self._session.send(message, deadline)
         text, blob = sizes(self._session.receive(HEADER.size, deadline), self.caps.message)
         # It has no arrays to send, and small ones could be very many.
-        said, _ = unpacked(self._session.receive(text, deadline), self._session.receive(blob, deadline), most=0)
-        return said
+        reply, _ = unpacked(self._session.receive(text, deadline), self._session.receive(blob, deadline), most=0)
+        return reply
 
     def _guarded(self, what: str, seconds: float, turn: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:
@@ -252,16 +252,22 @@ _hosts: WeakValueDictionary[tuple[object, ...], Host] = WeakValueDictionary()
 
 def _host(spec: str, hash_seed: int) -> Host:
     """A worker for a defense: one for all that see the same files, while any of them is alive."""
-    told = setup(spec)
-    seen = [
+    setup_data = setup(spec)
+    stats = [
         path.stat() for file in files(spec) for path in (*source_files(file), *weights(file))
     ]  # a jail keeps to the files it met
-    found = os.getpid(), backend(), told, hash_seed, *((file.st_ino, file.st_mtime_ns, file.st_size) for file in seen)
-    host = _hosts.get(found)
+    key = (
+        os.getpid(),
+        backend(),
+        setup_data,
+        hash_seed,
+        *((file.st_ino, file.st_mtime_ns, file.st_size) for file in stats),
+    )
+    host = _hosts.get(key)
     if host is None or not host.works():
         threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
         script = str(Path(_isolated_worker.__file__).resolve())
-        host = _hosts[found] = Host(script, [told], threads | {"PYTHONHASHSEED": str(hash_seed)})
+        host = _hosts[key] = Host(script, [setup_data], threads | {"PYTHONHASHSEED": str(hash_seed)})
     return host
 
 

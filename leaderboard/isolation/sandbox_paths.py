@@ -32,12 +32,12 @@ def setup(spec: str) -> str:
         paths += [file.parent] if is_of_package(file) else [file, *weights(file)]
     # Not `sys.path`, which may hold a stranger's folder; the last one is where the built-in names are declared.
     search = [*(path.parent for path in installed), Path(str(distribution("thiefbench").locate_file("")))]
-    told = {
+    setup_data = {
         "packages": {name: str(folder) for name, folder in packages.items()},
         "search": [str(path) for path in dict.fromkeys(path.resolve() for path in search)],
         "readable": [str(path) for path in _outermost(paths)],
     }
-    return json.dumps(told)
+    return json.dumps(setup_data)
 
 
 def files(spec: str) -> list[Path]:
@@ -46,7 +46,7 @@ def files(spec: str) -> list[Path]:
     Raises:
         SpecStringError: the spec string is malformed, or there is no such file or name.
     """
-    found: list[Path] = []
+    paths: list[Path] = []
     for part in registry.parts("defense", spec):
         parsed = registry.parse("defense", part)
         file, colon, _ = parsed.target.rpartition(":")
@@ -54,13 +54,13 @@ def files(spec: str) -> list[Path]:
             path = Path(file).expanduser()
             if not path.is_file():
                 raise registry.SpecStringError(f"defense {parsed.target}: there is no file {file}")
-            found.append(path.resolve())
+            paths.append(path.resolve())
         else:
             registry.entry("defense", parsed.target)
         for value in parsed.arguments.values():
             if isinstance(value, str) and ".py:" in value:
-                found += files(value)
-    return list(dict.fromkeys(found))
+                paths += files(value)
+    return list(dict.fromkeys(paths))
 
 
 def absolute(spec: str) -> str:
@@ -82,7 +82,7 @@ def relocated(spec: str, place: Callable[[str], str]) -> str:
     Raises:
         SpecStringError: the spec string is malformed.
     """
-    made = []
+    moved = []
     for part in registry.parts("defense", spec):
         parsed = registry.parse("defense", part)
         file, colon, name = parsed.target.rpartition(":")
@@ -91,8 +91,8 @@ def relocated(spec: str, place: Callable[[str], str]) -> str:
             key: relocated(value, place) if isinstance(value, str) and ".py:" in value else value
             for key, value in parsed.arguments.items()
         }
-        made.append(str(registry.ParsedSpec(target, nested)))
-    return "+".join(made)
+        moved.append(str(registry.ParsedSpec(target, nested)))
+    return "+".join(moved)
 
 
 def foreign(spec: str) -> list[EntryPoint]:
@@ -114,20 +114,20 @@ def weights(file: Path) -> list[Path]:
 @cache
 def _libraries() -> tuple[Path, ...]:
     """Where the allowed distributions lie, and what they need themselves: modules, packages and shared libraries."""
-    found: dict[str, tuple[Path, ...]] = {}
+    libraries: dict[str, tuple[Path, ...]] = {}
     waiting = list(DEPENDENCIES)
     while waiting:
         name = waiting.pop()
-        if name in found:
+        if name in libraries:
             continue
         try:
             dist = distribution(name)
         except PackageNotFoundError:
             continue  # an extra's, or a marker's for another platform
-        found[name] = _tops(dist)
+        libraries[name] = _tops(dist)
         plain = [need for need in dist.requires or () if "extra ==" not in need]
         waiting += [match.group() for need in plain if (match := _NAME.match(need))]
-    return tuple(path for paths in found.values() for path in paths)
+    return tuple(path for paths in libraries.values() for path in paths)
 
 
 def _tops(dist: Distribution) -> tuple[Path, ...]:

@@ -53,9 +53,9 @@ def stage(spec: str, folder: Path) -> Staged:
     places, source = _places(named)
     moved = relocated(spec, lambda text: places[Path(text).expanduser().resolve()])
     beside = {path.name: path for file in named for path in weights(file)}
-    told = b"\0".join([moved.encode(), *source.values()])
+    searched = b"\0".join([moved.encode(), *source.values()])
     # The name holds the content's hash: what names the weights, which a cell's identity knows, says what they are.
-    taken = {name: path for name, path in sorted(beside.items()) if name.encode() in told}
+    taken = {name: path for name, path in sorted(beside.items()) if name.encode() in searched}
     digest = hashlib.sha256(moved.encode())
     for name, data in sorted(source.items()):
         digest.update(f"\0{name}\0{len(data)}\0".encode() + data)
@@ -80,8 +80,8 @@ def restage(entry: Entry, brought: Path, folder: Path) -> str:
     Raises:
         EntryError: weights are missing.
     """
-    found = [brought / each.name for each in entry.manifest.weights]
-    if missing := next((path for path in found if not path.is_file()), None):
+    packed_weights = [brought / each.name for each in entry.manifest.weights]
+    if missing := next((path for path in packed_weights if not path.is_file()), None):
         raise EntryError(f"{missing} is missing; unpack the entry's archive first")
     source = {path.relative_to(entry.folder).as_posix(): path.read_bytes() for path in entry.source}
     named: list[str] = []
@@ -91,7 +91,7 @@ def restage(entry: Entry, brought: Path, folder: Path) -> str:
         return str(folder.resolve() / file)
 
     spec = relocated(entry.manifest.defense, place)
-    _lay_out(folder, source, found, named)
+    _lay_out(folder, source, packed_weights, named)
     return spec
 
 

@@ -45,11 +45,13 @@ class Unconfined(Defense):
     def inspect(self, view: DefenderView) -> list[Verdict]:
         """What it says of a pool; raises DefenseError."""
         began = time.monotonic()
-        given = self._guarded("inspect", lambda: list(self._own.inspect(view)))
+        verdicts = self._guarded("inspect", lambda: list(self._own.inspect(view)))
         self.seconds = time.monotonic() - began
         self.memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
         try:
-            _, text, *_ = packed({"verdicts": self._guarded("inspect", lambda: [wire.verdict_out(v) for v in given])})
+            _, text, *_ = packed(
+                {"verdicts": self._guarded("inspect", lambda: [wire.verdict_out(v) for v in verdicts])}
+            )
             return wire.verdicts_in(unpacked(text, b"")[0]["verdicts"], view, CAPS.reason)
         except (wire.Malformed, FrameError, TypeError) as error:
             raise DefenseError(f"the defense {self.name} gave {error}") from error

@@ -47,15 +47,15 @@ class Services:
             raise Malformed(f"more than {self._caps.questions * self._factor:.0f} questions in a round; ask for many "
                             "completions at once")  # fmt: skip
         began = time.monotonic()
-        made = self._answered(question)
+        parts = self._answered(question)
         self._seconds += time.monotonic() - began
         most = self._caps.service_seconds * self._factor
         if self._seconds > most:
             raise Malformed(f"questions whose answers took more than {most:g} seconds in a round")
-        if (size := sum(map(len, made))) > self._caps.answer:
-            said = f"an answer of {size:,} bytes, and at most {self._caps.answer:,} are sent; ask for fewer at once"
-            return packed({"refused": said})
-        return made
+        if (size := sum(map(len, parts))) > self._caps.answer:
+            refusal = f"an answer of {size:,} bytes, and at most {self._caps.answer:,} are sent; ask for fewer at once"
+            return packed({"refused": refusal})
+        return parts
 
     def _answered(self, question: Mapping[str, Any]) -> list[bytes]:
         what = question.get("ask")
@@ -91,11 +91,11 @@ def _joined(arrays: list[Array]) -> Array:
 
 def _sampling(data: Any) -> Sampling:
     try:
-        made = Sampling(**data)
-        wire.number_in(made.max_new_tokens, "max_new_tokens", 1, wire.MAX_NEW_TOKENS, int)
-        wire.number_in(made.top_k, "top_k", 0, 1 << 20, int)
-        wire.number_in(made.top_p, "top_p", 0, 1)
-        wire.number_in(made.temperature, "temperature", 1e-6, 1e6)
+        sampling = Sampling(**data)
+        wire.number_in(sampling.max_new_tokens, "max_new_tokens", 1, wire.MAX_NEW_TOKENS, int)
+        wire.number_in(sampling.top_k, "top_k", 0, 1 << 20, int)
+        wire.number_in(sampling.top_p, "top_p", 0, 1)
+        wire.number_in(sampling.temperature, "temperature", 1e-6, 1e6)
     except (TypeError, ValueError) as error:
         raise Malformed(f"sampler's settings that are none ({error})") from error
-    return made
+    return sampling

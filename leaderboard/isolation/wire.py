@@ -153,8 +153,8 @@ def _checked(data: Any, offered: PoolCompletion, most: int) -> Verdict:
     if score is not None and not _finite(score):
         raise Malformed(f"the score {shown(score)}; a score is a finite number or None")
     if not isinstance(reason, str) or len(reason) > most:
-        said = f"{len(reason):,} characters" if isinstance(reason, str) else type(reason).__name__
-        raise Malformed(f"a reason of {said}; a reason is text of at most {most} characters")
+        received = f"{len(reason):,} characters" if isinstance(reason, str) else type(reason).__name__
+        raise Malformed(f"a reason of {received}; a reason is text of at most {most} characters")
     if weights is None:
         return Verdict(action, score, None, reason)
     if not isinstance(weights, list) or len(weights) != offered.length:

@@ -113,8 +113,8 @@ def board(entries: Path, verified: Path) -> Board:
     Raises:
         EntryError: there is no such folder.
     """
-    found, broken = read_all(entries, verified)
-    return board_of(list(found.values()), broken)
+    judged, broken = read_all(entries, verified)
+    return board_of(list(judged.values()), broken)
 
 
 def read_all(entries: Path, verified: Path) -> tuple[dict[str, JudgedEntry], list[Broken]]:
@@ -125,37 +125,37 @@ def read_all(entries: Path, verified: Path) -> tuple[dict[str, JudgedEntry], lis
     return each_alone({folder.name: folder for folder in folders}, lambda folder: read(folder, verified))
 
 
-def each_alone(given: Mapping[str, _Of], do: Callable[[_Of], _Made]) -> tuple[dict[str, _Made], list[Broken]]:
+def each_alone(inputs: Mapping[str, _Of], do: Callable[[_Of], _Made]) -> tuple[dict[str, _Made], list[Broken]]:
     """What is made of each, by name, and for each that fails its name and one sentence: the others do not suffer."""
-    made: dict[str, _Made] = {}
+    results: dict[str, _Made] = {}
     broken: list[Broken] = []
-    for name, one in given.items():
+    for name, one in inputs.items():
         try:
-            made[name] = do(one)
+            results[name] = do(one)
         except EntryError as error:
             broken.append((name, str(error)))
         except Exception as error:  # a stranger's numbers and texts may break anything that reads them
             broken.append((name, f"{name} cannot be shown: {type(error).__name__}: {error}"[:_SENTENCE]))
-    return made, broken
+    return results, broken
 
 
-def board_of(found: Sequence[JudgedEntry], broken: Sequence[Broken]) -> Board:
+def board_of(entries: Sequence[JudgedEntry], broken: Sequence[Broken]) -> Board:
     """The board of entries that were read."""
-    suites = {judged.suite.title: judged.suite for judged in found}
-    made = [
-        suite_board(suite, [each for each in found if each.suite.title == title])
+    suites = {judged.suite.title: judged.suite for judged in entries}
+    boards = [
+        suite_board(suite, [each for each in entries if each.suite.title == title])
         for title, suite in sorted(suites.items())
     ]
-    return Board(tuple(made), tuple(broken))
+    return Board(tuple(boards), tuple(broken))
 
 
-def suite_board(suite: Suite, found: Sequence[JudgedEntry]) -> SuiteBoard:
+def suite_board(suite: Suite, entries: Sequence[JudgedEntry]) -> SuiteBoard:
     """The table of one suite; see the module."""
-    trusted = sorted((each for each in found if each.trust != "rejected"), key=_most_trust_first)
+    trusted = sorted((each for each in entries if each.trust != "rejected"), key=_most_trust_first)
     own = {each.label: each for each in reversed(trusted)}  # an anchor may be submitted twice
     apart = [
         (each, "; ".join(each.verification.reasons) or NO_REASON)
-        for each in found
+        for each in entries
         if each.verification and each.trust == "rejected"
     ]
     apart += [
@@ -169,28 +169,28 @@ def suite_board(suite: Suite, found: Sequence[JudgedEntry]) -> SuiteBoard:
         for each in reversed(trusted)
         for row, numbers in each.anchors
     }
-    anchors = {label: known for label, known in beside.items() if label not in own}
-    made = []
+    anchors = {label: measured for label, measured in beside.items() if label not in own}
+    board_rows = []
     for place, shares, provisional in _places(suite, own.values(), anchors.values()):
         judged = own.get(place.defense)
         if judged is not None:
             numbers = replace(judged.numbers, place=place, tied=shares)
-            made.append(BoardRow(numbers, judged, True, provisional, flags(judged, numbers)))
+            board_rows.append(BoardRow(numbers, judged, True, provisional, flags(judged, numbers)))
         else:
             measured_by, _, numbers = anchors[place.defense]
-            made.append(BoardRow(numbers, measured_by, False, False, ()))
-    return SuiteBoard(suite, tuple(made), _table(suite, found, made), tuple(apart))
+            board_rows.append(BoardRow(numbers, measured_by, False, False, ()))
+    return SuiteBoard(suite, tuple(board_rows), _table(suite, entries, board_rows), tuple(apart))
 
 
 def flags(judged: JudgedEntry, numbers: SuiteRow) -> tuple[RedFlag, ...]:
     """What a reader should know of an entry's row: what its verification found, and what its own cells show."""
-    known = judged.verification.flags if judged.verification else ()
-    made = [RedFlag(flag, MEANS[flag]) for flag in FLAGS if flag in known]
+    verified_flags = judged.verification.flags if judged.verification else ()
+    shown = [RedFlag(flag, MEANS[flag]) for flag in FLAGS if flag in verified_flags]
     names = dict(zip(titles(judged.suite), short_names([c.attack for c in judged.comparisons]), strict=True))
     pairs = beaten_by_naive(numbers.fields, naive_forms(judged.suite))
-    if said := ", ".join(f"of {names[naive]} than of {names[adaptive]}" for adaptive, naive in pairs):
-        made.append(RedFlag(NAIVE, f"it prevents less harm {said}: an attacker does better not to adapt"))
-    return tuple(made)
+    if cases := ", ".join(f"of {names[naive]} than of {names[adaptive]}" for adaptive, naive in pairs):
+        shown.append(RedFlag(NAIVE, f"it prevents less harm {cases}: an attacker does better not to adapt"))
+    return tuple(shown)
 
 
 def trust_order(verdict: Verdict) -> int:
@@ -203,27 +203,29 @@ def _most_trust_first(judged: JudgedEntry) -> tuple[int, date, str]:
 
 
 def _places(
-    suite: Suite, found: Collection[JudgedEntry], anchors: Iterable[tuple[JudgedEntry, RankingRow, SuiteRow]]
+    suite: Suite, entries: Collection[JudgedEntry], anchors: Iterable[tuple[JudgedEntry, RankingRow, SuiteRow]]
 ) -> list[tuple[Placement, bool, bool]]:
     """Every row's place, whether it shares its number, and whether the number counts self-reported rows."""
 
     def among(those: Iterable[tuple[RankingRow, SuiteRow]]) -> list[Placement]:
         return placed([(row, numbers.place) for row, numbers in those], titles(suite), suite.seeds)
 
-    checked = among((each.row, each.numbers) for each in found if each.trust in CHECKED)
-    everyone = among([*((each.row, each.numbers) for each in found), *((row, numbers) for _, row, numbers in anchors)])
-    known = {place.defense: place for place in checked}
-    made = []
+    checked = among((each.row, each.numbers) for each in entries if each.trust in CHECKED)
+    everyone = among(
+        [*((each.row, each.numbers) for each in entries), *((row, numbers) for _, row, numbers in anchors)]
+    )
+    checked_places = {place.defense: place for place in checked}
+    places = []
     for place in everyone:
-        own = known.get(place.defense)
+        own = checked_places.get(place.defense)
         shown, others = (own, checked) if own else (place, everyone)
-        made.append((shown, tied(shown, others), own is None and place.standing == "ranked"))
-    return made
+        places.append((shown, tied(shown, others), own is None and place.standing == "ranked"))
+    return places
 
 
-def _table(suite: Suite, found: Sequence[JudgedEntry], rows: Sequence[BoardRow]) -> SuiteTable:
+def _table(suite: Suite, entries: Sequence[JudgedEntry], rows: Sequence[BoardRow]) -> SuiteTable:
     """A report's table of the rows; its comparisons hold the lines of all, each measured beside its own cells."""
-    first = {c.title: c for each in found for c in each.comparisons}
+    first = {c.title: c for each in entries for c in each.comparisons}
     merged = []
     for title in titles(suite):
         lines = {

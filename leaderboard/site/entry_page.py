@@ -125,8 +125,8 @@ def _field(result: Result, measure: str, unit: Unit) -> dict[str, str] | None:
 def _curves(judged: JudgedEntry, comparison: Comparison, name: str, number: int) -> dict[str, Any]:
     """The plots of one attack: the entry's lines and those that they are measured against, the oracles' left out."""
     shown = [line for line in comparison.lines if line.defense in (judged.label, "none")]
-    kept = replace(comparison, lines=tuple(shown))
-    drawn = plots.draw_all(kept, f"ThiefBench {judged.suite.title}, {comparison.title}", png=False)
+    shown_comparison = replace(comparison, lines=tuple(shown))
+    drawn = plots.draw_all(shown_comparison, f"ThiefBench {judged.suite.title}, {comparison.title}", png=False)
     return {
         "heading": name,
         "part": comparison.part,
@@ -139,18 +139,18 @@ def _curves(judged: JudgedEntry, comparison: Comparison, name: str, number: int)
 
 
 def _rerun(rerun: Rerun) -> dict[str, Any]:
-    who = {"control": f"no attack, of {rerun.attack}", "placebo": f"placebo of {rerun.attack}"}.get(rerun.role)
-    cell = who or rerun.attack
+    unattacked = {"control": f"no attack, of {rerun.attack}", "placebo": f"placebo of {rerun.attack}"}.get(rerun.role)
+    cell = unattacked or rerun.attack
     low, high = rerun.submitted
     submitted = _number(low) if low == high else f"{_number(low)} to {_number(high)}"
-    told = {None: "another seed", True: "the very same", False: "not the same"}[rerun.equal]
+    completions = {None: "another seed", True: "the very same", False: "not the same"}[rerun.equal]
     return {
         "cell": heading(rerun.part, cell),
         "seed": "fresh, secret" if rerun.seed is None else rerun.seed,
         "measure": rerun.measure.replace("_", " "),
         "submitted": submitted,
         "found": _number(rerun.found),
-        "completions": told,
+        "completions": completions,
         "agrees": rerun.agrees,
     }
 

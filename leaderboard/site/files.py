@@ -71,12 +71,18 @@ def _suite(board: SuiteBoard) -> dict[str, Any]:
 def _row(row: BoardRow) -> dict[str, Any]:
     manifest, numbers, place = row.judged.entry.manifest, row.row, row.row.place
     verified = row.judged.verification.verified.isoformat() if row.judged.verification else None
-    who: dict[str, Any] = {"slug": None, "name": place.defense, "authors": [], "paper": "", "defense": place.defense}
+    entrant: dict[str, Any] = {
+        "slug": None,
+        "name": place.defense,
+        "authors": [],
+        "paper": "",
+        "defense": place.defense,
+    }
     if row.own:
-        who = {name: getattr(manifest, name) for name in ("slug", "name", "paper", "defense")}
-        who["authors"] = list(manifest.authors)
+        entrant = {name: getattr(manifest, name) for name in ("slug", "name", "paper", "defense")}
+        entrant["authors"] = list(manifest.authors)
     return {
-        **who,
+        **entrant,
         "measured_by": manifest.slug,
         "trust": row.judged.trust,
         "verified": verified,

@@ -87,12 +87,12 @@ def rank_of(row: BoardRow) -> str:
     return f"({write_rank(row.row)})" if row.provisional else write_rank(row.row)
 
 
-def _footnotes(row: BoardRow, told: list[str], said_above: bool) -> list[str]:
+def _footnotes(row: BoardRow, notes: list[str], said_above: bool) -> list[str]:
     """What stands below a row; not why it shares its place, where the heading says that few seeds tell none apart."""
     place = row.row.place
     shares = place.number is not None and not said_above
     reason = [place.reason] if place.reason and (shares or place.standing == "inconclusive") else []
-    return [*reason, *told, *(f"{flag.name}: {flag.said}" for flag in row.flags)]
+    return [*reason, *notes, *(f"{flag.name}: {flag.said}" for flag in row.flags)]
 
 
 def _sorts(row: BoardRow) -> list[str]:
@@ -100,13 +100,13 @@ def _sorts(row: BoardRow) -> list[str]:
     numbers = row.row
     cost = numbers.cost.ratio if numbers.cost else None
     name = row.judged.entry.manifest.name if row.own else numbers.defense
-    found = [
+    values = [
         numbers.place.number, name.casefold(), trust_order(row.judged.trust),
         numbers.place.worst and numbers.place.worst.summary.mean, numbers.utility and numbers.utility.mean,
         numbers.false_rejection and numbers.false_rejection.value, cost and cost.mean,
         *(field.prevented and field.prevented.mean for field in numbers.fields.values()),
     ]  # fmt: skip
-    return ["" if value is None else str(value) for value in found]
+    return ["" if value is None else str(value) for value in values]
 
 
 def _authors(names: tuple[str, ...]) -> str:

@@ -69,8 +69,8 @@ def read(folder: Path, verified: Path) -> JudgedEntry:
     entry = read_entry(folder)
     verification = read_verification(verified, entry)
     suite = entries.suite_of(entry)
-    if lacks := ranking_inputs.lacking({"placebo": suite.placebo, "utility": suite.utility}):
-        raise EntryError(f"{folder} was run on {suite.title}, which has {lacks}, so nothing on it is ranked")
+    if missing := ranking_inputs.lacking({"placebo": suite.placebo, "utility": suite.utility}):
+        raise EntryError(f"{folder} was run on {suite.title}, which has {missing}, so nothing on it is ranked")
     label = _label(entry)
     _check_cells(entry, suite)
     named = [
@@ -78,12 +78,12 @@ def read(folder: Path, verified: Path) -> JudgedEntry:
         for cell in entries.cells(entry)
     ]
     comparisons = _in_order(suite, arranged(named, remarks=False))
-    found = {row.defense: row for row in ranking_inputs.rows(comparisons)}
-    _check_plausible(entry, found[label])
-    numbers = {row.defense: _numbers(row, found.values(), comparisons, suite) for row in found.values()}
-    anchors = [(row, numbers[row.defense]) for row in found.values() if row.anchor and row.defense != label]
+    ranking_rows = {row.defense: row for row in ranking_inputs.rows(comparisons)}
+    _check_plausible(entry, ranking_rows[label])
+    numbers = {row.defense: _numbers(row, ranking_rows.values(), comparisons, suite) for row in ranking_rows.values()}
+    anchors = [(row, numbers[row.defense]) for row in ranking_rows.values() if row.anchor and row.defense != label]
     return JudgedEntry(
-        entry, verification, suite, label, tuple(comparisons), found[label], numbers[label], tuple(anchors)
+        entry, verification, suite, label, tuple(comparisons), ranking_rows[label], numbers[label], tuple(anchors)
     )
 
 
@@ -96,14 +96,14 @@ def titles(suite: Suite) -> list[str]:
 
 def naive_forms(suite: Suite) -> dict[str, str]:
     """The suite's attacks that adapt to the defense, each with the one of its part that it adapts; by their titles."""
-    known = set(titles(suite))
-    found = {}
+    suite_titles = set(titles(suite))
+    forms = {}
     for part in suite.scenes:
         for attack in (registry.canonical("attack", attack) for attack in part.attacks):
             naive = heading(part.name, _naive(attack))
-            if naive in known and naive != heading(part.name, attack):
-                found[heading(part.name, attack)] = naive
-    return found
+            if naive in suite_titles and naive != heading(part.name, attack):
+                forms[heading(part.name, attack)] = naive
+    return forms
 
 
 def beaten_by_naive(fields: Mapping[str, Field], forms: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -152,8 +152,10 @@ def _in_order(suite: Suite, comparisons: Sequence[Comparison]) -> list[Compariso
     return sorted(comparisons, key=lambda each: place[each.title])
 
 
-def _numbers(row: RankingRow, found: Iterable[RankingRow], comparisons: Sequence[Comparison], suite: Suite) -> SuiteRow:
-    oracles = [each for each in found if each.anchor == "oracle"]
+def _numbers(
+    row: RankingRow, ranking_rows: Iterable[RankingRow], comparisons: Sequence[Comparison], suite: Suite
+) -> SuiteRow:
+    oracles = [each for each in ranking_rows if each.anchor == "oracle"]
     place = judged(row, oracles, ranking_inputs.trials(comparisons), suite.seeds)
     return suite_row(place, False, row, comparisons, suite.utility)
 

@@ -34,19 +34,19 @@ def write_site(folder: Path, entries: Path, verified: Path) -> Board:
     Raises:
         EntryError: there is no folder of entries.
     """
-    found, unread = read_all(entries, verified)
-    shown, unshown = each_alone(found, shown_entry)
-    made = board_of([found[name] for name in shown], sorted([*unread, *unshown]))
-    data = board_data(made)
+    judged_entries, unread = read_all(entries, verified)
+    shown, unshown = each_alone(judged_entries, shown_entry)
+    board = board_of([judged_entries[name] for name in shown], sorted([*unread, *unshown]))
+    data = board_data(board)
     pages = {
         page_of(slug := each.entry.manifest.slug): _entry(suite, each, shown[slug])
-        for suite in made.suites
+        for suite in board.suites
         for each in _shown(suite)
     }
     pages["index.html"] = render(
-        "index.html.jinja", ("theme.js", "table.js") if made.suites else ("theme.js",),
-        suites=[shown_suite(suite, number) for number, suite in enumerate(made.suites, 1)],
-        broken=made.broken, scale=legend(), flags=FLAGS, version=__version__,
+        "index.html.jinja", ("theme.js", "table.js") if board.suites else ("theme.js",),
+        suites=[shown_suite(suite, number) for number, suite in enumerate(board.suites, 1)],
+        broken=board.broken, scale=legend(), flags=FLAGS, version=__version__,
     )  # fmt: skip
     pages |= {"board.json": board_json(data), "board.csv": board_csv(data).encode("utf-8", "backslashreplace")}
     for stale in (folder / "entries").glob("*.html"):
@@ -54,7 +54,7 @@ def write_site(folder: Path, entries: Path, verified: Path) -> Board:
             stale.unlink()
     for name, content in pages.items():
         write_atomically(folder / name, content)
-    return made
+    return board
 
 
 def _shown(suite: SuiteBoard) -> list[JudgedEntry]:

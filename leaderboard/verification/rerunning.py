@@ -1,4 +1,4 @@
-"""Cells run by a verifier: a stranger's defense isolated, everything else as in any run."""
+"""Cells run by a verifier: the submitted defense is isolated, everything else is as in any run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from thiefbench.suite.store.records import ROWS, BrokenRecordError, Record, Stor
 from thiefbench.tasks.sandbox import SandboxUnavailable
 
 SURROUNDINGS = ("torch", "transformers", "numpy", "python", "platform", "capability", *provenance.MACHINE)
-"""What of a record's provenance must be equal for its bits to be promised."""
+"""The parts of a record's provenance that must be equal for bits to be promised equal."""
 
 
 @dataclass
@@ -27,7 +27,7 @@ class IsolatedFactory:
     (`thiefbench.suite.execution.cell_run.Maker`).
 
     Attributes:
-        defense: how cells name it.
+        defense: its spec string as cells name it.
         spec: its spec string here, with the path of its files.
         sha256: of its source.
         make_guest: spec string -> the isolated defense.
@@ -49,11 +49,11 @@ class IsolatedFactory:
 
 
 def run(spec: CellSpec, store: Store, guest: IsolatedFactory, progress: Progress) -> Record:
-    """The record of a cell, from the store where it is finished there; what the defense raises is an error's record.
+    """The record of a cell: from the store if it is finished there, otherwise run; a failure gives an error's record.
 
     Raises:
         SandboxUnavailable, ModelError, TaskError, OSError: this machine lacks what the cell needs.
-        DefenseError: the defense cannot even be made.
+        DefenseError: the defense cannot be made.
     """
     what = identity(spec, guest)
     directory = store.cell(identify(what))
@@ -73,7 +73,7 @@ def run(spec: CellSpec, store: Store, guest: IsolatedFactory, progress: Progress
 
 
 def same_surroundings(record: Record) -> bool:
-    """Whether a record was made on such a CPU with such versions as these here; of a GPU too little is recorded."""
+    """Whether a record was made on a CPU of this kind with these versions; of a GPU, too little is recorded to tell."""
     if record.cell["device"] != "cpu":
         return False
     here = provenance.provenance("cpu", record.cell["threads"])
@@ -81,9 +81,9 @@ def same_surroundings(record: Record) -> bool:
 
 
 def first_difference(one: pa.Table, other: pa.Table) -> str:
-    """Where two tables of completions differ first, in words; empty where they are equal."""
+    """Where two tables of completions first differ, in words that follow "they differ"; empty if they are equal."""
     if len(one) != len(other):
-        return f"{len(one):,} completions in place of {len(other):,}"
+        return f"in number, {len(one):,} instead of {len(other):,}"
     differing = [place for name in ROWS.names if (place := _differs(one[name], other[name])) is not None]
     if not differing:
         return ""
