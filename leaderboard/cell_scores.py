@@ -20,7 +20,7 @@ SHARED_SCORES = ("asr", "clean_reward", "start_reward")
 """The scores that an entry keeps of shared cells: what its row is measured against."""
 
 Number = Annotated[float, Field(ge=-1e9, le=1e9)]
-"""No measure of a cell comes near the limits, so no sum of them overflows."""
+"""No measure of a cell comes near the limits; they keep sums from overflowing."""
 Numbers = tuple[Number | None, Number | None, Number | None, Annotated[int, Field(ge=0)]]
 """Value, low, high and count of a score."""
 
@@ -29,12 +29,13 @@ class CellScores(EntryModel):
     """A cell's record, trimmed.
 
     Attributes:
-        cell_id: names its folder in the archive.
+        cell_id: the name of its folder in the archive.
         part, role, attack, defense, seed: which cell of the suite it is.
         status, error: as in its record.
-        scores: its record's, rounded; of a shared cell `SHARED_SCORES`.
+        scores: its record's, rounded; of a shared cell only `SHARED_SCORES`.
         curves: round and value, rounded: `CURVES`, or of a shared cell the end of "eval_asr".
-        seconds: by phase, rounded; of the shared cells only the undefended attacked ones, which own ones are timed by.
+        seconds: by phase, rounded; of shared cells, only the undefended attacked ones have them, because round times
+            are relative to those.
         record_sha256, completions_sha256: of its two files in the archive; a failed cell has no completions.
     """
 
@@ -54,7 +55,7 @@ class CellScores(EntryModel):
 
 
 class Scores(EntryModel):
-    """What scores.json holds: the suite's cells that a defense's row is made of, in the suite's order."""
+    """The content of scores.json: the suite's cells that a defense's row needs, in the suite's order."""
 
     cells: tuple[CellScores, ...] = Field(max_length=5000)
 
@@ -86,7 +87,7 @@ def trimmed(record: Record, part: str, own: bool, record_sha256: str) -> CellSco
 
 
 def untrimmed(cell: CellScores, parameters: Mapping[str, Any], machine: Mapping[str, Any]) -> Record:
-    """A record with what an entry keeps of it; `parameters` are the cell's, `machine` its provenance."""
+    """A record rebuilt from what an entry keeps of it; `parameters` are the cell's, `machine` its provenance."""
     scores = {
         name: Score(value=value, low=low, high=high, count=count)
         for name, (value, low, high, count) in cell.scores.items()

@@ -106,7 +106,7 @@ def submit(
         out.print("An entry needs all of its cells: the same command tries these again")
         raise typer.Exit(FAILED)
     entry = submitting.write(made, records)
-    for line in (*submitting.told(submitting.row_of(entry)), *submitting.next_steps(made, entry)):
+    for line in (*submitting.row_summary(submitting.row_of(entry)), *submitting.next_steps(made, entry)):
         out.print(escape(line))
 
 

@@ -30,15 +30,15 @@ ENTRY_BYTES: Final = 200_000
 
 
 class EntryError(Exception):
-    """An entry cannot be read or made. One sentence for the user."""
+    """An entry cannot be read or written. One sentence for the user."""
 
 
 class Entry:
-    """A folder that was read and found whole.
+    """An entry that was read and is complete.
 
     Attributes:
-        folder: where it lies.
-        manifest, cells: its two files.
+        folder: of the entry.
+        manifest, cells: the content of its two JSON files.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, cells: Sequence[CellScores]) -> None:
@@ -51,9 +51,9 @@ class Entry:
 
     @property
     def spec(self) -> str:
-        """The defense's spec string, with the path that its file has here; it may be a stranger's code.
+        """The defense's spec string with the path of its file here; the code may be a stranger's.
 
-        Its weights are not here: see `staging.stage`.
+        Its weights are not in the folder: see `staging.restage`.
         """
         return relocated(self.manifest.defense, lambda file: str(self.folder.resolve() / file))
 
@@ -64,10 +64,10 @@ class Entry:
 
 
 def read_entry(folder: Path) -> Entry:
-    """Read an entry; nothing of it is loaded or run.
+    """Read an entry; none of its code is loaded or run.
 
     Raises:
-        EntryError: something is missing, malformed, too large, or other than its hash says.
+        EntryError: something is missing, malformed or too large, or does not match its hash.
     """
     if not folder.is_dir():
         raise EntryError(f"there is no entry {folder}")
@@ -75,13 +75,13 @@ def read_entry(folder: Path) -> Entry:
     sizes = {name: path.stat().st_size for name, path in present.items()}
     if (total := sum(sizes.get(name, 0) for name in (MANIFEST, SCORES))) > ENTRY_BYTES:
         raise EntryError(
-            f"{MANIFEST} and {SCORES} of {folder} have {total:,} bytes, and at most {ENTRY_BYTES:,} are taken"
+            f"{MANIFEST} and {SCORES} of {folder} have {total:,} bytes, and at most {ENTRY_BYTES:,} are allowed"
         )
     if (rest := sum(sizes.values()) - total) > FILE_BYTES:
-        raise EntryError(f"{folder / SOURCE} has {rest:,} bytes, and at most {FILE_BYTES:,} are taken")
+        raise EntryError(f"{folder / SOURCE} has {rest:,} bytes, and at most {FILE_BYTES:,} are allowed")
     manifest = read_manifest(folder)
     if manifest.slug != folder.resolve().name:
-        raise EntryError(f"{folder / MANIFEST}: slug is {manifest.slug}, and the folder's name is another")
+        raise EntryError(f"{folder / MANIFEST}: the slug is {manifest.slug}, but the folder has another name")
     if unlisted := sorted(present.keys() - manifest.files.keys() - {MANIFEST}):
         raise EntryError(f"{folder} holds {unlisted[0]}, which {MANIFEST} does not list")
     try:
@@ -89,18 +89,18 @@ def read_entry(folder: Path) -> Entry:
     except registry.SpecStringError as error:
         raise EntryError(f"{folder / MANIFEST}: defense: {error}") from error
     if elsewhere:
-        raise EntryError(f"{folder / MANIFEST}: defense names the file {elsewhere[0]}, which is not the entry's own")
+        raise EntryError(f"{folder / MANIFEST}: defense names the file {elsewhere[0]}, which is not part of the entry")
     for name, expected in manifest.files.items():
         path = present.get(name)
         if path is None:
             raise EntryError(f"{folder} lacks {name}, which {MANIFEST} lists")
         if hashlib.sha256(path.read_bytes()).hexdigest() != expected:
-            raise EntryError(f"{folder / name} is not what {MANIFEST} says: its SHA-256 is another")
+            raise EntryError(f"{folder / name} does not match {MANIFEST}: its SHA-256 differs")
     return Entry(folder, manifest, _parsed(Scores, folder / SCORES).cells)
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of an entry, whatever else the folder holds.
+    """The manifest of an entry, without a look at the rest of the folder.
 
     Raises:
         EntryError: there is none, or it is malformed.
@@ -112,21 +112,21 @@ def write_entry(folder: Path, manifest: Manifest, scores: Scores, source: Mappin
     """Write an entry and read it back.
 
     Args:
-        folder: to be made; its name is the manifest's slug.
+        folder: will be created; its name is the manifest's slug.
         manifest: its `files` are filled in here.
         scores: of all cells.
         source: the submitted files by their path in the entry.
 
     Raises:
-        EntryError: it is larger than an entry may be.
+        EntryError: it would be larger than an entry may be.
     """
     content = {SCORES: _written(scores), **source}
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(content.items())}
     content[MANIFEST] = _written(manifest.model_copy(update={"files": hashes}))
     if (total := len(content[MANIFEST]) + len(content[SCORES])) > ENTRY_BYTES:
-        raise EntryError(f"the entry would have {total:,} bytes, and at most {ENTRY_BYTES:,} are taken")
+        raise EntryError(f"the entry would have {total:,} bytes, and at most {ENTRY_BYTES:,} are allowed")
     if (total := sum(map(len, source.values()))) > FILE_BYTES:
-        raise EntryError(f"the submitted source has {total:,} bytes, and at most {FILE_BYTES:,} are taken")
+        raise EntryError(f"the submitted source has {total:,} bytes, and at most {FILE_BYTES:,} are allowed")
     for name, data in content.items():
         write_atomically(folder / name, data)
     return read_entry(folder)
@@ -155,9 +155,9 @@ def _parsed(kind: type[_Of], path: Path) -> _Of:
             raise EntryError(f"{path} has more than {ENTRY_BYTES:,} bytes")
         return kind.model_validate_json(data)
     except FileNotFoundError as error:
-        raise EntryError(f"{path.parent} is no entry: it has no {path.name}") from error
+        raise EntryError(f"{path.parent} is not an entry: it has no {path.name}") from error
     except (ValidationError, RecursionError) as error:
-        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": "nested too deep"}
+        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": "nested too deeply"}
         where = ".".join(map(str, first["loc"])) or "the file"
         raise EntryError(f"{path}: {where}: {str(first['msg']).removeprefix('Value error, ')[:200]}") from error
 
@@ -167,8 +167,8 @@ def _present(folder: Path) -> dict[str, Path]:
     present: dict[str, Path] = {}
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise EntryError(f"{path} is no plain file")
-        if path.is_file():  # what Python compiled counts too: it could run in place of the source that was read
+            raise EntryError(f"{path} is not a plain file")
+        if path.is_file():  # compiled Python counts too: it could run in place of the source that was read
             present[path.relative_to(folder).as_posix()] = path
         if len(present) > MOST_FILES + 2:
             raise EntryError(f"{folder} holds more than {MOST_FILES} files")
@@ -176,7 +176,7 @@ def _present(folder: Path) -> dict[str, Path]:
 
 
 def _written(model: BaseModel) -> bytes:
-    """JSON that is short and still read line by line: one line per field, one per cell."""
+    """Compact JSON that still gives readable diffs: one line per field, one per cell."""
     data = model.model_dump(mode="json", exclude_defaults=True)
     data |= {"schema_version": ENTRY_SCHEMA} if isinstance(model, Manifest) else {}
     lines = []

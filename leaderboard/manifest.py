@@ -36,7 +36,7 @@ class EntryModel(BaseModel):
 
 
 class Packed(EntryModel):
-    """A file that is no part of the folder, by content.
+    """A file outside the entry's folder, identified by its content.
 
     Attributes:
         name: of the file.
@@ -49,7 +49,7 @@ class Packed(EntryModel):
 
 
 class SuiteName(EntryModel):
-    """Which suite a defense was run on; `fingerprint` is `Suite.fingerprint()`."""
+    """The suite that a defense was run on; `fingerprint` is `Suite.fingerprint()`."""
 
     name: Line
     version: int
@@ -57,7 +57,7 @@ class SuiteName(EntryModel):
 
 
 class Numerics(EntryModel):
-    """What changes the last bits of every cell; see `CellSpec`."""
+    """The settings that change the last bits of every cell; see `CellSpec`."""
 
     device: Line
     dtype: Literal["float32", "bfloat16"]
@@ -65,21 +65,21 @@ class Numerics(EntryModel):
 
 
 class Manifest(EntryModel):
-    """What entry.json holds.
+    """The content of entry.json.
 
     Attributes:
         schema_version: of this format.
         slug: the folder's name.
-        name, authors, paper: for people; the paper's address begins with https:// or is empty.
-        defense: the spec string as it was run in the cells; it names what a built-in defense is called or, relative to
-            the entry's folder, its own file: ``defense/mine.py:Mine(floor=-3.0)``.
-        suite: on which it was run.
-        seeds: at which.
+        name, authors, paper: for readers; the paper's address begins with https:// or is empty.
+        defense: the spec string as it was run in the cells: the name of a built-in defense or a file of the entry,
+            relative to its folder: ``defense/mine.py:Mine(floor=-3.0)``.
+        suite: the suite it was run on.
+        seeds: of that suite.
         submitted: the day.
         numerics: of every cell.
-        versions: of Python and the distributions that made the results: the lock.
-        machine: hardware and commit, as records say it.
-        source_sha256: hash of the defense's source as the cells' identities have it.
+        versions: of Python and of the distributions that the cells were made with.
+        machine: hardware and commit, from the records.
+        source_sha256: hash of the defense's source, as in the cells' identities.
         files: of the folder, each path with its SHA-256; entry.json itself is not among them.
         weights: safetensors beside the defense's file; they travel in the archive.
         archive: full records and raw completions.
@@ -106,7 +106,7 @@ class Manifest(EntryModel):
     @classmethod
     def _slug(cls, slug: str) -> str:
         if not _SLUG.fullmatch(slug):
-            raise ValueError("1 to 48 small letters, digits and hyphens")
+            raise ValueError("write 1 to 48 lower-case letters, digits and hyphens")
         return slug
 
     @field_validator("files")
@@ -114,7 +114,7 @@ class Manifest(EntryModel):
     def _paths(cls, files: dict[str, str]) -> dict[str, str]:
         for name in files:
             if not PATH.fullmatch(name) or (name != SCORES and PurePosixPath(name).parts[0] != SOURCE):
-                raise ValueError(f"{name!r} is no path of {SCORES} or in {SOURCE}/")
+                raise ValueError(f"{name!r} is neither {SCORES} nor a path in {SOURCE}/")
         if SCORES not in files:
             raise ValueError(f"{SCORES} is not listed")
         if len(files) > MOST_FILES:
@@ -128,12 +128,12 @@ class Manifest(EntryModel):
             named = WEIGHTS_NAME.fullmatch(each.name)
             if named is None or named.group(2) != each.sha256:
                 raise ValueError(
-                    f"{each.name!r} is not named NAME-SHA256.safetensors, with at most 23 letters of a name"
+                    f"{each.name!r} is not named NAME-SHA256.safetensors, where NAME has at most 23 characters"
                 )
         return weights
 
     @model_validator(mode="after")
     def _archive(self) -> Manifest:
         if self.archive.name != (expected := f"{self.slug}.tar"):
-            raise ValueError(f"the archive is called {expected}, not {self.archive.name!r}")
+            raise ValueError(f"the archive must be named {expected}, not {self.archive.name!r}")
         return self

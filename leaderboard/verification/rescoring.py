@@ -177,9 +177,7 @@ def _check_identity(recorded: Mapping[str, Any], spec: CellSpec, source_sha256: 
             if name == "sources":
                 part = f"the source of the {_differing(recorded.get(name), value)}"
             elif name in ("weights", "task_data"):
-                part = (
-                    f"{'the content of ' if name == 'weights' else ''}{spec.model if name == 'weights' else spec.task}"
-                )
+                part = f"the weights of {spec.model}" if name == "weights" else f"the data of {spec.task}"
             raise OtherVersionError(f"{part} differs from this version's")
     if strange := sorted(recorded.keys() - (expected.keys() - {"cell"}) - {"judge"}):
         raise InconsistentError(f"its identity names {strange[0]}, which this version does not know")
