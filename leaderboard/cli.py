@@ -93,7 +93,7 @@ def submit(
     with _stoppable():
         if made.checkable:
             err.print("first what `thiefbench leaderboard check` asks, about a minute ...")
-            if _ask(Subject(made.checkable, _samples(), standing=standing)):
+            if _ask(Subject(made.checkable, _samples(), baseline=standing)):
                 out.print(f"{escape(defense)} is not ready: make it keep the rules marked FAILED")
                 raise typer.Exit(FAILED)
         err.print(submitting.caps())
@@ -219,8 +219,8 @@ def _print(finding: Finding) -> None:
     from thiefbench.cli import out
 
     style = _STYLES[finding.status]
-    said = f"  {finding.said}" if finding.status == "ok" and finding.said else f": {finding.said}"
-    told = said if finding.said else ""
+    said = f"  {finding.detail}" if finding.status == "ok" and finding.detail else f": {finding.detail}"
+    told = said if finding.detail else ""
     out.print(f"[{style}]{finding.status:7}[/{style}] {escape(finding.question + told)}")
 
 

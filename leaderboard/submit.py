@@ -31,7 +31,7 @@ from thiefbench.suite.scenario import CellSpec, Suite, load_suite
 from thiefbench.suite.store.records import Record, Store, file_sha256
 
 OWN = "ThiefBench"
-"""Whose the standing entries are."""
+"""Author of the baseline entries."""
 
 
 class Credits(BaseModel):
@@ -130,7 +130,7 @@ def released(name: str) -> Suite:
 
 
 def prepare(
-    spec: str, credits: Credits, suite: Suite, numerics: Numerics, store: Path, out: Path, standing: bool = False
+    spec: str, credits: Credits, suite: Suite, numerics: Numerics, store: Path, out: Path, baseline: bool = False
 ) -> Submission:
     """Copy a defense to the folder that it is run from, and list the cells that it needs. Its code is loaded.
 
@@ -141,13 +141,13 @@ def prepare(
         numerics: of every cell.
         store: of records.
         out: the folder of entries.
-        standing: whether the benchmark's own rows may be entered.
+        baseline: whether the benchmark's own rows may be entered.
 
     Raises:
         EntryError: it cannot be submitted, or another entry has its name.
         SpecStringError: see `registry.make`.
     """
-    if (anchor := anchor_of(spec)) and not standing:
+    if (anchor := anchor_of(spec)) and not baseline:
         raise EntryError(
             f"{anchor} is a row of the benchmark itself and is already in every table; submit a defense of your own"
         )

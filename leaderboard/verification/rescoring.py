@@ -139,11 +139,11 @@ def check_completions(submitted: SubmittedCell, table: pa.Table, policy: Policy 
     again = Retold(spec.swarm, spec.role, policy or _policy(spec.model), task, attack, spec.seed)
     if again.attack.describe() != submitted.record.payload:
         raise InconsistentError("its record describes a payload that its seed does not draw")
-    tried = _tried(spec, planned) if writes_programs(task) else None
+    with_programs = _sampled_rounds(spec, planned) if writes_programs(task) else None
     checked = 0
     for (train_phase, number), rows in blocks.items():
         where = f"round {number}" if train_phase else f"the evaluation after round {number}"
-        trust = tried is not None and (train_phase, number) not in tried
+        trust = with_programs is not None and (train_phase, number) not in with_programs
         try:
             rebuilt = again.retell(rows, planned[number], trust)
         except RetellingError as error:
@@ -164,7 +164,7 @@ def _check_cell(parameters: Mapping[str, Any], spec: CellSpec) -> None:
 
 
 def _check_identity(recorded: Mapping[str, Any], spec: CellSpec, source_sha256: str | None) -> None:
-    expected = _made_here(replace(spec, defense="none", seed=0, role="attack"))
+    expected = _identity_here(replace(spec, defense="none", seed=0, role="attack"))
     defense = source_sha256 or registry.source_hash("defense", spec.defense)
     expected = expected | {"sources": expected["sources"] | {"defense": defense}}
     if recorded.get("engine_revision") != expected["engine_revision"]:
@@ -178,13 +178,13 @@ def _check_identity(recorded: Mapping[str, Any], spec: CellSpec, source_sha256: 
                 part = f"the source of the {_differing(recorded.get(name), value)}"
             elif name in ("weights", "task_data"):
                 part = f"the weights of {spec.model}" if name == "weights" else f"the data of {spec.task}"
-            raise OtherVersionError(f"{part} differs from this version's")
+            raise OtherVersionError(f"{part} changed")
     if strange := sorted(recorded.keys() - (expected.keys() - {"cell"}) - {"judge"}):
         raise InconsistentError(f"its identity names {strange[0]}, which this version does not know")
 
 
 @cache
-def _made_here(spec: CellSpec) -> dict[str, Any]:
+def _identity_here(spec: CellSpec) -> dict[str, Any]:
     """The identity of an undefended cell."""
     return identity(spec)
 
@@ -239,7 +239,7 @@ def _planned(spec: CellSpec, number: int) -> int:
     return 0 if number % spec.evaluation.every else spec.evaluation.completions
 
 
-def _tried(spec: CellSpec, planned: Mapping[int, int]) -> set[tuple[bool, int]]:
+def _sampled_rounds(spec: CellSpec, planned: Mapping[int, int]) -> set[tuple[bool, int]]:
     """The rounds and evaluations of a cell whose programs are run again."""
     evaluations = [number for number, count in planned.items() if count]
     rounds = _CHOSEN.sample(range(1, spec.rounds + 1), min(PROGRAM_ROUNDS, spec.rounds))

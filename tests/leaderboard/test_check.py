@@ -120,7 +120,7 @@ def test_reject_all_rejects_nearly_everything() -> None:
 def test_a_standing_row_may_reject_nearly_everything() -> None:
     ask = dict(QUESTIONS)["honest work gets through"]
     with pytest.raises(RuleWarning, match=r"rejects nearly everything: .* 32 of 32 honest .*; the board will flag it"):
-        ask(Subject("reject_all", [sample()], standing=True))
+        ask(Subject("reject_all", [sample()], baseline=True))
 
 
 def test_oracle_sees_labels_and_is_asked_no_further() -> None:

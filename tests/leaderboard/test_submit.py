@@ -241,7 +241,7 @@ def test_standing_entries_are_made_by_the_same_command(store: Path, tmp_path: Pa
 def test_a_standing_entry_of_a_defense_is_asked_as_such(store: Path, tmp_path: Path, asked: list[Subject]) -> None:
     for words in (["--standing"], CREDITS):
         assert invoke(tmp_path, "length_quantile", *words).exit_code == 0
-    assert [subject.standing for subject in asked] == [True, False]
+    assert [subject.baseline for subject in asked] == [True, False]
 
 
 # --- what is not taken ---
