@@ -1,4 +1,4 @@
-"""Checks whether a defense may be submitted: about a minute of questions, each with an answer that says what to change."""
+"""Checks whether a defense may be submitted: in about a minute, and says what to change."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _is_made(subject: Subject) -> str:
         )
     if unsupported := sorted(first.requires & _NOT_RANKED):
         raise RuleBroken(
-            f"it requires {' and '.join(unsupported)}, which no swarm of a ranked suite provides; make it work without, "
+            f"it requires {' and '.join(unsupported)}, which no swarm of a ranked suite provides; make it do without it, "
             "or measure it with thiefbench run heterogeneous-v1"
         )
     needs = f", requires {', '.join(sorted(first.requires))}" if first.requires else ""
@@ -138,7 +138,7 @@ def _is_determined(subject: Subject) -> str:
         first = defense.inspect(sample.view(defense, 1))
         defense.renew()
         _compare(first, defense.inspect(sample.view(defense, 1)), sample, "a second instance in the same process",
-                 "keep state in the instance, not in module or class; draw from view.rng, not from a clock")  # fmt: skip
+                 "keep state in the instance, not in a module or class; draw from view.rng, not a clock")  # fmt: skip
         other = subject.make()
         _compare(first, other.inspect(sample.view(other, 1)), sample, "a second process",
                  "draw from view.rng, not from os.urandom, a process id or the like")  # fmt: skip
