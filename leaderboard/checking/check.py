@@ -118,8 +118,8 @@ def _is_made(subject: Subject) -> str:
         )
     if unsupported := sorted(first.requires & _NOT_RANKED):
         raise RuleBroken(
-            f"it requires {' and '.join(unsupported)}, which no swarm of a ranked suite provides; make it do without it, "
-            "or measure it with thiefbench run heterogeneous-v1"
+            f"it requires {' and '.join(unsupported)}, which no swarm of a ranked suite provides; remove that, or "
+            "measure it with thiefbench run heterogeneous-v1"
         )
     needs = f", requires {', '.join(sorted(first.requires))}" if first.requires else ""
     return f"{first.name}{needs}"

@@ -32,9 +32,9 @@ def board_json(data: dict[str, Any]) -> bytes:
 
 
 def board_csv(data: dict[str, Any]) -> str:
-    """`board_data` as CSV: a line for every row of every suite, then what stands apart.
+    """`board_data` as CSV: a line for every row of every suite, then those for entries without a row.
 
-    Texts that a spreadsheet would take for a formula get an apostrophe before them.
+    Texts that a spreadsheet would take for a formula are preceded by an apostrophe.
     """
     titles = list(dict.fromkeys(each["title"] for suite in data["suites"] for each in suite["attacks"]))
     lines: list[dict[str, Any]] = []
@@ -86,7 +86,7 @@ def _row(row: BoardRow) -> dict[str, Any]:
         "measured_by": manifest.slug,
         "trust": row.judged.trust,
         "verified": verified,
-        "flags": [{"name": flag.name, "said": flag.said} for flag in row.flags],
+        "flags": [{"name": flag.name, "said": flag.meaning} for flag in row.flags],
         "standing": "provisional" if row.provisional else place.standing,
         "place": place.number,
         "tied": numbers.tied,

@@ -1,4 +1,4 @@
-"""The site in a folder: pages that work from the file system, and the data beside them."""
+"""Writes the site to a folder: pages that work from the file system, and the data files beside them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_site(folder: Path, entries: Path, verified: Path) -> Board:
         verified: folder of verifications.
 
     Returns:
-        What was written; entries that could not be shown are its `broken`.
+        The board that was written; entries that could not be shown are its `broken`.
 
     Raises:
         EntryError: there is no folder of entries.
@@ -73,14 +73,14 @@ def _entry(suite: SuiteBoard, judged: JudgedEntry, shown: Mapping[str, Any]) -> 
 
 
 def _claim(row: BoardRow, suite: SuiteBoard) -> str:
-    """Where an entry stands, in one sentence."""
+    """An entry's result, in one sentence."""
     place, worst = row.row.place, ""
     if place.worst:
         prevented = show_summary(place.worst.summary, "ratio").value
-        worst = f"in its worst case, {place.worst.attack}, it prevents {prevented} of the harm"
+        worst = f"in its worst case, the attack {place.worst.attack}, it prevents {prevented} of the harm"
     if place.number is not None:
         ranked = sum(each.row.place.number is not None and each.provisional <= row.provisional for each in suite.rows)
-        counted = ", self-reported rows counted" if row.provisional else ""
+        counted = ", counting self-reported rows" if row.provisional else ""
         return f"Place {rank_of(row)} of {ranked}{counted}: {worst}."
-    why = place.reason or ("an anchor holds no place" if place.standing == "anchor" else "")
+    why = place.reason or ("it is an anchor, a row for comparison" if place.standing == "anchor" else "")
     return f"Not ranked: {'; '.join(filter(None, (why, worst)))}."
