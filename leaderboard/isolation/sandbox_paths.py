@@ -1,4 +1,4 @@
-"""What an isolated defense may read: its own files, the packages it may import, and the two floors it builds on."""
+"""The paths that an isolated defense may read: its own files, the packages it may import, and two of ThiefBench's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[\w.-]+")
 
 
 def setup(spec: str) -> str:
-    """What `_isolated_worker.main` is told for a defense, as JSON.
+    """The setup of `_isolated_worker.main` for a defense, as JSON.
 
     Raises:
         SpecStringError: the spec string is malformed, or names something that is not there.
@@ -41,7 +41,7 @@ def setup(spec: str) -> str:
 
 
 def files(spec: str) -> list[Path]:
-    """The files that a spec string names, those in its arguments too; none of them is loaded.
+    """The files that a spec string names, including those in its arguments; none of them is loaded.
 
     Raises:
         SpecStringError: the spec string is malformed, or there is no such file or name.
@@ -64,7 +64,7 @@ def files(spec: str) -> list[Path]:
 
 
 def absolute(spec: str) -> str:
-    """A spec string whose files have absolute paths, for a process that works in another folder.
+    """A spec string with absolute paths, for a process with another working directory.
 
     Raises:
         SpecStringError: it is malformed.
@@ -77,7 +77,7 @@ def relocated(spec: str, place: Callable[[str], str]) -> str:
 
     Args:
         spec: of a defense.
-        place: the path that comes in a path's place, those in arguments too.
+        place: old path -> new path, also for paths in arguments.
 
     Raises:
         SpecStringError: the spec string is malformed.
@@ -113,7 +113,7 @@ def weights(file: Path) -> list[Path]:
 
 @cache
 def _libraries() -> tuple[Path, ...]:
-    """Where the allowed distributions lie, and what they need themselves: modules, packages and shared libraries."""
+    """The paths of the allowed distributions and of those that they need: modules, packages and shared libraries."""
     libraries: dict[str, tuple[Path, ...]] = {}
     waiting = list(DEPENDENCIES)
     while waiting:
@@ -131,14 +131,14 @@ def _libraries() -> tuple[Path, ...]:
 
 
 def _tops(dist: Distribution) -> tuple[Path, ...]:
-    """The top-level files and folders of a distribution that can be imported or hold its shared libraries."""
+    """The top-level files and folders of a distribution that can be imported or that hold its shared libraries."""
     tops = {file.parts[0] for file in dist.files or ()} - {"..", "__pycache__"}
     paths = (Path(str(dist.locate_file(top))).resolve() for top in tops)
     return tuple(path for path in paths if path.exists() and path.suffix not in (".dist-info", ".pth"))
 
 
 def _plugins(spec: str) -> list[Path]:
-    """Where the distributions lie whose declared names a spec string uses."""
+    """The paths of the distributions that declare names which a spec string uses."""
     return [path for declared in foreign(spec) if declared.dist is not None for path in _tops(declared.dist)]
 
 

@@ -144,7 +144,7 @@ def _curves(judged: JudgedEntry, comparison: Comparison, name: str, number: int)
 
 
 def _rerun(rerun: Rerun) -> dict[str, Any]:
-    unattacked = {"control": f"no attack (with {rerun.attack})", "placebo": f"placebo of {rerun.attack}"}.get(
+    unattacked = {"control": f"no attack (control of {rerun.attack})", "placebo": f"placebo of {rerun.attack}"}.get(
         rerun.role
     )
     cell = unattacked or rerun.attack
