@@ -151,7 +151,7 @@ class Isolated(Defense):
         self.name = name
         requirements = get_args(Requirement)
         if not isinstance(requires, list) or not all(need in requirements for need in requires):
-            self._fail(f"requires something else than {', '.join(requirements)}")
+            self._fail(f"requires something other than {', '.join(requirements)}")
         self.requires = frozenset(requires)  # type: ignore[misc]  # as name
         if description.get("sees_labels") is not False:
             self._fail("wants to see labels (sees_labels is True), which only rows of the benchmark itself may do")

@@ -120,7 +120,7 @@ def rerun(submitted: SubmittedCell, laboratory: VerificationRun, deterministic: 
             result,
         )
     if not result.agrees:
-        found = "nothing" if result.found is None else f"{result.found:.3f}"
+        found = "undefined" if result.found is None else f"{result.found:.3f}"
         raise DisagreesError(
             f"{name}: run again, its {measure} is {found}, outside the range predicted from the submitted seeds, "
             f"{_between(low, high)}",
@@ -279,7 +279,7 @@ def _below(outcomes: Sequence[_Outcome]) -> Iterator[str]:
 
 
 def _between(low: float | None, high: float | None) -> str:
-    return "nothing" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+    return "which is empty" if low is None or high is None else f"{low:.3f} to {high:.3f}"
 
 
 def _role(cell: Cell) -> str:

@@ -108,7 +108,7 @@ def check_record(submitted: SubmittedCell, source_sha256: str) -> None:
     for name in type(expected).model_fields:
         if (one := getattr(submitted.scores, name)) != (other := getattr(expected, name)):
             raise InconsistentError(
-                f"the entry's {name} is not what the record in the archive says: {_difference(one, other)}"
+                f"the entry differs from the record in the archive in its {name}: {_difference(one, other)}"
             )
 
 

@@ -349,7 +349,8 @@ def _each(cells: Sequence[SubmittedCell], check: Callable[[SubmittedCell], None]
         except InconsistentError as error:
             failures.append((cell, error))
     if failures and all(isinstance(error, OtherVersionError) for _, error in failures):
-        which = "it was" if len(failures) == len(cells) else f"{len(failures)} of its {len(cells)} cells were"
+        count, verb = len(failures), "was" if len(failures) == 1 else "were"
+        which = "it was" if count == len(cells) else f"{count} of its {len(cells)} cells {verb}"
         raise RejectedError(other_version(which, str(failures[0][1])))
     reasons = [f"{cell.part + ': ' if cell.part else ''}{cell.spec.label}: {error}" for cell, error in failures]
     if len(reasons) > MOST_REASONS:
