@@ -211,7 +211,7 @@ COMPLETIONS = "cells/0000000000000000/completions.parquet"
         (typed(tarfile.GNUTYPE_SPARSE), f"{COMPLETIONS} in the archive is not a plain file"),
         (sized(1 << 32), f"{COMPLETIONS} in the archive has 4,294,967,296 bytes, and at most 268,435,456 are allowed"),
         (sized(1 << 20), f"the archive ends within {COMPLETIONS}"),
-        (owned, f"{COMPLETIONS} in the archive has a header that no packing writes"),
+        (owned, f"{COMPLETIONS} in the archive has a header that thiefbench leaderboard submit does not write"),
         (doubled, f"holds 'cells/0000000000000000/record.json', for the second time, where {COMPLETIONS} is"),
         (extra, "the archive holds 'cells/notes.txt' after its last member, weights/net-"),
         (padded, "the archive holds something other than an end after its last member"),
@@ -289,18 +289,18 @@ def test_what_is_no_record_is_refused(made: Made, content: bytes) -> None:
     [
         (lambda: b"nothing", "is not a parquet file"),
         (lambda: handmade.completion(10)[:-20], "is not a parquet file"),
-        (lambda: parquet(plain().drop_columns(["score"])), "has other columns than stored completions: score"),
+        (lambda: parquet(plain().drop_columns(["score"])), "does not have the columns of stored completions: score"),
         (
             lambda: parquet(plain().append_column("label", pa.array([1]))),
-            "has other columns than stored completions: label",
+            "does not have the columns of stored completions: label",
         ),
         (
             lambda: parquet(plain().set_column(0, "phase", pa.array(["eval"]))),
-            "has other columns than stored completions: phase",
+            "does not have the columns of stored completions: phase",
         ),
         (
             lambda: parquet(plain().select([*ROWS.names[1:], ROWS.names[0]])),
-            "has other columns than stored completions: their order",
+            "does not have the columns of stored completions: their order",
         ),
     ],
 )

@@ -298,8 +298,8 @@ def test_completions_edited_consistently_are_found_by_running_the_cell_again(
 
 
 OTHER_VERSION = (
-    r"^1 of its 6 cells was made with another version of the benchmark \({}\), so its results cannot be checked against "
-    r"this one; thiefbench leaderboard submit makes it again$"
+    r"^1 of its 6 cells was made with another version of the benchmark \({}\), so its results cannot be checked "
+    r"against this one; thiefbench leaderboard submit makes it again$"
 )
 
 
