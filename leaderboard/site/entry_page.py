@@ -31,7 +31,7 @@ _MAPS: tuple[tuple[str, str, Unit, str], ...] = (
     ),
     ("utility", "Utility", "ratio", "Gain in clean reward, as a share of the control's. Darker is better."),
 )
-_TITLES = {"asr": "Attack success by round", "reward": "Clean reward by round"}
+_TITLES = {"asr": "Outcome of the attack by round", "reward": "Clean reward by round"}
 _SHORTER = 300
 """So many characters of a version or machine name, which may be a stranger's, are shown."""
 
@@ -94,9 +94,10 @@ def shown_entry(judged: JudgedEntry) -> dict[str, Any]:
 
 def _facts(judged: JudgedEntry) -> list[tuple[str, str]]:
     manifest = judged.entry.manifest
+    seeds = f"seed{'s' if len(manifest.seeds) > 1 else ''} {', '.join(map(str, manifest.seeds))}"
     return [
         ("Defense", manifest.defense),
-        ("Suite", f"{judged.suite.title}, seeds {', '.join(map(str, manifest.seeds))}"),
+        ("Suite", f"{judged.suite.title}, {seeds}"),
         ("Submitted", manifest.submitted.isoformat()),
     ]
 
