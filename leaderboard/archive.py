@@ -1,8 +1,8 @@
 """The archive of an entry: full records, raw completions and submitted weights, in one plain tar file.
 
-Equal content gives equal bytes: members stand in a fixed order under headers that say nothing of who made them or when.
-That makes reading a stranger's archive simple too: which members come, in which order, follows from the entry, and a
-header that `pack` would not have written is refused whatever it means (a link, a device, a path that leads elsewhere).
+Equal content gives equal bytes: members are in a fixed order, and their headers hold no owner and no time. That also
+makes it simple to read a stranger's archive: the members and their order follow from the entry, and a header that
+`pack` would not have written is refused, whatever it means (a link, a device, a path that leads elsewhere).
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from thiefbench.leaderboard.entry import CellScores, Entry, EntryError, Packed
+from thiefbench.leaderboard.cell_scores import CellScores
+from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.isolation.limits import ARCHIVE_BYTES, COMPLETIONS_BYTES, RECORD_BYTES, WEIGHTS_BYTES
+from thiefbench.leaderboard.manifest import Packed
 from thiefbench.leaderboard.verification.foreign_tables import check_tables
 from thiefbench.suite.store.records import HALF_WRITTEN, BrokenRecordError, CellDir, Store, file_sha256
 
@@ -34,7 +36,7 @@ class Member:
     Attributes:
         name: its path.
         sha256: of its content.
-        most: bytes that it may have.
+        most: how many bytes it may have.
     """
 
     name: str
@@ -43,22 +45,22 @@ class Member:
 
 
 def members(cells: Sequence[CellScores], weights: Sequence[Packed]) -> list[Member]:
-    """What an entry's archive holds, in its order.
+    """The members of an entry's archive, in their order.
 
     Raises:
-        EntryError: two would have one name.
+        EntryError: two would have the same name.
     """
-    found = []
+    listed = []
     for cell in sorted(cells, key=lambda cell: cell.cell_id):
-        found.append(Member(f"cells/{cell.cell_id}/record.json", cell.record_sha256, RECORD_BYTES))
+        listed.append(Member(f"cells/{cell.cell_id}/record.json", cell.record_sha256, RECORD_BYTES))
         if cell.completions_sha256:
-            found.append(
+            listed.append(
                 Member(f"cells/{cell.cell_id}/completions.parquet", cell.completions_sha256, COMPLETIONS_BYTES)
             )
-    found += [Member(f"weights/{each.name}", each.sha256, WEIGHTS_BYTES) for each in sorted(weights, key=_name)]
-    if twice := next((name for name, count in Counter(each.name for each in found).items() if count > 1), None):
-        raise EntryError(f"the entry lists {twice} twice; each cell and file stands in it once")
-    return found
+    listed += [Member(f"weights/{each.name}", each.sha256, WEIGHTS_BYTES) for each in sorted(weights, key=_name)]
+    if twice := next((name for name, count in Counter(each.name for each in listed).items() if count > 1), None):
+        raise EntryError(f"the entry lists {twice} twice; each cell and file must be listed once")
+    return listed
 
 
 def pack(path: Path, store: Store, cells: Sequence[CellScores], weights: Sequence[Path] = ()) -> Packed:
@@ -68,13 +70,13 @@ def pack(path: Path, store: Store, cells: Sequence[CellScores], weights: Sequenc
         path: of the archive.
         store: where the cells' files are.
         cells: of the entry.
-        weights: files that go with it, of different names.
+        weights: files that belong to it, with different names.
 
     Returns:
-        What the manifest says of it.
+        Its description for the manifest.
 
     Raises:
-        EntryError: a file is not what its cell says, or larger than an archive may hold.
+        EntryError: a file does not match its cell's hash, or is larger than an archive may hold.
     """
     named = [packed_file(file) for file in weights]
     beside = {f"weights/{file.name}": file for file in weights}
@@ -90,52 +92,52 @@ def pack(path: Path, store: Store, cells: Sequence[CellScores], weights: Sequenc
             os.fsync(out.fileno())
         size = Path(part).stat().st_size
         if size > ARCHIVE_BYTES:
-            raise EntryError(f"the archive would have {size:,} bytes, and at most {ARCHIVE_BYTES:,} are taken")
-        made = Packed(name=path.name, sha256=file_sha256(Path(part)), bytes=size)
+            raise EntryError(f"the archive would have {size:,} bytes, and at most {ARCHIVE_BYTES:,} are allowed")
+        packed = Packed(name=path.name, sha256=file_sha256(Path(part)), bytes=size)
         Path(part).replace(path)
     finally:
         Path(part).unlink(missing_ok=True)
-    return made
+    return packed
 
 
 def packed_file(file: Path) -> Packed:
-    """What a manifest says of a file."""
+    """A file's description for the manifest."""
     return Packed(name=file.name, sha256=file_sha256(file), bytes=file.stat().st_size)
 
 
 def unpack(archive: Path, entry: Entry, folder: Path) -> Store:
-    """Take a stranger's archive apart; nothing is believed that the entry does not say with a hash.
+    """Unpack a stranger's archive; only content whose hash the entry names is accepted.
 
     Args:
         archive: the file.
-        entry: whose it is said to be.
-        folder: to be made; weights lie in its `weights`, and a half-read archive leaves what it had before the fault.
+        entry: the one that it is said to belong to.
+        folder: will be created; weights are put into its `weights`. A broken archive leaves what came before the fault.
 
     Returns:
-        The store of the entry's cells: every record is one, and every table has the stored schema and fits in memory.
+        The store of the entry's cells: every record is valid, and every table has the stored schema and fits in memory.
 
     Raises:
-        EntryError: it is not the entry's, or holds something else than it should.
+        EntryError: the archive does not belong to the entry, or holds anything that it should not.
     """
-    said = entry.manifest.archive
+    expected = entry.manifest.archive
     if not archive.is_file():
-        raise EntryError(f"there is no archive {archive}; {entry.manifest.slug} names {said.name}")
+        raise EntryError(f"there is no archive {archive}; {entry.manifest.slug} names {expected.name}")
     size = archive.stat().st_size
-    if size != said.bytes:
-        raise EntryError(f"{archive} is not the entry's archive: it has {size:,} bytes, and not {said.bytes:,}")
+    if size != expected.bytes:
+        raise EntryError(f"{archive} is not the entry's archive: it has {size:,} bytes, not {expected.bytes:,}")
     if size > ARCHIVE_BYTES:
-        raise EntryError(f"{archive} has {size:,} bytes, and at most {ARCHIVE_BYTES:,} are taken")
-    if file_sha256(archive) != said.sha256:
-        raise EntryError(f"{archive} is not the entry's archive: its SHA-256 is another")
+        raise EntryError(f"{archive} has {size:,} bytes, and at most {ARCHIVE_BYTES:,} are allowed")
+    if file_sha256(archive) != expected.sha256:
+        raise EntryError(f"{archive} is not the entry's archive: its SHA-256 differs")
     if folder.exists() and any(folder.iterdir()):
-        raise EntryError(f"{folder} is not empty; name a folder to be made")
+        raise EntryError(f"{folder} is not empty; name a new folder")
     wanted = members(entry.cells, entry.manifest.weights)
     with archive.open("rb") as file:
         for number, member in enumerate(wanted):
             _take(file, member, folder / member.name, {before.name for before in wanted[:number]})
         rest = file.read(_PART)
         if rest[: len(_END)] != _END or rest.strip(b"\0") or file.read(1):
-            raise EntryError(f"the archive holds {_told(rest)} behind its last member, {wanted[-1].name}")
+            raise EntryError(f"the archive holds {_after_last(rest)} after its last member, {wanted[-1].name}")
     store = Store(folder)
     for cell in entry.cells:
         _check_record(store.cell(cell.cell_id), cell)
@@ -148,24 +150,26 @@ def _name(file: Packed) -> str:
 
 
 def _header(name: str, size: int) -> bytes:
-    """The only header that a member of this name and size may have.
+    """The only header that a member with this name and size may have.
 
     Raises:
-        EntryError: there is none.
+        EntryError: its name does not fit into a header.
     """
-    told = tarfile.TarInfo(name)
-    told.size, told.mode = size, 0o644
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = size, 0o644
     try:
-        return told.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
+        return info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
     except ValueError as error:
-        raise EntryError(f"{name} cannot stand in an archive: {error}; shorten its name to ASCII letters") from error
+        raise EntryError(
+            f"{name} cannot be put into an archive: {error}; give it a short name of ASCII letters"
+        ) from error
 
 
 def _add(out: BinaryIO, member: Member, file: Path) -> None:
     try:
         size = file.stat().st_size
         if size > member.most:
-            raise EntryError(f"{file} has {size:,} bytes, and at most {member.most:,} are taken")
+            raise EntryError(f"{file} has {size:,} bytes, and at most {member.most:,} are allowed")
         out.write(_header(member.name, size))
         digest = hashlib.sha256()
         with file.open("rb") as content:
@@ -175,28 +179,33 @@ def _add(out: BinaryIO, member: Member, file: Path) -> None:
     except FileNotFoundError as error:
         raise EntryError(f"{file} is missing; run the same command again") from error
     if digest.hexdigest() != member.sha256:
-        raise EntryError(f"{file} changed while it was packed; run the same command again")
+        raise EntryError(f"{file} changed while it was being packed; run the same command again")
     out.write(bytes(-size % _BLOCK))
 
 
 def _take(file: BinaryIO, member: Member, target: Path, before: set[str]) -> None:
-    """Read the next member, which has to be this one, into a file."""
+    """Read the next member, which must be this one, into a file; `before` are the names that were read already."""
     header = file.read(_BLOCK)
     try:
-        told = tarfile.TarInfo.frombuf(header, "ascii", "strict")
+        info = tarfile.TarInfo.frombuf(header, "ascii", "strict")
     except (tarfile.HeaderError, ValueError) as error:
-        what = "ends" if not header.strip(b"\0") else "holds something that is no header"
-        raise EntryError(f"the archive {what} where {member.name} is expected") from error
-    if told.name != member.name:
-        twice = ", which it has held already," if told.name in before else ""
-        raise EntryError(f"the archive holds {told.name[:200]!r}{twice} where {member.name} is expected")
-    if not told.type == tarfile.REGTYPE:
-        raise EntryError(f"{member.name} in the archive is no plain file")
-    if told.size > member.most or told.size < 0:
-        raise EntryError(f"{member.name} in the archive has {told.size:,} bytes, and at most {member.most:,} are taken")
-    if header != _header(member.name, told.size):
-        raise EntryError(f"{member.name} in the archive has a header that no packing writes; pack it with submit")
-    digest, left = hashlib.sha256(), told.size
+        fault = "ends" if not header.strip(b"\0") else "holds something that is not a header"
+        raise EntryError(f"the archive {fault} where {member.name} is expected") from error
+    if info.name != member.name:
+        twice = ", for the second time," if info.name in before else ""
+        raise EntryError(f"the archive holds {info.name[:200]!r}{twice} where {member.name} is expected")
+    if not info.type == tarfile.REGTYPE:
+        raise EntryError(f"{member.name} in the archive is not a plain file")
+    if info.size > member.most or info.size < 0:
+        raise EntryError(
+            f"{member.name} in the archive has {info.size:,} bytes, and at most {member.most:,} are allowed"
+        )
+    if header != _header(member.name, info.size):
+        raise EntryError(
+            f"{member.name} in the archive has a header that thiefbench leaderboard submit does not write; make the "
+            "archive with that command"
+        )
+    digest, left = hashlib.sha256(), info.size
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("xb") as out:
         while left:
@@ -206,18 +215,18 @@ def _take(file: BinaryIO, member: Member, target: Path, before: set[str]) -> Non
             left -= len(part)
             digest.update(part)
             out.write(part)
-    if file.read(-told.size % _BLOCK).strip(b"\0"):
-        raise EntryError(f"{member.name} in the archive is followed by something that is no member")
+    if file.read(-info.size % _BLOCK).strip(b"\0"):
+        raise EntryError(f"{member.name} in the archive is followed by something that is not a member")
     if digest.hexdigest() != member.sha256:
-        raise EntryError(f"{member.name} in the archive is not what the entry says: its SHA-256 is another")
+        raise EntryError(f"{member.name} in the archive is not the one that the entry names: its SHA-256 differs")
 
 
-def _told(rest: bytes) -> str:
-    """What stands behind the last member."""
+def _after_last(rest: bytes) -> str:
+    """What follows the last member, in words."""
     try:
         return repr(tarfile.TarInfo.frombuf(rest[:_BLOCK], "ascii", "replace").name[:200])
     except (tarfile.HeaderError, ValueError):
-        return "something else than an end" if rest else "no end"
+        return "something other than an end" if rest else "no end"
 
 
 def _check_record(directory: CellDir, cell: CellScores) -> None:
@@ -225,7 +234,7 @@ def _check_record(directory: CellDir, cell: CellScores) -> None:
     try:
         record = directory.read()
     except BrokenRecordError as error:
-        raise EntryError(f"{name} in the archive is no record of this version") from error
+        raise EntryError(f"{name} in the archive is not a record of this version") from error
     named = None if record is None else (record.cell_id, record.status, record.completions_sha256)
     if named != (cell.cell_id, cell.status, cell.completions_sha256):
-        raise EntryError(f"{name} in the archive is the record of another cell than the entry says")
+        raise EntryError(f"{name} in the archive is the record of another cell than the one that the entry names")

@@ -98,7 +98,7 @@ def submit(
     """
     from thiefbench.leaderboard import submit as submitting
     from thiefbench.leaderboard.checking.check import Subject
-    from thiefbench.leaderboard.entry import Numerics
+    from thiefbench.leaderboard.manifest import Numerics
     from thiefbench.progress import watch
 
     if baseline:
@@ -127,7 +127,7 @@ def submit(
         out.print("An entry needs all of its cells; the same command tries these again")
         raise typer.Exit(FAILED)
     entry = submitting.write(submission, records)
-    for line in (*submitting.told(submitting.row_of(entry)), *submitting.next_steps(submission, entry)):
+    for line in (*submitting.row_summary(submitting.row_of(entry)), *submitting.next_steps(submission, entry)):
         out.print(escaped(line))
 
 
@@ -237,8 +237,8 @@ def _ask(subject: Subject) -> int:
 
 def _print(finding: Finding) -> None:
     style = _STYLES[finding.status]
-    separator = "" if not finding.said else "  " if finding.status == "ok" else ": "
-    out.print(f"[{style}]{finding.status:7}[/{style}] {escaped(finding.question + separator + finding.said)}")
+    separator = "" if not finding.detail else "  " if finding.status == "ok" else ": "
+    out.print(f"[{style}]{finding.status:7}[/{style}] {escaped(finding.question + separator + finding.detail)}")
 
 
 def _print_rounds(cell: str) -> Progress:

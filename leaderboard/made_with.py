@@ -1,4 +1,4 @@
-"""What an entry says of how its cells were made, from what each of their records says."""
+"""How the cells of an entry were made: versions and machine, collected from their records."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ _OF_A_CELL = ("started", "finished", "ended")
 
 
 def versions(records: Sequence[Record], store: Store) -> dict[str, str]:
-    """The lock: one version of everything, for all cells.
+    """One version of every distribution, for all cells.
 
     Raises:
-        EntryError: there are several.
+        EntryError: the cells were made with several.
     """
-    found: dict[str, str] = {}
+    lock: dict[str, str] = {}
     for name in _NAMES:
-        told = sorted({str(record.provenance[name]) for record in records if name in record.provenance})
-        if len(told) > 1:
-            several = f"{name} {' and '.join(told)}"
+        values = sorted({str(record.provenance[name]) for record in records if name in record.provenance})
+        if len(values) > 1:
+            several = f"{name} {' and '.join(values)}"
             raise EntryError(
-                f"the cells in {store.root} were made with {several}, and an entry's are all made with one; choose "
-                "another --store"
+                f"the cells in {store.root} were made with {several}, but all cells of an entry must be made with the "
+                "same version; choose another --store"
             )
-        if told:
-            found[name] = told[0]
-    return found
+        if values:
+            lock[name] = values[0]
+    return lock
 
 
 def machine(records: Sequence[Record]) -> dict[str, Any]:
-    """Where cells were made; what differs between them is listed."""
-    made: dict[str, Any] = {}
+    """The machine on which cells were made; where they differ, all values are listed."""
+    facts: dict[str, Any] = {}
     for name in dict.fromkeys(name for record in records for name in record.provenance):
         if name not in (*_NAMES, *_OF_A_CELL):
             values = list(dict.fromkeys(record.provenance.get(name) for record in records))
-            made[name] = values[0] if len(values) == 1 else " / ".join(sorted(map(str, values)))
-    return made
+            facts[name] = values[0] if len(values) == 1 else " / ".join(sorted(map(str, values)))
+    return facts

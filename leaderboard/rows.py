@@ -1,4 +1,4 @@
-"""Entries as rows: what the report's own tables and ranking are made of, from the numbers that an entry holds."""
+"""Entries as the cells and comparisons of a report, built from the numbers that an entry holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 
 from thiefbench import registry
 from thiefbench.engine.spec import Role
-from thiefbench.leaderboard.entry import CellScores, Entry, EntryError, Numerics, untrimmed
+from thiefbench.leaderboard.cell_scores import CellScores, untrimmed
+from thiefbench.leaderboard.entry import Entry, EntryError
+from thiefbench.leaderboard.manifest import Numerics
 from thiefbench.suite.analysis.comparison import Cell, Comparison
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.run_comparisons import comparisons_of_cells
@@ -31,12 +33,17 @@ def suite_of(entry: Entry) -> Suite:
     """
     named = entry.manifest.suite
     title = f"{named.name}-v{named.version}"
-    found = next((s for s in released().values() if (s.name, s.version) == (named.name, named.version)), None)
-    if found is None:
-        raise EntryError(f"{entry.folder} was run on {title}, which is no suite of this version of thiefbench")
-    if found.fingerprint() != named.fingerprint:
-        raise EntryError(f"{entry.folder} was run on another {title} than the released one; run it again")
-    return found
+    suite = next((s for s in released().values() if (s.name, s.version) == (named.name, named.version)), None)
+    if suite is None:
+        raise EntryError(
+            f"{entry.folder} was run on {title}, which this version of thiefbench does not have; submit it again on a "
+            "released suite"
+        )
+    if suite.fingerprint() != named.fingerprint:
+        raise EntryError(
+            f"{entry.folder} was run on a {title} whose content differs from that of this version; submit it again"
+        )
+    return suite
 
 
 def comparisons(entry: Entry) -> list[Comparison]:
@@ -57,19 +64,19 @@ def cells(entry: Entry) -> list[Cell]:
     """
     suite = suite_of(entry)
     defenses = {entry.manifest.defense, *(registry.canonical("defense", each) for each in suite.defenses)}
-    made = [_cell(entry, suite, cell, defenses) for cell in entry.cells]
-    named = Counter((cell.part, cell.role, cell.attack, cell.defense, cell.seed) for cell in made)
+    report_cells = [_cell(entry, suite, cell, defenses) for cell in entry.cells]
+    named = Counter((cell.part, cell.role, cell.attack, cell.defense, cell.seed) for cell in report_cells)
     twice = next((name for name, count in named.items() if count > 1), None)
     if twice:
-        raise EntryError(f"{entry.folder}: the cell {', '.join(map(str, twice[1:]))} is given twice")
-    return made
+        raise EntryError(f"{entry.folder}: the cell {', '.join(map(str, twice[1:]))} is listed twice")
+    return report_cells
 
 
 def wanted(suite: Suite, seeds: tuple[int, ...], numerics: Numerics, defense: str) -> list[CellSpec]:
-    """The cells that a defense's row is made of, in the suite's order; nothing of the defense is loaded.
+    """The cells that a defense's row needs, in the suite's order; the defense's code is not loaded.
 
-    They are its own ones, under attack and without, and the shared ones that these are measured against: undefended,
-    and the oracles' under attack.
+    They are its own cells, with and without an attack, and the shared cells that these are measured against: the
+    undefended ones, and those of the oracles under attack.
     """
     oracles = tuple(each for each in suite.defenses if anchor_of(each) == "oracle")
     of_seeds = replace(suite, seeds=seeds, defenses=("none", *oracles, _ITS_PLACE))
@@ -81,21 +88,21 @@ def wanted(suite: Suite, seeds: tuple[int, ...], numerics: Numerics, defense: st
 
 @cache
 def specs(suite: Suite, seeds: tuple[int, ...], numerics: Numerics) -> dict[tuple[str, Role, str, int], CellSpec]:
-    """The suite's undefended cells by part, role, attack and seed: all that a cell depends on but its defense."""
+    """The suite's undefended cells by part, role, attack and seed, which identify a cell but for its defense."""
     of_seeds = replace(suite, seeds=seeds, defenses=("none",))
     cells = of_seeds.cells(numerics.device, numerics.dtype, numerics.threads)
     return {(of_seeds.part_of(cell), cell.role, cell.attack, cell.seed): cell for cell in cells}
 
 
 def _cell(entry: Entry, suite: Suite, cell: CellScores, defenses: Collection[str]) -> Cell:
-    found = specs(suite, entry.manifest.seeds, entry.manifest.numerics)
-    spec = found.get((cell.part, cell.role, cell.attack, cell.seed))
+    suite_specs = specs(suite, entry.manifest.seeds, entry.manifest.numerics)
+    spec = suite_specs.get((cell.part, cell.role, cell.attack, cell.seed))
     if spec is None:
-        raise EntryError(f"{entry.folder}: cell {cell.cell_id} ({cell.role}, {cell.attack}) is none of {suite.title}")
+        raise EntryError(f"{entry.folder}: {suite.title} has no cell like {cell.cell_id} ({cell.role}, {cell.attack})")
     if cell.defense not in defenses:
-        raise EntryError(f"{entry.folder}: cell {cell.cell_id} is of the defense {cell.defense}, not of its own")
+        raise EntryError(f"{entry.folder}: cell {cell.cell_id} is of another defense, {cell.defense}")
     if cell.status == "ok" and (lacking := [name for name in _NEEDED if name not in cell.scores]):
-        raise EntryError(f"{entry.folder}: cell {cell.cell_id} is finished and has no {lacking[0]}")
+        raise EntryError(f"{entry.folder}: cell {cell.cell_id} is finished but has no {lacking[0]}")
     parameters = spec.as_dict() | {"defense": cell.defense}
     record = untrimmed(cell, parameters, entry.manifest.machine)
     problem = f"failed: {cell.error}" if cell.status == "error" else ""

@@ -1,4 +1,4 @@
-"""From a defense to an entry: what a submission may be, the cells its row is made of, and the folder that says so."""
+"""From a defense to an entry: which defenses may be submitted, the cells they need, and the entry that is written."""
 
 from __future__ import annotations
 
@@ -16,24 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from thiefbench import registry
 from thiefbench.leaderboard import rows
 from thiefbench.leaderboard.archive import pack, packed_file
-from thiefbench.leaderboard.entry import (
-    MANIFEST,
-    SCORES,
-    Entry,
-    EntryError,
-    Line,
-    Manifest,
-    Numerics,
-    Scores,
-    SuiteName,
-    read_manifest,
-    trimmed,
-    write_entry,
-)
+from thiefbench.leaderboard.cell_scores import Scores, trimmed
+from thiefbench.leaderboard.entry import Entry, EntryError, read_manifest, write_entry
 from thiefbench.leaderboard.isolation.limits import CAPS, POOL
 from thiefbench.leaderboard.isolation.sandbox_paths import foreign, relocated
 from thiefbench.leaderboard.isolation.staging import Staged, stage
 from thiefbench.leaderboard.made_with import machine, versions
+from thiefbench.leaderboard.manifest import MANIFEST, SCORES, Line, Manifest, Numerics, SuiteName
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.ranking_inputs import lacking
 from thiefbench.suite.execution.jobs import Listener
@@ -48,12 +37,12 @@ OWN = "ThiefBench"
 
 
 class Credits(BaseModel):
-    """What an entry says to people.
+    """Name and authors of an entry, for its readers.
 
     Attributes:
-        name: of the entry; its folder is called after it.
-        authors: who made the defense.
-        paper: its address, or nothing.
+        name: of the entry; its folder is named after it.
+        authors: of the defense.
+        paper: its address, or empty.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -64,23 +53,23 @@ class Credits(BaseModel):
 
     @property
     def slug(self) -> str:
-        """The folder's name: small letters, digits and hyphens; empty where nothing is left of the name."""
+        """The folder's name: lower-case letters, digits and hyphens; empty if the name holds none of these."""
         plain = unicodedata.normalize("NFKD", self.name).encode("ascii", "ignore").decode().lower()
         return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:48].strip("-")
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A defense on its way to the board.
+    """A defense that is being submitted.
 
     Attributes:
-        credits: for people.
+        credits: name and authors.
         suite: as released.
         defense: its spec string in canonical form, relative to `staged.folder`.
         staged: its files.
         numerics: of every cell.
-        cells: that its row is made of.
-        store: where they are found and left; the archive comes there too.
+        cells: the cells that its row needs.
+        store: of their records; the archive is written there too.
         folder: of the entry.
     """
 
@@ -102,12 +91,12 @@ class Submission:
 
     @property
     def archive(self) -> Path:
-        """The file beside the entry."""
+        """The path of the entry's archive."""
         return self.store.root / f"{self.folder.name}.tar"
 
 
 def credits_of(name: str, authors: str, paper: str) -> Credits:
-    """What the command line says to people; `authors` are separated by commas.
+    """Name and authors from the command line; `authors` are separated by commas.
 
     Raises:
         EntryError: it cannot stand in an entry.
@@ -119,37 +108,37 @@ def credits_of(name: str, authors: str, paper: str) -> Credits:
         "paper": f"--paper is an address that begins with https://, not {paper[:100]!r}",
     }
     try:
-        made = Credits(name=name.strip(), authors=listed, paper=paper)
+        credits = Credits(name=name.strip(), authors=listed, paper=paper)
     except ValidationError as error:
         raise EntryError(wanted[str(error.errors()[0]["loc"][0])]) from error
-    if not made.slug:
+    if not credits.slug:
         raise EntryError(f"--name {name!r} holds no letter or digit that a folder could be called after; give another")
-    return made
+    return credits
 
 
 def released(name: str) -> Suite:
-    """A suite that defenses are ranked on.
+    """A released suite that defenses are ranked on.
 
     Raises:
-        EntryError: it cannot be, or is not the package's own.
+        EntryError: it is a file, or no defense can be ranked on it.
         SpecStringError: there is no such suite.
     """
     if name.endswith((".yaml", ".yml")):
-        raise EntryError(f"{name} is a file; a submission runs a suite as released: --suite standard-v1, or trial")
+        raise EntryError(f"{name} is a file, but a submission runs a released suite: --suite standard-v1, or trial")
     suite = load_suite(name)
-    if lacks := lacking(asdict(suite)):
-        raise EntryError(f"no defense is ranked on {name}: it has {lacks}; write --suite standard-v1, or trial")
+    if missing := lacking(asdict(suite)):
+        raise EntryError(f"no defense can be ranked on {name}: it has {missing}; write --suite standard-v1, or trial")
     return suite
 
 
 def prepare(
     spec: str, credits: Credits, suite: Suite, numerics: Numerics, store: Path, out: Path, baseline: bool = False
 ) -> Submission:
-    """Copy a defense to where it is run from, and see which cells it needs. Its code is loaded.
+    """Copy a defense to the folder that it is run from, and list the cells that it needs. Its code is loaded.
 
     Args:
         spec: of the defense.
-        credits: for people.
+        credits: name and authors.
         suite: as `released`.
         numerics: of every cell.
         store: of records.
@@ -162,32 +151,35 @@ def prepare(
     """
     if (anchor := anchor_of(spec)) and not baseline:
         raise EntryError(
-            f"{anchor} is a row of the benchmark itself, which every table shows; submit a defense of your own"
+            f"{anchor} is a row of the benchmark itself and is already in every table; submit a defense of your own"
         )
     for declared in foreign(spec):
         assert declared.dist is not None
         raise EntryError(
-            f"{declared.name} is installed by {declared.dist.name}, which others do not have; submit its file, as in "
-            "path/to/file.py:Class"
+            f"{declared.name} is installed by {declared.dist.name}, which others do not have; submit its file instead, "
+            "as path/to/file.py:Class"
         )
     folder = out / credits.slug
     _check_free(folder, credits)
-    kept = Store(store.expanduser().resolve())
-    staged = stage(spec, kept.root / "submissions")
+    cell_store = Store(store.expanduser().resolve())
+    staged = stage(spec, cell_store.root / "submissions")
     with chdir(staged.folder):
         defense = registry.canonical("defense", staged.spec)
         try:
-            registry.make("defense", defense)
+            registry.make("defense", defense)  # wrong arguments are reported now, not after a minute of checks
         except registry.SpecStringError:
             raise
-        except Exception:  # a fault of the defense's own, which the check tells
-            pass
+        except Exception:
+            # A constructor is the submitter's code and may raise anything. The check, which comes before any cell is
+            # run, reports the failure as a broken rule; anchors are not checked.
+            if anchor:
+                raise
     cells = rows.wanted(suite, suite.seeds, numerics, defense)
-    return Submission(credits, suite, defense, staged, numerics, tuple(cells), kept, folder)
+    return Submission(credits, suite, defense, staged, numerics, tuple(cells), cell_store, folder)
 
 
 def run(submission: Submission, listener: Listener, workers: int = 1) -> list[Record]:
-    """Run what the store lacks of a submission's cells; returns all records, and raises as `run_suite`."""
+    """Run the cells of a submission that the store lacks; returns the records of all, and raises as `run_suite`."""
     defenses = tuple(dict.fromkeys(cell.defense for cell in submission.cells))
     of_row = replace(submission.suite, defenses=defenses)
     with chdir(submission.staged.folder):
@@ -198,11 +190,11 @@ def write(submission: Submission, records: Sequence[Record]) -> Entry:
     """Write the archive and the entry; equal records give equal bytes.
 
     Args:
-        submission: whose.
+        submission: the one that was run.
         records: of its cells, in their order.
 
     Raises:
-        EntryError: they were made with several versions of a package, or do not fit into an entry.
+        EntryError: they were made with several versions of a package, or are too large for an entry.
     """
     own, suite, store = submission, submission.suite, submission.store
     scores = [
@@ -237,14 +229,14 @@ def write(submission: Submission, records: Sequence[Record]) -> Entry:
 
 
 def row_of(entry: Entry) -> SuiteRow:
-    """An entry's row among the rows it is measured against, as a report shows it."""
+    """An entry's row in the table of its own cells, as a report shows it."""
     suite = rows.suite_of(entry)
     table = suite_table({"suite": asdict(suite)}, rows.comparisons(entry))
     return next(row for row in table.rows if row.defense == entry.manifest.defense)
 
 
-def told(row: SuiteRow) -> list[str]:
-    """What a row comes to, in lines for its author."""
+def row_summary(row: SuiteRow) -> list[str]:
+    """The results of a row, in lines for its author."""
     worst, place = row.place.worst, row.place
     lines = []
     if worst is not None:
@@ -260,39 +252,39 @@ def told(row: SuiteRow) -> list[str]:
 
 
 def caps() -> str:
-    """What a submission may use, for its author: who verifies it holds it to that."""
+    """The limits of a submission, in a sentence for its author; verification enforces them."""
     return (
-        f"in a round of {POOL} completions it may take {CAPS.seconds:g} s of its own, policy and judge "
-        f"{CAPS.service_seconds:g} s to answer it, and {CAPS.memory >> 20:,} MiB"
+        f"limits for a round of {POOL} completions: {CAPS.seconds:g} s of the defense's own time, "
+        f"{CAPS.service_seconds:g} s for the answers of policy and judge, {CAPS.memory >> 20:,} MiB"
     )
 
 
 def next_steps(submission: Submission, entry: Entry) -> list[str]:
-    """What lies where, and what to do with it."""
+    """Where the results are, and what to do with them, in lines for the author."""
     folder, size = submission.folder, entry.manifest.archive.bytes
     return [
         f"the entry: {folder}",
         f"its archive: {submission.archive} ({size / 1e6:,.1f} MB)",
         f"to try it: thiefbench leaderboard verify {folder} --archive {submission.archive}",
-        "to submit it: open a pull request that adds the folder, and attach the archive to a release of your fork; "
-        "nothing has left this machine",
+        "to submit it: open a pull request that adds the folder, and attach the archive to a release of your fork "
+        "(nothing has been uploaded)",
     ]
 
 
 def _check_free(folder: Path, credits: Credits) -> None:
-    """Refuse to write over what is no entry of the same people."""
+    """Refuse to overwrite anything but an entry of the same authors; raises EntryError."""
     if not folder.exists():
         return
     if not (folder / MANIFEST).is_file():
         if any(folder.iterdir()):
-            raise EntryError(f"{folder} is there already and is no entry; give another --name or --out")
+            raise EntryError(f"{folder} already exists and is not an entry; give another --name or --out")
         return
     if (authors := read_manifest(folder).authors) != credits.authors:
         raise EntryError(f"{folder} is an entry of {', '.join(authors)}; give yours another --name")
 
 
 def _clear(folder: Path, kept: set[str]) -> None:
-    """Remove what an earlier version of an entry had and this one has not."""
+    """Remove the files that an earlier version of an entry had and this one does not have."""
     for path in sorted(folder.rglob("*"), reverse=True):
         if path.is_dir() and not path.is_symlink():
             if not any(path.iterdir()):

@@ -1,1 +1,1 @@
-"""Is a defense fit to be submitted?"""
+"""Checks whether a defense may be submitted."""

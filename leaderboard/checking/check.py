@@ -1,4 +1,4 @@
-"""Is a defense fit to be submitted? About a minute of questions, each with an answer that says what to change."""
+"""Checks whether a defense may be submitted: in about a minute, and says what to change."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Literal
 from thiefbench.defenses.base import PoolCompletion, Verdict
 from thiefbench.leaderboard.checking import probes
 from thiefbench.leaderboard.checking.samples import Sample
+from thiefbench.leaderboard.entry_validation import wrong_import, wrong_size
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, POOL
 from thiefbench.leaderboard.isolation.sandbox_paths import files
 from thiefbench.leaderboard.isolation.unconfined import Unconfined
-from thiefbench.leaderboard.submitted_files import wrong_import, wrong_size
 
 WARN_ABOVE, FAIL_ABOVE = 0.05, 0.5
 """Shares of honest rewarded completions that a defense rejects."""
@@ -26,28 +26,28 @@ Status = Literal["ok", "warning", "FAILED"]
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer to one question: what was asked, how it went, and what was seen or is to change."""
+    """The answer to one question: the question, its outcome, and what was measured or has to change."""
 
     question: str
     status: Status
-    said: str = ""
+    detail: str = ""
 
 
 class RuleBroken(Exception):  # noqa: N818  (a finding, not an error)
-    """The defense breaks a rule. What is wrong and what to change."""
+    """The defense breaks a rule. Says what is wrong and what to change."""
 
 
 class RuleWarning(Exception):  # noqa: N818  (as above)
-    """Allowed, but probably not meant."""
+    """Allowed, but probably not intended."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is checked, on what.
+    """A defense to check, and the pools to check it on.
 
     Attributes:
         spec: of the defense.
-        samples: pools to judge.
+        samples: the pools.
         unsafe: whether it runs in this process.
         baseline: whether it may reject nearly everything, as one of the benchmark's own rows: the board says so.
     """
@@ -63,7 +63,7 @@ class Subject:
 
 
 def check(subject: Subject) -> Iterator[Finding]:
-    """Ask everything, one finding after the other. A defense that cannot be made is asked no further.
+    """Ask all questions, in order. A defense that cannot be constructed, or breaks the contract, is asked no more.
 
     Raises:
         SandboxUnavailable: this machine has no working sandbox, and the check is not unsafe.
@@ -87,7 +87,7 @@ def _asked(question: str, ask: Callable[[Subject], str], subject: Subject) -> Fi
         return Finding(question, "FAILED", str(wrong))
 
 
-# --- what can be told without running it ---
+# --- without running it ---
 
 
 def _is_small(subject: Subject) -> str:
@@ -107,16 +107,18 @@ def _imports_what_it_may(subject: Subject) -> str:
 # --- the contract ---
 
 _NOT_RANKED = frozenset({"versions", "logprobs"})
-"""What only late and unlike swarms give."""
+"""What only delayed and heterogeneous swarms provide."""
 
 
 def _is_made(subject: Subject) -> str:
     first, second = subject.make(), subject.make()
     if first.name != second.name or first.requires != second.requires:
-        raise RuleBroken(f"it is called {first.name}, and then {second.name}; give it one name and fixed requirements")
-    if lacks := sorted(first.requires & _NOT_RANKED):
         raise RuleBroken(
-            f"it requires {' and '.join(lacks)}, which no swarm of a ranked suite gives; make it do without, or "
+            f"two instances differ in name ({first.name}, {second.name}) or requirements; make both constant"
+        )
+    if unsupported := sorted(first.requires & _NOT_RANKED):
+        raise RuleBroken(
+            f"it requires {' and '.join(unsupported)}, which no swarm of a ranked suite provides; remove that, or "
             "measure it with thiefbench run heterogeneous-v1"
         )
     needs = f", requires {', '.join(sorted(first.requires))}" if first.requires else ""
@@ -126,7 +128,7 @@ def _is_made(subject: Subject) -> str:
 def _keeps_the_contract(subject: Subject) -> str:
     judged = 0
     for sample in subject.samples:
-        judged += sum(map(len, _lived(subject.make(), sample)))
+        judged += sum(map(len, _all_rounds(subject.make(), sample)))
     return f"{judged} completions"
 
 
@@ -136,15 +138,15 @@ def _is_determined(subject: Subject) -> str:
         first = defense.inspect(sample.view(defense, 1))
         defense.renew()
         _compare(first, defense.inspect(sample.view(defense, 1)), sample, "a second instance in the same process",
-                 "remember in the instance, not in module or class; draw from view.rng, not from a clock")  # fmt: skip
+                 "keep state in the instance, not in a module or class; draw from view.rng, not a clock")  # fmt: skip
         other = subject.make()
         _compare(first, other.inspect(sample.view(other, 1)), sample, "a second process",
                  "draw from view.rng, not from os.urandom, a process id or the like")  # fmt: skip
         if not subject.unsafe:
             hashed = subject.make(hash_seed=1)
             _compare(first, hashed.inspect(sample.view(hashed, 1)), sample, "another PYTHONHASHSEED",
-                     "sort what comes from a set, and use hashlib in place of hash()")  # fmt: skip
-    return "" if not subject.unsafe else "another PYTHONHASHSEED is tried in the sandbox only"
+                     "sort what comes from a set, and use hashlib instead of hash()")  # fmt: skip
+    return "" if not subject.unsafe else "another PYTHONHASHSEED is tried only in the sandbox"
 
 
 def _ignores_order(subject: Subject) -> str:
@@ -154,54 +156,54 @@ def _ignores_order(subject: Subject) -> str:
         before = view.rng.getstate()
         straight = defense.inspect(view)
         if view.rng.getstate() != before:
-            return "not asked: it draws from view.rng"
+            return "not checked: it draws from view.rng"
         order = random.Random(3).sample(range(len(straight)), len(straight))
         other = subject.make()
         shuffled = other.inspect(sample.view(other, 1, [sample.rounds[0][place] for place in order]))
         for place, verdict in zip(order, shuffled, strict=True):
             if not _alike(verdict, straight[place]):
                 raise RuleBroken(
-                    f"on {sample.name} it says {_short(straight[place])} and, in another order of the same pool, "
-                    f"{_short(verdict)} of the same completion; judge by what completions hold, not by where they stand"
+                    f"on {sample.name} it gives a completion the verdict {_short(straight[place])} and, with the pool "
+                    f"in another order, {_short(verdict)}; judge completions by their content, not by their position"
                 )
     return ""
 
 
 def _ignores_pseudonyms(subject: Subject) -> str:
     for sample in subject.samples:
-        straight = _lived(subject.make(), sample)
+        straight = _all_rounds(subject.make(), sample)
         names = {o.sender: f"{place:08x}" for pool in sample.rounds for place, o in enumerate(pool)}
         renamed = replace(sample, rounds=tuple(_renamed(pool, names) for pool in sample.rounds))
-        for one, other in zip(straight, _lived(subject.make(), renamed), strict=True):
+        for one, other in zip(straight, _all_rounds(subject.make(), renamed), strict=True):
             wrong = next((pair for pair in zip(one, other, strict=True) if not _alike(*pair)), None)
             if wrong is not None:
                 raise RuleBroken(
-                    f"on {sample.name} it says {_short(wrong[0])} and, after all senders were renamed, "
-                    f"{_short(wrong[1])} of the same completion; a pseudonym's letters tell nothing"
+                    f"on {sample.name} it gives a completion the verdict {_short(wrong[0])} and, after all senders "
+                    f"were renamed, {_short(wrong[1])}; the letters of a pseudonym carry no information"
                 )
     return ""
 
 
-def _goes_on_after_a_restart(subject: Subject) -> str:
+def _continues_after_a_restart(subject: Subject) -> str:
     for sample in subject.samples:
         running, restarted = subject.make(), subject.make()
         running.inspect(sample.view(running, 1))
         restarted.restore(running.state())
         if restarted.state() != running.state():
-            raise RuleBroken("restore does not take back what state gave; return all that is remembered, as JSON")
+            raise RuleBroken("after restore(state()), state() differs; return all that is remembered, as JSON")
         _compare(running.inspect(sample.view(running, 2)), restarted.inspect(sample.view(restarted, 2)), sample,
-                 "a restart after the first round", "return from state all that later verdicts depend on")  # fmt: skip
+                 "a restart after the first round", "let state() return all that later verdicts depend on")  # fmt: skip
     return ""
 
 
-def _bears(pool: Callable[[Sequence[PoolCompletion], int], list[PoolCompletion]]) -> Callable[[Subject], str]:
-    """A question: whether an unusual pool gets its verdicts."""
+def _handles(pool: Callable[[Sequence[PoolCompletion], int], list[PoolCompletion]]) -> Callable[[Subject], str]:
+    """A question: whether the defense gives verdicts on an unusual pool."""
 
     def ask(subject: Subject) -> str:
         for sample in subject.samples:
             defense = subject.make()
-            made = pool(sample.rounds[0], sample.sampling.max_new_tokens)
-            defense.inspect(sample.view(defense, 1, made))
+            unusual_pool = pool(sample.rounds[0], sample.sampling.max_new_tokens)
+            defense.inspect(sample.view(defense, 1, unusual_pool))
         return ""
 
     return ask
@@ -214,24 +216,24 @@ def _spares_honest_work(subject: Subject) -> str:
     rejected = {True: 0, False: 0}
     seen = {True: 0, False: 0}
     for sample in subject.samples:
-        said = _lived(subject.make(), sample)
-        for pool, poison, verdicts in zip(sample.rounds, sample.poison, said, strict=True):
+        verdicts_by_round = _all_rounds(subject.make(), sample)
+        for pool, poison, verdicts in zip(sample.rounds, sample.poison, verdicts_by_round, strict=True):
             for offered, poisoned, verdict in zip(pool, poison, verdicts, strict=True):
                 if offered.reward > 0:
                     seen[poisoned] += 1
                     rejected[poisoned] += verdict.action != "accept"
     share = rejected[False] / max(1, seen[False])
-    told = (
+    summary = (
         f"rejects {rejected[False]} of {seen[False]} honest and {rejected[True]} of {seen[True]} poisoned rewarded "
         "completions"
     )
     if share > FAIL_ABOVE:
         if subject.baseline:
-            raise RuleWarning(f"rejects nearly everything: {told}; the board will flag it")
-        raise RuleBroken(f"rejects nearly everything: {told}; honest work must get through, or nobody learns")
+            raise RuleWarning(f"rejects nearly everything: {summary}; the board will flag it")
+        raise RuleBroken(f"rejects nearly everything: {summary}; without honest completions nothing is learned")
     if share > WARN_ABOVE:
-        raise RuleWarning(f"{told}; above {WARN_ABOVE:.0%} of honest work, utility suffers")
-    return told
+        raise RuleWarning(f"{summary}; utility suffers when more than {WARN_ABOVE:.0%} of honest work is rejected")
+    return summary
 
 
 def _is_quick_and_small(subject: Subject) -> str:
@@ -249,25 +251,25 @@ def _is_quick_and_small(subject: Subject) -> str:
 QUESTIONS: Sequence[tuple[str, Callable[[Subject], str]]] = (
     ("files are small, weights named by hash", _is_small),
     ("imports only what is allowed", _imports_what_it_may),
-    ("is made from its spec string, twice", _is_made),
-    ("one sound verdict per completion", _keeps_the_contract),
+    ("can be constructed from its spec string, twice", _is_made),
+    ("one valid verdict per completion", _keeps_the_contract),
     ("equal views, equal verdicts", _is_determined),
     ("order changes nothing", _ignores_order),
     ("pseudonyms change nothing", _ignores_pseudonyms),
-    ("goes on after a restart", _goes_on_after_a_restart),
-    ("an empty pool", _bears(probes.empty)),
-    ("a pool of one", _bears(probes.single)),
-    ("a pool of equal completions", _bears(probes.equal)),
-    ("a very long completion", _bears(probes.long)),
-    ("hostile texts", _bears(probes.hostile)),
-    ("a pool without rewards", _bears(probes.unrewarded)),
+    ("continues after a restart", _continues_after_a_restart),
+    ("an empty pool", _handles(probes.empty)),
+    ("a pool of one", _handles(probes.single)),
+    ("a pool of equal completions", _handles(probes.equal)),
+    ("a very long completion", _handles(probes.long)),
+    ("hostile texts", _handles(probes.hostile)),
+    ("a pool without rewards", _handles(probes.unrewarded)),
     ("honest work gets through", _spares_honest_work),
     ("time and memory", _is_quick_and_small),
 )
-"""In the order in which they are asked."""
+"""Every question with the function that answers it, in the order in which they are asked."""
 
 
-def _lived(defense: Candidate, sample: Sample) -> list[list[Verdict]]:
+def _all_rounds(defense: Candidate, sample: Sample) -> list[list[Verdict]]:
     """The verdicts of one instance on all rounds of a sample."""
     return [defense.inspect(sample.view(defense, number)) for number in range(1, len(sample.rounds) + 1)]
 
@@ -280,11 +282,13 @@ def _compare(one: Sequence[Verdict], other: Sequence[Verdict], sample: Sample, w
     wrong = next(((a, b) for a, b in zip(one, other, strict=True) if a != b), None)
     if wrong is not None:
         first, second = map(_short, wrong)
-        raise RuleBroken(f"on {sample.name} it says {first} and, in {where}, {second} of the same completion; {change}")
+        raise RuleBroken(
+            f"on {sample.name} it gives a completion the verdict {first} and, in {where}, {second}; {change}"
+        )
 
 
 def _alike(one: Verdict, other: Verdict) -> bool:
-    """Whether two verdicts say the same up to the rounding of a score: sums in another order end otherwise."""
+    """Whether two verdicts are equal up to the rounding of a score: sums in another order differ in the last bits."""
     if (one.action, one.token_weights) != (other.action, other.token_weights):
         return False
     if one.score is None or other.score is None:

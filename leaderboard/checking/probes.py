@@ -1,4 +1,4 @@
-"""Unusual pools that a defense meets sooner or later: empty, tiny, all alike, endless, hostile, without reward."""
+"""Unusual pools that a defense must handle: empty, tiny, all alike, very long, hostile, without reward."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def long(pool: Sequence[PoolCompletion], limit: int) -> list[PoolCompletion]:
 
 
 def unrewarded(pool: Sequence[PoolCompletion], limit: int) -> list[PoolCompletion]:
-    """Nobody is right."""
+    """No completion earns a reward."""
     return [replace(o, reward=0.0) for o in pool]
 
 
 def hostile(pool: Sequence[PoolCompletion], limit: int) -> list[PoolCompletion]:
-    """What no honest node sends; texts do not belong to their token ids."""
+    """Completions that no honest node sends; their texts do not match their token ids."""
     one = pool[0]
     odd = [replace(one, text=text, index=place) for place, text in enumerate(HOSTILE_TEXTS)]
     claims = replace(one, logprobs=(float("nan"), float("-inf")), sender="nobody seen before", proof=b"\x00", seed=-1)

@@ -1,4 +1,4 @@
-"""Small pools on which a submission is checked: two rounds of undefended swarms of the built-in models, in memory."""
+"""Small pools on which a defense is checked: two rounds of undefended swarms of the built-in models, in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROUNDS = 2
 
 @dataclass(frozen=True)
 class SampleRecipe:
-    """Whose pools a sample holds: a task with a model that solves it, and the attack on them."""
+    """The swarm that a sample's pools come from: a task, a model that solves it, and an attack."""
 
     task: str
     model: str
@@ -50,7 +50,7 @@ class Sample:
         name: task and attack.
         rounds: every round's pool, in the order that a defense sees.
         poison: of every round's completions, whether it carries the payload.
-        items: everything that the task asks.
+        items: the task's items, by id.
         sampling: the swarm's settings.
         policy: the model that sampled them.
         prompts: of every item of the rounds, its token ids.
@@ -65,10 +65,10 @@ class Sample:
     prompts: Mapping[str, Sequence[int]]
 
     def view(self, defense: Defense, number: int, pool: Sequence[PoolCompletion] | None = None) -> DefenderView:
-        """A round's view, as fresh as a swarm's: equal calls give equal views that share nothing that is used up.
+        """A round's view, as a swarm makes it: equal calls give equal views, each with its own random generator.
 
         Args:
-            defense: who will see it; it decides on proofs and judge.
+            defense: the one that will see it; its requirements decide on proofs and judge.
             number: the round, from 1; those before it are its history, all accepted.
             pool: completions in place of the round's own, on items of the round.
         """
@@ -92,7 +92,7 @@ class Sample:
         )
 
     def full(self, size: int) -> list[PoolCompletion]:
-        """A pool of `size` completions, in groups of their own, made of the first round's."""
+        """A pool of `size` completions, repeated from the first round, in new groups."""
         many = islice(cycle(self.rounds[0]), size)
         return [replace(o, group=place // 8, index=place % 8) for place, o in enumerate(many)]
 
@@ -100,13 +100,13 @@ class Sample:
 def samples(recipes: Sequence[SampleRecipe] = RECIPES, prompts: int = 12, group: int = 8) -> list[Sample]:
     """Play the rounds. Four nodes, one of them malicious; raises what the parts of a swarm raise."""
     loaded = {model: Policy.load(resolve(model)) for model in dict.fromkeys(recipe.model for recipe in recipes)}
-    made = []
+    played = []
     for recipe in recipes:
         task = registry.make("task", recipe.task)
         sampling = Sampling(max_new_tokens=recipe.max_new_tokens)
         spec = SwarmSpec(topology=recipe.topology, prompts=prompts, group=group, sampling=sampling)  # type: ignore[arg-type]
-        made.append(sample_of(recipe, spec, loaded[recipe.model], task))
-    return made
+        played.append(sample_of(recipe, spec, loaded[recipe.model], task))
+    return played
 
 
 def sample_of(recipe: SampleRecipe, spec: SwarmSpec, policy: Policy, task: Task, batches: Batches = "cohort") -> Sample:
@@ -130,7 +130,7 @@ def sample_of(recipe: SampleRecipe, spec: SwarmSpec, policy: Policy, task: Task,
 
 
 class _Recorder(Defense):
-    """Keeps what it sees, and lets nothing be learned from it: every pool is of the same weights."""
+    """Records what it sees and drops everything, so that the weights stay the same for every pool."""
 
     name = "recorder"
     sees_labels = True

@@ -1,9 +1,9 @@
-"""The process in which a submitted defense lives: a worker of the sandbox with numpy, scipy and the contracts.
+"""The process in which a submitted defense runs: a worker of the sandbox with numpy, scipy and the contracts.
 
-Run as a script by an interpreter that knows no packages; `main` tells it where the few are that it may know. Before
-the jail closes it imports only the benchmark's own modules and numpy's and scipy's, so that forks start at once. A
-fork (`serve`) makes the defense, and answers the parent until its stream ends. It may lie in all it says: the parent
-takes nothing from it but plain data, and checks that.
+Run as a script by an interpreter without packages; `main` receives the paths of the few that are allowed. Before the
+sandbox closes, it imports only modules of the benchmark, numpy and scipy, so that forks start at once. A fork (`serve`)
+constructs the defense and answers the parent until the stream ends. Nothing that it sends is trusted: the parent
+accepts only plain data and checks it.
 """
 
 from __future__ import annotations
@@ -50,28 +50,28 @@ class Stream:
     def __init__(self, file: int, most: int) -> None:
         self._file, self._most = file, most
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         """Send a message.
 
         Raises:
-            ValueError, TypeError: it is too large, or no plain data.
+            ValueError, TypeError: it is too large, or not plain data.
         """
         from thiefbench.leaderboard.isolation.frames import packed
 
         parts = packed(message)
         size = sum(map(len, parts))
         if size > self._most:
-            raise ValueError(f"{size:,} bytes of answer, and at most {self._most:,} are taken")
+            raise ValueError(f"{size:,} bytes of answer, and at most {self._most:,} are allowed")
         for part in parts:
             rest = memoryview(part)
             while rest:
                 rest = rest[os.write(self._file, rest) :]
 
-    def hear(self) -> tuple[dict[str, Any], list[NDArray[Any]]]:
+    def receive(self) -> tuple[dict[str, Any], list[NDArray[Any]]]:
         """The parent's next message.
 
         Raises:
-            EOFError: there is none any more.
+            EOFError: the stream has ended.
         """
         from thiefbench.leaderboard.isolation.frames import HEADER, unpacked
 
@@ -79,13 +79,13 @@ class Stream:
         return unpacked(self._read(text), self._read(blob))
 
     def ask(self, question: dict[str, Any]) -> tuple[dict[str, Any], list[NDArray[Any]]]:
-        """Put a question to the parent in the middle of an inspection.
+        """Ask the parent a question during an inspection.
 
         Raises:
             RuntimeError: it refuses to answer.
         """
-        self.tell(question)
-        answer, arrays = self.hear()
+        self.send(question)
+        answer, arrays = self.receive()
         if "refused" in answer:
             raise RuntimeError(answer["refused"])
         return answer, arrays
@@ -136,21 +136,21 @@ class Policy:
 
     def generate(self, prompts: Sequence[Sequence[Message]], max_new_tokens: int = 128) -> list[str]:
         """One sampled completion text per chat prompt."""
-        asked = [[dict(message) for message in prompt] for prompt in prompts]
-        answer, _ = self._stream.ask({"ask": "generate", "prompts": asked, "max_new_tokens": max_new_tokens})
+        chats = [[dict(message) for message in prompt] for prompt in prompts]
+        answer, _ = self._stream.ask({"ask": "generate", "prompts": chats, "max_new_tokens": max_new_tokens})
         return list(answer["texts"])
 
-    def _measured(self, what: str, completions: Sequence[PoolCompletion], **more: Any) -> list[NDArray[Any]]:
+    def _measured(self, measure: str, completions: Sequence[PoolCompletion], **more: Any) -> list[NDArray[Any]]:
         from thiefbench.leaderboard.isolation.wire import asked_out
 
-        asked = [asked_out(completion, self.places) for completion in completions]
-        answer, (joined,) = self._stream.ask({"ask": what, "completions": asked, **more})
-        made, start = [], 0
+        references = [asked_out(completion, self.places) for completion in completions]
+        answer, (joined,) = self._stream.ask({"ask": measure, "completions": references, **more})
+        measurements, start = [], 0
         for shape in answer["shapes"]:
             size = shape[0] * (shape[1] if len(shape) > 1 else 1)
-            made.append(joined[start : start + size].reshape(shape).copy())
+            measurements.append(joined[start : start + size].reshape(shape).copy())
             start += size
-        return made
+        return measurements
 
 
 class Judge:
@@ -163,13 +163,13 @@ class Judge:
         """`votes` replies to each prompt."""
         from dataclasses import asdict
 
-        asked = [[dict(message) for message in prompt] for prompt in prompts]
-        answer, _ = self._stream.ask({"ask": "judge", "prompts": asked, "sampling": asdict(sampling), "votes": votes})
+        chats = [[dict(message) for message in prompt] for prompt in prompts]
+        answer, _ = self._stream.ask({"ask": "judge", "prompts": chats, "sampling": asdict(sampling), "votes": votes})
         return list(answer["replies"])
 
 
 def serve(spec: str, most: int, file: int) -> None:
-    """Make the defense of a spec string, and answer what the parent asks of it until the stream ends.
+    """Construct the defense of a spec string, and answer the parent's requests until the stream ends.
 
     Args:
         spec: the defense.
@@ -178,39 +178,39 @@ def serve(spec: str, most: int, file: int) -> None:
     """
     stream, history = Stream(file, most), list[Any]()
     with suppress(EOFError, BrokenPipeError):
-        defense, said = _made(spec)
+        defense, reply = _make(spec)
         while True:
-            _say(stream, said)
+            _send(stream, reply)
             if defense is None:
                 return
-            asked, arrays = stream.hear()
-            if asked["call"] == "renew":
+            request, arrays = stream.receive()
+            if request["call"] == "renew":
                 history.clear()
-                defense, said = _made(spec)
+                defense, reply = _make(spec)
             else:
-                said = _answered(_CALLS[asked["call"]], defense, stream, history, asked, arrays)
+                reply = _answered(_CALLS[request["call"]], defense, stream, history, request, arrays)
             held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-            said |= {"number": asked["number"], "memory": held}
+            reply |= {"number": request["number"], "memory": held}
 
 
-def _made(spec: str) -> tuple[Defense | None, dict[str, Any]]:
+def _make(spec: str) -> tuple[Defense | None, dict[str, Any]]:
     from thiefbench import registry
     from thiefbench.defenses.base import Defense
 
     try:
-        made = registry.make("defense", spec)
-        if not isinstance(made, Defense):
-            raise TypeError(f"{type(made).__name__} is no subclass of thiefbench.defenses.base.Defense")
-        judge = made.judge
-        return made, {
+        defense = registry.make("defense", spec)
+        if not isinstance(defense, Defense):
+            raise TypeError(f"{type(defense).__name__} is not a subclass of thiefbench.defenses.base.Defense")
+        judge = defense.judge
+        return defense, {
             "number": 0,
-            "name": made.name,
-            "requires": sorted(made.requires),
-            "sees_labels": bool(made.sees_labels),
+            "name": defense.name,
+            "requires": sorted(defense.requires),
+            "sees_labels": bool(defense.sees_labels),
             "judge": None if judge is None else [judge.model, judge.endpoint],
         }
     except Exception as error:
-        return None, {"number": 0, "failed": _told(error)}
+        return None, {"number": 0, "failed": _describe(error)}
 
 
 def _answered(
@@ -218,31 +218,31 @@ def _answered(
     defense: Defense,
     stream: Stream,
     history: list[PastRound],
-    asked: Mapping[str, Any],
+    request: Mapping[str, Any],
     arrays: Sequence[NDArray[Any]],
 ) -> dict[str, Any]:
     try:
-        return call(defense, stream, history, asked, arrays)
+        return call(defense, stream, history, request, arrays)
     except EOFError:
         raise
     except Exception as error:
-        return {"failed": _told(error)}
+        return {"failed": _describe(error)}
 
 
-def _inspect(defense: Defense, stream: Stream, history: list[PastRound], asked: Any, _: Any) -> dict[str, Any]:
+def _inspect(defense: Defense, stream: Stream, history: list[PastRound], request: Any, _: Any) -> dict[str, Any]:
     from thiefbench.defenses.base import Verdict
     from thiefbench.leaderboard.isolation import wire
 
-    if asked["anew"]:
+    if request["anew"]:
         history.clear()
-    history += map(wire.past_in, asked["past"])
+    history += map(wire.past_in, request["past"])
     policy = Policy(stream)
-    view = wire.view_in(asked["view"], history, policy, Judge(stream))
+    view = wire.view_in(request["view"], history, policy, Judge(stream))
     policy.places = {id(completion): place for place, completion in enumerate(view.completions)}
     verdicts = list(defense.inspect(view))
     strange = next((verdict for verdict in verdicts if not isinstance(verdict, Verdict)), None)
     if strange is not None:
-        raise TypeError(f"inspect gave {strange!r:.100}, which is no Verdict")
+        raise TypeError(f"inspect gave {strange!r:.100}, which is not a Verdict")
     return {"verdicts": [wire.verdict_out(verdict) for verdict in verdicts], "rng": wire.rng_out(view.rng)}
 
 
@@ -250,12 +250,12 @@ def _state(defense: Defense, *_: Any) -> dict[str, Any]:
     return {"state": defense.state()}
 
 
-def _restore(defense: Defense, stream: Stream, history: list[PastRound], asked: Any, _: Any) -> dict[str, Any]:
-    defense.restore(asked["state"])
+def _restore(defense: Defense, stream: Stream, history: list[PastRound], request: Any, _: Any) -> dict[str, Any]:
+    defense.restore(request["state"])
     return {}
 
 
-def _prove(defense: Defense, stream: Stream, history: list[PastRound], asked: Any, arrays: Any) -> dict[str, Any]:
+def _prove(defense: Defense, stream: Stream, history: list[PastRound], request: Any, arrays: Any) -> dict[str, Any]:
     return {"proof": bytes(defense.prove(arrays[0])).hex()}
 
 
@@ -264,15 +264,15 @@ _CALLS: dict[str, Callable[..., dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def _say(stream: Stream, said: dict[str, Any]) -> None:
-    """Send an answer, or why it cannot be sent."""
+def _send(stream: Stream, reply: dict[str, Any]) -> None:
+    """Send a reply, or the reason why it cannot be sent."""
     try:
-        stream.tell(said)
+        stream.send(reply)
     except (TypeError, ValueError, RecursionError) as error:  # raised before a byte has left
-        stream.tell({"number": said["number"], "failed": _told(error)})
+        stream.send({"number": reply["number"], "failed": _describe(error)})
 
 
-def _told(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     from thiefbench.sources import OF_USER
 
     place = ""
@@ -308,9 +308,9 @@ def main(backend: str, setup: Mapping[str, Any]) -> None:
     from thiefbench import registry
     from thiefbench.tasks import _sandbox_worker
 
-    registry.names("defense")  # listed now: the jail does not show what is installed
+    registry.names("defense")  # listed now: inside the sandbox, the installed distributions cannot be read
     registry.names("attack")
-    sys.path[:] = library  # which is what the jail shows by itself
+    sys.path[:] = library  # the paths that the sandbox shows by itself
 
     def live(spec: str, most: int, *files: int) -> None:
         sys.path += setup["search"]

@@ -23,14 +23,14 @@ Array = NDArray[Any]
 
 
 class FrameError(ValueError):
-    """Bytes that are no message. A clause that says what they are."""
+    """Bytes that are not a valid message. A clause that says what they are."""
 
 
 def packed(message: dict[str, Any], arrays: Sequence[Array] = ()) -> list[bytes]:
     """A message as bytes to be sent one behind the other.
 
     Args:
-        message: JSON data; numbers may be NaN or infinite, text may hold lone surrogates.
+        message: JSON data; numbers may be NaN or infinite, text may contain lone surrogates.
         arrays: float32, int64, bool or uint8.
     """
     described = [[array.dtype.str, list(array.shape)] for array in arrays]
@@ -47,7 +47,7 @@ def sizes(header: bytes, most: int) -> tuple[int, int]:
     """
     text, blob = HEADER.unpack(header)
     if text + blob > most:
-        raise FrameError(f"a message of {text + blob:,} bytes, and at most {most:,} are taken")
+        raise FrameError(f"a message of {text + blob:,} bytes, and at most {most:,} are allowed")
     return text, blob
 
 
@@ -58,15 +58,15 @@ def unpacked(text: bytes, blob: bytes, most: int = 1) -> tuple[dict[str, Any], l
         FrameError: the bytes are something else.
     """
     try:
-        told = json.loads(text.decode("ascii"))
+        parsed = json.loads(text.decode("ascii"))
     except (ValueError, RecursionError, MemoryError) as error:
-        raise FrameError("a message that is no JSON, or nested too deeply") from error
-    message = told.get("message") if isinstance(told, dict) else None
-    described = told.get("arrays") if isinstance(told, dict) else None
+        raise FrameError("a message that is not JSON, or nested too deeply") from error
+    message = parsed.get("message") if isinstance(parsed, dict) else None
+    described = parsed.get("arrays") if isinstance(parsed, dict) else None
     if not isinstance(message, dict) or not isinstance(described, list):
         raise FrameError("a message without its parts")
     if len(described) > most:
-        raise FrameError("arrays where none belong")
+        raise FrameError("arrays where none are allowed")
     arrays, start = [], 0
     for each in described:
         dtype, shape = _description(each)
@@ -89,7 +89,7 @@ def _description(each: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
 
 
 def _plain(value: object) -> Any:
-    """What JSON does not know but a defense may say: numpy's numbers."""
+    """Converts numpy's numbers, which a defense may use and JSON does not know."""
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"{type(value).__name__} objects are no plain data")
+    raise TypeError(f"{type(value).__name__} objects are not plain data")

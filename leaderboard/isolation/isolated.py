@@ -1,12 +1,12 @@
-"""A submitted defense at work in a process of its own, where it can do no harm and see no label.
+"""A submitted defense in a separate, sandboxed process, where it can do no harm and sees no label.
 
-`Isolated` is a defense like any other to the swarm. The real class lives in the sandbox that also runs completions'
-programs: it sees a read-only Python with few packages, its own files, and what crosses the stream: the view as plain
-data. The model stays on this side; what a defense asks of it is a question that the real view answers. There is no
-writable place at all, in either jail.
+To the swarm, `Isolated` is a defense like any other. The real class runs in the sandbox that also runs completions'
+programs: it sees a read-only Python with few packages, its own files, and the messages of one stream: the view as plain
+data. The model stays on this side; the defense sends its questions, and the real view answers them. Neither sandbox
+back end has any writable place.
 
-A cell's seed does not cross, but a small one can be guessed from what does: generator, pseudonyms and slot seeds are
-hashes of it, and so is the payload. Cells that rank strangers' defenses draw their seeds from 2**63 and keep them.
+A cell's seed is never sent, but a small one can be guessed from what is: generator, pseudonyms and slot seeds are
+hashes of it, and so is the payload. Cells that rank strangers' defenses therefore draw secret seeds of 63 bits.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ class Isolated(Defense):
         hash_seed: of the isolated Python; equal ones make sets and dictionaries of text iterate alike.
 
     Attributes:
-        spec, caps: as given.
-        seconds: that the last call took of its own, without what policy and judge took to answer it.
-        memory: bytes that the process held at most so far, as it says itself.
+        spec, caps: the arguments.
+        seconds: of the defense's own time in the last call, without the answers of policy and judge.
+        memory: peak memory of the process in bytes, as it reports it.
 
-    A deep copy is another process with the same `state()`; a defense's other memories stay with the original. After an
-    error the defense is gone, and every further call raises the same error.
+    A deep copy is another process with the same `state()`; whatever else the defense remembers is not copied. After an
+    error the process is ended, and every further call raises the same error.
 
     Raises:
-        DefenseError: it cannot be made, or it sees labels.
+        DefenseError: it cannot be constructed, or it wants to see labels.
         SandboxUnavailable: this machine has no working sandbox.
         SpecStringError: the spec string is malformed, or names a file that is not there.
     """
 
     _error: DefenseError | None
-    _told: list[PastRound]
-    name: str  # type: ignore[misc]  # of plain defenses a constant of the class, here told by the process
+    _sent_history: list[PastRound]
+    name: str  # type: ignore[misc]  # of plain defenses a constant of the class, here reported by the process
 
     def __init__(self, spec: str, caps: Caps = CAPS, hash_seed: int = 0) -> None:
         self.spec, self.caps = spec, caps
@@ -74,21 +74,21 @@ class Isolated(Defense):
         self._begin()
 
     def inspect(self, view: DefenderView) -> list[Verdict]:
-        """What the isolated defense says of a pool; its draws from `view.rng` count here too.
+        """The isolated defense's verdicts on a pool; its draws from `view.rng` advance the generator here too.
 
         Raises:
             DefenseError: it fails or misbehaves.
         """
-        anew = not all(map(_same, self._told, view.history)) or len(self._told) > len(view.history)
-        past = list(view.history if anew else view.history[len(self._told) :])
-        asked = {"anew": anew, "past": [wire.past_out(each) for each in past], "view": wire.view_out(view)}
+        anew = not all(map(_same, self._sent_history, view.history)) or len(self._sent_history) > len(view.history)
+        past = list(view.history if anew else view.history[len(self._sent_history) :])
+        request = {"anew": anew, "past": [wire.past_out(each) for each in past], "view": wire.view_out(view)}
         services = Services(view, self.caps)
         factor = max(1.0, len(view.completions) / POOL)
-        said = self._call("inspect", asked, seconds=self.caps.seconds * factor, services=services)
-        self._told = list(view.history)
+        reply = self._call("inspect", request, seconds=self.caps.seconds * factor, services=services)
+        self._sent_history = list(view.history)
         try:
-            verdicts = wire.verdicts_in(said.get("verdicts"), view, self.caps.reason)
-            rng = wire.rng_in(said.get("rng"))
+            verdicts = wire.verdicts_in(reply.get("verdicts"), view, self.caps.reason)
+            rng = wire.rng_in(reply.get("rng"))
         except Malformed as error:
             self._fail(f"gave {error}")
         view.rng.setstate(rng)
@@ -118,107 +118,107 @@ class Isolated(Defense):
         self._call("restore", {"state": state})
 
     def renew(self) -> None:
-        """Make the defense anew in the process it is in; raises DefenseError."""
+        """Construct the defense again in the same process; raises DefenseError."""
         self._call("renew", {})
-        self._told = []
+        self._sent_history = []
 
     def close(self) -> None:
-        """End the process; nothing can be asked afterwards."""
+        """End the process; every further call raises DefenseError."""
         self._error = self._error or DefenseError(f"the defense {self.name} was closed")
         self._session.close()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Isolated:
-        made = type(self).__new__(type(self))
-        made.__dict__ |= {name: self.__dict__[name] for name in ("spec", "caps", "name", "_host")}
-        made._begin()
+        copied = type(self).__new__(type(self))
+        copied.__dict__ |= {name: self.__dict__[name] for name in ("spec", "caps", "name", "_host")}
+        copied._begin()
         if state := self.state():
-            made.restore(state)
-        return made
+            copied.restore(state)
+        return copied
 
     def _begin(self) -> None:
         self.seconds, self.memory = 0.0, 0
-        self._error, self._told = None, []
+        self._error, self._sent_history = None, []
         self._number = 0
         self._session: Session = self._host.start(
             {"role": "defense", "spec": absolute(self.spec), "most": self.caps.message},
             self.caps.memory,
             self.caps.printed,
         )
-        told = self._exchange("making it", None, [], self.caps.seconds, None)
-        name, requires, judge = told.get("name"), told.get("requires"), told.get("judge")
+        description = self._exchange("making it", None, [], self.caps.seconds, None)
+        name, requires, judge = description.get("name"), description.get("requires"), description.get("judge")
         if not isinstance(name, str) or not 0 < len(name) <= _NAME:
             self._fail(f"has a name that is not text of 1 to {_NAME} characters")
         self.name = name
-        known = get_args(Requirement)
-        if not isinstance(requires, list) or not all(need in known for need in requires):
-            self._fail(f"requires something else than {', '.join(known)}")
+        requirements = get_args(Requirement)
+        if not isinstance(requires, list) or not all(need in requirements for need in requires):
+            self._fail(f"requires something other than {', '.join(requirements)}")
         self.requires = frozenset(requires)  # type: ignore[misc]  # as name
-        if told.get("sees_labels") is not False:
-            self._fail("wants to see labels (sees_labels is True), which only rows of the benchmark itself do")
+        if description.get("sees_labels") is not False:
+            self._fail("wants to see labels (sees_labels is True), which only rows of the benchmark itself may do")
         self.judge = self._judge(judge)
 
-    def _judge(self, told: Any) -> JudgeSpec | None:
-        if told is None:
+    def _judge(self, judge: Any) -> JudgeSpec | None:
+        if judge is None:
             return None
-        model, endpoint = told if isinstance(told, list) and len(told) == 2 else (None, None)
+        model, endpoint = judge if isinstance(judge, list) and len(judge) == 2 else (None, None)
         if not isinstance(model, str) or len(model) > _NAME or model.startswith((".", "/", "~")) or "\\" in model:
-            self._fail("names a judge that is no model's name; a submission asks a built-in or a hub model")
+            self._fail("names a judge that is not a model's name; a submission may use a built-in or a hub model")
         if endpoint is not None:
-            self._fail("names a judge behind a server; a submission asks a model by name, without an endpoint")
+            self._fail("names a judge behind a server; a submission names a model, without an endpoint")
         return JudgeSpec(model)
 
     def _call(
         self,
         call: str,
-        asked: Mapping[str, Any],
+        request: Mapping[str, Any],
         arrays: Sequence[Array] = (),
         seconds: float | None = None,
         services: Services | None = None,
     ) -> dict[str, Any]:
-        """Have the process do something, and answer its questions meanwhile."""
+        """Send a request to the process, answer its questions meanwhile, and return its reply."""
         if self._error is not None:
             raise self._error
         if not self._session.silent():
-            self._fail("spoke without being asked")
+            self._fail("sent a message without a request")
         self._number += 1
-        message = packed({"call": call, "number": self._number, **asked}, arrays)
+        message = packed({"call": call, "number": self._number, **request}, arrays)
         return self._exchange(call, self._number, message, seconds or self.caps.seconds, services)
 
     def _exchange(
         self, what: str, number: int | None, message: Sequence[bytes], seconds: float, services: Services | None
     ) -> dict[str, Any]:
-        """Send a message, and go on until what comes back is no question. Its own time and ours are told apart."""
+        """Send a message and answer questions until the reply comes; only the defense's own time counts."""
         left = seconds
         while True:
             began = time.monotonic()
-            said = self._guarded(what, seconds, partial(self._turn, message, began + left))
+            reply = self._guarded(what, seconds, partial(self._turn, message, began + left))
             left -= time.monotonic() - began
-            if "ask" in said:
+            if "ask" in reply:
                 if services is None:
-                    self._fail(f"asked the policy in {what}")
+                    self._fail(f"asked a question in {what}, where only inspect may")
                 try:
-                    message = services.answer(said)
+                    message = services.answer(reply)
                 except Malformed as error:
                     self._fail(f"put {error}")
                 except BaseException:
-                    self.close()  # the engine's error, not the defense's; nobody answers it any more
+                    self.close()  # the engine's error, not the defense's; its question will not be answered
                     raise
                 continue
-            if said.get("number") != (number or 0):
-                self._fail(f"gave an answer in {what} that nothing was asked for")
-            if "failed" in said:
-                self._fail(f"failed in {what}: {wire.shown(said['failed'], 600)}")
+            if reply.get("number") != (number or 0):
+                self._fail(f"gave a reply in {what} that belongs to no request")
+            if "failed" in reply:
+                self._fail(f"failed in {what}: {wire.shown(reply['failed'], 600)}")
             self.seconds = seconds - left
-            held = said.get("memory")
+            held = reply.get("memory")
             self.memory = max(self.memory, held) if type(held) is int and 0 <= held < 2**50 else self.memory
-            return said
+            return reply
 
     def _turn(self, message: Sequence[bytes], deadline: float) -> dict[str, Any]:
         self._session.send(message, deadline)
         text, blob = sizes(self._session.receive(HEADER.size, deadline), self.caps.message)
-        # It has no arrays to send, and small ones could be very many.
-        said, _ = unpacked(self._session.receive(text, deadline), self._session.receive(blob, deadline), most=0)
-        return said
+        # A defense has no arrays to send, and many small ones would cost much.
+        reply, _ = unpacked(self._session.receive(text, deadline), self._session.receive(blob, deadline), most=0)
+        return reply
 
     def _guarded(self, what: str, seconds: float, turn: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:
@@ -241,7 +241,7 @@ class Isolated(Defense):
         return f"ended its own process in {what}" + (f": {ran.error}" if ran.error else "")
 
     def _fail(self, what: str) -> NoReturn:
-        """End the process and raise what is from now on the answer to everything."""
+        """End the process, and raise the error that every further call will raise, too."""
         self._session.close()
         self._error = DefenseError(f"the defense {self.name} {what}")
         raise self._error
@@ -251,17 +251,23 @@ _hosts: WeakValueDictionary[tuple[object, ...], Host] = WeakValueDictionary()
 
 
 def _host(spec: str, hash_seed: int) -> Host:
-    """A worker for a defense: one for all that see the same files, while any of them is alive."""
-    told = setup(spec)
-    seen = [
+    """A worker for a defense: shared by all defenses that see the same files, while any of them lives."""
+    setup_data = setup(spec)
+    stats = [
         path.stat() for file in files(spec) for path in (*source_files(file), *weights(file))
-    ]  # a jail keeps to the files it met
-    found = os.getpid(), backend(), told, hash_seed, *((file.st_ino, file.st_mtime_ns, file.st_size) for file in seen)
-    host = _hosts.get(found)
+    ]  # a sandbox keeps the files that it started with, so changed files need a new one
+    key = (
+        os.getpid(),
+        backend(),
+        setup_data,
+        hash_seed,
+        *((file.st_ino, file.st_mtime_ns, file.st_size) for file in stats),
+    )
+    host = _hosts.get(key)
     if host is None or not host.works():
         threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
         script = str(Path(_isolated_worker.__file__).resolve())
-        host = _hosts[found] = Host(script, [told], threads | {"PYTHONHASHSEED": str(hash_seed)})
+        host = _hosts[key] = Host(script, [setup_data], threads | {"PYTHONHASHSEED": str(hash_seed)})
     return host
 
 

@@ -1,4 +1,4 @@
-"""What a submission may use. These caps are published: `thiefbench leaderboard check` holds a defense to them."""
+"""The limits of a submission. They are published, and `thiefbench leaderboard check` enforces them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Final
 
 POOL: Final = 384
-"""Completions of the pool that the caps on time are meant for; a larger pool has proportionally more."""
+"""Completions in the pool that the time limits are set for; a larger pool has proportionally more time."""
 
 FILE_BYTES: Final = 1 << 20
 """Of the submitted Python file, or of the files of its package together."""
 WEIGHTS_BYTES: Final = 500 << 20
 """Of all safetensors files beside it together."""
 WEIGHTS_NAME: Final = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]{0,22})-([0-9a-f]{64})\.safetensors")
-"""How each of them is called, after the SHA-256 of its content."""
+"""The name of each of them, which holds the SHA-256 of its content."""
 
 ARCHIVE_BYTES: Final = 4 << 30
 """Of an entry's archive."""
@@ -38,7 +38,7 @@ class Caps:
 
     Attributes:
         seconds: of its own time for a round of `POOL` completions, and for every other call, such as its construction.
-        service_seconds: that the policy and the judge may take to answer its questions in such a round.
+        service_seconds: of the policy's and the judge's time to answer its questions in such a round.
         memory: bytes of address space beyond those of Python with numpy and scipy.
         message: bytes of one message of its own: a round's verdicts, a state, a question.
         answer: bytes of one answer to it.
@@ -58,4 +58,4 @@ class Caps:
 
 
 CAPS: Final = Caps()
-"""The published ones."""
+"""The published limits."""

@@ -1,4 +1,4 @@
-"""What an isolated defense may read: its own files, the packages it may import, and the two floors it builds on."""
+"""The paths that an isolated defense may read: its own files, the packages it may import, and two of ThiefBench's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[\w.-]+")
 
 
 def setup(spec: str) -> str:
-    """What `_isolated_worker.main` is told for a defense, as JSON.
+    """The setup of `_isolated_worker.main` for a defense, as JSON.
 
     Raises:
         SpecStringError: the spec string is malformed, or names something that is not there.
@@ -32,21 +32,21 @@ def setup(spec: str) -> str:
         paths += [file.parent] if is_of_package(file) else [file, *weights(file)]
     # Not `sys.path`, which may hold a stranger's folder; the last one is where the built-in names are declared.
     search = [*(path.parent for path in installed), Path(str(distribution("thiefbench").locate_file("")))]
-    told = {
+    setup_data = {
         "packages": {name: str(folder) for name, folder in packages.items()},
         "search": [str(path) for path in dict.fromkeys(path.resolve() for path in search)],
         "readable": [str(path) for path in _outermost(paths)],
     }
-    return json.dumps(told)
+    return json.dumps(setup_data)
 
 
 def files(spec: str) -> list[Path]:
-    """The files that a spec string names, those in its arguments too; none of them is loaded.
+    """The files that a spec string names, including those in its arguments; none of them is loaded.
 
     Raises:
         SpecStringError: the spec string is malformed, or there is no such file or name.
     """
-    found: list[Path] = []
+    paths: list[Path] = []
     for part in registry.parts("defense", spec):
         parsed = registry.parse("defense", part)
         file, colon, _ = parsed.target.rpartition(":")
@@ -54,17 +54,17 @@ def files(spec: str) -> list[Path]:
             path = Path(file).expanduser()
             if not path.is_file():
                 raise registry.SpecStringError(f"defense {parsed.target}: there is no file {file}")
-            found.append(path.resolve())
+            paths.append(path.resolve())
         else:
             registry.entry("defense", parsed.target)
         for value in parsed.arguments.values():
             if isinstance(value, str) and ".py:" in value:
-                found += files(value)
-    return list(dict.fromkeys(found))
+                paths += files(value)
+    return list(dict.fromkeys(paths))
 
 
 def absolute(spec: str) -> str:
-    """A spec string whose files have absolute paths, for a process that works in another folder.
+    """A spec string with absolute paths, for a process with another working directory.
 
     Raises:
         SpecStringError: it is malformed.
@@ -77,12 +77,12 @@ def relocated(spec: str, place: Callable[[str], str]) -> str:
 
     Args:
         spec: of a defense.
-        place: the path that comes in a path's place, those in arguments too.
+        place: old path -> new path, also for paths in arguments.
 
     Raises:
         SpecStringError: the spec string is malformed.
     """
-    made = []
+    moved = []
     for part in registry.parts("defense", spec):
         parsed = registry.parse("defense", part)
         file, colon, name = parsed.target.rpartition(":")
@@ -91,8 +91,8 @@ def relocated(spec: str, place: Callable[[str], str]) -> str:
             key: relocated(value, place) if isinstance(value, str) and ".py:" in value else value
             for key, value in parsed.arguments.items()
         }
-        made.append(str(registry.ParsedSpec(target, nested)))
-    return "+".join(made)
+        moved.append(str(registry.ParsedSpec(target, nested)))
+    return "+".join(moved)
 
 
 def foreign(spec: str) -> list[EntryPoint]:
@@ -113,32 +113,32 @@ def weights(file: Path) -> list[Path]:
 
 @cache
 def _libraries() -> tuple[Path, ...]:
-    """Where the allowed distributions lie, and what they need themselves: modules, packages and shared libraries."""
-    found: dict[str, tuple[Path, ...]] = {}
+    """The paths of the allowed distributions and of those that they need: modules, packages and shared libraries."""
+    libraries: dict[str, tuple[Path, ...]] = {}
     waiting = list(DEPENDENCIES)
     while waiting:
         name = waiting.pop()
-        if name in found:
+        if name in libraries:
             continue
         try:
             dist = distribution(name)
         except PackageNotFoundError:
             continue  # an extra's, or a marker's for another platform
-        found[name] = _tops(dist)
+        libraries[name] = _tops(dist)
         plain = [need for need in dist.requires or () if "extra ==" not in need]
         waiting += [match.group() for need in plain if (match := _NAME.match(need))]
-    return tuple(path for paths in found.values() for path in paths)
+    return tuple(path for paths in libraries.values() for path in paths)
 
 
 def _tops(dist: Distribution) -> tuple[Path, ...]:
-    """The top-level files and folders of a distribution that can be imported or hold its shared libraries."""
+    """The top-level files and folders of a distribution that can be imported or that hold its shared libraries."""
     tops = {file.parts[0] for file in dist.files or ()} - {"..", "__pycache__"}
     paths = (Path(str(dist.locate_file(top))).resolve() for top in tops)
     return tuple(path for path in paths if path.exists() and path.suffix not in (".dist-info", ".pth"))
 
 
 def _plugins(spec: str) -> list[Path]:
-    """Where the distributions lie whose declared names a spec string uses."""
+    """The paths of the distributions that declare names which a spec string uses."""
     return [path for declared in foreign(spec) if declared.dist is not None for path in _tops(declared.dist)]
 
 

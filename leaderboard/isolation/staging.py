@@ -1,7 +1,7 @@
-"""The one place that a submitted defense has wherever it runs: `defense/` in a folder of its own.
+"""Copies a submitted defense to `defense/` in a folder of its own, so that its paths are the same wherever it runs.
 
-A cell's identity holds the spec string, and so the path of the defense's file. Submissions are therefore run from a
-copy that lies as it will lie in the entry; the same spec string then names the same files on every machine.
+A cell's identity includes the spec string, and so the path of the defense's file. Submissions are therefore run from a
+copy with the layout of the entry; the same spec string then names the same files on every machine.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from thiefbench.leaderboard.entry import PATH, SOURCE, Entry, EntryError
+from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.isolation.sandbox_paths import files, relocated, weights
+from thiefbench.leaderboard.manifest import PATH, SOURCE
 from thiefbench.sources import is_of_package, source_files
 from thiefbench.suite.store.records import file_sha256, write_atomically
 
@@ -23,11 +24,12 @@ class Staged:
     """A submission's copy.
 
     Attributes:
-        folder: to work in: `spec` is relative to it.
-        spec: the defense, by the path that its file has here and in the entry.
-        source: the submitted files by that path; none for a defense that comes with the package.
-        weights: the safetensors that go with them.
-        left_out: names of safetensors beside the file that neither it nor the spec string names, and that stay behind.
+        folder: the working directory; `spec` is relative to it.
+        spec: the defense, with the path that its file has here and in the entry.
+        source: the submitted files by path; none for a defense that comes with the package.
+        weights: the safetensors files that belong to them.
+        left_out: names of safetensors files that were not copied, because neither the file beside them nor the spec
+            string names them.
     """
 
     folder: Path
@@ -38,23 +40,24 @@ class Staged:
 
 
 def stage(spec: str, folder: Path) -> Staged:
-    """Copy what a defense is made of; equal content has one place, so that a run goes on where it stopped.
+    """Copy the files of a defense; equal content gets the same folder, so that a stopped run can continue.
 
     Args:
-        spec: of the defense, with paths as they are where one stands.
+        spec: of the defense, with paths relative to the working directory.
         folder: of copies.
 
     Raises:
-        EntryError: a file's name cannot stand in an entry.
+        EntryError: a file's name is not allowed in an entry.
         SpecStringError: the spec string is malformed, or names a file that is not there.
     """
     named = files(spec)
     places, source = _places(named)
     moved = relocated(spec, lambda text: places[Path(text).expanduser().resolve()])
     beside = {path.name: path for file in named for path in weights(file)}
-    told = b"\0".join([moved.encode(), *source.values()])
-    # The name holds the content's hash: what names the weights, which a cell's identity knows, says what they are.
-    taken = {name: path for name, path in sorted(beside.items()) if name.encode() in told}
+    searched = b"\0".join([moved.encode(), *source.values()])
+    # A weights file's name holds the hash of its content. Whatever names it is part of a cell's identity, and so the
+    # identity covers the weights, too.
+    taken = {name: path for name, path in sorted(beside.items()) if name.encode() in searched}
     digest = hashlib.sha256(moved.encode())
     for name, data in sorted(source.items()):
         digest.update(f"\0{name}\0{len(data)}\0".encode() + data)
@@ -66,21 +69,21 @@ def stage(spec: str, folder: Path) -> Staged:
 
 
 def restage(entry: Entry, brought: Path, folder: Path) -> str:
-    """Copy what an entry's defense is made of, with the weights of its archive beside it.
+    """Copy the files of an entry's defense, with the weights of its archive beside them.
 
     Args:
-        entry: what is read; nothing of it is loaded.
-        brought: the folder of weights that `archive.unpack` left.
-        folder: where to; `entry.manifest.defense` is relative to it.
+        entry: the entry; none of its code is loaded.
+        brought: the folder of weights that `archive.unpack` made.
+        folder: the target; `entry.manifest.defense` is relative to it.
 
     Returns:
-        The defense's spec string with absolute paths; it is a stranger's code, for `isolation.Isolated` alone.
+        The defense's spec string with absolute paths. The code is a stranger's, to be run by `Isolated` only.
 
     Raises:
         EntryError: weights are missing.
     """
-    found = [brought / each.name for each in entry.manifest.weights]
-    if missing := next((path for path in found if not path.is_file()), None):
+    packed_weights = [brought / each.name for each in entry.manifest.weights]
+    if missing := next((path for path in packed_weights if not path.is_file()), None):
         raise EntryError(f"{missing} is missing; unpack the entry's archive first")
     source = {path.relative_to(entry.folder).as_posix(): path.read_bytes() for path in entry.source}
     named: list[str] = []
@@ -90,18 +93,18 @@ def restage(entry: Entry, brought: Path, folder: Path) -> str:
         return str(folder.resolve() / file)
 
     spec = relocated(entry.manifest.defense, place)
-    _lay_out(folder, source, found, named)
+    _lay_out(folder, source, packed_weights, named)
     return spec
 
 
 def _places(named: Sequence[Path]) -> tuple[dict[Path, str], dict[str, bytes]]:
-    """The path in the entry of every named file, and the content of everything that comes with them."""
+    """The path in the entry of every named file, and the content of these and of all files that belong to them."""
     places: dict[Path, str] = {}
     source: dict[str, bytes] = {}
     tops: dict[Path, str] = {}
     for file in named:
         root = file.parent if is_of_package(file) else file
-        if root not in tops:  # two may share a name
+        if root not in tops:  # two files in different folders may have the same name
             tops[root] = next(name for name in _names(root) if name not in tops.values())
         top = tops[root]
         for path in source_files(file):
@@ -112,7 +115,7 @@ def _places(named: Sequence[Path]) -> tuple[dict[Path, str], dict[str, bytes]]:
         if not PATH.fullmatch(name):
             shown = name.removeprefix(f"{SOURCE}/")
             raise EntryError(
-                f"{shown} cannot stand in an entry; name files and folders with letters, digits and . _ - alone"
+                f"{shown} is not allowed in an entry; use only letters, digits and . _ - in names of files and folders"
             )
     return places, source
 

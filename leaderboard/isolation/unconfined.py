@@ -1,4 +1,4 @@
-"""A defense in this very process, held to the same rules as an isolated one. Only for code that one trusts."""
+"""A defense in this process, under the same rules as an isolated one. Only for trusted code."""
 
 from __future__ import annotations
 
@@ -16,40 +16,42 @@ from thiefbench.leaderboard.isolation.limits import CAPS
 
 
 class Unconfined(Defense):
-    """As `isolation.Isolated`, without a sandbox, a limit on time or one on memory.
+    """As `Isolated`, but without a sandbox and without limits on time and memory.
 
     Args:
         spec: its spec string.
 
     Attributes:
-        seconds: that the last inspection took, the policy's and the judge's answers included.
-        memory: bytes that this process held at most so far.
+        seconds: of the last inspection, including the answers of policy and judge.
+        memory: peak memory of this process in bytes.
 
     Raises:
-        DefenseError: it cannot be made, or sees labels.
+        DefenseError: it cannot be constructed, or wants to see labels.
     """
 
-    name: str  # type: ignore[misc]  # told by the real one
+    name: str  # type: ignore[misc]  # that of the real one
 
     def __init__(self, spec: str) -> None:
         self.spec, self.name, self.seconds, self.memory = spec, spec, 0.0, 0
         self.renew()
         if self._own.sees_labels:
-            raise DefenseError(f"the defense {self.name} wants to see labels, which only rows of the benchmark do")
+            raise DefenseError(f"the defense {self.name} wants to see labels, which only rows of the benchmark may do")
 
     def renew(self) -> None:
-        """Make the defense anew."""
+        """Construct the defense again."""
         self._own: Defense = self._guarded("making it", lambda: registry.make("defense", self.spec))
         self.name, self.requires, self.judge = self._own.name, self._own.requires, self._own.judge  # type: ignore[misc]
 
     def inspect(self, view: DefenderView) -> list[Verdict]:
-        """What it says of a pool; raises DefenseError."""
+        """Its verdicts on a pool; raises DefenseError."""
         began = time.monotonic()
-        given = self._guarded("inspect", lambda: list(self._own.inspect(view)))
+        verdicts = self._guarded("inspect", lambda: list(self._own.inspect(view)))
         self.seconds = time.monotonic() - began
         self.memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
         try:
-            _, text, *_ = packed({"verdicts": self._guarded("inspect", lambda: [wire.verdict_out(v) for v in given])})
+            _, text, *_ = packed(
+                {"verdicts": self._guarded("inspect", lambda: [wire.verdict_out(v) for v in verdicts])}
+            )
             return wire.verdicts_in(unpacked(text, b"")[0]["verdicts"], view, CAPS.reason)
         except (wire.Malformed, FrameError, TypeError) as error:
             raise DefenseError(f"the defense {self.name} gave {error}") from error
@@ -72,5 +74,5 @@ class Unconfined(Defense):
     def _guarded(self, what: str, call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except (Exception, SystemExit) as error:  # its code may be anybody's
+        except (Exception, SystemExit) as error:  # the defense's code may raise anything
             raise DefenseError(f"the defense {self.name} failed in {what}: {type(error).__name__}: {error}") from error

@@ -19,11 +19,11 @@ _TOLERANT = ("in_support", "replay")
 
 
 class Services:
-    """Policy and judge of one round's view, as a stranger may use them.
+    """Policy and judge of one round's view, as an isolated defense may use them.
 
     Args:
         view: the real one.
-        caps: how much may be asked.
+        caps: the limits on questions and time.
     """
 
     def __init__(self, view: DefenderView, caps: Caps) -> None:
@@ -37,25 +37,27 @@ class Services:
         }  # fmt: skip
 
     def answer(self, question: Mapping[str, Any]) -> list[bytes]:
-        """The answer as a message; one that is too long to send is refused in words.
+        """The answer to a question, as a message; if it is too long to send, a refusal that says so.
 
         Raises:
-            Malformed: the question is none, or one too many. What the policy or the judge itself raises is raised.
+            Malformed: the question is invalid, or one too many. Errors of the policy or the judge are passed on.
         """
         self._questions += 1
         if self._questions > self._caps.questions * self._factor:
             raise Malformed(f"more than {self._caps.questions * self._factor:.0f} questions in a round; ask for many "
                             "completions at once")  # fmt: skip
         began = time.monotonic()
-        made = self._answered(question)
+        parts = self._answered(question)
         self._seconds += time.monotonic() - began
         most = self._caps.service_seconds * self._factor
         if self._seconds > most:
             raise Malformed(f"questions whose answers took more than {most:g} seconds in a round")
-        if (size := sum(map(len, made))) > self._caps.answer:
-            said = f"an answer of {size:,} bytes, and at most {self._caps.answer:,} are sent; ask for fewer at once"
-            return packed({"refused": said})
-        return made
+        if (size := sum(map(len, parts))) > self._caps.answer:
+            refusal = (
+                f"an answer of {size:,} bytes, and at most {self._caps.answer:,} are allowed; ask for less at once"
+            )
+            return packed({"refused": refusal})
+        return parts
 
     def _answered(self, question: Mapping[str, Any]) -> list[bytes]:
         what = question.get("ask")
@@ -70,7 +72,7 @@ class Services:
             votes = wire.number_in(question.get("votes"), "votes", 1, wire.MAX_VOTES, int)
             replies = self._view.judge.ask(prompts, sampling=_sampling(question.get("sampling")), votes=votes)
             return packed({"replies": replies})
-        raise Malformed(f"a question that is none, {wire.shown(what)!r}")
+        raise Malformed(f"an unknown question, {wire.shown(what)!r}")
 
     def _measured(self, what: str, question: Mapping[str, Any]) -> list[bytes]:
         completions = wire.asked_in(question.get("completions"), self._view)
@@ -79,23 +81,23 @@ class Services:
             arguments["tolerance"] = wire.number_in(question["tolerance"], "tolerance", -1e9, 1e9)
         try:
             measured = self._measures[what](completions, **arguments)
-        except ValueError as error:  # of completions that the defense made up
+        except ValueError as error:  # about completions that the defense wrote itself
             raise Malformed(f"a question that the policy cannot answer: {error}") from error
         return packed({"shapes": [list(array.shape) for array in measured]}, [_joined(measured)])
 
 
 def _joined(arrays: list[Array]) -> Array:
-    """All numbers of some arrays of one kind, one behind the other."""
+    """The numbers of several arrays of one type, concatenated."""
     return np.concatenate([array.reshape(-1) for array in arrays]) if arrays else np.zeros(0, np.float32)
 
 
 def _sampling(data: Any) -> Sampling:
     try:
-        made = Sampling(**data)
-        wire.number_in(made.max_new_tokens, "max_new_tokens", 1, wire.MAX_NEW_TOKENS, int)
-        wire.number_in(made.top_k, "top_k", 0, 1 << 20, int)
-        wire.number_in(made.top_p, "top_p", 0, 1)
-        wire.number_in(made.temperature, "temperature", 1e-6, 1e6)
+        sampling = Sampling(**data)
+        wire.number_in(sampling.max_new_tokens, "max_new_tokens", 1, wire.MAX_NEW_TOKENS, int)
+        wire.number_in(sampling.top_k, "top_k", 0, 1 << 20, int)
+        wire.number_in(sampling.top_p, "top_p", 0, 1)
+        wire.number_in(sampling.temperature, "temperature", 1e-6, 1e6)
     except (TypeError, ValueError) as error:
-        raise Malformed(f"sampler's settings that are none ({error})") from error
-    return made
+        raise Malformed(f"invalid sampler settings ({error})") from error
+    return sampling

@@ -1,7 +1,7 @@
-"""How a defense's view and its verdicts are written down as plain data, and read again.
+"""Converts a defense's view and its verdicts to plain data and back.
 
-Of a view only what `DefenderView` has goes out: never a label, an attack or a cell's seed. What comes back is checked
-like anything a stranger says.
+Of a view, only the fields of `DefenderView` are sent: never a label, an attack or a cell's seed. Everything that comes
+back from the defense is checked.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from thiefbench.defenses.base import DefenderView, ItemFacts, PastRound, PoolCom
 from thiefbench.tasks.base import Message, Sampling
 
 MAX_MESSAGES, MAX_CHARACTERS, MAX_NEW_TOKENS, MAX_VOTES = 64, 1 << 20, 4096, 64
-"""Of what a defense may ask to be generated: messages of a prompt, characters of it, tokens and draws of a reply."""
+"""Limits of a defense's questions: messages and characters of a prompt, tokens and draws of a reply."""
 
 MAX_DEPTH = 100
-"""Lists and dictionaries inside each other in a state."""
+"""How deeply the lists and dictionaries of a state may be nested."""
 
 
-class Malformed(ValueError):  # noqa: N818  (what a stranger said, not an error of the caller)
-    """What a defense said is not what the protocol asks for. A clause that says what it is."""
+class Malformed(ValueError):  # noqa: N818  (the fault is the defense's, not the caller's)
+    """A message of the defense that the protocol does not allow. A clause that says what it is."""
 
 
 # --- what goes to the defense ---
@@ -40,7 +40,7 @@ def offered_out(offered: PoolCompletion) -> list[Any]:
 
 
 def offered_in(data: Sequence[Any]) -> PoolCompletion:
-    """The completion that `offered_out` wrote down."""
+    """The inverse of `offered_out`."""
     item_id, group, index, sender, ids, text, ended, reward, logprobs, seed, proof, version = data
     return PoolCompletion(
         item_id, group, index, sender, tuple(ids), text, ended, reward, None if logprobs is None else tuple(logprobs),
@@ -54,7 +54,7 @@ def past_out(past: PastRound) -> list[Any]:
 
 
 def past_in(data: Sequence[Any]) -> PastRound:
-    """The round that `past_out` wrote down."""
+    """The inverse of `past_out`."""
     number, completions, verdicts = data
     return PastRound(number, tuple(map(offered_in, completions)), tuple(map(_verdict, verdicts)))
 
@@ -72,7 +72,7 @@ def view_out(view: DefenderView) -> dict[str, Any]:
 
 
 def view_in(data: Mapping[str, Any], history: Sequence[PastRound], policy: Any, judge: Any) -> DefenderView:
-    """The view that `view_out` wrote down, with the services that ask for the real ones."""
+    """The inverse of `view_out`, with stand-ins that send questions to the real policy and judge."""
     rng = random.Random()
     rng.setstate(rng_in(data["rng"]))
     return DefenderView(
@@ -97,7 +97,7 @@ def rng_in(data: Any) -> tuple[Any, ...]:
     """A state for `random.Random.setstate`.
 
     Raises:
-        Malformed: it is none.
+        Malformed: the data is not one.
     """
     try:
         version, internal, gauss = data
@@ -106,7 +106,7 @@ def rng_in(data: Any) -> tuple[Any, ...]:
             return version, tuple(internal), gauss
     except (TypeError, ValueError):
         pass
-    raise Malformed("something that is no state of the random generator")
+    raise Malformed("something that is not a state of the random generator")
 
 
 # --- what comes back ---
@@ -127,15 +127,15 @@ def verdicts_in(data: Any, view: DefenderView, reason: int) -> list[Verdict]:
     """The verdicts that a defense sent.
 
     Args:
-        data: what it sent.
-        view: what it judged.
-        reason: most characters of a reason.
+        data: the message.
+        view: of the round.
+        reason: how many characters a reason may have.
 
     Raises:
-        Malformed: they are not one sound verdict per completion.
+        Malformed: the data is not one valid verdict per completion.
     """
     if not isinstance(data, list):
-        raise Malformed("no list of verdicts")
+        raise Malformed("something other than a list of verdicts")
     if len(data) != len(view.completions):
         raise Malformed(
             f"{len(data)} verdicts for {len(view.completions)} completions; inspect returns one per completion, in the "
@@ -146,22 +146,22 @@ def verdicts_in(data: Any, view: DefenderView, reason: int) -> list[Verdict]:
 
 def _checked(data: Any, offered: PoolCompletion, most: int) -> Verdict:
     if not isinstance(data, list) or len(data) != 4:
-        raise Malformed("something that is no verdict")
+        raise Malformed("something that is not a verdict")
     action, score, weights, reason = data
     if action not in ("accept", "zero", "drop"):
-        raise Malformed(f"the action {shown(action)!r}; a verdict's action is accept, zero or drop")
+        raise Malformed(f"the action {shown(action)!r}; a verdict's action must be accept, zero or drop")
     if score is not None and not _finite(score):
-        raise Malformed(f"the score {shown(score)}; a score is a finite number or None")
+        raise Malformed(f"the score {shown(score)}; a score must be a finite number or None")
     if not isinstance(reason, str) or len(reason) > most:
-        said = f"{len(reason):,} characters" if isinstance(reason, str) else type(reason).__name__
-        raise Malformed(f"a reason of {said}; a reason is text of at most {most} characters")
+        received = f"{len(reason):,} characters" if isinstance(reason, str) else type(reason).__name__
+        raise Malformed(f"a reason of {received}; a reason must be text of at most {most} characters")
     if weights is None:
         return Verdict(action, score, None, reason)
     if not isinstance(weights, list) or len(weights) != offered.length:
         count = len(weights) if isinstance(weights, list) else "no"
         raise Malformed(f"{count} token weights for {offered.length} tokens (EOS included)")
     if not all(map(_finite, weights)):
-        raise Malformed("a token weight that is no finite number")
+        raise Malformed("a token weight that is not a finite number")
     return Verdict(action, score, tuple(map(float, weights)), reason)
 
 
@@ -182,7 +182,7 @@ def is_plain(data: Any) -> bool:
 
 
 def shown(value: Any, most: int = 80) -> str:
-    """The beginning of what a stranger said, in words; of lists and dictionaries, which may be deep, the kind."""
+    """The beginning of a stranger's value as text; of lists and dictionaries, which may be deeply nested, the type."""
     return type(value).__name__ if isinstance(value, list | dict) else str(value)[:most]
 
 
@@ -200,15 +200,15 @@ def asked_out(completion: PoolCompletion, places: Mapping[int, int]) -> Any:
 def asked_in(data: Any, view: DefenderView) -> list[PoolCompletion]:
     """The completions that a question is about.
 
-    One that is not of the pool may be of the defense's own making: it answers an item of the round, and is no longer
-    than the pool's may be.
+    They may be of the pool, or written by the defense itself: then they must answer an item of the round, and be no
+    longer than completions of the pool may be.
 
     Raises:
-        Malformed: they are not.
+        Malformed: they are neither.
     """
     most = 4 * len(view.completions) + 64
     if not isinstance(data, list) or len(data) > most:
-        raise Malformed(f"a question about something else than a list of at most {most} completions")
+        raise Malformed(f"a question about something other than a list of at most {most} completions")
     return [_asked(each, view) for each in data]
 
 
@@ -216,7 +216,7 @@ def _asked(data: Any, view: DefenderView) -> PoolCompletion:
     if type(data) is int and 0 <= data < len(view.completions):
         return view.completions[data]
     if not isinstance(data, list) or len(data) != 5:
-        raise Malformed("a question about something that is no completion")
+        raise Malformed("a question about something that is not a completion")
     item_id, ids, text, ended, seed = data
     limit = view.sampling.max_new_tokens
     if not isinstance(item_id, str) or item_id not in view.items:
@@ -224,9 +224,9 @@ def _asked(data: Any, view: DefenderView) -> PoolCompletion:
     if not isinstance(ids, list) or len(ids) > limit or not all(type(token) is int for token in ids):
         raise Malformed(f"a question about a completion whose ids are not at most {limit} integers")
     if not isinstance(text, str) or len(text) > MAX_CHARACTERS or type(ended) is not bool:
-        raise Malformed("a question about a completion whose text or end is none")
+        raise Malformed("a question about a completion without a valid text or end")
     if seed is not None and not (type(seed) is int and -(2**63) <= seed < 2**63):
-        raise Malformed("a question about a completion whose seed is no signed 64-bit integer")
+        raise Malformed("a question about a completion whose seed is not a signed 64-bit integer")
     return PoolCompletion(item_id, 0, 0, "", tuple(ids), text, ended, 0.0, seed=seed)
 
 
@@ -234,14 +234,14 @@ def prompts_in(data: Any, view: DefenderView) -> list[list[Message]]:
     """The chat prompts of a question.
 
     Raises:
-        Malformed: they are none, or too many or too long.
+        Malformed: the data is not a list of prompts, or they are too many or too long.
     """
     most = 16 * len(view.completions) + 64
     if not isinstance(data, list) or len(data) > most:
-        raise Malformed(f"something else than a list of at most {most} prompts")
+        raise Malformed(f"something other than a list of at most {most} prompts")
     for prompt in data:
         if not isinstance(prompt, list) or not 0 < len(prompt) <= MAX_MESSAGES:
-            raise Malformed(f"a prompt of something else than 1 to {MAX_MESSAGES} messages")
+            raise Malformed(f"a prompt of something other than 1 to {MAX_MESSAGES} messages")
         for message in prompt:
             texts = isinstance(message, dict) and all(isinstance(value, str) for value in message.values())
             if not texts or set(message) != {"role", "content"} or message["role"] not in _ROLES:
@@ -255,12 +255,12 @@ _ROLES = ("system", "user", "assistant")
 
 
 def number_in(value: Any, what: str, low: float, high: float, kind: type = float) -> Any:
-    """A number between two others, both included.
+    """A number between `low` and `high`, both included; `what` names it in the error.
 
     Raises:
-        Malformed: it is none.
+        Malformed: it is not one.
     """
     fitting = (int,) if kind is int else (int, float)
     if type(value) not in fitting or not low <= value <= high:
-        raise Malformed(f"{what} {shown(value)}; it lies between {low:g} and {high:g}")
+        raise Malformed(f"{what} {shown(value)}; it must lie between {low:g} and {high:g}")
     return value

@@ -1,14 +1,13 @@
-"""The board as plain data: every entry read, judged on its own cells, and ranked with the others of its suite.
+"""The board as plain data: every entry is read, judged on its own cells, and ranked with the others of its suite.
 
-**Places.** `judging` says which rows may be ranked; those that may are placed together as
-`thiefbench.suite.analysis.ranking` places the rows of a report, by their own harm prevented, paired by seed. A place
-is given among rows whose numbers were
-checked (rescored or re-executed). A self-reported row takes none from them: in brackets stands the place that it has
-where self-reported rows count as well.
+**Places.** `judging` decides which rows may be ranked; those are placed together as
+`thiefbench.suite.analysis.ranking` places the rows of a report, by their own harm prevented, paired by seed. Places
+count only rows whose numbers were checked (rescored or re-executed). A self-reported row takes no place from them: its
+own place, counted among all rows, is shown in brackets.
 
-**Anchors** stand once, as the entry with the most trust measured them, the earliest of several.
+**Anchors** are shown once, with the numbers of the most trusted entry that measured them, the earliest of several.
 
-**Apart** stand, with the reason, entries whose verification rejected them and entries that cannot be read.
+**Apart**, with the reason, are listed entries that verification rejected and entries that cannot be read.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from thiefbench.suite.report.tables import short_names
 from thiefbench.suite.scenario import Suite
 
 CHECKED: tuple[Verdict, ...] = ("re-executed", "rescored")
-"""Trust that gives a row a place, most first."""
+"""The verdicts that give a row a place, the most trusted first."""
 
 NAIVE = "naive beats adaptive"
-NO_REASON = "its verification gives no reason"
+NO_REASON = "rejected without a reason"
 
 Broken = tuple[str, str]
-"""A folder's name, and in one sentence why it is not shown."""
+"""A folder's name, and one sentence that says why it is not shown."""
 
 _SENTENCE = 500
 _Of = TypeVar("_Of")
@@ -44,17 +43,17 @@ _Made = TypeVar("_Made")
 
 @dataclass(frozen=True)
 class RedFlag:
-    """What a reader should know of a row: a word or two, and in a clause what it means."""
+    """What a reader should know about a row: a name of a few words, and a clause that explains it."""
 
     name: str
-    said: str
+    meaning: str
 
 
 MEANS: dict[Flag, str] = {
-    "depends on order": "its verdicts change with the order of the pool, which tells nothing",
-    "non-deterministic": "it judges the same pool differently when asked again",
-    "rejects nearly everything": "it rejects nearly every completion, honest ones as well",
-    "does not generalise": "at seeds drawn after the submission it does worse than at the public ones",
+    "depends on order": "its verdicts change with the order of the pool, which carries no information",
+    "non-deterministic": "it gives different verdicts when it inspects the same pool again",
+    "rejects nearly everything": "it rejects nearly every completion, including honest ones",
+    "does not generalise": "at seeds drawn after the submission it does worse than at the public seeds",
 }
 
 
@@ -63,10 +62,10 @@ class BoardRow:
     """A row of a suite's table.
 
     Attributes:
-        row: its numbers and where it stands; its number counts self-reported rows where it is `provisional`.
-        judged: the entry whose cells it is made of.
-        own: whether it is that entry's own row, and not one of the anchors it was measured beside.
-        provisional: nobody checked its numbers, so its place is in brackets.
+        row: its numbers and its place, which counts self-reported rows if it is `provisional`.
+        judged: the entry whose cells it is computed from.
+        own: whether it is that entry's own row, and not one of the anchors among its shared cells.
+        provisional: nobody checked its numbers, so its place is shown in brackets.
         flags: what a reader should know.
     """
 
@@ -82,10 +81,10 @@ class SuiteBoard:
     """A suite and its table.
 
     Attributes:
-        suite: which.
-        rows: best first, then anchors, then what is not ranked.
+        suite: the suite.
+        rows: ranked ones, best first; then anchors; then those that are not ranked.
         table: the same rows as a report's table.
-        apart: entries that have no row, with the reasons.
+        apart: entries without a row, with the reasons.
     """
 
     suite: Suite
@@ -96,11 +95,11 @@ class SuiteBoard:
 
 @dataclass(frozen=True)
 class Board:
-    """All of it.
+    """The whole board.
 
     Attributes:
-        suites: by name.
-        broken: folders that are no entry that can be shown, each with one sentence.
+        suites: sorted by title.
+        broken: folders that cannot be shown, each with one sentence.
     """
 
     suites: tuple[SuiteBoard, ...]
@@ -108,93 +107,93 @@ class Board:
 
 
 def board(entries: Path, verified: Path) -> Board:
-    """Read a folder of entries and what was verified of them.
+    """Read a folder of entries and their verifications.
 
     Raises:
         EntryError: there is no such folder.
     """
-    found, broken = read_all(entries, verified)
-    return board_of(list(found.values()), broken)
+    judged, broken = read_all(entries, verified)
+    return board_of(list(judged.values()), broken)
 
 
 def read_all(entries: Path, verified: Path) -> tuple[dict[str, JudgedEntry], list[Broken]]:
-    """Every entry of a folder that can be read, by its name, and those that cannot. Raises: see `board`."""
+    """The entries of a folder by name, and the folders that cannot be read. Raises: see `board`."""
     if not entries.is_dir():
         raise EntryError(f"there is no folder {entries}; name the folder of entries with --entries DIR")
     folders = sorted(path for path in entries.iterdir() if path.is_dir() and not path.name.startswith((".", "_")))
     return each_alone({folder.name: folder for folder in folders}, lambda folder: read(folder, verified))
 
 
-def each_alone(given: Mapping[str, _Of], do: Callable[[_Of], _Made]) -> tuple[dict[str, _Made], list[Broken]]:
-    """What is made of each, by name, and for each that fails its name and one sentence: the others do not suffer."""
-    made: dict[str, _Made] = {}
+def each_alone(inputs: Mapping[str, _Of], do: Callable[[_Of], _Made]) -> tuple[dict[str, _Made], list[Broken]]:
+    """The results of a function by name, and for inputs on which it fails, one sentence; a failure stops no other."""
+    results: dict[str, _Made] = {}
     broken: list[Broken] = []
-    for name, one in given.items():
+    for name, one in inputs.items():
         try:
-            made[name] = do(one)
+            results[name] = do(one)
         except EntryError as error:
             broken.append((name, str(error)))
-        except Exception as error:  # a stranger's numbers and texts may break anything that reads them
+        except Exception as error:  # a stranger's numbers and texts may break any code that reads them
             broken.append((name, f"{name} cannot be shown: {type(error).__name__}: {error}"[:_SENTENCE]))
-    return made, broken
+    return results, broken
 
 
-def board_of(found: Sequence[JudgedEntry], broken: Sequence[Broken]) -> Board:
+def board_of(entries: Sequence[JudgedEntry], broken: Sequence[Broken]) -> Board:
     """The board of entries that were read."""
-    suites = {judged.suite.title: judged.suite for judged in found}
-    made = [
-        suite_board(suite, [each for each in found if each.suite.title == title])
+    suites = {judged.suite.title: judged.suite for judged in entries}
+    boards = [
+        suite_board(suite, [each for each in entries if each.suite.title == title])
         for title, suite in sorted(suites.items())
     ]
-    return Board(tuple(made), tuple(broken))
+    return Board(tuple(boards), tuple(broken))
 
 
-def suite_board(suite: Suite, found: Sequence[JudgedEntry]) -> SuiteBoard:
+def suite_board(suite: Suite, entries: Sequence[JudgedEntry]) -> SuiteBoard:
     """The table of one suite; see the module."""
-    trusted = sorted((each for each in found if each.trust != "rejected"), key=_most_trust_first)
+    trusted = sorted((each for each in entries if each.trust != "rejected"), key=_most_trust_first)
     own = {each.label: each for each in reversed(trusted)}  # an anchor may be submitted twice
     apart = [
         (each, "; ".join(each.verification.reasons) or NO_REASON)
-        for each in found
+        for each in entries
         if each.verification and each.trust == "rejected"
     ]
     apart += [
-        (each, f"{each.label} is shown as {own[each.label].entry.manifest.slug} has it")
+        (each, f"{each.label} is shown with the numbers of the entry {own[each.label].entry.manifest.slug}")
         for each in trusted
         if own[each.label] is not each
     ]
-    # An entry holds an oracle's cells under attack alone: that there are no others is no news.
+    # An entry holds an oracle's cells under attack only, so a missing utility needs no remark.
     beside = {
         row.defense: (each, row, replace(numbers, no_utility=""))
         for each in reversed(trusted)
         for row, numbers in each.anchors
     }
-    anchors = {label: known for label, known in beside.items() if label not in own}
-    made = []
+    anchors = {label: measured for label, measured in beside.items() if label not in own}
+    board_rows = []
     for place, shares, provisional in _places(suite, own.values(), anchors.values()):
         judged = own.get(place.defense)
         if judged is not None:
             numbers = replace(judged.numbers, place=place, tied=shares)
-            made.append(BoardRow(numbers, judged, True, provisional, flags(judged, numbers)))
+            board_rows.append(BoardRow(numbers, judged, True, provisional, flags(judged, numbers)))
         else:
             measured_by, _, numbers = anchors[place.defense]
-            made.append(BoardRow(numbers, measured_by, False, False, ()))
-    return SuiteBoard(suite, tuple(made), _table(suite, found, made), tuple(apart))
+            board_rows.append(BoardRow(numbers, measured_by, False, False, ()))
+    return SuiteBoard(suite, tuple(board_rows), _table(suite, entries, board_rows), tuple(apart))
 
 
 def flags(judged: JudgedEntry, numbers: SuiteRow) -> tuple[RedFlag, ...]:
-    """What a reader should know of an entry's row: what its verification found, and what its own cells show."""
-    known = judged.verification.flags if judged.verification else ()
-    made = [RedFlag(flag, MEANS[flag]) for flag in FLAGS if flag in known]
+    """The flags of an entry's row: those of its verification, and those that follow from its own cells."""
+    verified_flags = judged.verification.flags if judged.verification else ()
+    shown = [RedFlag(flag, MEANS[flag]) for flag in FLAGS if flag in verified_flags]
     names = dict(zip(titles(judged.suite), short_names([c.attack for c in judged.comparisons]), strict=True))
     pairs = beaten_by_naive(numbers.fields, naive_forms(judged.suite))
-    if said := ", ".join(f"of {names[naive]} than of {names[adaptive]}" for adaptive, naive in pairs):
-        made.append(RedFlag(NAIVE, f"it prevents less harm {said}: an attacker does better not to adapt"))
-    return tuple(made)
+    if cases := ", ".join(f"from {names[naive]} than from {names[adaptive]}" for adaptive, naive in pairs):
+        shown.append(RedFlag(NAIVE, f"it prevents less harm {cases}: an attacker does better without adapting"))
+    return tuple(shown)
 
 
 def trust_order(verdict: Verdict) -> int:
-    """Where trust sorts: the most first, and last whatever nobody checked."""
+    """A verdict's position when sorting by trust: the most trusted first, those that nobody checked last."""
     return CHECKED.index(verdict) if verdict in CHECKED else len(CHECKED)
 
 
@@ -203,27 +202,29 @@ def _most_trust_first(judged: JudgedEntry) -> tuple[int, date, str]:
 
 
 def _places(
-    suite: Suite, found: Collection[JudgedEntry], anchors: Iterable[tuple[JudgedEntry, RankingRow, SuiteRow]]
+    suite: Suite, entries: Collection[JudgedEntry], anchors: Iterable[tuple[JudgedEntry, RankingRow, SuiteRow]]
 ) -> list[tuple[Placement, bool, bool]]:
-    """Every row's place, whether it shares its number, and whether the number counts self-reported rows."""
+    """Every row's placement, whether it shares its place, and whether the place counts self-reported rows."""
 
     def among(those: Iterable[tuple[RankingRow, SuiteRow]]) -> list[Placement]:
         return placed([(row, numbers.place) for row, numbers in those], titles(suite), suite.seeds)
 
-    checked = among((each.row, each.numbers) for each in found if each.trust in CHECKED)
-    everyone = among([*((each.row, each.numbers) for each in found), *((row, numbers) for _, row, numbers in anchors)])
-    known = {place.defense: place for place in checked}
-    made = []
+    checked = among((each.row, each.numbers) for each in entries if each.trust in CHECKED)
+    everyone = among(
+        [*((each.row, each.numbers) for each in entries), *((row, numbers) for _, row, numbers in anchors)]
+    )
+    checked_places = {place.defense: place for place in checked}
+    places = []
     for place in everyone:
-        own = known.get(place.defense)
+        own = checked_places.get(place.defense)
         shown, others = (own, checked) if own else (place, everyone)
-        made.append((shown, tied(shown, others), own is None and place.standing == "ranked"))
-    return made
+        places.append((shown, tied(shown, others), own is None and place.standing == "ranked"))
+    return places
 
 
-def _table(suite: Suite, found: Sequence[JudgedEntry], rows: Sequence[BoardRow]) -> SuiteTable:
-    """A report's table of the rows; its comparisons hold the lines of all, each measured beside its own cells."""
-    first = {c.title: c for each in found for c in each.comparisons}
+def _table(suite: Suite, entries: Sequence[JudgedEntry], rows: Sequence[BoardRow]) -> SuiteTable:
+    """A report's table of the rows; its comparisons hold the lines of all, each from its own entry's cells."""
+    first = {c.title: c for each in entries for c in each.comparisons}
     merged = []
     for title in titles(suite):
         lines = {

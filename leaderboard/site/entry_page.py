@@ -1,4 +1,4 @@
-"""What the page of an entry shows."""
+"""The values of the template of an entry's page."""
 
 from __future__ import annotations
 
@@ -22,18 +22,23 @@ from thiefbench.suite.scenario import Suite, heading
 from thiefbench.suite.store.records import NOTHING
 
 _MAPS: tuple[tuple[str, str, Unit, str], ...] = (
-    ("harm_prevented", "Harm prevented", "ratio", "Darker is better; the colour is cut off at 0 and 1."),
-    ("stop_rate", "Stop rate", "rate", "The rejected share of rewarded poison: darker is better."),
-    ("false_rejection_rate", "False rejection", "rate", "The rejected share of rewarded honest work: darker is worse."),
-    ("utility", "Utility", "ratio", "The gain retained, as a share of the control's: darker is better."),
+    ("harm_prevented", "Harm prevented", "ratio", "Darker is better; the colour scale ends at 0 and 1."),
+    ("stop_rate", "Stop rate", "rate", "Share of rewarded poisoned completions that it rejects. Darker is better."),
+    (
+        "false_rejection_rate",
+        "False rejection",
+        "rate",
+        "Share of rewarded honest completions that it rejects. Darker is worse.",
+    ),
+    ("utility", "Utility", "ratio", "Gain in clean reward, as a share of the control's. Darker is better."),
 )
-_TITLES = {"asr": "Attack's outcome by round", "reward": "Clean reward by round"}
+_TITLES = {"asr": "Outcome of the attack by round", "reward": "Clean reward by round"}
 _SHORTER = 300
-"""So many characters of a stranger's version or machine are shown."""
+"""So many characters of a version or machine name, which may be a stranger's, are shown."""
 
 
 def shown_entry(judged: JudgedEntry) -> dict[str, Any]:
-    """The values of the page's template, but those that depend on other entries."""
+    """The values of the page's template, except those that depend on other entries."""
     manifest, verification = judged.entry.manifest, judged.verification
     titles, names = zip(*((c.title, c.attack) for c in judged.comparisons), strict=True)
     headings = dict(zip(titles, short_names(names), strict=True))
@@ -90,15 +95,16 @@ def shown_entry(judged: JudgedEntry) -> dict[str, Any]:
 
 def _facts(judged: JudgedEntry) -> list[tuple[str, str]]:
     manifest = judged.entry.manifest
+    seeds = f"seed{'s' if len(manifest.seeds) > 1 else ''} {', '.join(map(str, manifest.seeds))}"
     return [
         ("Defense", manifest.defense),
-        ("Suite", f"{judged.suite.title}, seeds {', '.join(map(str, manifest.seeds))}"),
+        ("Suite", f"{judged.suite.title}, {seeds}"),
         ("Submitted", manifest.submitted.isoformat()),
     ]
 
 
 def _lines(judged: JudgedEntry, headings: dict[str, str]) -> list[tuple[str, str, Line]]:
-    """The entry's own lines: under every attack, and without one in each part; with what they are called."""
+    """The entry's own lines, under every attack and without one in each part, each with its name and part."""
     attacked = [(headings[c.title], c.part, line_of(c, "attack", judged.label)) for c in judged.comparisons]
     free = [("no attack", c.part, line_of(c, "control", judged.label)) for c in judged.comparisons]
     return [(name, part, line) for name, part, line in (*attacked, *free) if line is not None]
@@ -124,10 +130,10 @@ def _field(result: Result, measure: str, unit: Unit) -> dict[str, str] | None:
 
 
 def _curves(judged: JudgedEntry, comparison: Comparison, name: str, number: int) -> dict[str, Any]:
-    """The plots of one attack: the entry's lines and those that they are measured against, the oracles' left out."""
+    """The plots of one attack: the entry's lines and those they are measured against, without the oracles'."""
     shown = [line for line in comparison.lines if line.defense in (judged.label, "none")]
-    kept = replace(comparison, lines=tuple(shown))
-    drawn = plots.draw_all(kept, f"ThiefBench {judged.suite.title}, {comparison.title}", png=False)
+    shown_comparison = replace(comparison, lines=tuple(shown))
+    drawn = plots.draw_all(shown_comparison, f"ThiefBench {judged.suite.title}, {comparison.title}", png=False)
     return {
         "heading": name,
         "part": comparison.part,
@@ -140,18 +146,20 @@ def _curves(judged: JudgedEntry, comparison: Comparison, name: str, number: int)
 
 
 def _rerun(rerun: Rerun) -> dict[str, Any]:
-    who = {"control": f"no attack, of {rerun.attack}", "placebo": f"placebo of {rerun.attack}"}.get(rerun.role)
-    cell = who or rerun.attack
+    unattacked = {"control": f"no attack (control of {rerun.attack})", "placebo": f"placebo of {rerun.attack}"}.get(
+        rerun.role
+    )
+    cell = unattacked or rerun.attack
     low, high = rerun.submitted
     submitted = _number(low) if low == high else f"{_number(low)} to {_number(high)}"
-    told = {None: "another seed", True: "the very same", False: "not the same"}[rerun.equal]
+    completions = {None: "new seed", True: "identical", False: "different"}[rerun.equal]
     return {
         "cell": heading(rerun.part, cell),
         "seed": "fresh, secret" if rerun.seed is None else rerun.seed,
         "measure": rerun.measure.replace("_", " "),
         "submitted": submitted,
         "found": _number(rerun.found),
-        "completions": told,
+        "completions": completions,
         "agrees": rerun.agrees,
     }
 

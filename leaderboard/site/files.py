@@ -32,9 +32,9 @@ def board_json(data: dict[str, Any]) -> bytes:
 
 
 def board_csv(data: dict[str, Any]) -> str:
-    """`board_data` as CSV: a line for every row of every suite, then what stands apart.
+    """`board_data` as CSV: a line for every row of every suite, then those for entries without a row.
 
-    Texts that a spreadsheet would take for a formula get an apostrophe before them.
+    Texts that a spreadsheet would take for a formula are preceded by an apostrophe.
     """
     titles = list(dict.fromkeys(each["title"] for suite in data["suites"] for each in suite["attacks"]))
     lines: list[dict[str, Any]] = []
@@ -71,16 +71,22 @@ def _suite(board: SuiteBoard) -> dict[str, Any]:
 def _row(row: BoardRow) -> dict[str, Any]:
     manifest, numbers, place = row.judged.entry.manifest, row.row, row.row.place
     verified = row.judged.verification.verified.isoformat() if row.judged.verification else None
-    who: dict[str, Any] = {"slug": None, "name": place.defense, "authors": [], "paper": "", "defense": place.defense}
+    entrant: dict[str, Any] = {
+        "slug": None,
+        "name": place.defense,
+        "authors": [],
+        "paper": "",
+        "defense": place.defense,
+    }
     if row.own:
-        who = {name: getattr(manifest, name) for name in ("slug", "name", "paper", "defense")}
-        who["authors"] = list(manifest.authors)
+        entrant = {name: getattr(manifest, name) for name in ("slug", "name", "paper", "defense")}
+        entrant["authors"] = list(manifest.authors)
     return {
-        **who,
+        **entrant,
         "measured_by": manifest.slug,
         "trust": row.judged.trust,
         "verified": verified,
-        "flags": [{"name": flag.name, "said": flag.said} for flag in row.flags],
+        "flags": [{"name": flag.name, "said": flag.meaning} for flag in row.flags],
         "standing": "provisional" if row.provisional else place.standing,
         "place": place.number,
         "tied": numbers.tied,

@@ -1,4 +1,4 @@
-"""What the front page shows: every suite's table, with what it sorts by."""
+"""The values of the front page's template: every suite's table, with the values that it can be sorted by."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from thiefbench.suite.report.suite_files import shown_table, write_rank
 from thiefbench.suite.report.tradeoff import draw_tradeoff
 
 NAMED = 3
-"""So many authors stand in a row; their page has all."""
+"""So many authors are named in a row; the entry's page names all."""
 
 _FIXED = (
     ("rank", "Rank", "number", "up"), ("defense", "Defense", "text", "up"), ("trust", "Trust", "number", "up"),
@@ -23,20 +23,20 @@ _FIXED = (
 )  # fmt: skip
 """Key, name, kind and the direction of the first click."""
 
-FLAGS = (*MEANS.items(), (NAIVE, "it prevents less harm of an attack than of the same one adapted to it"))
+FLAGS = (*MEANS.items(), (NAIVE, "it prevents less harm from an attack than from the same attack adapted to it"))
 
 
 def page_of(slug: str) -> str:
-    """Where an entry's page lies in the site."""
+    """The path of an entry's page in the site."""
     return f"entries/{slug}.html"
 
 
 def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
-    """What the front page shows of a suite, the `number`-th of it."""
+    """The template's values of a suite, the `number`-th on the page."""
     table = shown_table(board.table)
     few = len(board.table.seeds) < FEW_SEEDS
-    said_above = few and sum(row.row.place.number == 1 and not row.provisional for row in board.rows) > 1
-    rows = [_row(row, shown, said_above) for row, shown in zip(board.rows, table["rows"], strict=True)]
+    heading_says_so = few and sum(row.row.place.number == 1 and not row.provisional for row in board.rows) > 1
+    rows = [_row(row, shown, heading_says_so) for row, shown in zip(board.rows, table["rows"], strict=True)]
     tradeoff = draw_tradeoff(board.table, f"ThiefBench {board.suite.title}")
     return {
         "id": board.suite.title,
@@ -60,7 +60,7 @@ def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
     }
 
 
-def _row(row: BoardRow, shown: Mapping[str, Any], said_above: bool) -> dict[str, Any]:
+def _row(row: BoardRow, shown: Mapping[str, Any], heading_says_so: bool) -> dict[str, Any]:
     manifest, place = row.judged.entry.manifest, row.row.place
     return {
         **shown,
@@ -74,39 +74,39 @@ def _row(row: BoardRow, shown: Mapping[str, Any], said_above: bool) -> dict[str,
         "rank": rank_of(row),
         "standing": {"inconclusive": "unranked"}.get(place.standing, place.standing),
         "flags": row.flags,
-        "footnotes": _footnotes(row, shown["footnotes"], said_above),
+        "footnotes": _footnotes(row, shown["footnotes"], heading_says_so),
         "sorts": _sorts(row),
     }
 
 
 def rank_of(row: BoardRow) -> str:
-    """A row's place in writing, in brackets where nobody checked its numbers."""
+    """A row's place as text, in brackets if nobody checked its numbers."""
     place = row.row.place
     if place.standing in ("unranked", "inconclusive"):
         return place.standing
     return f"({write_rank(row.row)})" if row.provisional else write_rank(row.row)
 
 
-def _footnotes(row: BoardRow, told: list[str], said_above: bool) -> list[str]:
-    """What stands below a row; not why it shares its place, where the heading says that few seeds tell none apart."""
+def _footnotes(row: BoardRow, notes: list[str], heading_says_so: bool) -> list[str]:
+    """The notes below a row, without the reason for a shared place if the heading already gives it."""
     place = row.row.place
-    shares = place.number is not None and not said_above
+    shares = place.number is not None and not heading_says_so
     reason = [place.reason] if place.reason and (shares or place.standing == "inconclusive") else []
-    return [*reason, *told, *(f"{flag.name}: {flag.said}" for flag in row.flags)]
+    return [*reason, *notes, *(f"{flag.name}: {flag.meaning}" for flag in row.flags)]
 
 
 def _sorts(row: BoardRow) -> list[str]:
-    """What every column sorts by; empty without a value."""
+    """The sort value of every column; empty where there is none."""
     numbers = row.row
     cost = numbers.cost.ratio if numbers.cost else None
     name = row.judged.entry.manifest.name if row.own else numbers.defense
-    found = [
+    values = [
         numbers.place.number, name.casefold(), trust_order(row.judged.trust),
         numbers.place.worst and numbers.place.worst.summary.mean, numbers.utility and numbers.utility.mean,
         numbers.false_rejection and numbers.false_rejection.value, cost and cost.mean,
         *(field.prevented and field.prevented.mean for field in numbers.fields.values()),
     ]  # fmt: skip
-    return ["" if value is None else str(value) for value in found]
+    return ["" if value is None else str(value) for value in values]
 
 
 def _authors(names: tuple[str, ...]) -> str:

@@ -1,9 +1,9 @@
-"""One entry judged on its own cells, before it meets the others.
+"""One entry judged on its own cells, before it is compared with others.
 
-An entry comes with the undefended, placebo, control and oracle cells that its own were measured against, so it is an
-experiment of its own: its harm prevented and utility, whether its attacks work and whether it leaves learning alone are
-all read off *its* cells. Those of other entries, made on other machines, are never mixed in. Where two machines agree
-this changes nothing; where somebody's shared cells are wrong or forged, nobody's row suffers but theirs.
+An entry comes with the undefended, placebo, control and oracle cells that its own were measured against, so it is a
+complete experiment: its harm prevented and utility, whether its attacks work and whether it leaves learning intact are
+all computed from *its* cells. Those of other entries, made on other machines, are never mixed in. Where two machines
+agree, this changes nothing; where the shared cells of an entry are wrong or forged, only its own row is affected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from thiefbench.suite.report.overview import Field, SuiteRow, suite_row
 from thiefbench.suite.scenario import Suite, heading
 
 MOST = 1e6
-"""No share of harm or gain that was measured comes near it."""
+"""No measured share of harm or gain comes near it."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class JudgedEntry:
     """An entry that was read, with its row.
 
     Attributes:
-        entry: what was read.
-        verification: what is known of it beyond that; None where nothing is.
-        suite: on which it was run.
-        label: what its row is called: the folder's name, or an anchor's spec string.
-        comparisons: its cells, with the label for the defense's spec string, which may be a path.
-        row: how it counts in a ranking.
-        numbers: how it is shown; its place has no number yet.
-        anchors: the same two of each anchor among its shared cells.
+        entry: the entry.
+        verification: of the entry; None if there is none.
+        suite: the suite it was run on.
+        label: the name of its row: the folder's name, or an anchor's spec string.
+        comparisons: its cells, with the label in place of the defense's spec string, which may be a path.
+        row: its input to the ranking.
+        numbers: its row in the table; its place has no number yet.
+        anchors: the same two values for each anchor among its shared cells.
     """
 
     entry: Entry
@@ -55,22 +55,22 @@ class JudgedEntry:
 
     @property
     def trust(self) -> Verdict:
-        """What its row has earned."""
+        """The verdict of its verification."""
         return self.verification.verdict if self.verification else "self-reported"
 
 
 def read(folder: Path, verified: Path) -> JudgedEntry:
-    """Read and judge an entry; nothing of it is loaded.
+    """Read and judge an entry; none of its code is loaded.
 
     Raises:
-        EntryError: the entry or its verification is broken, its suite is not known here, or its cells are not all that
-            the suite wants of a row.
+        EntryError: the entry or its verification is broken, its suite is not known here, or it lacks cells that the
+            suite requires for a row.
     """
     entry = read_entry(folder)
     verification = read_verification(verified, entry)
     suite = entries.suite_of(entry)
-    if lacks := ranking_inputs.lacking({"placebo": suite.placebo, "utility": suite.utility}):
-        raise EntryError(f"{folder} was run on {suite.title}, which has {lacks}, so nothing on it is ranked")
+    if missing := ranking_inputs.lacking({"placebo": suite.placebo, "utility": suite.utility}):
+        raise EntryError(f"{folder} was run on {suite.title}, which has {missing}, so nothing on it is ranked")
     label = _label(entry)
     _check_cells(entry, suite)
     named = [
@@ -78,12 +78,12 @@ def read(folder: Path, verified: Path) -> JudgedEntry:
         for cell in entries.cells(entry)
     ]
     comparisons = _in_order(suite, comparisons_of_cells(named, remarks=False))
-    found = {row.defense: row for row in ranking_inputs.rows(comparisons)}
-    _check_plausible(entry, found[label])
-    numbers = {row.defense: _numbers(row, found.values(), comparisons, suite) for row in found.values()}
-    anchors = [(row, numbers[row.defense]) for row in found.values() if row.anchor and row.defense != label]
+    ranking_rows = {row.defense: row for row in ranking_inputs.rows(comparisons)}
+    _check_plausible(entry, ranking_rows[label])
+    numbers = {row.defense: _numbers(row, ranking_rows.values(), comparisons, suite) for row in ranking_rows.values()}
+    anchors = [(row, numbers[row.defense]) for row in ranking_rows.values() if row.anchor and row.defense != label]
     return JudgedEntry(
-        entry, verification, suite, label, tuple(comparisons), found[label], numbers[label], tuple(anchors)
+        entry, verification, suite, label, tuple(comparisons), ranking_rows[label], numbers[label], tuple(anchors)
     )
 
 
@@ -95,22 +95,22 @@ def titles(suite: Suite) -> list[str]:
 
 
 def naive_forms(suite: Suite) -> dict[str, str]:
-    """The suite's attacks that adapt to the defense, each with the one of its part that it adapts; by their titles."""
-    known = set(titles(suite))
-    found = {}
+    """The suite's attacks that adapt to the defense, each with the unadapted attack of the same part; by titles."""
+    suite_titles = set(titles(suite))
+    forms = {}
     for part in suite.scenes:
         for attack in (registry.canonical("attack", attack) for attack in part.attacks):
             naive = heading(part.name, _naive(attack))
-            if naive in known and naive != heading(part.name, attack):
-                found[heading(part.name, attack)] = naive
-    return found
+            if naive in suite_titles and naive != heading(part.name, attack):
+                forms[heading(part.name, attack)] = naive
+    return forms
 
 
 def beaten_by_naive(fields: Mapping[str, Field], forms: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Adaptive attacks that a defense withstands better than the same attack unadapted, and that attack; by titles.
+    """Pairs of an adaptive attack and the same attack unadapted where the defense withstands the adaptive one better.
 
-    Whoever adapts can also leave it, so the adaptive cell then says less than it seems. The paired difference over
-    seeds must lie above 0 with its whole interval (below 5 seeds at every seed).
+    An attacker is free not to adapt, so in such a pair the adaptive cell is not the harder test. The whole interval of
+    the paired difference over seeds must lie above 0 (below 5 seeds: the difference at every seed).
     """
     for adaptive, naive in forms.items():
         ours, theirs = (fields[title].prevented if title in fields else None for title in (adaptive, naive))
@@ -122,15 +122,15 @@ def _label(entry: Entry) -> str:
     if anchor_of(entry.manifest.defense):
         return entry.manifest.defense
     if entry.manifest.slug in ANCHORS:
-        raise EntryError(f"{entry.folder} has an anchor's name and another defense; give the folder another name")
+        raise EntryError(f"{entry.folder} has the name of an anchor but holds another defense; rename the folder")
     return entry.manifest.slug
 
 
 def _check_cells(entry: Entry, suite: Suite) -> None:
-    """Every cell that the suite wants of a row is there, at every seed of the suite."""
+    """Check that every cell that the suite requires for a row is there, at every seed; raises EntryError."""
     manifest = entry.manifest
     if sorted(manifest.seeds) != sorted(suite.seeds):
-        raise EntryError(f"{entry.folder} was run at other seeds than {suite.title} has; run it again without --seeds")
+        raise EntryError(f"{entry.folder} was not run at the seeds of {suite.title}; submit it again")
     have = {(cell.part, cell.role, cell.attack, cell.defense, cell.seed) for cell in entry.cells}
     for cell in entries.wanted(suite, manifest.seeds, manifest.numerics, manifest.defense):
         if (suite.part_of(cell), cell.role, cell.attack, cell.defense, cell.seed) not in have:
@@ -138,12 +138,12 @@ def _check_cells(entry: Entry, suite: Suite) -> None:
 
 
 def _check_plausible(entry: Entry, row: RankingRow) -> None:
-    """Refuse what would drown every other number in a plot or a table."""
+    """Refuse numbers so large that they would hide all others in a plot or a table; raises EntryError."""
     cells = [*row.unattacked.values(), *(cell for by_seed in row.attacked.values() for cell in by_seed.values())]
     for cell in cells:
         for name, value in (("utility", cell.utility), ("harm prevented", cell.harm_prevented)):
             if value is not None and abs(value) > MOST:
-                raise EntryError(f"{entry.folder} comes to a {name} of {value:.3g}, which nothing measured can")
+                raise EntryError(f"{entry.folder} gives a {name} of {value:.3g}, which no measurement can give")
 
 
 def _in_order(suite: Suite, comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -152,14 +152,16 @@ def _in_order(suite: Suite, comparisons: Sequence[Comparison]) -> list[Compariso
     return sorted(comparisons, key=lambda each: place[each.title])
 
 
-def _numbers(row: RankingRow, found: Iterable[RankingRow], comparisons: Sequence[Comparison], suite: Suite) -> SuiteRow:
-    oracles = [each for each in found if each.anchor == "oracle"]
+def _numbers(
+    row: RankingRow, ranking_rows: Iterable[RankingRow], comparisons: Sequence[Comparison], suite: Suite
+) -> SuiteRow:
+    oracles = [each for each in ranking_rows if each.anchor == "oracle"]
     place = judged(row, oracles, ranking_inputs.undefended(comparisons), suite.seeds)
     return suite_row(place, False, row, comparisons, suite.utility)
 
 
 def _naive(attack: str) -> str:
-    """An attack without the adapting in it."""
+    """An attack without the adaptive part."""
     parsed = registry.parse("attack", attack)
     inner = registry.argument("attack", parsed, "attack")
     if not isinstance(inner, str):

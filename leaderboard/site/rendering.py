@@ -1,4 +1,4 @@
-"""The site's templates, and how a stranger's text gets into them."""
+"""Renders the site's templates, with escaping of strangers' texts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 "use strict";
-// Sorting and filtering. A row is a tbody; what it sorts by stands in data-value of its cells, as plain numbers.
-// The state is kept in the address behind the #, so that a view can be linked.
+// Sorting and filtering. A row is a tbody; its sort values are in data-value of its cells, as plain numbers.
+// The state is kept in the address after the #, so that a view can be linked to.
 (() => {
   const form = document.getElementById("filters");
   const status = document.getElementById("status");
@@ -13,9 +13,9 @@
   });
 
   const value = (row, column, kind) => {
-    const said = row.rows[0].cells[column].dataset.value;
-    if (said === undefined || said === "") return null;
-    return kind === "text" ? said : Number(said);
+    const stored = row.rows[0].cells[column].dataset.value;
+    if (stored === undefined || stored === "") return null;
+    return kind === "text" ? stored : Number(stored);
   };
 
   const compare = (one, two, kind) => (kind === "text" ? one.localeCompare(two, "en") : one - two);
@@ -25,7 +25,7 @@
     const order = of.rows.map((row, place) => ({ row, place, at: column === null ? null : value(row, column, kind) }));
     order.sort((a, b) => {
       if (column === null) return a.place - b.place;
-      // What is not ranked stays last, and of the others what has no number, in either direction.
+      // Rows that are not ranked stay last, and before them those without a number, in either direction.
       const behind = Number(a.row.dataset.last) - Number(b.row.dataset.last) || (a.at === null) - (b.at === null);
       if (behind) return behind;
       const apart = a.at === null ? 0 : compare(a.at, b.at, kind);
@@ -45,10 +45,10 @@
     let shown = 0, all = 0;
     for (const of of tables) {
       of.rows.forEach((row, place) => {
-        const said = words.every((word) => of.texts[place].includes(word));
+        const matches = words.every((word) => of.texts[place].includes(word));
         const trusted = !trusts.length || trusts.includes(row.dataset.trust);
         const stands = !fields.standing.value || row.dataset.standing === fields.standing.value;
-        row.hidden = !(said && trusted && stands);
+        row.hidden = !(matches && trusted && stands);
         shown += !row.hidden;
         all += 1;
       });
@@ -66,13 +66,13 @@
     for (const of of tables) {
       if (of.sorted) state.set(`sort.${of.suite}`, (of.sorted.down ? "-" : "") + of.heads[of.sorted.column].dataset.key);
     }
-    const said = state.toString();
-    try { history.replaceState(null, "", said ? `#${said}` : location.pathname + location.search); } catch { /* shown anyway */ }
+    const fragment = state.toString();
+    try { history.replaceState(null, "", fragment ? `#${fragment}` : location.pathname + location.search); } catch { /* the view is right all the same */ }
   }
 
   function restore() {
-    const said = location.hash.slice(1);
-    const state = new URLSearchParams(said.includes("=") ? said : "");
+    const fragment = location.hash.slice(1);
+    const state = new URLSearchParams(fragment.includes("=") ? fragment : "");
     for (const [name, field] of Object.entries(fields)) {
       const wanted = state.get(name) ?? "";
       const known = !field.options || [...field.options].some((option) => option.value === wanted);

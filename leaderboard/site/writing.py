@@ -1,4 +1,4 @@
-"""The site in a folder: pages that work from the file system, and the data beside them."""
+"""Writes the site to a folder: pages that work from the file system, and the data files beside them."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ def write_site(folder: Path, entries: Path, verified: Path) -> Board:
         verified: folder of verifications.
 
     Returns:
-        What was written; entries that could not be shown are its `broken`.
+        The board that was written; entries that could not be shown are its `broken`.
 
     Raises:
         EntryError: there is no folder of entries.
     """
-    found, unread = read_all(entries, verified)
-    shown, unshown = each_alone(found, shown_entry)
-    made = board_of([found[name] for name in shown], sorted([*unread, *unshown]))
-    data = board_data(made)
+    judged_entries, unread = read_all(entries, verified)
+    shown, unshown = each_alone(judged_entries, shown_entry)
+    board = board_of([judged_entries[name] for name in shown], sorted([*unread, *unshown]))
+    data = board_data(board)
     pages = {
         page_of(slug := each.entry.manifest.slug): _entry(suite, each, shown[slug])
-        for suite in made.suites
+        for suite in board.suites
         for each in _shown(suite)
     }
     pages["index.html"] = render(
-        "index.html.jinja", ("theme.js", "table.js") if made.suites else ("theme.js",),
-        suites=[shown_suite(suite, number) for number, suite in enumerate(made.suites, 1)],
-        broken=made.broken, scale=legend(), flags=FLAGS, version=__version__,
+        "index.html.jinja", ("theme.js", "table.js") if board.suites else ("theme.js",),
+        suites=[shown_suite(suite, number) for number, suite in enumerate(board.suites, 1)],
+        broken=board.broken, scale=legend(), flags=FLAGS, version=__version__,
     )  # fmt: skip
     pages |= {"board.json": board_json(data), "board.csv": board_csv(data).encode("utf-8", "backslashreplace")}
     for stale in (folder / "entries").glob("*.html"):
@@ -54,7 +54,7 @@ def write_site(folder: Path, entries: Path, verified: Path) -> Board:
             stale.unlink()
     for name, content in pages.items():
         write_atomically(folder / name, content)
-    return made
+    return board
 
 
 def _shown(suite: SuiteBoard) -> list[JudgedEntry]:
@@ -73,14 +73,14 @@ def _entry(suite: SuiteBoard, judged: JudgedEntry, shown: Mapping[str, Any]) -> 
 
 
 def _claim(row: BoardRow, suite: SuiteBoard) -> str:
-    """Where an entry stands, in one sentence."""
+    """An entry's result, in one sentence."""
     place, worst = row.row.place, ""
     if place.worst:
         prevented = show_summary(place.worst.summary, "ratio").value
-        worst = f"in its worst case, {place.worst.attack}, it prevents {prevented} of the harm"
+        worst = f"in its worst case, the attack {place.worst.attack}, it prevents {prevented} of the harm"
     if place.number is not None:
         ranked = sum(each.row.place.number is not None and each.provisional <= row.provisional for each in suite.rows)
-        counted = ", self-reported rows counted" if row.provisional else ""
+        counted = ", counting self-reported rows" if row.provisional else ""
         return f"Place {rank_of(row)} of {ranked}{counted}: {worst}."
-    why = place.reason or ("an anchor holds no place" if place.standing == "anchor" else "")
+    why = place.reason or ("it is an anchor, a row for comparison" if place.standing == "anchor" else "")
     return f"Not ranked: {'; '.join(filter(None, (why, worst)))}."

@@ -1,8 +1,9 @@
-"""Reads parquet files that a stranger made, in a process of its own with little memory, before anybody else does.
+"""Reads parquet files from a stranger in a separate process with little memory, before anything else reads them.
 
-What a parquet file says of its sizes is as much the stranger's as the rest: a page may say otherwise than the footer,
-and a dictionary may repeat one long text a million times. So each file is read whole here, where that ends a process
-and not a machine. Run as a script, with the paths as lines of standard input; it prints the bytes that each takes.
+The sizes that a parquet file claims cannot be trusted either: a page may contradict the footer, and a dictionary may
+repeat one long text a million times. So each file is first read whole here, where running out of memory ends one
+process and not the machine. Run as a script, with the paths as lines of standard input; it prints the bytes that each
+table takes.
 """
 
 from __future__ import annotations

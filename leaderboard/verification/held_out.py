@@ -1,4 +1,4 @@
-"""What maintainers keep to themselves: seeds and attacks that no submission can have been made for."""
+"""Secret seeds and attacks of the maintainers, which no submitter can know."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from thiefbench.suite.scenario import Part, Suite
 from thiefbench.suite.suite_yaml import SuiteError
 
 SEED_BITS = 63
-"""Of a secret seed: what crosses to a defense is hashed from it, and a small one could be found by trying all."""
+"""Length of a secret seed: a defense sees values that are hashed from the seed, and a small one could be found by
+trying all."""
 
 
 class HeldOut(BaseModel):
@@ -30,7 +31,7 @@ class HeldOut(BaseModel):
 
 @dataclass(frozen=True)
 class HeldOutTrial:
-    """An attack at a seed that the submission cannot have been made for.
+    """An attack at a seed that the submitter cannot know.
 
     Attributes:
         part: of the suite whose swarm is attacked.
@@ -50,30 +51,32 @@ def read_held_out(file: Path) -> HeldOut:
 
     Raises:
         SuiteError: it is missing or malformed.
-        SpecStringError: an attack is none.
+        SpecStringError: an attack's spec string is wrong.
     """
     try:
-        found = HeldOut.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")) or {}, strict=False)
+        held_out = HeldOut.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")) or {}, strict=False)
     except FileNotFoundError as error:
         raise SuiteError(f"there is no file {file}") from error
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SuiteError(f"{file} is no YAML; write seeds: [...] and attacks: [...]") from error
+        raise SuiteError(f"{file} is not valid YAML; write seeds: [...] and attacks: [...]") from error
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"])) or "the file"
         raise SuiteError(
             f"{file}: {where}: {error.errors()[0]['msg']}; write seeds: [...] and attacks: [...]"
         ) from error
-    return found.model_copy(update={"attacks": tuple(registry.canonical("attack", each) for each in found.attacks)})
+    return held_out.model_copy(
+        update={"attacks": tuple(registry.canonical("attack", each) for each in held_out.attacks)}
+    )
 
 
-def trials(suite: Suite, fresh: int, all_attacks: bool, known: HeldOut) -> list[HeldOutTrial]:
-    """What to try beyond the submission: an attack of the suite, or all, and every held-out one, at secret seeds.
+def trials(suite: Suite, fresh: int, all_attacks: bool, private: HeldOut) -> list[HeldOutTrial]:
+    """The trials beyond the submission: one attack of the suite, or all, and every held-out one, at secret seeds.
 
     Args:
         suite: released.
-        fresh: seeds to draw.
-        all_attacks: every attack of the suite rather than one, drawn anew for each call.
-        known: what a maintainer adds; held-out attacks alone draw a seed, too.
+        fresh: how many seeds to draw.
+        all_attacks: every attack of the suite, instead of one drawn at random.
+        private: the maintainer's own seeds and attacks; attacks without any seed get one that is drawn.
 
     Raises:
         SpecError: a held-out attack fits no part of the suite.
@@ -81,12 +84,12 @@ def trials(suite: Suite, fresh: int, all_attacks: bool, known: HeldOut) -> list[
     pairs = [(part, registry.canonical("attack", attack)) for part in suite.scenes for attack in part.attacks]
     chosen = pairs if all_attacks else [SystemRandom().choice(pairs)]
     drawn_seeds = [randbits(SEED_BITS) for _ in range(fresh)]
-    made = [HeldOutTrial(*pair, seed, held_out=False) for seed in drawn_seeds for pair in chosen]
-    made += [HeldOutTrial(*pair, seed, held_out=True) for seed in known.seeds for pair in chosen]
-    for attack in known.attacks:
-        seeds = [*drawn_seeds, *known.seeds] or [randbits(SEED_BITS)]
-        made += [HeldOutTrial(_fitting(suite, attack, seed), attack, seed, held_out=True) for seed in seeds]
-    return made
+    planned = [HeldOutTrial(*pair, seed, held_out=False) for seed in drawn_seeds for pair in chosen]
+    planned += [HeldOutTrial(*pair, seed, held_out=True) for seed in private.seeds for pair in chosen]
+    for attack in private.attacks:
+        seeds = [*drawn_seeds, *private.seeds] or [randbits(SEED_BITS)]
+        planned += [HeldOutTrial(_fitting(suite, attack, seed), attack, seed, held_out=True) for seed in seeds]
+    return planned
 
 
 def _fitting(suite: Suite, attack: str, seed: int) -> Part:

@@ -1,12 +1,12 @@
-"""Submitted cells run again, and cells that nobody could prepare for: what comes out beside what was submitted.
+"""Submitted cells run again, and cells at seeds that the submitter could not know, compared with what was submitted.
 
-A submitted cell that is run on such a CPU and with such versions as its record names must leave the very same
-completions. Anywhere else, or where the defense is not deterministic, its result must lie inside what the submitted
-seeds lead one to expect (`thiefbench.leaderboard.verification.expectation`).
+A submitted cell that is run on a CPU of the same kind and with the same versions as its record names must give exactly
+the same completions. Anywhere else, or where the defense is not deterministic, its result must lie in the range
+predicted from the submitted seeds (`thiefbench.leaderboard.verification.expectation`).
 
-At a fresh seed control, placebo, undefended and defended cells are run, and the means over fresh seeds are held to the
-submitted ones. One below them does not generalise: that is told, and not a reason to reject, as the submitted scores
-are no less true.
+At a fresh seed, control, placebo, undefended and defended cells are run, and the means over fresh seeds are compared
+with the submitted ones. A defense whose mean lies below does not generalise: that is reported and is no reason to
+reject the entry, since the submitted scores remain correct.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from statistics import fmean
 
 from thiefbench.engine.spec import SpecError
 from thiefbench.leaderboard.isolation.isolated import DefenseError
-from thiefbench.leaderboard.verification.expectation import Cell, Found, Results, expected
+from thiefbench.leaderboard.verification.expectation import Cell, CellResult, Results, expected
 from thiefbench.leaderboard.verification.held_out import HeldOutTrial
 from thiefbench.leaderboard.verification.rerunning import IsolatedFactory, first_difference, run, surroundings_apart
 from thiefbench.leaderboard.verification.rescoring import SubmittedCell
@@ -31,19 +31,19 @@ from thiefbench.suite.store.records import Record, Store
 _CHOSEN = SystemRandom()
 
 Watch = Callable[[str], Progress]
-"""What is run, in words without its seed -> who is told of its rounds."""
+"""Describes a cell that is run, without its seed -> receives the progress of its rounds."""
 
 
 class DisagreesError(Exception):
-    """A cell that was run again is not what was submitted. One sentence.
+    """A cell that was run again differs from what was submitted. One sentence.
 
     Attributes:
-        made: what came out, where it has a result.
+        rerun: the new result, if there is one.
     """
 
-    def __init__(self, said: str, made: Rerun | None = None) -> None:
-        super().__init__(said)
-        self.made = made
+    def __init__(self, message: str, rerun: Rerun | None = None) -> None:
+        super().__init__(message)
+        self.rerun = rerun
 
 
 @dataclass
@@ -54,7 +54,7 @@ class VerificationRun:
         guest: makes the submitted defense.
         archive, store: where the submitted cells' files are, and where those of cells that are run here go.
         submitted: records of all submitted cells that have scores.
-        watch: who is told what is run.
+        watch: receives the progress of each cell.
         device, threads: in place of those of the submitted cells; None keeps them.
     """
 
@@ -76,94 +76,94 @@ class VerificationRun:
 
 
 def chosen(cells: Sequence[SubmittedCell], count: int) -> list[SubmittedCell]:
-    """Cells with scores to run again, drawn anew for each call: a defended one under attack first, then any others."""
-    scored = [told for told in cells if told.record.status == "ok"]
-    attacked = [told for told in scored if told.own and told.spec.role == "attack"]
+    """Cells with scores to run again, drawn at random: first a defended one under attack, then any others."""
+    scored = [cell for cell in cells if cell.record.status == "ok"]
+    attacked = [cell for cell in scored if cell.own and cell.spec.role == "attack"]
     first = [_CHOSEN.choice(attacked)] if attacked and count else []
-    rest = [told for told in scored if told not in first]
+    rest = [cell for cell in scored if cell not in first]
     return first + _CHOSEN.sample(rest, min(count - len(first), len(rest)))
 
 
-def rerun(told: SubmittedCell, laboratory: VerificationRun, deterministic: bool) -> Rerun:
+def rerun(submitted: SubmittedCell, laboratory: VerificationRun, deterministic: bool) -> Rerun:
     """Run a submitted cell again.
 
     Args:
-        told: the cell.
-        laboratory: where.
-        deterministic: whether equal views get equal verdicts from the defense; otherwise its cells' bits promise
-            nothing.
+        submitted: the cell.
+        laboratory: where it is run.
+        deterministic: whether the defense gives equal verdicts to equal views; otherwise equal bits are not expected.
 
     Raises:
-        DisagreesError: it comes out otherwise than submitted.
+        DisagreesError: the result differs from the submitted one.
     """
-    spec, cell = told.spec, cell_of(told)
-    name = f"{told.part + ': ' if told.part else ''}{spec.label}"
+    spec, cell = submitted.spec, cell_of(submitted)
+    name = f"{submitted.part + ': ' if submitted.part else ''}{spec.label}"
     record = _scored(laboratory, spec, f"again: {name}", name)
     moved = laboratory.device or laboratory.threads
-    if not moved and record.cell_id != told.record.cell_id:
-        raise DisagreesError(
-            f"{name}: what identifies it here, such as the judge it asks, is other than its record says"
-        )
+    if not moved and record.cell_id != submitted.record.cell_id:
+        raise DisagreesError(f"{name}: its identity here, such as the judge it uses, differs from its record's")
     here = laboratory.store.cell(record.cell_id).read_rows()
-    difference = first_difference(here, laboratory.archive.cell(told.record.cell_id).read_rows())
-    before, after = (laboratory.submitted.found(cell, each) for each in (told.record, record))
+    difference = first_difference(here, laboratory.archive.cell(submitted.record.cell_id).read_rows())
+    before, after = (laboratory.submitted.result_of(cell, each) for each in (submitted.record, record))
     low, high = _expected_of(laboratory.submitted, cell, after)
     inside = after is None or low is None or high is None or low <= after.value <= high
     measure = after.measure if after else "headline_asr"
     if before is None or after is None or before.measure != after.measure:
         inside = before is after
-    bits = not surroundings_apart(told.record) and not moved and (deterministic or not told.own)
-    made = Rerun(
-        part=told.part, role=spec.role, attack=spec.attack, seed=spec.seed, measure=measure,
+    bits = not surroundings_apart(submitted.record) and not moved and (deterministic or not submitted.own)
+    result = Rerun(
+        part=submitted.part, role=spec.role, attack=spec.attack, seed=spec.seed, measure=measure,
         submitted=(before.value, before.value) if bits and before else (low, high),
         found=after.value if after else None, equal=not difference, agrees=not difference or (inside and not bits),
     )  # fmt: skip
-    if not made.agrees and bits:
+    if not result.agrees and bits:
         raise DisagreesError(
-            f"{name}: run again on such a machine with such versions, its completions are others, {difference}", made
+            f"{name}: run again on the same kind of machine and versions, its completions differ {difference}",
+            result,
         )
-    if not made.agrees:
-        found = "nothing" if made.found is None else f"{made.found:.3f}"
+    if not result.agrees:
+        found = "undefined" if result.found is None else f"{result.found:.3f}"
         raise DisagreesError(
-            f"{name}: run again, its {measure} is {found}, and {_between(low, high)} was to be expected", made
+            f"{name}: run again, its {measure} is {found}, outside the range predicted from the submitted seeds, "
+            f"{_between(low, high)}",
+            result,
         )
-    return made
+    return result
 
 
-def cell_of(told: SubmittedCell) -> Cell:
-    """Which cell of the suite it is."""
-    return Cell(told.part, told.spec.role, told.spec.attack, told.spec.defense, told.spec.seed)
+def cell_of(submitted: SubmittedCell) -> Cell:
+    """The suite's cell that a submitted cell belongs to."""
+    return Cell(submitted.part, submitted.spec.role, submitted.spec.attack, submitted.spec.defense, submitted.spec.seed)
 
 
-def _expected_of(submitted: Results, cell: Cell, found: Found | None) -> tuple[float | None, float | None]:
-    """What the submitted seeds of a cell's row lead one to expect of another draw."""
-    if found is None:
+def _expected_of(submitted: Results, cell: Cell, result: CellResult | None) -> tuple[float | None, float | None]:
+    """The range predicted for another draw of a cell from the submitted seeds of its row."""
+    if result is None:
         return None, None
-    values = submitted.values(cell, found.measure)
-    return expected(values, found.slack) if values else (None, None)
+    values = submitted.values(cell, result.measure)
+    return expected(values, result.slack) if values else (None, None)
 
 
 def _scored(laboratory: VerificationRun, spec: CellSpec, what: str, name: str) -> Record:
     try:
         record = laboratory.run(spec, what)
-    except (DefenseError, SpecError) as error:  # the suite's swarms are sound: what does not fit is the defense
+    except (DefenseError, SpecError) as error:  # the suite's swarms are valid, so the defense is at fault
         raise DisagreesError(f"{name}: run again in isolation, {error}") from error
     if record.status == "error":
         raise DisagreesError(f"{name}: run again in isolation, it failed: {record.error[:400]}")
     return record
 
 
-# --- cells that nobody could prepare for ---
+# --- cells that the submitter could not know ---
 
 
 @dataclass
 class Fresh:
-    """What came out at seeds and against attacks that the submission cannot have been made for.
+    """Results at seeds and against attacks that the submitter could not know.
 
     Attributes:
         reruns: of the suite's own attacks at drawn seeds, with the seeds hidden.
-        held_out: cells of trials of which nothing is published.
-        below: reasons why it does not generalise, one sentence each.
+        held_out: how many cells were run for trials of which nothing is published.
+        below: reasons why the defense does not generalise, one sentence each.
         inconclusive: trials of attacks that do not work undefended; see `thiefbench.suite.analysis.comparison`.
     """
 
@@ -175,15 +175,15 @@ class Fresh:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """One measure of one trial, with the submitted values that it is held to."""
+    """One measure of one trial, with the submitted values that it is compared with."""
 
     trial: HeldOutTrial
-    found: Found
+    found: CellResult
     values: tuple[float, ...]
 
 
 def try_fresh(trials: Sequence[HeldOutTrial], defense: str, laboratory: VerificationRun) -> Fresh:
-    """Run trials and hold them to what was submitted.
+    """Run trials and compare them with what was submitted.
 
     Raises:
         DisagreesError: the defense fails.
@@ -254,13 +254,13 @@ def _outcomes(
     for trial, beside in played:
         part = trial.part.name
         attacked = Cell(part, "attack", trial.attack, defense, trial.seed)
-        harm_outcome = beside.found(attacked, beside.records[attacked])
+        harm_outcome = beside.result_of(attacked, beside.records[attacked])
         if not works or harm_outcome is None or harm_outcome.measure != "harm_prevented":
             made.inconclusive += 1
         elif values := _submitted_harm(trial, defense, submitted):
             yield _Outcome(trial, harm_outcome, values)
         free = Cell(part, "control", trial.attack, defense, trial.seed)
-        kept = beside.found(free, beside.records[free]) if free in beside.records else None
+        kept = beside.result_of(free, beside.records[free]) if free in beside.records else None
         like = (part, "control", defense)  # a part has such cells for one of its attacks, which does not change them
         rows = sorted({cell.attack for cell in submitted.records if (cell.part, cell.role, cell.defense) == like})
         values = tuple(v for attack in rows for v in submitted.values(replace(free, attack=attack), "utility"))
@@ -269,7 +269,7 @@ def _outcomes(
 
 
 def _submitted_harm(trial: HeldOutTrial, defense: str, submitted: Results) -> tuple[float, ...]:
-    """What was submitted of an attack; for one that is not the suite's, of the attack that got furthest."""
+    """The submitted harm prevented under an attack; for one that is not the suite's, the worst case."""
     attacked = [cell for cell in submitted.records if (cell.role, cell.defense) == ("attack", defense)]
     rows = {(cell.part, cell.attack): submitted.values(cell, "harm_prevented") for cell in attacked}
     known = {row: values for row, values in rows.items() if values}
@@ -277,17 +277,17 @@ def _submitted_harm(trial: HeldOutTrial, defense: str, submitted: Results) -> tu
 
 
 def _hidden(outcome: _Outcome) -> Rerun:
-    trial, found = outcome.trial, outcome.found
-    low, high = expected(outcome.values, found.slack)
-    role = "attack" if found.measure == "harm_prevented" else "control"
+    trial, result = outcome.trial, outcome.found
+    low, high = expected(outcome.values, result.slack)
+    role = "attack" if result.measure == "harm_prevented" else "control"
     return Rerun(
-        part=trial.part.name, role=role, attack=trial.attack, seed=None, measure=found.measure, submitted=(low, high),
-        found=found.value, equal=None, agrees=found.value >= low,
+        part=trial.part.name, role=role, attack=trial.attack, seed=None, measure=result.measure, submitted=(low, high),
+        found=result.value, equal=None, agrees=result.value >= low,
     )  # fmt: skip
 
 
 def _below(outcomes: Sequence[_Outcome]) -> Iterator[str]:
-    """Reasons why a defense does not generalise: the mean over fresh seeds of a measure lies below the submitted."""
+    """Reasons why a defense does not generalise: a measure's mean over fresh seeds lies below the predicted range."""
     rows: dict[tuple[str, str, str, bool], list[_Outcome]] = {}
     for each in outcomes:
         trial = each.trial
@@ -298,13 +298,13 @@ def _below(outcomes: Sequence[_Outcome]) -> Iterator[str]:
         if mean < low:
             against = "in held-out trials" if held_out else f"at fresh seeds, against {heading(part, attack)}"
             yield (
-                f"does not generalise: {against}, its {measure.replace('_', ' ')} is {mean:.3f}, and "
-                f"{_between(low, high)} was to be expected"
+                f"does not generalise: {against}, its {measure.replace('_', ' ')} is {mean:.3f}, below the range "
+                f"predicted from the submitted seeds, {_between(low, high)}"
             )
 
 
 def _between(low: float | None, high: float | None) -> str:
-    return "nothing" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+    return "which is empty" if low is None or high is None else f"{low:.3f} to {high:.3f}"
 
 
 def _role(cell: Cell) -> str:

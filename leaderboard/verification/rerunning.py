@@ -1,4 +1,4 @@
-"""Cells run by a verifier: a stranger's defense isolated, everything else as in any run."""
+"""Cells run by a verifier: the submitted defense is isolated, everything else is as in any run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from thiefbench.tasks.sandbox import SandboxUnavailable
 SURROUNDINGS = (
     "torch", "transformers", "numpy", "python", "platform", "capability", "processor_model", *provenance.MACHINE,
 )  # fmt: skip
-"""What of a record's provenance must be equal for its bits to be promised."""
+"""The parts of a record's provenance that must be equal for bits to be promised equal."""
 MOST_SAID = 60
-"""Letters of a name or version that are repeated; a record's are its author's."""
+"""Letters of a name or version that are shown; a record may come from a stranger."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class IsolatedFactory:
     (`thiefbench.suite.execution.cell_identity.DefenseFactory`).
 
     Attributes:
-        defense: how cells name it.
+        defense: its spec string as cells name it.
         spec: its spec string here, with the path of its files.
         sha256: of its source.
         make_guest: spec string -> the isolated defense.
@@ -54,11 +54,11 @@ class IsolatedFactory:
 
 
 def run(spec: CellSpec, store: Store, guest: IsolatedFactory, progress: Progress) -> Record:
-    """The record of a cell, from the store where it is finished there; what the defense raises is an error's record.
+    """The record of a cell: from the store if it is finished there, otherwise run; a failure gives an error's record.
 
     Raises:
         SandboxUnavailable, ModelError, TaskError, OSError: this machine lacks what the cell needs.
-        DefenseError: the defense cannot even be made.
+        DefenseError: the defense cannot be made.
     """
     what = identity(spec, guest)
     directory = store.cell(identify(what))
@@ -78,9 +78,9 @@ def run(spec: CellSpec, store: Store, guest: IsolatedFactory, progress: Progress
 
 
 def surroundings_apart(record: Record) -> tuple[str, ...]:
-    """What is otherwise here than where a record was made, in words; empty where its bits are promised.
+    """What differs here from where a record was made, in words; empty where equal bits are promised.
 
-    Of a GPU too little is recorded to promise any.
+    Of a GPU, too little is recorded to promise any.
     """
     if record.cell["device"] != "cpu":
         return ("a GPU, of which no bits are promised",)
@@ -94,9 +94,9 @@ def surroundings_apart(record: Record) -> tuple[str, ...]:
 
 
 def first_difference(one: pa.Table, other: pa.Table) -> str:
-    """Where two tables of completions differ first, in words; empty where they are equal."""
+    """Where two tables of completions first differ, in words that follow "they differ"; empty if they are equal."""
     if len(one) != len(other):
-        return f"{len(one):,} completions in place of {len(other):,}"
+        return f"in number, {len(one):,} instead of {len(other):,}"
     differing = [place for name in ROWS.names if (place := _differs(one[name], other[name])) is not None]
     if not differing:
         return ""

@@ -1,9 +1,9 @@
-"""Does an archive say what its entry says, and is every cell in it true in itself?
+"""Does an archive agree with its entry, and is every cell in it consistent?
 
-A record must be of a cell of the suite, made with the data, weights, sources and engine of this version; its scores and
-curves must be those of its completions; and the completions must be what the engine makes of their tokens and verdicts
-(`thiefbench.engine.backends.recorded`). Rows that were sampled otherwise than they say are found by running cells
-again only.
+A record must belong to a cell of the suite and must have been made with the data, weights, sources and engine of this
+version; its scores and curves must be those of its completions; and the engine must make the same texts, rewards,
+labels and advantages from the recorded tokens and verdicts (`thiefbench.engine.backends.recorded`). Whether the tokens
+were sampled as claimed can only be found out by running cells again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from thiefbench.engine.backends.recorded import RecordedSwarm, RerunError
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.swarm import MOST_DRAWN
-from thiefbench.leaderboard.entry import CellScores, Entry, trimmed
+from thiefbench.leaderboard.cell_scores import CellScores, trimmed
+from thiefbench.leaderboard.entry import Entry
 from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.execution.cell_identity import identity
@@ -35,11 +36,11 @@ from thiefbench.suite.store.records import Point, Record, Score, Store, identify
 from thiefbench.zoo.models import resolve
 
 PROGRAM_ROUNDS = 4
-"""Training rounds of a cell whose programs are run again, drawn anew each time; beside them the evaluations that scores
-are made of. Of tasks that run no programs every reward is worked out anew."""
+"""Training rounds of a cell whose programs are run again, drawn at random in each verification, in addition to the
+evaluations that scores are computed from. For tasks that run no programs, every reward is computed again."""
 
 _CLOSE = 1e-9
-"""Relative difference of two numbers that are the same but for the order of a sum."""
+"""Relative difference of two equal numbers whose sums were taken in different orders."""
 _CLOSE_ADVANTAGE = 1e-5
 """Advantages are float32."""
 _MAY_LACK = ("score", "token_weights", "outcome")
@@ -48,18 +49,22 @@ _CHOSEN = SystemRandom()
 
 
 class InconsistentError(Exception):
-    """Something in an entry or its archive does not hold. One sentence, without the cell's name."""
+    """An entry and its archive are inconsistent. One sentence, without the cell's name."""
+
+
+class OtherVersionError(InconsistentError):
+    """A record was made with another version of the benchmark. A clause that says how the two differ."""
 
 
 @dataclass(frozen=True)
 class SubmittedCell:
-    """A cell as its entry and its archive tell it.
+    """A submitted cell, from its entry and its archive.
 
     Attributes:
-        spec: of the suite's cell.
+        spec: the suite's cell.
         part: of the suite.
-        scores: what the entry says.
-        record: what the archive says.
+        scores: from the entry.
+        record: from the archive.
         own: whether the submitted defense takes part; shared cells are undefended or the oracle's.
     """
 
@@ -70,7 +75,7 @@ class SubmittedCell:
     own: bool
 
 
-def told_cells(entry: Entry, specs: Sequence[tuple[str, CellSpec]], store: Store) -> Iterator[SubmittedCell]:
+def submitted_cells(entry: Entry, specs: Sequence[tuple[str, CellSpec]], store: Store) -> Iterator[SubmittedCell]:
     """The cells of an entry with their records; `specs` are those of its suite, each with its part."""
     for cell, (part, spec) in zip(entry.cells, specs, strict=True):
         record = store.cell(cell.cell_id).read()
@@ -78,109 +83,109 @@ def told_cells(entry: Entry, specs: Sequence[tuple[str, CellSpec]], store: Store
         yield SubmittedCell(spec, part, cell, record, own=spec.defense == entry.manifest.defense)
 
 
-def check_record(told: SubmittedCell, source_sha256: str) -> None:
-    """See that a record is of the suite's cell, of this version, and what the entry says.
+def check_record(submitted: SubmittedCell, source_sha256: str) -> None:
+    """Check that a record belongs to the suite's cell and to this version, and agrees with the entry.
 
     Args:
-        told: the cell.
+        submitted: the cell.
         source_sha256: of the submitted defense's source.
 
     Raises:
-        UntrueError: it is not.
+        OtherVersionError: it was made with another version of the benchmark.
+        InconsistentError: it belongs to another cell, or differs from the entry.
     """
-    record, spec = told.record, told.spec
-    said = {name: value for name, value in record.cell.items() if name != "topology"}
-    _check_cell(said, spec)
-    _check_identity(record.identity, spec, source_sha256 if told.own else None)
+    record, spec = submitted.record, submitted.spec
+    parameters = {name: value for name, value in record.cell.items() if name != "topology"}
+    _check_cell(parameters, spec)
+    _check_identity(record.identity, spec, source_sha256 if submitted.own else None)
     if record.cell.get("topology") != spec.swarm.topology:
         raise InconsistentError("its record names another topology than its swarm's")
-    if identify({"cell": said, **record.identity}) != record.cell_id:
+    if identify({"cell": parameters, **record.identity}) != record.cell_id:
         raise InconsistentError("its id is not the hash of its record's identity")
     try:
-        expected = trimmed(record, told.part, told.own, told.scores.record_sha256)
+        expected = trimmed(record, submitted.part, submitted.own, submitted.scores.record_sha256)
     except (ValidationError, KeyError) as error:
         raise InconsistentError("its record in the archive holds a number or a name that no entry takes") from error
     for name in type(expected).model_fields:
-        if (one := getattr(told.scores, name)) != (other := getattr(expected, name)):
+        if (one := getattr(submitted.scores, name)) != (other := getattr(expected, name)):
             raise InconsistentError(
-                f"the entry's {name} is not what the record in the archive says: {_apart(one, other)}"
+                f"the entry differs from the record in the archive in its {name}: {_difference(one, other)}"
             )
 
 
-def check_completions(told: SubmittedCell, table: pa.Table, policy: Policy | None = None) -> int:
-    """See that a cell's scores are those of its completions, and these what the engine makes of tokens and verdicts.
+def check_completions(submitted: SubmittedCell, table: pa.Table, policy: Policy | None = None) -> int:
+    """Check that a cell's scores follow from its completions, and these from the recorded tokens and verdicts.
 
     Args:
-        told: the cell, with status "ok".
+        submitted: the cell, with status "ok".
         table: its completions.
         policy: its model; by default loaded for its tokenizer.
 
     Returns:
-        How many rewards were worked out anew.
+        How many rewards were computed again.
 
     Raises:
-        UntrueError: they are not.
+        InconsistentError: they do not.
     """
-    spec = told.spec
+    spec = submitted.spec
     train = spec.rounds * spec.swarm.prompts * spec.swarm.group
     planned = {number: _planned(spec, number) for number in range(spec.rounds + 1)}
     most = train + sum(planned.values()) * (1 + MOST_DRAWN)
     if not train < len(table) <= most:
-        raise InconsistentError(f"it has {len(table):,} completions, and such a cell has {train:,} to {most:,}")
+        raise InconsistentError(f"it has {len(table):,} completions, but such a cell has {train:,} to {most:,}")
     _check_nulls(table)
     blocks = _blocks(table, spec, planned)
-    _check_scores(told.record, table)
+    _check_scores(submitted.record, table)
     task, attack = registry.make("task", spec.task), registry.make("attack", spec.attack)
     again = RecordedSwarm(spec.swarm, spec.role, policy or _policy(spec.model), task, attack, spec.seed)
-    if again.attack.describe() != told.record.payload:
-        raise InconsistentError("its record describes another payload than its seed draws")
-    tried = _tried(spec, planned) if writes_programs(task) else None
+    if again.attack.describe() != submitted.record.payload:
+        raise InconsistentError("its record describes a payload that its seed does not draw")
+    with_programs = _sampled_rounds(spec, planned) if writes_programs(task) else None
     checked = 0
     for (train_phase, number), rows in blocks.items():
         where = f"round {number}" if train_phase else f"the evaluation after round {number}"
-        trust = tried is not None and (train_phase, number) not in tried
+        trust = with_programs is not None and (train_phase, number) not in with_programs
         try:
-            made = again.rerun(rows, planned[number], trust)
+            rebuilt = again.rerun(rows, planned[number], trust)
         except RerunError as error:
-            raise InconsistentError(f"{where} is none that a swarm leaves: {error}") from error
-        if len(made) != len(rows):
-            raise InconsistentError(f"{where} has {len(rows):,} completions, and {len(made):,} belong there")
-        _compare(rows, made, where, undefended=spec.defense == "none")
+            raise InconsistentError(f"the rows of {where} are inconsistent with any valid run: {error}") from error
+        if len(rebuilt) != len(rows):
+            raise InconsistentError(f"{where} has {len(rows):,} completions, and {len(rebuilt):,} belong there")
+        _compare(rows, rebuilt, where, undefended=spec.defense == "none")
         checked += 0 if trust else len(rows)
     return checked
 
 
-def _check_cell(said: Mapping[str, Any], spec: CellSpec) -> None:
+def _check_cell(parameters: Mapping[str, Any], spec: CellSpec) -> None:
     for name, expected in spec.as_dict().items():
-        if (found := said.get(name)) != expected:
-            raise InconsistentError(f"its record's {name} is not the suite's: {_apart(found, expected)}")
-    if strange := sorted(said.keys() - spec.as_dict().keys()):
-        raise InconsistentError(f"its record has the parameter {strange[0]}, which a cell of this version has not")
+        if (value := parameters.get(name)) != expected:
+            raise InconsistentError(f"its record's {name} is not the suite's: {_difference(value, expected)}")
+    if strange := sorted(parameters.keys() - spec.as_dict().keys()):
+        raise InconsistentError(f"its record has the parameter {strange[0]}, which cells of this version do not have")
 
 
-def _check_identity(said: Mapping[str, Any], spec: CellSpec, source_sha256: str | None) -> None:
-    expected = _made_here(replace(spec, defense="none", seed=0, role="attack"))
+def _check_identity(recorded: Mapping[str, Any], spec: CellSpec, source_sha256: str | None) -> None:
+    expected = _identity_here(replace(spec, defense="none", seed=0, role="attack"))
     defense = source_sha256 or registry.source_hash("defense", spec.defense)
     expected = expected | {"sources": expected["sources"] | {"defense": defense}}
-    if said.get("engine_revision") != expected["engine_revision"]:
-        raise InconsistentError(
-            f"it was run with engine revision {said.get('engine_revision')!r:.20}, and this version has "
-            f"{expected['engine_revision']}: results of the two are not comparable"
+    if recorded.get("engine_revision") != expected["engine_revision"]:
+        raise OtherVersionError(
+            f"engine revision {recorded.get('engine_revision')!r:.20}; this is revision {expected['engine_revision']}"
         )
     for name, value in expected.items():
-        if name != "cell" and said.get(name) != value:
-            what = f"its {name}"
+        if name != "cell" and recorded.get(name) != value:
+            part = f"the {name.replace('_', ' ')}"
             if name == "sources":
-                what = f"the source of its {_differing(said.get(name), value)}"
+                part = f"the source of the {_differing(recorded.get(name), value)}"
             elif name in ("weights", "task_data"):
-                what = f"the weights of {spec.model}" if name == "weights" else f"the data of {spec.task}"
-            raise InconsistentError(f"it was run with another version of {what} than this one has")
-    if strange := sorted(said.keys() - (expected.keys() - {"cell"}) - {"judge"}):
+                part = f"the weights of {spec.model}" if name == "weights" else f"the data of {spec.task}"
+            raise OtherVersionError(f"{part} changed")
+    if strange := sorted(recorded.keys() - (expected.keys() - {"cell"}) - {"judge"}):
         raise InconsistentError(f"its identity names {strange[0]}, which this version does not know")
 
 
 @cache
-def _made_here(spec: CellSpec) -> dict[str, Any]:
+def _identity_here(spec: CellSpec) -> dict[str, Any]:
     """The identity of an undefended cell."""
     return identity(spec)
 
@@ -200,16 +205,19 @@ def _check_nulls(table: pa.Table) -> None:
 
 def _check_scores(record: Record, table: pa.Table) -> None:
     curves = {name: points for name, points in record.curves.items() if name != "grad_norm"}
-    due = (("scores", record.scores, cell_scores(table)), ("curves", curves, cell_curves(table)))
-    for name, found, expected in due:
-        if found.keys() != expected.keys():
-            odd = sorted(found.keys() ^ expected.keys())[0]
-            raise InconsistentError(f"its record has other {name} than its completions give: {odd}")
+    compared = (("scores", record.scores, cell_scores(table)), ("curves", curves, cell_curves(table)))
+    for name, recorded, expected in compared:
+        if recorded.keys() != expected.keys():
+            odd = sorted(recorded.keys() ^ expected.keys())[0]
+            raise InconsistentError(f"its record's {name} do not follow from its completions: {odd}")
         for each, value in expected.items():
-            told, made = _numbers(found[each]), _numbers(value)
-            if len(told) != len(made) or not all(map(_close, told, made)):
+            recorded_numbers, computed_numbers = _numbers(recorded[each]), _numbers(value)
+            if len(recorded_numbers) != len(computed_numbers) or not all(
+                map(_close, recorded_numbers, computed_numbers)
+            ):
                 raise InconsistentError(
-                    f"its record says another {each} than its completions give: {_apart(told[:4], made[:4])}"
+                    f"its record's {each} does not follow from its completions: "
+                    f"{_difference(recorded_numbers[:4], computed_numbers[:4])}"
                 )
 
 
@@ -232,8 +240,8 @@ def _planned(spec: CellSpec, number: int) -> int:
     return 0 if number % spec.evaluation.every else spec.evaluation.completions
 
 
-def _tried(spec: CellSpec, planned: Mapping[int, int]) -> set[tuple[bool, int]]:
-    """Which rounds and evaluations of a cell have their programs run again."""
+def _sampled_rounds(spec: CellSpec, planned: Mapping[int, int]) -> set[tuple[bool, int]]:
+    """The rounds and evaluations of a cell whose programs are run again."""
     evaluations = [number for number, count in planned.items() if count]
     rounds = _CHOSEN.sample(range(1, spec.rounds + 1), min(PROGRAM_ROUNDS, spec.rounds))
     measured = {evaluations[0], *evaluations[-HEADLINE_EVALUATIONS:]}
@@ -241,47 +249,47 @@ def _tried(spec: CellSpec, planned: Mapping[int, int]) -> set[tuple[bool, int]]:
 
 
 def _blocks(table: pa.Table, spec: CellSpec, planned: Mapping[int, int]) -> dict[tuple[bool, int], list[CompletionRow]]:
-    """Rows by whether they are a round's and its number, which must come in the order in which a cell makes them."""
+    """Rows by phase (whether it is training) and round, which must be in the order in which a cell writes them."""
     rows = table_rows(table)
-    made = [(key, list(part)) for key, part in groupby(rows, lambda row: (row.phase == "train", row.round))]
+    blocks = [(key, list(part)) for key, part in groupby(rows, lambda row: (row.phase == "train", row.round))]
     due = [(train, number) for number in planned for train in (True, False) if number or not train]
     expected = [(train, number) for train, number in due if train or planned[number]]
-    if [key for key, _ in made] != expected:
+    if [key for key, _ in blocks] != expected:
         raise InconsistentError("its completions are not those of its rounds and evaluations, each once and in order")
-    return dict(made)
+    return dict(blocks)
 
 
-def _compare(rows: Sequence[CompletionRow], made: Sequence[CompletionRow], where: str, undefended: bool) -> None:
-    """See that rows are equal, and that nothing is rejected where there is no defense."""
-    for told, again in zip(rows, made, strict=True):
+def _compare(rows: Sequence[CompletionRow], rebuilt: Sequence[CompletionRow], where: str, undefended: bool) -> None:
+    """Check that rows are equal, and that nothing is rejected where there is no defense."""
+    for row, rebuilt_row in zip(rows, rebuilt, strict=True):
         for field in fields(CompletionRow):
-            one, other = getattr(told, field.name), getattr(again, field.name)
-            if not _equal(field.name, one, other, told):
-                place = f"group {told.group}, place {told.place}" if told.group >= 0 else f"completion {told.place}"
+            one, other = getattr(row, field.name), getattr(rebuilt_row, field.name)
+            if not _equal(field.name, one, other, row):
+                place = f"group {row.group}, place {row.place}" if row.group >= 0 else f"completion {row.place}"
                 raise InconsistentError(
                     f"{where}, {place}: its {field.name} does not follow from the tokens and verdicts: "
-                    f"{_apart(one, other)}"
+                    f"{_difference(one, other)}"
                 )
-        if undefended and (told.action != "accept" or told.token_weights is not None):
-            raise InconsistentError(f"{where}: a completion is rejected, and there is no defense in this cell")
+        if undefended and (row.action != "accept" or row.token_weights is not None):
+            raise InconsistentError(f"{where}: a completion is rejected, but there is no defense in this cell")
 
 
-def _equal(name: str, one: Any, other: Any, told: CompletionRow) -> bool:
+def _equal(name: str, one: Any, other: Any, row: CompletionRow) -> bool:
     if name == "advantage":
         return _close(one, other, _CLOSE_ADVANTAGE)
-    if name == "refused" and not told.ids:  # what was wrong with an offer is gone with it
+    if name == "refused" and not row.ids:  # what was wrong with an offer is gone with it
         return bool(one) == bool(other)
     return one is other or one == other  # a score may be NaN
 
 
-def _differing(said: object, expected: Mapping[str, str]) -> str:
-    known = said if isinstance(said, Mapping) else {}
-    return next((kind for kind, value in expected.items() if known.get(kind) != value), "parts")
+def _differing(recorded: object, expected: Mapping[str, str]) -> str:
+    sources = recorded if isinstance(recorded, Mapping) else {}
+    return next((kind for kind, value in expected.items() if sources.get(kind) != value), "parts")
 
 
-def _apart(one: object, other: object) -> str:
-    """What is said and what is found, of mappings only where they differ."""
+def _difference(one: object, other: object) -> str:
+    """The recorded value and the expected one; of mappings, the first entry that differs."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         name = next((name for name in (*other, *one) if one.get(name) != other.get(name)), "")
-        return f"{str(name)[:80]}: {_apart(one.get(name), other.get(name))}"
-    return f"{one!r:.120} in place of {other!r:.120}"
+        return f"{str(name)[:80]}: {_difference(one.get(name), other.get(name))}"
+    return f"{one!r:.120} instead of {other!r:.120}"

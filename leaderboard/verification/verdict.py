@@ -1,4 +1,4 @@
-"""What `thiefbench leaderboard verify` found out about an entry: the trust that its row on the board has earned."""
+"""The outcome of `thiefbench leaderboard verify`: how far an entry's row on the leaderboard can be trusted."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from thiefbench.leaderboard.entry import MANIFEST, Entry, EntryError, Line, Sha256
+from thiefbench.leaderboard.entry import Entry, EntryError
+from thiefbench.leaderboard.manifest import MANIFEST, Line, Sha256
 from thiefbench.suite.store.records import write_atomically
 
 VERIFICATION_SCHEMA: Final = 1
 
 Verdict = Literal["self-reported", "rescored", "re-executed", "rejected"]
-"""In growing order of trust, and the end of it: the entry alone was read; its raw completions give its scores; cells
-were run again with the isolated defense and agree; something does not hold."""
+"""In order of growing trust: only the entry was read; its raw completions give its scores; cells were run again with
+the isolated defense and agree. Rejected: a check failed."""
 
 Flag = Literal["depends on order", "non-deterministic", "rejects nearly everything", "does not generalise"]
-"""What a reader should know of a row, whatever its place."""
+"""What a reader should know about a row, whatever its place."""
 
 FLAGS: Final[tuple[Flag, ...]] = get_args(Flag)
 
@@ -28,14 +29,14 @@ class Rerun(BaseModel):
     """One cell that was run again.
 
     Attributes:
-        part, role, attack, seed: which; a fresh seed is hidden as None.
+        part, role, attack, seed: the cell; a fresh seed is hidden as None.
         measure: "harm_prevented" of a defended cell under attack, "utility" of one without, and of a shared cell
-            "headline_asr", which harm is made of.
-        submitted: what the entry says: of the same cell or, for a fresh seed, low and high of what its seeds lead one
-            to expect.
-        found: what came out.
-        equal: whether the completions are the very same; None for a fresh seed.
-        agrees: whether it is what the entry lets one expect.
+            "headline_asr", which harm is computed from.
+        submitted: the entry's value of the same cell, twice; where equal bits are not expected and for a fresh seed,
+            low and high of the range predicted from the submitted seeds.
+        found: the new value.
+        equal: whether the completions are exactly the same; None for a fresh seed.
+        agrees: whether the new result is consistent with the entry.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -56,14 +57,15 @@ class Verification(BaseModel):
 
     Attributes:
         schema_version: of this format.
-        slug, entry_sha256: which entry, by its folder's name and its manifest's content: a changed entry has none.
+        slug, entry_sha256: the entry, by its folder's name and the hash of its manifest; it does not apply to an entry
+            that was changed later.
         verdict: see `Verdict`.
-        reasons: why it is not more, one sentence each; of a rejected one what does not hold.
+        reasons: why the verdict is not higher, one sentence each; of a rejected entry, the checks that failed.
         flags: see `Flag`.
-        reruns: cells that were run again, but for held-out attacks and seeds.
+        reruns: cells that were run again, without those of held-out attacks and seeds.
         held_out: how many cells were run against attacks or at seeds that only maintainers know.
         verified: the day.
-        engine_revision, versions, machine: what it was done with.
+        engine_revision, versions, machine: of the verification.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -88,19 +90,19 @@ def entry_sha256(entry: Entry) -> str:
 
 
 def verification_path(folder: Path, slug: str) -> Path:
-    """Where the verification of an entry lies in a folder of them, which only maintainers write."""
+    """The path of an entry's verification in a folder of verifications, which only maintainers write."""
     return folder / f"{slug}.json"
 
 
 def write_verification(folder: Path, verification: Verification) -> Path:
-    """Write a verification beside the others."""
+    """Write a verification into a folder of verifications."""
     path = verification_path(folder, verification.slug)
     write_atomically(path, (verification.model_dump_json(indent=1) + "\n").encode())
     return path
 
 
 def read_verification(folder: Path, entry: Entry) -> Verification | None:
-    """The verification of an entry as it is now; None where there is none, or it is of another content.
+    """The verification of an entry as it is now; None if there is none, or the entry was changed since.
 
     Raises:
         EntryError: the file is malformed.
@@ -109,7 +111,7 @@ def read_verification(folder: Path, entry: Entry) -> Verification | None:
     if not path.is_file():
         return None
     try:
-        found = Verification.model_validate_json(path.read_bytes())
+        verification = Verification.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise EntryError(f"{path}: {error.errors()[0]['msg']}") from error
-    return found if found.entry_sha256 == entry_sha256(entry) else None
+    return verification if verification.entry_sha256 == entry_sha256(entry) else None

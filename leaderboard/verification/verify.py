@@ -1,14 +1,17 @@
-"""`thiefbench leaderboard verify`: nothing that is submitted is believed.
+"""`thiefbench leaderboard verify`: no submission is trusted by default.
 
-A verdict grows with what was done, and ends where something does not hold:
+The verdict depends on how far the verification got:
 
-- **self-reported**: the entry alone is whole: its files are what it says, its cells are those of a released suite.
-- **rescored**: its archive holds raw completions that are true in themselves and give its scores.
-- **re-executed**: cells, drawn in secret, were run again with the defense isolated, and agree.
-- **rejected**: something does not hold; the reasons say what.
+- **self-reported**: only the entry was read. It is complete, its files match their hashes, and its cells are those of a
+  released suite.
+- **rescored**: the raw completions in its archive are consistent (the engine makes the same texts, rewards, labels and
+  advantages from the recorded tokens and verdicts) and give the entry's scores.
+- **re-executed**: cells drawn at random were also run again, with the defense isolated, and gave the submitted results.
+- **rejected**: a check failed; the reasons say which. An entry that was made with another version of the benchmark is
+  rejected for that reason alone: its results cannot be checked here, and `submit` makes it again.
 
 Flags say what a reader should know beside the verdict. That a defense does worse at seeds drawn after its submission is
-a flag too: its scores stay true, and say less than they seem to.
+a flag too: its scores are still correct, but they do not generalise.
 """
 
 from __future__ import annotations
@@ -25,10 +28,11 @@ from thiefbench import provenance, registry
 from thiefbench.defenses.base import Defense
 from thiefbench.engine import ENGINE_REVISION
 from thiefbench.leaderboard.archive import unpack
+from thiefbench.leaderboard.cell_scores import CellScores
 from thiefbench.leaderboard.checking.check import FAIL_ABOVE, QUESTIONS, Finding, RuleBroken, Status, Subject
 from thiefbench.leaderboard.checking.samples import Sample
-from thiefbench.leaderboard.entry import CellScores, Entry, EntryError, read_entry
-from thiefbench.leaderboard.entry_validation import cells_of, check_source
+from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
+from thiefbench.leaderboard.entry_validation import cells_of, check_source, other_version
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, Caps
 from thiefbench.leaderboard.isolation.staging import restage
@@ -47,10 +51,11 @@ from thiefbench.leaderboard.verification.reexecution import (
 from thiefbench.leaderboard.verification.rerunning import IsolatedFactory, surroundings_apart
 from thiefbench.leaderboard.verification.rescoring import (
     InconsistentError,
+    OtherVersionError,
     SubmittedCell,
     check_completions,
     check_record,
-    told_cells,
+    submitted_cells,
 )
 from thiefbench.leaderboard.verification.verdict import FLAGS, Flag, Rerun, Verdict, Verification, entry_sha256
 from thiefbench.suite.analysis.ranking import anchor_of
@@ -61,17 +66,17 @@ from thiefbench.tasks.text import one_line
 
 MOST_REASONS = 5
 _VERSIONS = ("thiefbench", "torch", "transformers", "numpy", "python")
-_ASKED: dict[str, Flag] = {
+_FLAG_OF: dict[str, Flag] = {
     "equal views, equal verdicts": "non-deterministic",
     "order changes nothing": "depends on order",
 }
-"""Questions of `check` that are put to the isolated defense, and what a failure is called."""
+"""Questions of `check` that the isolated defense is tested with, and the flag that a failure raises."""
 
 Tell = Callable[[Finding], None]
 
 
 class RejectedError(Exception):
-    """Something does not hold; the reasons are its arguments, one sentence each."""
+    """A check failed; the reasons are its arguments, one sentence each."""
 
 
 @dataclass(frozen=True)
@@ -101,13 +106,13 @@ class VerifyOptions:
 
     @property
     def runs(self) -> bool:
-        """Whether anything is to be run."""
+        """Whether any cell is to be run."""
         return bool(self.reruns or self.fresh or self.held_out.seeds or self.held_out.attacks)
 
 
 @dataclass(frozen=True)
 class _Isolated(Subject):
-    """What is questioned, always in the sandbox."""
+    """The submitted defense, always in the sandbox."""
 
     caps: Caps = CAPS
 
@@ -118,7 +123,7 @@ class _Isolated(Subject):
 @dataclass
 class _Verifier:
     entry: Entry
-    asked: VerifyOptions
+    options: VerifyOptions
     tell: Tell
     watch: Watch
     samples: Callable[[], Sequence[Sample]]
@@ -130,7 +135,7 @@ class _Verifier:
     _apart: dict[str, None] = field(default_factory=dict)  # what is otherwise here than where they were made, in order
 
     def verdict(self) -> Verdict:
-        """Do what is asked, as far as everything holds."""
+        """Do the steps that the options name, up to the first check that fails."""
         try:
             return self._verdict()
         except RejectedError as error:
@@ -138,97 +143,102 @@ class _Verifier:
             return "rejected"
 
     def _verdict(self) -> Verdict:
-        entry, asked = self.entry, self.asked
+        entry, options = self.entry, self.options
         with self._question("the suite is a released one"):
             suite = suite_of(entry)
         with self._question("its cells are those of the suite"):
             specs = cells_of(entry, suite)
-        with self._question("its source is what was run"):
+        with self._question("its source is the one that was run"):
             check_source(entry)
         self._note_rejections(entry.own)
-        if asked.archive is None:
-            self.reasons = ["no archive was given, so its scores are what its authors say"]
+        if options.archive is None:
+            self.reasons = ["no archive was given, so its scores are those that its authors report"]
             return "self-reported"
         with TemporaryDirectory(prefix="thiefbench-verify-") as scratch:
             with self._question("the archive is the entry's"):
-                archive = unpack(asked.archive, entry, Path(scratch) / "archive")
+                archive = unpack(options.archive, entry, Path(scratch) / "archive")
             cells = self._rescored(specs, archive)
-            if not asked.runs:
+            if not options.runs:
                 self.reasons = ["no cell was run again"]
                 return "rescored"
             guest = self._guest(Path(scratch))
             self._interrogate(guest)
-            kept = Store(asked.store or Path(scratch) / "store")
+            own_store = Store(options.store or Path(scratch) / "store")
             submitted = Results(suite.placebo, {cell_of(c): c.record for c in cells if c.record.status == "ok"})
-            laboratory = VerificationRun(guest, archive, kept, submitted, self.watch, asked.device, asked.threads)
-            again = chosen(cells, asked.reruns)
-            for told in again:
-                self._run_again(told, laboratory)
+            laboratory = VerificationRun(
+                guest, archive, own_store, submitted, self.watch, options.device, options.threads
+            )
+            again = chosen(cells, options.reruns)
+            for cell in again:
+                self._run_again(cell, laboratory)
             self._try_fresh(suite, laboratory)
         if not again:
             self.reasons.append("no submitted cell was run again")
         if unequal := sum(each.equal is False for each in self.reruns):
             reason = (
-                f"{unequal} of {len(again)} cells that were run again are not bit-equal but as expected: bits are "
-                "promised on a CPU of the same kind with the same versions, to a deterministic defense"
+                f"{unequal} of {len(again)} cells that were run again are not bit-equal, but their results lie in "
+                "the range predicted from the submitted seeds; equal bits are promised only for a deterministic "
+                "defense, on a CPU of the same kind with the same versions"
             )
             here = f"; here are {', '.join(self._apart)}" if self._apart else ""
             self.reasons.append(one_line(reason + here, 1000))
         return "re-executed" if again else "rescored"
 
-    # --- what is said ---
+    # --- reporting ---
 
     @contextmanager
     def _question(self, question: str) -> Iterator[list[str]]:
-        """Tell how a question went; whatever does not hold rejects the entry. Words appended are told where it holds.
+        """Report the outcome of a check; a failure rejects the entry.
+
+        Yields a list; details appended to it are reported where the check succeeds.
 
         Raises:
-            RejectedError: it does not hold.
+            RejectedError: the check failed.
         """
-        words: list[str] = []
+        details: list[str] = []
         try:
-            yield words
+            yield details
         except RejectedError as error:
             self._tell(question, "FAILED", "; ".join(map(str, error.args)))
             raise
         except (EntryError, InconsistentError, DisagreesError, DefenseError, registry.SpecStringError) as error:
             self._tell(question, "FAILED", str(error))
             raise RejectedError(str(error)) from error
-        self._tell(question, "ok", ", ".join(words))
+        self._tell(question, "ok", ", ".join(details))
 
-    def _flag(self, flag: Flag, said: str) -> None:
+    def _flag(self, flag: Flag, detail: str) -> None:
         self.flags.add(flag)
-        self._tell(flag, "warning", said)
+        self._tell(flag, "warning", detail)
 
-    def _tell(self, question: str, status: Status, said: str) -> None:
-        self.tell(Finding(question, status, one_line(said)))
+    def _tell(self, question: str, status: Status, detail: str) -> None:
+        self.tell(Finding(question, status, one_line(detail)))
 
-    # --- what is done ---
+    # --- the steps ---
 
     def _note_rejections(self, own: Iterator[CellScores]) -> None:
         rates = [cell.scores["false_rejection_rate"][0] for cell in own if "false_rejection_rate" in cell.scores]
-        known = [rate for rate in rates if rate is not None]
-        if known and fmean(known) > FAIL_ABOVE:
-            self._flag("rejects nearly everything", f"{fmean(known):.0%} of the honest rewarded completions")
+        known_rates = [rate for rate in rates if rate is not None]
+        if known_rates and fmean(known_rates) > FAIL_ABOVE:
+            self._flag("rejects nearly everything", f"{fmean(known_rates):.0%} of the honest rewarded completions")
 
     def _rescored(self, specs: Sequence[tuple[str, CellSpec]], archive: Store) -> list[SubmittedCell]:
-        """All cells, each of which holds."""
-        cells = list(told_cells(self.entry, specs, archive))
+        """All cells, after checking each of them; raises RejectedError."""
+        cells = list(submitted_cells(self.entry, specs, archive))
         source = self.entry.manifest.source_sha256
-        with self._question("records are of this version and what the entry says"):
-            _each(cells, lambda told: check_record(told, source))
-        with self._question("completions are true in themselves and give the scores") as said:
+        with self._question("records are of this version and match the entry"):
+            _each(cells, lambda cell: check_record(cell, source))
+        with self._question("completions are consistent and give the scores") as details:
             counts: list[int] = []
 
-            def rescore(told: SubmittedCell) -> None:
-                if told.record.status == "ok":
-                    table = archive.cell(told.record.cell_id).read_rows()
+            def rescore(cell: SubmittedCell) -> None:
+                if cell.record.status == "ok":
+                    table = archive.cell(cell.record.cell_id).read_rows()
                     counts.append(len(table))
-                    counts.append(check_completions(told, table))
+                    counts.append(check_completions(cell, table))
 
             _each(cells, rescore)
-            said.append(f"{sum(counts[::2]):,} completions in {len(counts) // 2} cells")
-            said.append(f"{sum(counts[1::2]):,} rewards worked out anew")
+            details.append(f"{sum(counts[::2]):,} completions in {len(counts) // 2} cells")
+            details.append(f"{sum(counts[1::2]):,} rewards computed again")
         return cells
 
     def _guest(self, scratch: Path) -> IsolatedFactory:
@@ -237,7 +247,7 @@ class _Verifier:
         def make(spec: str) -> Defense:
             if anchor_of(spec):  # the benchmark's own, which may see labels
                 return RegistryFactory().make(spec)
-            return Isolated(spec, self.asked.caps)
+            return Isolated(spec, self.options.caps)
 
         with self._question("the defense can be made in isolation"):
             spec = restage(entry, scratch / "archive" / "weights", scratch / "staged")
@@ -245,43 +255,45 @@ class _Verifier:
         return IsolatedFactory(entry.manifest.defense, spec, entry.manifest.source_sha256, make)
 
     def _interrogate(self, guest: IsolatedFactory) -> None:
-        """Ask of the isolated defense what `check` asks, where the answer is a flag."""
+        """Test the isolated defense with those questions of `check` whose failure is a flag."""
         if anchor_of(guest.spec):
             return
-        subject = _Isolated(guest.spec, self.samples(), caps=self.asked.caps)
+        subject = _Isolated(guest.spec, self.samples(), caps=self.options.caps)
         for question, ask in QUESTIONS:
-            if question in _ASKED:
-                with self._question(question) as said:
+            if question in _FLAG_OF:
+                with self._question(question) as details:
                     try:
-                        said.append(ask(subject))
+                        details.append(ask(subject))
                     except RuleBroken as broken:
-                        self._flag(_ASKED[question], str(broken))
+                        self._flag(_FLAG_OF[question], str(broken))
 
-    def _run_again(self, told: SubmittedCell, laboratory: VerificationRun) -> None:
-        with self._question(f"run again: {told.spec.label}") as said:
+    def _run_again(self, cell: SubmittedCell, laboratory: VerificationRun) -> None:
+        with self._question(f"run again: {cell.spec.label}") as details:
             try:
-                made = rerun(told, laboratory, "non-deterministic" not in self.flags)
+                result = rerun(cell, laboratory, "non-deterministic" not in self.flags)
             except DisagreesError as error:
-                self.reruns += [] if error.made is None else [error.made]
+                self.reruns += [] if error.rerun is None else [error.rerun]
                 raise
-            self.reruns.append(made)
-            self._apart |= dict.fromkeys(apart := surroundings_apart(told.record))
-            if made.equal:
-                said.append("bit-equal")
+            self.reruns.append(result)
+            self._apart |= dict.fromkeys(apart := surroundings_apart(cell.record))
+            if result.equal:
+                details.append("bit-equal")
             else:
-                said.append(f"{made.measure} {made.found}, as the submitted seeds lead one to expect")
-            said += [f"with {', '.join(apart)}"] if apart else []
+                details.append(f"{result.measure} {result.found}, in the range predicted from the submitted seeds")
+            details += [f"with {', '.join(apart)}"] if apart else []
 
     def _try_fresh(self, suite: Suite, laboratory: VerificationRun) -> None:
-        asked = self.asked
-        if not (asked.fresh or asked.held_out.seeds or asked.held_out.attacks):
+        options = self.options
+        if not (options.fresh or options.held_out.seeds or options.held_out.attacks):
             return
-        chosen_trials = trials(suite, asked.fresh, asked.all_attacks, asked.held_out)
-        with self._question("seeds that nobody could prepare for") as said:
+        chosen_trials = trials(suite, options.fresh, options.all_attacks, options.held_out)
+        with self._question("seeds and attacks unknown to the submitter") as details:
             fresh = try_fresh(chosen_trials, self.entry.manifest.defense, laboratory)
-            said.append(f"{len(chosen_trials)} tried")
+            details.append(f"{len(chosen_trials)} tried")
             if fresh.inconclusive:
-                said.append(f"{fresh.inconclusive} inconclusive, as the attack does not beat its reference undefended")
+                details.append(
+                    f"{fresh.inconclusive} inconclusive, as the attack does not beat its reference undefended"
+                )
         self.reruns += fresh.reruns
         self.held_out = fresh.held_out
         for reason in fresh.below[:MOST_REASONS]:
@@ -290,26 +302,26 @@ class _Verifier:
 
 
 def verify(
-    folder: Path, asked: VerifyOptions, tell: Tell, watch: Watch, samples: Callable[[], Sequence[Sample]]
+    folder: Path, options: VerifyOptions, tell: Tell, watch: Watch, samples: Callable[[], Sequence[Sample]]
 ) -> Verification:
     """Verify an entry.
 
     Args:
         folder: of the entry.
-        asked: what to do.
-        tell: told every finding as it is made.
-        watch: told what is run.
-        samples: plays the pools that the isolated defense is questioned on.
+        options: how far to go.
+        tell: receives every finding.
+        watch: receives the progress of the cells that are run.
+        samples: plays the pools that the isolated defense is tested on.
 
     Raises:
         EntryError: the folder cannot even be read as an entry.
         SandboxUnavailable: something is to be run, and this machine has no working sandbox.
     """
     entry = read_entry(folder)
-    verifier = _Verifier(entry, asked, tell, watch, samples)
+    verifier = _Verifier(entry, options, tell, watch, samples)
     verdict = verifier.verdict()
     numerics = entry.manifest.numerics
-    here = provenance.provenance(asked.device or numerics.device, asked.threads or numerics.threads)
+    here = provenance.provenance(options.device or numerics.device, options.threads or numerics.threads)
     return Verification(
         slug=entry.manifest.slug,
         entry_sha256=entry_sha256(entry),
@@ -325,19 +337,25 @@ def verify(
     )
 
 
-def _each(cells: Sequence[SubmittedCell], ask: Callable[[SubmittedCell], None]) -> None:
-    """Ask something of every cell.
+def _each(cells: Sequence[SubmittedCell], check: Callable[[SubmittedCell], None]) -> None:
+    """Check every cell.
 
     Raises:
-        RejectedError: it does not hold for some; the first ones are named.
+        RejectedError: some fail. The first ones are named; where all that fail were made with another version, one
+            reason says so.
     """
-    wrong: list[str] = []
-    for told in cells:
+    failures: list[tuple[SubmittedCell, InconsistentError]] = []
+    for cell in cells:
         try:
-            ask(told)
+            check(cell)
         except InconsistentError as error:
-            wrong.append(f"{told.part + ': ' if told.part else ''}{told.spec.label}: {error}")
-    if len(wrong) > MOST_REASONS:
-        wrong[MOST_REASONS:] = [f"and {len(wrong) - MOST_REASONS} more cells do not hold"]
-    if wrong:
-        raise RejectedError(*wrong)
+            failures.append((cell, error))
+    if failures and all(isinstance(error, OtherVersionError) for _, error in failures):
+        count, verb = len(failures), "was" if len(failures) == 1 else "were"
+        which = "it was" if count == len(cells) else f"{count} of its {len(cells)} cells {verb}"
+        raise RejectedError(other_version(which, str(failures[0][1])))
+    reasons = [f"{cell.part + ': ' if cell.part else ''}{cell.spec.label}: {error}" for cell, error in failures]
+    if len(reasons) > MOST_REASONS:
+        reasons[MOST_REASONS:] = [f"and {len(reasons) - MOST_REASONS} more cells fail the same check"]
+    if reasons:
+        raise RejectedError(*reasons)

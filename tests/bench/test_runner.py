@@ -24,8 +24,8 @@ from thiefbench.engine import swarm as engine
 from thiefbench.engine.model.policy import ModelError
 from thiefbench.engine.round_record import RoundRecord
 from thiefbench.engine.spec import LearnerSpec, SpecError
-from thiefbench.suite.execution.cell_identity import failed_record, identity
 from thiefbench.suite.execution import cell_identity, cell_run, checkpoints
+from thiefbench.suite.execution.cell_identity import failed_record, identity
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
 from thiefbench.suite.store.records import CellDir, Record, Store, identify
 

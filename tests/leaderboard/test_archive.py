@@ -20,17 +20,9 @@ from tests.bench import handmade
 from tests.bench.handmade import Numbers
 from thiefbench.leaderboard import archive as archives
 from thiefbench.leaderboard.archive import pack, packed_file, unpack
-from thiefbench.leaderboard.entry import (
-    Entry,
-    EntryError,
-    Manifest,
-    Numerics,
-    Packed,
-    Scores,
-    SuiteName,
-    trimmed,
-    write_entry,
-)
+from thiefbench.leaderboard.cell_scores import Scores, trimmed
+from thiefbench.leaderboard.entry import Entry, EntryError, write_entry
+from thiefbench.leaderboard.manifest import Manifest, Numerics, Packed, SuiteName
 from thiefbench.leaderboard.verification import foreign_tables
 from thiefbench.suite.store.records import ROWS, CellDir, Store, file_sha256
 
@@ -111,7 +103,7 @@ def test_what_is_packed_is_what_was_scored(made: Made) -> None:
     entry, path = made.entry()
     directory = made.store.cell(made.cells[0])
     directory.completions_path.write_bytes(b"other")
-    with pytest.raises(EntryError, match=r"completions\.parquet changed while it was packed; run the same command"):
+    with pytest.raises(EntryError, match=r"completions\.parquet changed while it was being packed; run the same"):
         pack(path, made.store, entry.cells, made.weights)
     directory.completions_path.unlink()
     with pytest.raises(EntryError, match=r"completions\.parquet is missing; run the same command again"):
@@ -129,15 +121,15 @@ def test_another_file_is_refused_before_it_is_read(made: Made) -> None:
         unpack(made.folder / "nowhere.tar", entry, target)
     good = path.read_bytes()
     path.write_bytes(good[:-512])
-    with pytest.raises(EntryError, match=r"is not the entry's archive: it has [\d,]+ bytes, and not [\d,]+"):
+    with pytest.raises(EntryError, match=r"is not the entry's archive: it has [\d,]+ bytes, not [\d,]+"):
         unpack(path, entry, target)
     path.write_bytes(b"\1" + good[1:])
-    with pytest.raises(EntryError, match="is not the entry's archive: its SHA-256 is another"):
+    with pytest.raises(EntryError, match="is not the entry's archive: its SHA-256 differs"):
         unpack(path, entry, target)
     path.write_bytes(good)
     target.mkdir()
     (target / "mine").touch()
-    with pytest.raises(EntryError, match="is not empty; name a folder to be made"):
+    with pytest.raises(EntryError, match="is not empty; name a new folder"):
         unpack(path, entry, target)
 
 
@@ -212,19 +204,19 @@ COMPLETIONS = "cells/0000000000000000/completions.parquet"
         (renamed("../../evil"), f"the archive holds '../../evil' where {COMPLETIONS} is expected"),
         (renamed("/etc/passwd"), f"the archive holds '/etc/passwd' where {COMPLETIONS} is expected"),
         (renamed("x" * 90), f"the archive holds '{'x' * 90}' where"),
-        (typed(tarfile.SYMTYPE, "/etc/passwd"), f"{COMPLETIONS} in the archive is no plain file"),
-        (typed(tarfile.LNKTYPE, "/etc/passwd"), f"{COMPLETIONS} in the archive is no plain file"),
-        (typed(tarfile.CHRTYPE), f"{COMPLETIONS} in the archive is no plain file"),
-        (typed(tarfile.FIFOTYPE), f"{COMPLETIONS} in the archive is no plain file"),
-        (typed(tarfile.GNUTYPE_SPARSE), f"{COMPLETIONS} in the archive is no plain file"),
-        (sized(1 << 32), f"{COMPLETIONS} in the archive has 4,294,967,296 bytes, and at most 268,435,456 are taken"),
+        (typed(tarfile.SYMTYPE, "/etc/passwd"), f"{COMPLETIONS} in the archive is not a plain file"),
+        (typed(tarfile.LNKTYPE, "/etc/passwd"), f"{COMPLETIONS} in the archive is not a plain file"),
+        (typed(tarfile.CHRTYPE), f"{COMPLETIONS} in the archive is not a plain file"),
+        (typed(tarfile.FIFOTYPE), f"{COMPLETIONS} in the archive is not a plain file"),
+        (typed(tarfile.GNUTYPE_SPARSE), f"{COMPLETIONS} in the archive is not a plain file"),
+        (sized(1 << 32), f"{COMPLETIONS} in the archive has 4,294,967,296 bytes, and at most 268,435,456 are allowed"),
         (sized(1 << 20), f"the archive ends within {COMPLETIONS}"),
-        (owned, f"{COMPLETIONS} in the archive has a header that no packing writes"),
-        (doubled, f"holds 'cells/0000000000000000/record.json', which it has held already, where {COMPLETIONS} is"),
-        (extra, "the archive holds 'cells/notes.txt' behind its last member, weights/net-"),
-        (padded, "the archive holds something else than an end behind its last member"),
+        (owned, f"{COMPLETIONS} in the archive has a header that thiefbench leaderboard submit does not write"),
+        (doubled, f"holds 'cells/0000000000000000/record.json', for the second time, where {COMPLETIONS} is"),
+        (extra, "the archive holds 'cells/notes.txt' after its last member, weights/net-"),
+        (padded, "the archive holds something other than an end after its last member"),
         (lacking, "the archive ends where weights/net-"),
-        (edited, f"{COMPLETIONS} in the archive is not what the entry says: its SHA-256 is another"),
+        (edited, f"{COMPLETIONS} in the archive is not the one that the entry names: its SHA-256 differs"),
     ],
 )
 def test_every_strange_member_is_refused(made: Made, change: Callable[[Members], Any], said: str) -> None:
@@ -288,27 +280,27 @@ def test_what_is_no_record_is_refused(made: Made, content: bytes) -> None:
     lying = Entry(
         entry.folder, entry.manifest.model_copy(update={"archive": pack(path, made.store, cells, made.weights)}), cells
     )
-    with pytest.raises(EntryError, match=r"record\.json in the archive is no record of this version"):
+    with pytest.raises(EntryError, match=r"record\.json in the archive is not a record of this version"):
         unpack(path, lying, made.folder / "unpacked")
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (lambda: b"nothing", "is no parquet file"),
-        (lambda: handmade.completion(10)[:-20], "is no parquet file"),
-        (lambda: parquet(plain().drop_columns(["score"])), "has other columns than stored completions: score"),
+        (lambda: b"nothing", "is not a parquet file"),
+        (lambda: handmade.completion(10)[:-20], "is not a parquet file"),
+        (lambda: parquet(plain().drop_columns(["score"])), "does not have the columns of stored completions: score"),
         (
             lambda: parquet(plain().append_column("label", pa.array([1]))),
-            "has other columns than stored completions: label",
+            "does not have the columns of stored completions: label",
         ),
         (
             lambda: parquet(plain().set_column(0, "phase", pa.array(["eval"]))),
-            "has other columns than stored completions: phase",
+            "does not have the columns of stored completions: phase",
         ),
         (
             lambda: parquet(plain().select([*ROWS.names[1:], ROWS.names[0]])),
-            "has other columns than stored completions: their order",
+            "does not have the columns of stored completions: their order",
         ),
     ],
 )
@@ -326,14 +318,14 @@ def test_a_table_of_too_many_rows_is_not_read(made: Made, monkeypatch: pytest.Mo
     monkeypatch.setattr(foreign_tables, "TABLE_ROWS", 100)
     hold(made.store.cell(made.cells[1]), many(101))
     with pytest.raises(
-        EntryError, match=r"completions\.parquet in the archive has 101 rows, and at most 100 are taken"
+        EntryError, match=r"completions\.parquet in the archive has 101 rows, and at most 100 are allowed"
     ):
         made.unpacked()
 
 
 def test_a_table_that_says_much_of_itself_is_not_read(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign_tables, "TABLE_BYTES", 200)
-    with pytest.raises(EntryError, match=r"says [\d,]+ bytes of itself, and at most 200 are taken"):
+    with pytest.raises(EntryError, match=r"claims [\d,]+ bytes, and at most 200 are allowed"):
         made.unpacked()
 
 
@@ -362,11 +354,11 @@ def test_a_bomb_ends_a_process_and_not_the_machine(made: Made, monkeypatch: pyte
 def test_a_table_that_grows_when_it_is_read_is_refused(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     hold(made.store.cell(made.cells[1]), repeated(10_000, 2000))
     monkeypatch.setattr(foreign_tables, "TABLE_BYTES", 1_000_000)
-    with pytest.raises(EntryError, match=r"takes [\d,]+ bytes in memory, and at most 1,000,000 are taken"):
+    with pytest.raises(EntryError, match=r"takes [\d,]+ bytes in memory, and at most 1,000,000 are allowed"):
         made.unpacked()
 
 
 def test_the_caps_hold_for_what_is_packed_too(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archives, "COMPLETIONS_BYTES", 100)
-    with pytest.raises(EntryError, match=r"completions\.parquet has [\d,]+ bytes, and at most 100 are taken"):
+    with pytest.raises(EntryError, match=r"completions\.parquet has [\d,]+ bytes, and at most 100 are allowed"):
         made.entry()

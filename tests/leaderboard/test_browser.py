@@ -125,10 +125,10 @@ def test_filters_and_their_address(opened: Opener) -> None:
     total = int(page.locator("#status").inner_text().split()[2])
     page.get_by_label("Trust").select_option("re-executed rescored")
     assert "script>document.title='owned'" not in names(page), "self-reported rows are hidden"
-    page.get_by_label("Standing").select_option("unranked")
+    page.get_by_label("Status").select_option("unranked")
     assert names(page) == ["strict"]
     assert page.locator("#status").inner_text().startswith(f"1 of {total} rows shown")
-    page.get_by_label("Standing").select_option("")
+    page.get_by_label("Status").select_option("")
     page.get_by_label("Search").fill("depends ORDER")
     assert names(page) == ["beta"], "words are looked for in all of a row, flags as well"
     head(page, "worst").get_by_role("button").click()

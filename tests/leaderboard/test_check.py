@@ -18,7 +18,7 @@ from thiefbench import registry
 from thiefbench.cli import app
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.leaderboard import submitted_files
+from thiefbench.leaderboard import entry_validation
 from thiefbench.leaderboard.checking.check import QUESTIONS, Finding, RuleWarning, Subject, check
 from thiefbench.leaderboard.checking.samples import RECIPES, ROUNDS, Sample, SampleRecipe, sample_of
 from thiefbench.leaderboard.isolation import limits
@@ -59,7 +59,7 @@ def findings(spec: str, unsafe: bool = False) -> dict[str, Finding]:
 
 def broken(spec: str, unsafe: bool = False) -> dict[str, str]:
     """What is broken, by question."""
-    return {name: found.said for name, found in findings(spec, unsafe).items() if found.status == "FAILED"}
+    return {name: found.detail for name, found in findings(spec, unsafe).items() if found.status == "FAILED"}
 
 
 def test_a_sample_is_what_a_swarm_showed() -> None:
@@ -91,7 +91,7 @@ def test_every_built_in_defense_passes(spec: str) -> None:
 
 def test_what_no_ranked_swarm_gives_is_told() -> None:
     said = next(iter(broken("staleness").values()))
-    assert "it requires versions, which no swarm of a ranked suite gives" in said
+    assert "it requires versions, which no swarm of a ranked suite provides" in said
 
 
 @cache
@@ -124,24 +124,24 @@ def test_a_standing_row_may_reject_nearly_everything() -> None:
 
 
 def test_oracle_sees_labels_and_is_asked_no_further() -> None:
-    assert list(broken("oracle")) == ["is made from its spec string, twice"]
-    assert "wants to see labels" in broken("oracle")["is made from its spec string, twice"]
+    assert list(broken("oracle")) == ["can be constructed from its spec string, twice"]
+    assert "wants to see labels" in broken("oracle")["can be constructed from its spec string, twice"]
     assert len(findings("oracle")) == 3
 
 
 @pytest.mark.parametrize(
     ("name", "question", "said"),
     [
-        ("Positional", "order changes nothing", "not by where they stand"),
+        ("Positional", "order changes nothing", "by their content, not by their position"),
         ("Counting", "equal views, equal verdicts", "a second instance in the same process"),
         ("Hashing", "equal views, equal verdicts", "another PYTHONHASHSEED"),
-        ("Clock", "equal views, equal verdicts", "not from a clock"),
-        ("Letters", "pseudonyms change nothing", "a pseudonym's letters tell nothing"),
-        ("Forgets", "goes on after a restart", "restore does not take back what state gave"),
-        ("Hides", "goes on after a restart", "return from state all"),
+        ("Clock", "equal views, equal verdicts", "not a clock"),
+        ("Letters", "pseudonyms change nothing", "the letters of a pseudonym carry no information"),
+        ("Forgets", "continues after a restart", r"after restore\(state\(\)\), state\(\) differs"),
+        ("Hides", "continues after a restart", r"let state\(\) return all"),
         ("Divides", "an empty pool", r"ZeroDivisionError.*submissions\.py, line \d+"),
         ("Encodes", "hostile texts", "surrogates not allowed"),
-        ("Lazy", "one sound verdict per completion", "gave 1 verdicts for 24 completions"),
+        ("Lazy", "one valid verdict per completion", "gave 1 verdicts for 24 completions"),
     ],
 )  # fmt: skip
 def test_a_fault_is_found_and_named(name: str, question: str, said: str) -> None:
@@ -159,13 +159,13 @@ def test_a_defense_without_fault_passes_both_ways() -> None:
 def test_faults_are_found_without_a_sandbox_too() -> None:
     assert "order changes nothing" in broken(f"{SUBMISSIONS}:Positional", unsafe=True)
     assert "an empty pool" in broken(f"{SUBMISSIONS}:Divides", unsafe=True)
-    assert "gave 1 verdicts" in broken(f"{SUBMISSIONS}:Lazy", unsafe=True)["one sound verdict per completion"]
+    assert "gave 1 verdicts" in broken(f"{SUBMISSIONS}:Lazy", unsafe=True)["one valid verdict per completion"]
 
 
 def test_much_honest_work_lost_is_a_warning() -> None:
     found = findings(f"{SUBMISSIONS}:Half")["honest work gets through"]
     assert found.status == "warning", found
-    assert "utility suffers" in found.said
+    assert "utility suffers" in found.detail
 
 
 # --- files ---
@@ -183,33 +183,33 @@ def submission(folder: Path, source: str) -> Path:
         ("import os, numpy.linalg\nfrom scipy import stats\nfrom thiefbench.defenses.base import Defense\n", ""),
         (
             "import os\n\n\ndef f():\n    import torch.nn\n",
-            "line 5 of mine.py imports torch.nn; write it with the stand",
+            "line 5 of mine.py imports torch.nn; it may import only the stand",
         ),
         ("from thiefbench.engine import swarm", "line 1 of mine.py imports thiefbench.engine"),
         ("from thiefbench import registry", "line 1 of mine.py imports thiefbench.registry"),
-        ("from . import other", "line 1 of mine.py imports .; write"),
-        ("def f(:", "mine.py is no Python"),
-        ("\0", "mine.py is no Python"),
+        ("from . import other", "line 1 of mine.py imports .; it may"),
+        ("def f(:", "mine.py is not valid Python"),
+        ("\0", "mine.py is not valid Python"),
     ],
 )
 def test_imports(tmp_path: Path, source: str, said: str) -> None:
-    told = submitted_files.wrong_import(submission(tmp_path, source))
+    told = entry_validation.wrong_import(submission(tmp_path, source))
     assert told.startswith(said), told
     assert bool(told) == bool(said), told
 
 
 def test_sizes_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = submission(tmp_path, "x = 1\n")
-    assert submitted_files.wrong_size(file) == ""
+    assert entry_validation.wrong_size(file) == ""
     (tmp_path / "net.safetensors").write_bytes(b"weights")
-    said = submitted_files.wrong_size(file)
+    said = entry_validation.wrong_size(file)
     assert said.startswith("net.safetensors is not named after its content; rename it to net-")
     (tmp_path / "net.safetensors").rename(tmp_path / said.rpartition(" ")[2])
-    assert submitted_files.wrong_size(file) == "", "the name that was asked for is the right one"
-    monkeypatch.setattr(submitted_files, "WEIGHTS_BYTES", 3)
-    assert "have 7 bytes, and at most 3 are taken" in submitted_files.wrong_size(file)
+    assert entry_validation.wrong_size(file) == "", "the name that was asked for is the right one"
+    monkeypatch.setattr(entry_validation, "WEIGHTS_BYTES", 3)
+    assert "have 7 bytes, and at most 3 are allowed" in entry_validation.wrong_size(file)
     submission(tmp_path, "#" * (limits.FILE_BYTES + 1))
-    assert "mine.py has 1,048,577 bytes" in submitted_files.wrong_size(file)
+    assert "mine.py has 1,048,577 bytes" in entry_validation.wrong_size(file)
 
 
 def test_weights_beside_the_file_are_readable_and_others_are_not(tmp_path: Path) -> None:

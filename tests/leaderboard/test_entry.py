@@ -15,19 +15,9 @@ import pytest
 from tests.leaderboard import made_entries
 from thiefbench.leaderboard import entry as entries
 from thiefbench.leaderboard import rows
-from thiefbench.leaderboard.entry import (
-    CURVES,
-    ENTRY_BYTES,
-    MANIFEST,
-    SCORES,
-    SHARED_SCORES,
-    Entry,
-    EntryError,
-    Scores,
-    read_entry,
-    trimmed,
-    write_entry,
-)
+from thiefbench.leaderboard.cell_scores import CURVES, SHARED_SCORES, Scores, trimmed
+from thiefbench.leaderboard.entry import ENTRY_BYTES, Entry, EntryError, read_entry, write_entry
+from thiefbench.leaderboard.manifest import MANIFEST, SCORES
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import Point, Record, Score
 from thiefbench.suite.suite_yaml import load_suite
@@ -93,19 +83,20 @@ def test_shared_cells_keep_what_the_row_is_measured_against(entry: Entry) -> Non
 
 
 def test_its_row_is_that_of_the_numbers(entry: Entry) -> None:
-    from thiefbench.leaderboard.submit import row_of, told
+    from thiefbench.leaderboard.submit import row_of, row_summary
 
     row = row_of(entry)
     assert row.place.standing == "ranked"
-    assert told(row)[0].startswith("worst case of harm prevented: 0.9")
-    assert told(row)[-1] == "it will be ranked"
+    assert row_summary(row)[0].startswith("worst case of harm prevented: 0.9")
+    assert row_summary(row)[-1] == "it will be ranked"
 
 
 def test_an_unranked_row_says_why(tmp_path: Path) -> None:
-    from thiefbench.leaderboard.submit import row_of, told
+    from thiefbench.leaderboard.submit import row_of, row_summary
 
     weak = made_entries.entry(tmp_path, says=made_entries.prevents(0.9, utility=0.5))
-    assert told(row_of(weak))[-1] == "it will be listed as unranked: its utility without an attack is 0.500, below 0.9"
+    last = row_summary(row_of(weak))[-1]
+    assert last == "it will be listed as unranked: its utility without an attack is 0.500, below 0.9"
 
 
 def test_spec_strings_follow_their_files(tmp_path: Path) -> None:
@@ -165,21 +156,21 @@ def test_an_entry_of_the_standard_suite_fits(tmp_path: Path) -> None:
     [
         (MANIFEST, put(note="x"), "entry.json: note: Extra inputs are not permitted"),
         (MANIFEST, put(schema_version=2), "entry.json: schema_version: Input should be 1"),
-        (MANIFEST, put(slug="Mine"), "entry.json: slug: .*1 to 48 small letters, digits and hyphens"),
-        (MANIFEST, renamed, "entry.json: slug is other, and the folder's name is another"),
+        (MANIFEST, put(slug="Mine"), "entry.json: slug: .*write 1 to 48 lower-case letters, digits and hyphens"),
+        (MANIFEST, renamed, "entry.json: the slug is other, but the folder has another name"),
         (MANIFEST, put(authors=[]), "entry.json: authors: .*at least 1 item"),
         (MANIFEST, put(name="two\nlines"), "entry.json: name: String should match"),
         (MANIFEST, put(paper="javascript:alert(1)"), "entry.json: paper: String should match"),
         (MANIFEST, put(paper='https://a"onclick='), "entry.json: paper: String should match"),
         (MANIFEST, put(submitted="yesterday"), "entry.json: submitted: "),
-        (MANIFEST, put(defense="/etc/evil.py:Mine"), "defense names the file /etc/evil.py, which is not"),
-        (MANIFEST, put(defense="defense/../../x.py:Mine"), r"names the file defense/\.\./\.\./x.py, which is not"),
-        (MANIFEST, put(defense="none+x.py:Mine"), "defense names the file x.py, which is not the entry's own"),
-        (MANIFEST, put(defense="reputation(defense='x.py:M')"), "defense names the file x.py, which is not"),
+        (MANIFEST, put(defense="/etc/evil.py:Mine"), "defense names the file /etc/evil.py, which is not part"),
+        (MANIFEST, put(defense="defense/../../x.py:Mine"), r"names the file defense/\.\./\.\./x.py, which is not part"),
+        (MANIFEST, put(defense="none+x.py:Mine"), "defense names the file x.py, which is not part of the entry"),
+        (MANIFEST, put(defense="reputation(defense='x.py:M')"), "defense names the file x.py, which is not part"),
         (MANIFEST, put(defense="defense/mine.py:Mine("), "entry.json: defense: malformed defense spec"),
         (MANIFEST, put(files={"defense/mine.py": "0" * 64}), "entry.json: files: .*scores.json is not listed"),
-        (MANIFEST, put(files={SCORES: "0" * 64, "../x": "0" * 64}), "'../x' is no path of scores.json or in defense/"),
-        (MANIFEST, put(files={SCORES: "0" * 64, "x.py": "0" * 64}), "'x.py' is no path of scores.json or in defense/"),
+        (MANIFEST, put(files={SCORES: "0" * 64, "../x": "0" * 64}), "'../x' is neither scores.json nor a path in def"),
+        (MANIFEST, put(files={SCORES: "0" * 64, "x.py": "0" * 64}), "'x.py' is neither scores.json nor a path in def"),
         (MANIFEST, put(files={SCORES: "0" * 64}), "holds defense/mine.py, which entry.json does not list"),
         (
             MANIFEST,
@@ -191,8 +182,8 @@ def test_an_entry_of_the_standard_suite_fits(tmp_path: Path) -> None:
             put(weights=[{"name": f"net-{'0' * 64}.safetensors", "sha256": "1" * 64, "bytes": 1}]),
             "is not named NAME-SHA256.safetensors",
         ),
-        (MANIFEST, put(archive={"name": "x.tar", "sha256": "0" * 64, "bytes": 1}), "the archive is called mine.tar"),
-        (SCORES, lambda data: None, "scores.json is not what entry.json says: its SHA-256 is another"),
+        (MANIFEST, put(archive={"name": "x.tar", "sha256": "0" * 64, "bytes": 1}), "archive must be named mine.tar"),
+        (SCORES, lambda data: None, "scores.json does not match entry.json: its SHA-256 differs"),
     ],
 )  # fmt: skip
 def test_damage_has_its_sentence(entry: Entry, name: str, change: Callable[[dict[str, Any]], Any], said: str) -> None:
@@ -214,13 +205,13 @@ def test_files_are_those_that_are_listed(entry: Entry) -> None:
         read_entry(folder)
     shutil.rmtree(folder / "defense/__pycache__")
     (folder / "defense/mine.py").write_text("x = 1\n")
-    with pytest.raises(EntryError, match=r"mine\.py is not what entry\.json says: its SHA-256 is another"):
+    with pytest.raises(EntryError, match=r"mine\.py does not match entry\.json: its SHA-256 differs"):
         read_entry(folder)
     (folder / "defense/mine.py").unlink()
     with pytest.raises(EntryError, match=r"lacks defense/mine\.py, which entry\.json lists"):
         read_entry(folder)
     (folder / "defense/mine.py").symlink_to("/etc/passwd")
-    with pytest.raises(EntryError, match=r"mine\.py is no plain file"):
+    with pytest.raises(EntryError, match=r"mine\.py is not a plain file"):
         read_entry(folder)
 
 
@@ -230,11 +221,11 @@ def test_sizes_are_bounded(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(entries, "ENTRY_BYTES", 1000)
     with pytest.raises(EntryError, match=r"entry\.json and scores\.json of .* have [\d,]+ bytes, and at most 1,000"):
         read_entry(entry.folder)
-    with pytest.raises(EntryError, match=r"the entry would have [\d,]+ bytes, and at most 1,000 are taken"):
+    with pytest.raises(EntryError, match=r"the entry would have [\d,]+ bytes, and at most 1,000 are allowed"):
         write_entry(entry.folder, entry.manifest, Scores(cells=entry.cells), {})
     monkeypatch.undo()
     monkeypatch.setattr(entries, "FILE_BYTES", 10)
-    with pytest.raises(EntryError, match=r"defense has [\d,]+ bytes, and at most 10 are taken"):
+    with pytest.raises(EntryError, match=r"defense has [\d,]+ bytes, and at most 10 are allowed"):
         read_entry(entry.folder)
 
 
@@ -244,5 +235,5 @@ def test_what_is_no_json_of_ours_is_refused(entry: Entry, content: bytes) -> Non
     with pytest.raises(EntryError, match=r"entry\.json: "):
         read_entry(entry.folder)
     (entry.folder / MANIFEST).unlink()
-    with pytest.raises(EntryError, match=r"is no entry: it has no entry\.json"):
+    with pytest.raises(EntryError, match=r"is not an entry: it has no entry\.json"):
         read_entry(entry.folder)

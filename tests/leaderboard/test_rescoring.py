@@ -15,7 +15,7 @@ from thiefbench import registry
 from thiefbench.engine.backends.recorded import RecordedSwarm
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow
-from thiefbench.leaderboard.entry import trimmed
+from thiefbench.leaderboard.cell_scores import trimmed
 from thiefbench.leaderboard.verification.rescoring import (
     PROGRAM_ROUNDS,
     InconsistentError,

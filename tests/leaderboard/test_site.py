@@ -139,7 +139,8 @@ class TestOwnCells:
         verified(seen, entry(entries, "evasive", says, STANDARD), flags=("does not generalise",))
         flags = row(board(entries, seen), "evasive").flags
         assert [flag.name for flag in flags] == ["does not generalise", NAIVE]
-        assert "of text than of adaptive text, of varied equations than of varied adaptive equations" in flags[1].said
+        cases = "from text than from adaptive text, from varied equations than from varied adaptive equations"
+        assert cases in flags[1].meaning
 
     def test_an_adaptive_attack_that_does_more_is_no_flag(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
@@ -180,7 +181,7 @@ class TestTrust:
         verified(seen, entry(entries, "forged"), "rejected")
         write_site(tmp_path / "site", entries, seen)
         text = (tmp_path / "site/index.html").read_text()
-        assert "No defense whose numbers were checked is ranked." in text and "gives no reason" in text
+        assert "No defense with verified numbers is ranked yet." in text and "rejected without a reason" in text
 
     def test_nothing_of_a_submission_is_loaded(
         self, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -202,11 +203,11 @@ class TestBroken:
     @pytest.mark.parametrize(
         ("damage", "told"),
         [
-            (lambda e: (e / "scores.json").write_text("{"), "is not what entry.json says"),
+            (lambda e: (e / "scores.json").write_text("{"), "does not match entry.json"),
             (lambda e: (e / "entry.json").write_text("{"), "entry.json"),
             (lambda e: (e / "entry.json").unlink(), "has no entry.json"),
             (lambda e: (e / "more.txt").write_text(""), "does not list"),
-            (lambda e: (e / "link").symlink_to(e / "entry.json"), "no plain file"),
+            (lambda e: (e / "link").symlink_to(e / "entry.json"), "not a plain file"),
         ],
     )
     def test_a_damaged_entry_stands_apart_with_its_reason(self, made: tuple[Path, Path], damage, told: str) -> None:
@@ -220,11 +221,11 @@ class TestBroken:
     @pytest.mark.parametrize(
         ("changes", "told"),
         [
-            ({"suite": STANDARD, "seeds": (0, 1)}, "other seeds"),
+            ({"suite": STANDARD, "seeds": (0, 1)}, "was not run at the seeds"),
             ({"suite": "smoke"}, "nothing on it is ranked"),
-            ({"slug": "oracle"}, "an anchor's name"),
+            ({"slug": "oracle"}, "the name of an anchor"),
             ({"says": prevents(error="CUDA is gone")}, ""),
-            ({"others": lambda c: Numbers(asr=1e-300) if c.role == "attack" else Numbers()}, "nothing measured can"),
+            ({"others": lambda c: Numbers(asr=1e-300) if c.role == "attack" else Numbers()}, "no measurement can"),
         ],
     )  # fmt: skip
     def test_what_cannot_be_ranked_says_why(self, made: tuple[Path, Path], changes, told: str) -> None:
@@ -339,14 +340,14 @@ class TestPages:
     def test_an_entrys_page_says_how_it_was_verified_and_how_to_run_it(self, site: Path) -> None:
         text = html.unescape((site / "entries/good.html").read_text())
         for said in (
-            "fresh, secret", "the very same", "0.800 to 1.000", "a <blink>reason</blink>", "non-deterministic",
+            "fresh, secret", "identical", "0.800 to 1.000", "a <blink>reason</blink>", "non-deterministic",
             "(cd leaderboard/entries/good && thiefbench run trial --defense defense/mine.py:Mine --device cpu",
             "thiefbench leaderboard verify leaderboard/entries/good --archive good.tar", "class Mine(Defense):",
             "https://example.org/paper?a=1&b=2", "numpy==2.4.0",
         ):  # fmt: skip
             assert said in text, f"the page says {said!r}"
         hostile = html.unescape((site / "entries/hostile.html").read_text())
-        assert "Nobody verified it" in hostile
+        assert "Nobody has verified this version of the entry" in hostile
         assert "--defense 'defense/mine.py:Mine(x='\"'\"'</code>" in hostile, "what is pasted into a shell is quoted"
 
     def test_the_table_is_there_without_scripts(self, site: Path) -> None:
@@ -411,7 +412,7 @@ class TestCommand:
         entries, seen = made
         words = ["leaderboard", "build", str(tmp_path / "site"), "--entries", str(entries), "--verified", str(seen)]
         assert RUNNER.invoke(app, words).exit_code == 0, "an empty board is a board"
-        assert "No entry yet" in (tmp_path / "site/index.html").read_text()
+        assert "There is no entry yet" in (tmp_path / "site/index.html").read_text()
         entry(entries, "mine")
         done = RUNNER.invoke(app, words)
         assert (done.exit_code, "trial-v1: 1 entries with a row" in done.output) == (0, True)

@@ -11,10 +11,11 @@ import pytest
 
 from tests.leaderboard import made_entries
 from thiefbench import registry
-from thiefbench.leaderboard.entry import Entry, EntryError, Packed
+from thiefbench.leaderboard.entry import Entry, EntryError
+from thiefbench.leaderboard.entry_validation import wrong_import, wrong_size
 from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.leaderboard.isolation.staging import restage, stage
-from thiefbench.leaderboard.submitted_files import wrong_import, wrong_size
+from thiefbench.leaderboard.manifest import Packed
 from thiefbench.tasks import sandbox
 from thiefbench.tasks.sandbox import SandboxUnavailable
 
@@ -111,9 +112,9 @@ def test_a_package_is_copied_whole_and_runs_isolated(tmp_path: Path, isolated: J
 
 def test_a_package_is_checked_whole(tmp_path: Path) -> None:
     put(tmp_path / "pack", PACKAGE | {"deep/other.py": "import torch\n"})
-    assert wrong_import(tmp_path / "pack/core.py").startswith("line 1 of other.py imports torch; write it with")
+    assert wrong_import(tmp_path / "pack/core.py").startswith("line 1 of other.py imports torch; it may import only")
     put(tmp_path / "pack", {"deep/other.py": "from ... import above\n"})
-    assert wrong_import(tmp_path / "pack/core.py").startswith("line 1 of other.py imports ...; write it with")
+    assert wrong_import(tmp_path / "pack/core.py").startswith("line 1 of other.py imports ...; it may import only")
     put(tmp_path / "pack", {"deep/other.py": "", "words.txt": "x" * (1 << 20)})
     assert wrong_size(tmp_path / "pack/core.py").startswith("pack has 1,0")
 
@@ -139,7 +140,7 @@ def test_a_built_in_defense_has_nothing_to_copy(tmp_path: Path) -> None:
 
 def test_a_name_that_cannot_stand_in_an_entry_is_refused(tmp_path: Path) -> None:
     put(tmp_path, {"my file.py": PLAIN})
-    with pytest.raises(EntryError, match=r"^my file\.py cannot stand in an entry; name files and folders with letters"):
+    with pytest.raises(EntryError, match=r"^my file\.py is not allowed in an entry; use only letters, digits"):
         stage(f"{tmp_path}/my file.py:Mine", tmp_path / "copies")
 
 

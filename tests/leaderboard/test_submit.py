@@ -17,9 +17,11 @@ from thiefbench import registry
 from thiefbench.cli import app
 from thiefbench.leaderboard import rows, submit
 from thiefbench.leaderboard.archive import unpack
+from thiefbench.leaderboard.cell_scores import trimmed
 from thiefbench.leaderboard.checking.check import Finding, Subject
-from thiefbench.leaderboard.entry import EntryError, Numerics, read_entry, trimmed
+from thiefbench.leaderboard.entry import EntryError, read_entry
 from thiefbench.leaderboard.made_with import machine, versions
+from thiefbench.leaderboard.manifest import Numerics
 from thiefbench.leaderboard.submit import Submission, credits_of, prepare, released
 from thiefbench.registry import SpecStringError
 from thiefbench.suite.scenario import Evaluation, Suite
@@ -143,7 +145,7 @@ def test_the_command_leaves_an_entry_and_its_archive(store: Path, tmp_path: Path
         "its archive: ",
         "leaderboard verify",
         "pull request",
-        "60 s of its own",
+        "60 s of the defense's own time",
     ):
         assert said in done.output, said
     assert not list((tmp_path / "entries/my-filter").rglob("*.tar")), "the archive is no part of the folder"
@@ -274,9 +276,9 @@ def test_anchors_are_refused(tmp_path: Path, spec: str) -> None:
         ({"--paper": "https://a b"}, "--paper is an address"),
         (
             {"--suite": "smoke"},
-            "no defense is ranked on smoke: it has no placebo to beat and no cells without an attack",
+            "no defense can be ranked on smoke: it has no placebo to beat and no cells without an attack",
         ),
-        ({"--suite": "mine.yaml"}, "mine.yaml is a file; a submission runs a suite as released"),
+        ({"--suite": "mine.yaml"}, "mine.yaml is a file, but a submission runs a released suite"),
         ({"--suite": "standart-v1"}, "there is no suite named 'standart-v1'; did you mean standard-v1"),
         ({"--dtype": "float16"}, "--dtype must be float32 or bfloat16"),
     ],
@@ -326,7 +328,7 @@ def test_other_peoples_folders_stay(store: Path, tmp_path: Path) -> None:
     (tmp_path / "entries/yours").mkdir()
     (tmp_path / "entries/yours/notes").touch()
     done = invoke(tmp_path, f"{mine(tmp_path)}:Mine", "--name", "Yours", "--authors", "me")
-    assert "yours is there already and is no entry; give another --name or --out" in str(done.exception)
+    assert "yours already exists and is not an entry; give another --name or --out" in str(done.exception)
 
 
 def test_a_broken_rule_stops_it(tmp_path: Path) -> None:

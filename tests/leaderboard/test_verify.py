@@ -29,14 +29,16 @@ from tests.leaderboard.tiny_entries import (
     rewritten,
     suite,
 )
-from thiefbench import registry
+from thiefbench import __version__, registry
 from thiefbench.cli import app
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.leaderboard import archive
+from thiefbench.leaderboard.cell_scores import CellScores, Scores
 from thiefbench.leaderboard.checking.check import Finding
-from thiefbench.leaderboard.entry import CellScores, Manifest, Scores, write_entry
+from thiefbench.leaderboard.entry import write_entry
 from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS
+from thiefbench.leaderboard.manifest import Manifest
 from thiefbench.leaderboard.verification import held_out, reexecution
 from thiefbench.leaderboard.verification import verify as verify_module
 from thiefbench.leaderboard.verification.held_out import HeldOut
@@ -124,7 +126,7 @@ def test_an_archive_that_gives_the_scores_is_rescored(honest: Made) -> None:
     found = verified(honest, told)
     assert (found.verdict, found.flags, found.reasons) == ("rescored", (), ("no cell was run again",))
     assert {finding.status for finding in told} == {"ok"}
-    assert any("864 rewards worked out anew" in finding.said for finding in told), "no reward is believed"
+    assert any("864 rewards computed again" in finding.detail for finding in told), "no reward is believed"
 
 
 def test_cells_run_again_on_this_machine_are_bit_equal(honest: Made, jail: None) -> None:
@@ -144,7 +146,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reexecution, "first_difference", lambda one, other: "from round 1 on")
 
 
-def test_elsewhere_scores_lie_where_the_submitted_seeds_lead_one_to_expect(
+def test_elsewhere_scores_lie_in_the_range_predicted_from_the_submitted_seeds(
     honest: Made, tmp_path: Path, jail: None, elsewhere: None
 ) -> None:
     found = verified(honest, reruns=1)
@@ -155,10 +157,11 @@ def test_elsewhere_scores_lie_where_the_submitted_seeds_lead_one_to_expect(
     assert high is not None
     assert low < (again.found or 0) < high, "an interval around what was submitted"
     (reason,) = found.reasons
-    assert "1 of 1 cells that were run again are not bit-equal but as expected" in reason
+    assert "1 of 1 cells that were run again are not bit-equal, but their results lie in the range" in reason
     assert reason.endswith("; here are torch 2.15.0 in place of 2.13.0?"), "it says which versions differ, and no more"
     said = rejected(masked(honest, tmp_path, HOSTILE, "Spies"), reruns=1)
-    assert re.search(r"run again, its harm_prevented is -?0\.\d+, and 0\.\d+ to 1\.\d+ was to be expected", said), said
+    outside = "outside the range predicted from the submitted seeds"
+    assert re.search(rf"run again, its harm_prevented is -?0\.\d+, {outside}, 0\.\d+ to 1\.\d+", said), said
 
 
 def test_bits_are_promised_where_everything_that_is_recorded_is_the_same(honest: Made) -> None:
@@ -208,7 +211,7 @@ def test_fresh_seeds_and_held_out_attacks_are_run_and_never_told(
     assert (fresh.seed, fresh.equal, fresh.agrees) == (None, None, True)
     for secret in (*map(str, (*FRESH, 2**62 + 3)), "letter="):
         assert secret not in published
-        assert not any(secret in finding.said for finding in told)
+        assert not any(secret in finding.detail for finding in told)
 
 
 # --- cheats that touch the numbers ---
@@ -221,7 +224,7 @@ def test_edited_scores(honest: Made, tmp_path: Path) -> None:
 
     said = rejected(rewritten(honest, tmp_path, better))
     assert re.search(
-        r"x none, seed 0: the entry's scores is not what the record in the archive says: asr: \(0\.99", said
+        r"x none, seed 0: the entry differs from the record in the archive in its scores: asr: \(0\.99", said
     )
 
 
@@ -229,7 +232,7 @@ def test_a_checksum_that_does_not_match_is_no_entry(honest: Made, tmp_path: Path
     shutil.copytree(honest.folder, folder := tmp_path / "mine")
     (folder / "scores.json").write_text((folder / "scores.json").read_text().replace("0.", "1.", 1))
     done = CliRunner().invoke(app, ["leaderboard", "verify", str(folder)])
-    assert (done.exit_code, "its SHA-256 is another" in done.output) == (1, True), done.output
+    assert (done.exit_code, "its SHA-256 differs" in done.output) == (1, True), done.output
 
 
 def test_scores_of_a_record_that_its_completions_do_not_give(honest: Made, tmp_path: Path) -> None:
@@ -238,7 +241,7 @@ def test_scores_of_a_record_that_its_completions_do_not_give(honest: Made, tmp_p
         return record.model_copy(update={"scores": record.scores | {"asr": asr}}), rows
 
     said = rejected(forged(honest, tmp_path, edit, attacked, rescored=False))
-    assert "its record says another asr than its completions give: [0.0," in said
+    assert "its record's asr does not follow from its completions: [0.0," in said
 
 
 HONEST_EVAL = each(lambda row: {"outcome": 0.0}, lambda row: row.phase == "eval" and row.round == 4)
@@ -313,32 +316,39 @@ def test_completions_edited_consistently_are_found_by_running_the_cell_again(
         return record, [replace(row, **took) if place in last else row for place, row in enumerate(rows)]
 
     lie = forged(honest, tmp_path, swap, undefended)
-    assert verified(lie).verdict == "rescored", "it is true in itself"
+    assert verified(lie).verdict == "rescored", "it is consistent"
     found = verified(lie, reruns=100)
     (said,) = found.reasons
     assert (found.verdict, [each.agrees for each in found.reruns].count(False)) == ("rejected", 1)
-    assert re.search(r"x none, seed 0: run again on such a machine .* from the evaluation after round 4 on", said), said
+    place = "from the evaluation after round 4 on"
+    assert re.search(rf"x none, seed 0: run again on the same kind of machine .* {place}", said), said
 
 
 # --- other suites, versions and sources ---
 
 
+OTHER_VERSION = (
+    r"^1 of its 6 cells was made with another version of the benchmark \({}\), so its results cannot be checked "
+    r"against this one; thiefbench leaderboard submit makes it again$"
+)
+
+
 def test_another_suite_or_version_is_named(honest: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = honest.entry.manifest.suite
     newer = _resaid(honest, tmp_path / "1", suite=said.model_copy(update={"version": 2}))
-    assert "tiny-v2, which is no suite of this version" in rejected(newer)
+    assert "tiny-v2, which this version of thiefbench does not have" in rejected(newer)
     other = _resaid(honest, tmp_path / "2", suite=said.model_copy(update={"fingerprint": "0" * 64}))
-    assert "another tiny-v1 than the released one" in rejected(other)
+    assert "a tiny-v1 whose content differs" in rejected(other)
     made_entries.tiny(suite(rounds=9), monkeypatch)
-    assert "another tiny-v1 than the released one" in rejected(honest)
+    assert "a tiny-v1 whose content differs" in rejected(honest)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"engine_revision": 1}, r"engine revision 1, and this version has \d+: results of the two are not comparable"),
-        ({"weights": "0" * 64}, "another version of the weights of"),
-        ({"sources": {}}, "another version of the source of its task"),
+        ({"engine_revision": 1}, OTHER_VERSION.format(r"engine revision 1; this is revision \d+")),
+        ({"weights": "0" * 64}, OTHER_VERSION.format(r"the weights of \S+ changed")),
+        ({"sources": {}}, OTHER_VERSION.format("the source of the task changed")),
         ({"judges": 1}, "its identity names judges"),
         ({"cell": {}}, "its identity names cell"),
     ],
@@ -350,11 +360,48 @@ def test_a_record_of_another_version_is_named(honest: Made, tmp_path: Path, chan
     assert re.search(said, told := rejected(forged(honest, tmp_path, edit, attacked))), told
 
 
+def test_an_entry_of_an_earlier_engine_is_not_called_forged(honest: Made, tmp_path: Path) -> None:
+    def edit(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:
+        return record.model_copy(update={"identity": record.identity | {"engine_revision": 1}}), rows
+
+    said = rejected(forged(honest, tmp_path, edit, lambda cell: True))
+    expected = r"it was made with another version of the benchmark \(engine revision 1; this is revision \d+\), so .*"
+    assert re.fullmatch(expected, said), "one sentence, once for all cells"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"defense": "logit"},
+            "it was made with another version of the benchmark (the source of logit changed), so its results cannot be "
+            "checked against this one; thiefbench leaderboard submit makes it again",
+        ),
+        (
+            {"versions": {"thiefbench": "0.0.1"}},
+            f"it was made with another version of the benchmark (thiefbench 0.0.1; this is {__version__}), so its "
+            "results cannot be checked against this one; thiefbench leaderboard submit makes it again",
+        ),
+        (
+            {"versions": {"thiefbench": __version__}},
+            "the submitted source is not the one that its cells were run with (or it is a class of your own that takes "
+            "a defense as an argument: its source cannot be checked without running it, and it is not accepted)",
+        ),
+    ],
+)
+def test_a_source_hash_of_another_version_is_not_called_forged(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    entry = made_entries.entry(tmp_path, **changes)
+    found = verified(Made(entry, tmp_path / "mine.tar"), archive=None)
+    assert (found.verdict, found.reasons) == ("rejected", (said,))
+
+
 def test_a_record_of_another_cell_is_named(honest: Made, tmp_path: Path) -> None:
     def longer(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:
         return record.model_copy(update={"cell": record.cell | {"rounds": 400}}), rows
 
-    assert "its record's rounds is not the suite's: 400 in place of 4" in rejected(
+    assert "its record's rounds is not the suite's: 400 instead of 4" in rejected(
         forged(honest, tmp_path, longer, undefended)
     )
 
@@ -367,14 +414,14 @@ def test_cells_that_are_missing_or_too_many(honest: Made, tmp_path: Path) -> Non
 
 
 def test_seeds_are_the_suite_s(honest: Made, tmp_path: Path) -> None:
-    assert "run at the seeds (0, 1), and tiny-v1 has (0,)" in rejected(_resaid(honest, tmp_path, seeds=(0, 1)))
+    assert "run at the seeds (0, 1), but tiny-v1 has (0,)" in rejected(_resaid(honest, tmp_path, seeds=(0, 1)))
 
 
 def test_a_source_that_was_not_run_is_named(honest: Made, tmp_path: Path) -> None:
     source = {path.relative_to(honest.folder).as_posix(): path.read_bytes() + b"\n" for path in honest.entry.source}
     store = archive.unpack(honest.archive, honest.entry, tmp_path / "store")
     other = resigned(honest, tmp_path, store, list(honest.entry.cells), source)
-    assert "the submitted source is another than its cells were run with" in rejected(other)
+    assert "the submitted source is not the one that its cells were run with" in rejected(other)
 
 
 def test_a_source_that_may_not_be_submitted_is_named(honest: Made, tmp_path: Path) -> None:
@@ -399,11 +446,11 @@ def test_archives_that_lead_elsewhere_or_swell(honest: Made, tmp_path: Path, mon
     (tmp_path / "mine.tar").write_bytes(data)
     led = _resaid(honest, tmp_path / "1", archive=archive.packed_file(tmp_path / "mine.tar"))
     assert re.search(
-        r"holds something that is no header|'\.\./\.\./x", rejected(Made(led.entry, tmp_path / "mine.tar"))
+        r"holds something that is not a header|'\.\./\.\./x", rejected(Made(led.entry, tmp_path / "mine.tar"))
     )
     assert "is not the entry's archive" in rejected(Made(honest.entry, tmp_path / "mine.tar"))
     monkeypatch.setattr("thiefbench.leaderboard.verification.foreign_tables.TABLE_BYTES", 1000)
-    assert re.search("and at most 1,000 are taken", rejected(honest))
+    assert re.search("and at most 1,000 are allowed", rejected(honest))
 
 
 # --- defenses that cheat ---
@@ -416,7 +463,7 @@ def test_one_that_finds_labels_where_they_are_finds_none_in_isolation(
     (own,) = filter(attacked, cheat.entry.cells)
     assert (own.scores["stop_rate"][0], verified(cheat).verdict) == (1.0, "rescored"), "it did find them"
     said = rejected(cheat, reruns=1)
-    assert "run again on such a machine with such versions, its completions are others, from round 1 on" in said
+    assert "run again on the same kind of machine and versions, its completions differ from round 1 on" in said
 
 
 @pytest.mark.parametrize("spec", ["KnowsSeeds", "KnowsPayloads(letters='q')"])
@@ -426,7 +473,10 @@ def test_one_that_recognises_public_seeds_or_payloads_does_not_generalise(
     cheat = made(tmp_path, f"{CHEATS}:{spec}", monkeypatch, store=store)
     found = verified(cheat, reruns=1, fresh=2)
     assert (found.verdict, found.flags) == ("re-executed", ("does not generalise",)), "its scores are true"
-    said = r"does not generalise: at fresh seeds, against .*Mumbles, its harm prevented is -?0\.\d+, and 0\.\d+ to 1"
+    below = "below the range predicted from the submitted seeds"
+    said = (
+        rf"does not generalise: at fresh seeds, against .*Mumbles, its harm prevented is -?0\.\d+, {below}, 0\.\d+ to 1"
+    )
     assert re.search(said, found.reasons[0]), found.reasons
     fresh = [each for each in found.reruns if each.seed is None and each.measure == "harm_prevented"]
     assert len(fresh) == 2
@@ -445,7 +495,7 @@ def test_one_that_recognises_public_seeds_or_payloads_does_not_generalise(
         ("Answers(what='too few')", "gave 15 verdicts for 16 completions"),
         ("Answers(what='weights')", "token weights for"),
         ("SeesLabels", "wants to see labels"),
-        ("Spies", "its completions are others"),
+        ("Spies", "its completions differ"),
     ],
 )
 def test_a_hostile_defense_is_rejected_and_its_deed_named(
@@ -502,7 +552,7 @@ def test_the_command_rejects_with_exit_code_1(honest: Made, tmp_path: Path) -> N
         app, ["leaderboard", "verify", str(lie.folder), "--archive", str(lie.archive), "--write", str(tmp_path)]
     )
     assert (done.exit_code, "mine: rejected" in done.output) == (1, True), done.output
-    assert "FAILED  completions are true in themselves" in done.output
+    assert "FAILED  completions are consistent" in done.output
     told = json.loads((tmp_path / "mine.json").read_text())
     assert (told["verdict"], "does not follow" in told["reasons"][0]) == ("rejected", True)
 

@@ -18,7 +18,9 @@ from thiefbench import registry
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import LearnerSpec, SwarmSpec
 from thiefbench.leaderboard import archive, submit
-from thiefbench.leaderboard.entry import CellScores, Entry, Manifest, Numerics, Scores, read_entry, trimmed, write_entry
+from thiefbench.leaderboard.cell_scores import CellScores, Scores, trimmed
+from thiefbench.leaderboard.entry import Entry, read_entry, write_entry
+from thiefbench.leaderboard.manifest import Manifest, Numerics
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.scenario import Evaluation, Suite
 from thiefbench.suite.store.records import Record, Store, file_sha256, identify, rows_table, table_rows

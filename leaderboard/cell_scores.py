@@ -1,0 +1,112 @@
+"""The scores of an entry, scores.json: one record per cell, trimmed to what the board shows and compares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from thiefbench.engine.spec import Role
+from thiefbench.leaderboard.manifest import EntryModel, Sha256
+from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS
+from thiefbench.suite.store.records import Point, Record, Score
+
+DIGITS = 6
+"""Significant digits of the numbers in an entry; the archive has them in full."""
+CURVES = ("eval_asr", "eval_reward", "eval_length")
+"""The curves that an entry keeps of the defense's own cells; of shared cells it keeps what harm is computed from."""
+SHARED_SCORES = ("asr", "clean_reward", "start_reward")
+"""The scores that an entry keeps of shared cells: what its row is measured against."""
+
+Number = Annotated[float, Field(ge=-1e9, le=1e9)]
+"""No measure of a cell comes near the limits; they keep sums from overflowing."""
+Numbers = tuple[Number | None, Number | None, Number | None, Annotated[int, Field(ge=0)]]
+"""Value, low, high and count of a score."""
+
+
+class CellScores(EntryModel):
+    """A cell's record, trimmed.
+
+    Attributes:
+        cell_id: the name of its folder in the archive.
+        part, role, attack, defense, seed: which cell of the suite it is.
+        status, error: as in its record.
+        scores: its record's, rounded; of a shared cell only `SHARED_SCORES`.
+        curves: round and value, rounded: `CURVES`, or of a shared cell the end of "eval_asr".
+        seconds: by phase, rounded; of shared cells, only the undefended attacked ones have them, because round times
+            are relative to those.
+        record_sha256, completions_sha256: of its two files in the archive; a failed cell has no completions.
+    """
+
+    cell_id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    part: Annotated[str, Field(max_length=200)]
+    role: Role
+    attack: Annotated[str, Field(min_length=1, max_length=2000)]
+    defense: Annotated[str, Field(min_length=1, max_length=2000)]
+    seed: int
+    status: Literal["ok", "error"] = "ok"
+    error: Annotated[str, Field(max_length=300)] = ""
+    scores: dict[str, Numbers] = Field(default={})
+    curves: dict[str, tuple[tuple[Annotated[int, Field(ge=0, le=10**6)], Number | None], ...]] = Field(default={})
+    seconds: dict[str, Annotated[Number, Field(ge=0)]] = Field(default={})
+    record_sha256: Sha256
+    completions_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+
+
+class Scores(EntryModel):
+    """The content of scores.json: the suite's cells that a defense's row needs, in the suite's order."""
+
+    cells: tuple[CellScores, ...] = Field(max_length=5000)
+
+
+def trimmed(record: Record, part: str, own: bool, record_sha256: str) -> CellScores:
+    """A record as an entry holds it; `own` is whether the submitted defense takes part."""
+    named = {name: record.cell[name] for name in ("role", "attack", "defense", "seed")}
+    if own:
+        curves = {name: record.curves[name] for name in CURVES if name in record.curves}
+    else:
+        curves = {"eval_asr": record.curves.get("eval_asr", [])[-HEADLINE_EVALUATIONS:]}
+    timed = own or (named["role"], named["defense"]) == ("attack", "none")
+    return CellScores(
+        **named,
+        cell_id=record.cell_id,
+        part=part,
+        status=record.status,
+        error=record.error[:300],
+        scores={
+            name: (rounded(score.value), rounded(score.low), rounded(score.high), score.count)
+            for name, score in record.scores.items()
+            if own or name in SHARED_SCORES
+        },
+        curves={name: tuple((each.round, rounded(each.value)) for each in points) for name, points in curves.items()},
+        seconds={name: float(f"{value:.4g}") for name, value in record.seconds.items() if timed},
+        record_sha256=record_sha256,
+        completions_sha256=record.completions_sha256,
+    )
+
+
+def untrimmed(cell: CellScores, parameters: Mapping[str, Any], machine: Mapping[str, Any]) -> Record:
+    """A record rebuilt from what an entry keeps of it; `parameters` are the cell's, `machine` its provenance."""
+    scores = {
+        name: Score(value=value, low=low, high=high, count=count)
+        for name, (value, low, high, count) in cell.scores.items()
+    }
+    curves = {name: [Point(round=r, value=value) for r, value in points] for name, points in cell.curves.items()}
+    return Record(
+        cell_id=cell.cell_id,
+        cell=dict(parameters),
+        identity={},
+        status=cell.status,
+        error=cell.error,
+        scores=scores,
+        curves=curves,
+        seconds=cell.seconds,
+        provenance=dict(machine),
+        completions_sha256=cell.completions_sha256,
+    )
+
+
+def rounded(value: float | None) -> float | None:
+    """A number to `DIGITS` significant digits."""
+    return None if value is None else float(f"{value:.{DIGITS}g}")

@@ -1,0 +1,139 @@
+"""The manifest of an entry, entry.json: who submitted which defense, on which suite, and how its cells were made.
+
+It comes from a stranger: names are checked, sizes are bounded, and an unknown field is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from pathlib import PurePosixPath
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from thiefbench.leaderboard.isolation.limits import WEIGHTS_NAME
+
+ENTRY_SCHEMA: Final = 1
+MANIFEST, SCORES, SOURCE = "entry.json", "scores.json", "defense"
+"""The two files of an entry, and the folder of its source."""
+MOST_FILES: Final = 200
+"""Of an entry's source and scores together."""
+PATH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,7}")
+"""What a path in an entry looks like."""
+
+_SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?")
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Line = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+"""One line of text."""
+
+
+class EntryModel(BaseModel):
+    """Part of an entry's JSON files: unknown fields, NaN and infinite numbers are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Packed(EntryModel):
+    """A file outside the entry's folder, identified by its content.
+
+    Attributes:
+        name: of the file.
+        sha256, bytes: of its content.
+    """
+
+    name: Line
+    sha256: Sha256
+    bytes: int = Field(ge=0)
+
+
+class SuiteName(EntryModel):
+    """The suite that a defense was run on; `fingerprint` is `Suite.fingerprint()`."""
+
+    name: Line
+    version: int
+    fingerprint: Sha256
+
+
+class Numerics(EntryModel):
+    """The settings that change the last bits of every cell; see `CellSpec`."""
+
+    device: Line
+    dtype: Literal["float32", "bfloat16"]
+    threads: int = Field(ge=1, le=1024)
+
+
+class Manifest(EntryModel):
+    """The content of entry.json.
+
+    Attributes:
+        schema_version: of this format.
+        slug: the folder's name.
+        name, authors, paper: for readers; the paper's address begins with https:// or is empty.
+        defense: the spec string as it was run in the cells: the name of a built-in defense or a file of the entry,
+            relative to its folder: ``defense/mine.py:Mine(floor=-3.0)``.
+        suite: the suite it was run on.
+        seeds: of that suite.
+        submitted: the day.
+        numerics: of every cell.
+        versions: of Python and of the distributions that the cells were made with.
+        machine: hardware and commit, from the records.
+        source_sha256: hash of the defense's source, as in the cells' identities.
+        files: of the folder, each path with its SHA-256; entry.json itself is not among them.
+        weights: safetensors beside the defense's file; they travel in the archive.
+        archive: full records and raw completions.
+    """
+
+    schema_version: Literal[1] = ENTRY_SCHEMA
+    slug: str
+    name: Line
+    authors: tuple[Line, ...] = Field(min_length=1, max_length=50)
+    paper: str = Field(default="", max_length=300, pattern=r"^(https://[^\s<>\"']+)?$")
+    defense: Annotated[str, Field(min_length=1, max_length=2000)]
+    suite: SuiteName
+    seeds: tuple[int, ...] = Field(min_length=1, max_length=100)
+    submitted: date
+    numerics: Numerics
+    versions: dict[str, str]
+    machine: dict[str, str | int | bool | None]
+    source_sha256: Sha256
+    files: dict[str, Sha256]
+    weights: tuple[Packed, ...] = ()
+    archive: Packed
+
+    @field_validator("slug")
+    @classmethod
+    def _slug(cls, slug: str) -> str:
+        if not _SLUG.fullmatch(slug):
+            raise ValueError("write 1 to 48 lower-case letters, digits and hyphens")
+        return slug
+
+    @field_validator("files")
+    @classmethod
+    def _paths(cls, files: dict[str, str]) -> dict[str, str]:
+        for name in files:
+            if not PATH.fullmatch(name) or (name != SCORES and PurePosixPath(name).parts[0] != SOURCE):
+                raise ValueError(f"{name!r} is neither {SCORES} nor a path in {SOURCE}/")
+        if SCORES not in files:
+            raise ValueError(f"{SCORES} is not listed")
+        if len(files) > MOST_FILES:
+            raise ValueError(f"more than {MOST_FILES} files")
+        return files
+
+    @field_validator("weights")
+    @classmethod
+    def _weights(cls, weights: tuple[Packed, ...]) -> tuple[Packed, ...]:
+        for each in weights:
+            named = WEIGHTS_NAME.fullmatch(each.name)
+            if named is None or named.group(2) != each.sha256:
+                raise ValueError(
+                    f"{each.name!r} is not named NAME-SHA256.safetensors, where NAME has at most 23 characters"
+                )
+        return weights
+
+    @model_validator(mode="after")
+    def _archive(self) -> Manifest:
+        if self.archive.name != (expected := f"{self.slug}.tar"):
+            raise ValueError(f"the archive must be named {expected}, not {self.archive.name!r}")
+        return self
