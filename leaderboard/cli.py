@@ -30,14 +30,15 @@ def check(
     ] = False,
 ) -> None:
     """See in about a minute whether a defense is fit to be submitted, and what to change where it is not."""
+    from thiefbench.leaderboard.surroundings import files
+
+    files(defense)  # a mistake in the spec string is told before anything else is done, and before torch is loaded
     from rich.markup import escape
 
     from thiefbench.cli import DONE, FAILED, err, out
     from thiefbench.leaderboard.check import Subject
-    from thiefbench.leaderboard.surroundings import files
     from thiefbench.tasks.sandbox import SandboxUnavailable, backend
 
-    files(defense)  # a mistake in the spec string is told before anything else is done
     if not unsafe:
         try:
             err.print(f"in the sandbox ({backend()}); playing two rounds of three small swarms ...")
