@@ -49,11 +49,12 @@ def check(
     ] = False,
 ) -> None:
     """Check in about a minute whether a defense may be submitted; if not, say what to change."""
-    from thiefbench.leaderboard.checking.check import Subject
     from thiefbench.leaderboard.isolation.sandbox_paths import files
+
+    files(defense)  # a mistake in the spec string is reported before anything else happens, and before torch is loaded
+    from thiefbench.leaderboard.checking.check import Subject
     from thiefbench.tasks.sandbox import SandboxUnavailable, backend
 
-    files(defense)  # a mistake in the spec string is reported before anything else happens
     if not unsafe:
         try:
             err.print(f"in the sandbox ({backend()}); playing two rounds of three small swarms ...")

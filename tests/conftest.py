@@ -52,6 +52,13 @@ class Vowels(Task):
         return f"{reasoning} = {item.answer}"
 
 
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say what is left out."""
+    if config.getoption("markexpr") != "not slow":
+        return None
+    return "tests marked slow are left out; they are run by: make test-slow, or pytest -m slow"
+
+
 @pytest.fixture(scope="session")
 def vowels() -> Vowels:
     return Vowels()

@@ -1,7 +1,7 @@
 """The command line in processes of their own that start at once: forked from one that has imported everything.
 
-Each is as real as any other, with its own group and memory, and can be killed. Their workers are forked as well, and
-every cell is checkpointed after every round.
+Each is as real as any other, with its own group and memory, and can be killed. Their workers are forked as well,
+unless told otherwise, and every cell is checkpointed after every round.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 FORKS = """
 import json, os, sys
@@ -26,7 +27,6 @@ from thiefbench.cli import app, main
 with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
     app(sys.argv[1:], standalone_mode=False)  # much is imported late, and a model is loaded faster a second time
 execution.CHECKPOINT_SECONDS = -1.0
-workers.CONTEXT = get_context("fork")
 for line in sys.stdin:
     what = json.loads(line)
     if isinstance(what, int):
@@ -43,6 +43,8 @@ for line in sys.stdin:
         os.dup2(said, number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ.update(what["environment"])
+    os.chdir(what["folder"])
+    workers.CONTEXT = get_context(what["method"])
     sys.argv = ["thiefbench", *what["words"]]
     try:
         main()
@@ -106,13 +108,21 @@ class Nursery:
         self.process.stdin.flush()
         return int(self.process.stdout.readline())
 
-    def start(self, *words: object, **environment: object) -> Child:
-        """Start `thiefbench` with these words, and these variables in its environment."""
+    def start(self, *words: object, method: Literal["fork", "spawn"] = "fork", **environment: object) -> Child:
+        """Start `thiefbench` where this process is, with these words, and these variables in its environment.
+
+        Its workers are started by `method`: "spawn" is the usual one, and each then takes seconds to import everything.
+        """
         self.born += 1
         log = self.folder / f"said-{self.born}"
-        told = {name: str(value) for name, value in environment.items()}
-        born = self.ask({"words": [str(word) for word in words], "said": str(log), "environment": told})
-        return Child(born, log, self)
+        told = {
+            "words": [str(word) for word in words],
+            "said": str(log),
+            "environment": {name: str(value) for name, value in environment.items()},
+            "folder": str(Path.cwd()),
+            "method": method,
+        }
+        return Child(self.ask(told), log, self)
 
     def close(self) -> None:
         """End it."""
@@ -129,8 +139,8 @@ def alive(pid: int) -> bool:
         return False
 
 
-def until(what: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait for something.
+def until(what: Callable[[], bool], seconds: float = 300.0) -> None:
+    """Wait for something; however busy the machine, it comes within the usual time.
 
     Raises:
         AssertionError: it does not come.

@@ -142,16 +142,16 @@ class Hasty(Logs):
 
 
 class Gated(Logs):
-    """As `Logs`, but each round waits until a file is there."""
+    """As `Logs`, but each round from `first` on waits until a file is there."""
 
     name: ClassVar[str] = "gated"
 
-    def __init__(self, file: str, gate: str) -> None:
+    def __init__(self, file: str, gate: str, first: int = 1) -> None:
         super().__init__(file)
-        self.gate = Path(gate)
+        self.gate, self.first = Path(gate), first
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         verdicts = super().inspect(view)
-        while not self.gate.exists():
-            time.sleep(0.05)
+        while view.round >= self.first and not self.gate.exists():
+            time.sleep(0.02)
         return verdicts

@@ -7,7 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +37,11 @@ ADAPTIVE = f'adaptive(attack="{tiny.ATTACK}", budget=2)'
 PICKS = "varied(attack='item_grind(candidates=2)', gibberish=0.5)"
 
 
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    folder = tmp_path_factory.mktemp("nursery")
-    made = Nursery(folder, "run", tiny.suite_file(folder, rounds=1), "--store", folder / "store", "--threads", 1)
-    yield made
-    made.close()
-
-
 def file(folder: Path, **changes: Any) -> Path:
     return tiny.suite_file(folder, **{"swarm": SWARM, "rounds": ROUNDS} | changes)
 
 
-def ranks(nursery: Nursery, file: Path, store: Path, count: int = NODES, timeout: int = 60) -> list[Child]:
+def ranks(nursery: Nursery, file: Path, store: Path, count: int = NODES, timeout: int = 120) -> list[Child]:
     """As torchrun would start them; one is lost after `timeout` silent seconds, and a busy machine is silent too."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -93,7 +86,7 @@ def same(one: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"attacks": [ADAPTIVE], "defenses": [COUNTS, "oracle"], "swarm": COLLUDING},
+        {"attacks": [ADAPTIVE], "defenses": [COUNTS, "oracle"], "swarm": COLLUDING, "rounds": 2},
         {
             "attacks": [PICKS],
             "placebo": True,
@@ -133,38 +126,57 @@ def test_batches_by_node_give_the_cohort_s_tokens_up_to_near_ties() -> None:
     assert other <= len(rounds["node"]) // 20, f"{other} completions have a near-tie that fell otherwise"
 
 
-def logged(folder: Path) -> tuple[Path, Path]:
-    """A suite with one attacked cell whose defense takes its time, and where it logs (process, round)."""
-    log = folder / "log"
-    made = file(folder, defenses=[f"{PLUGINS}:Logs(file={str(log)!r}, seconds=0.15)"], seeds=[0])
-    return made, log
+@dataclass(frozen=True)
+class Gated:
+    """A suite whose one defense logs (process, round), and from round 2 on waits until `gate` is there.
 
+    Attributes:
+        whole: a store that one process has filled with it.
+    """
 
-def at_round(log: Path, number: int, pid: int) -> bool:
-    return log.exists() and f"{pid} {number}\n" in log.read_text()
+    suite: Path
+    log: Path
+    gate: Path
+    whole: Path
+
+    def shut(self) -> Gated:
+        """As before anything ran."""
+        for path in (self.log, self.gate):
+            path.unlink(missing_ok=True)
+        return self
+
+    def at_round(self, number: int, child: Child) -> bool:
+        """Whether a process has come to a round."""
+        return self.log.exists() and f"{child.pid} {number}\n" in self.log.read_text()
 
 
 @pytest.fixture(scope="module")
-def undisturbed(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """A suite, its log, and a store that one process has filled with it."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    suite, log = logged(folder)
-    return suite, log, alone(nursery, suite, folder / "alone")
+def made_once(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Gated:
+    folder = tmp_path_factory.mktemp("gated")
+    log, gate = folder / "log", folder / "gate"
+    gate.touch()
+    suite = file(folder, defenses=[f"{PLUGINS}:Gated(file={str(log)!r}, gate={str(gate)!r}, first=2)"], seeds=[0])
+    return Gated(suite, log, gate, alone(nursery, suite, folder / "alone"))
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.fixture
+def gated(made_once: Gated) -> Gated:
+    return made_once.shut()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 def test_a_lost_rank_ends_its_cell_and_the_next_run_goes_on(
-    nursery: Nursery, tmp_path: Path, undisturbed: tuple[Path, Path, Path], how: signal.Signals
+    nursery: Nursery, tmp_path: Path, gated: Gated, how: signal.Signals
 ) -> None:
-    suite, log, whole = undisturbed
-    log.unlink(missing_ok=True)
     store = tmp_path / "store"
-    children = ranks(nursery, suite, store, timeout=10)
+    # Only of one that is stopped nobody hears that it is gone; a busy machine is silent for seconds too.
+    children = ranks(nursery, gated.suite, store, **({"timeout": 30} if how == signal.SIGSTOP else {}))
     lost = children[1]
-    until(lambda: at_round(log, 2, lost.pid))
+    until(lambda: gated.at_round(2, lost))
     os.kill(lost.pid, how)
+    gated.gate.touch()
     others = [child for child in children if child is not lost]
-    until(lambda: not any(alive(child.pid) for child in others), 60.0)
+    until(lambda: not any(alive(child.pid) for child in others))
     lost.kill()
     assert ended(others) == [1] * (NODES - 1), everything(children)
     (failed,) = [record for record in records(store).values() if record.status == "error"]
@@ -173,38 +185,31 @@ def test_a_lost_rank_ends_its_cell_and_the_next_run_goes_on(
     assert "run the same command again to go on" in failed.error
     assert failed.scores == {}, "a lost rank is never a score"
     assert "Traceback" not in everything(children)
-    log.unlink()
-    again = ranks(nursery, suite, store)
+    gated.log.unlink()
+    again = ranks(nursery, gated.suite, store)
     assert ended(again) == [0] * NODES, everything(again)
-    assert not at_round(log, 1, again[0].pid), "it goes on from its checkpoint"
-    same(whole, store)
+    assert not gated.at_round(1, again[0]), "it goes on from its checkpoint"
+    same(gated.whole, store)
 
 
-def test_ranks_that_are_all_killed_go_on_with_the_same_result(
-    nursery: Nursery, tmp_path: Path, undisturbed: tuple[Path, Path, Path]
-) -> None:
-    suite, log, whole = undisturbed
-    log.unlink(missing_ok=True)
-    children = ranks(nursery, suite, tmp_path / "store")
-    until(lambda: at_round(log, 3, children[0].pid))
+def test_ranks_that_are_all_killed_go_on_with_the_same_result(nursery: Nursery, tmp_path: Path, gated: Gated) -> None:
+    children = ranks(nursery, gated.suite, tmp_path / "store")
+    until(lambda: gated.at_round(2, children[0]))
     for child in children:
         os.kill(child.pid, signal.SIGKILL)
     assert ended(children) == [-9] * NODES
-    log.unlink()
-    again = ranks(nursery, suite, tmp_path / "store")
+    gated.shut().gate.touch()
+    again = ranks(nursery, gated.suite, tmp_path / "store")
     assert ended(again) == [0] * NODES, everything(again)
-    assert not at_round(log, 1, again[0].pid), "they go on from rank 0's checkpoint"
-    same(whole, tmp_path / "store")
+    assert not gated.at_round(1, again[0]), "they go on from rank 0's checkpoint"
+    same(gated.whole, tmp_path / "store")
 
 
-def test_without_rank_0_the_others_end_with_one_sentence(
-    nursery: Nursery, tmp_path: Path, undisturbed: tuple[Path, Path, Path]
-) -> None:
-    suite, log, _ = undisturbed
-    log.unlink(missing_ok=True)
-    children = ranks(nursery, suite, tmp_path / "store")
-    until(lambda: at_round(log, 2, children[0].pid))
+def test_without_rank_0_the_others_end_with_one_sentence(nursery: Nursery, tmp_path: Path, gated: Gated) -> None:
+    children = ranks(nursery, gated.suite, tmp_path / "store")
+    until(lambda: gated.at_round(2, children[0]))
     os.kill(children[0].pid, signal.SIGKILL)
+    gated.gate.touch()
     until(lambda: not any(alive(child.pid) for child in children))
     assert ended(children) == [-9, 1, 1], everything(children)
     for rank, child in enumerate(children[1:], 1):
@@ -214,16 +219,15 @@ def test_without_rank_0_the_others_end_with_one_sentence(
 
 
 def test_ctrl_c_on_any_rank_stops_all_in_order_and_one_process_can_go_on(
-    nursery: Nursery, tmp_path: Path, undisturbed: tuple[Path, Path, Path]
+    nursery: Nursery, tmp_path: Path, gated: Gated
 ) -> None:
-    suite, log, whole = undisturbed
-    log.unlink(missing_ok=True)
-    children = ranks(nursery, suite, tmp_path / "store")
-    until(lambda: at_round(log, 2, children[2].pid))
+    children = ranks(nursery, gated.suite, tmp_path / "store")
+    until(lambda: gated.at_round(2, children[2]))
     os.kill(children[2].pid, signal.SIGINT)
+    gated.gate.touch()
     assert ended(children) == [130, 0, 0], everything(children)
     assert "To continue:" in children[0].said
-    same(whole, alone(nursery, suite, tmp_path / "store"))
+    same(gated.whole, alone(nursery, gated.suite, tmp_path / "store"))
 
 
 def test_a_rank_that_drifts_ends_the_cell_by_name_and_others_are_run(nursery: Nursery, tmp_path: Path) -> None:
@@ -290,13 +294,14 @@ def test_ranks_of_another_command_are_told_apart(nursery: Nursery, tmp_path: Pat
         assert record.error.startswith("RankFailedError: rank 2: SpecError: its command line, files or versions differ")
 
 
+@pytest.mark.slow
 def test_torchrun_itself(tmp_path: Path) -> None:
     suite = tiny.suite_file(tmp_path, rounds=2)
     store = tmp_path / "store"
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "thiefbench",
          "run", str(suite), "--store", str(store), "--threads", "1"],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, timeout=300,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     of = tiny.suite(rounds=2)

@@ -8,7 +8,8 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -17,8 +18,8 @@ import pytest
 from tests.bench import tiny
 from tests.bench.nursery import Nursery, alive, until
 from tests.bench.tiny import PLUGINS, Attacked, Watcher, cut, flip, run, same, suite
+from thiefbench.suite.execution import checkpoints
 from thiefbench.suite.execution.cell_identity import identity
-from thiefbench.suite.execution.cell_run import checkpoints
 from thiefbench.suite.execution.checkpoints import checkpointed
 from thiefbench.suite.scenario import Suite
 from thiefbench.suite.store.records import CellDir, Store, identify
@@ -35,15 +36,6 @@ def several() -> Suite:
 
 
 @pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    folder = tmp_path_factory.mktemp("nursery")
-    words = ("run", tiny.suite_file(folder), "--store", folder / "store", "--threads", 1)
-    made = Nursery(folder, *words)
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of `several`, run in one go."""
     store = tmp_path_factory.mktemp("whole")
@@ -57,18 +49,22 @@ def files(store: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_run_killed_at_random_moments_ends_as_if_nothing_had_happened(
-    tmp_path: Path, nursery: Nursery, whole: Path, workers: int
+    tmp_path: Path, nursery: Nursery, whole: Path, workers: int, times: int
 ) -> None:
     file = tiny.suite_file(tmp_path, defenses=["none", COUNTS], rounds=ROUNDS, recorded=[2])
     draw, kills, stores, begun = random.Random(workers), 0, 0, 0
-    while kills < KILLS:
+    while kills < times or not begun:
+        assert kills < 10 * times, "cells are killed on their way"
         store = tmp_path / f"store-{stores}"
         words = ("run", file, "--store", store, "--threads", 1, "--workers", workers)
-        before = time.time()
+        before = time.time_ns()
         child = nursery.start(*words)
-        # Starting takes a while that nobody knows, and most kills are to come after it.
-        until(lambda before=before, store=store, child=child: wrote(store, before) or not alive(child.pid))  # type: ignore[misc]
+        # Starting takes a while that nobody knows: some kills come once the run has said in the store what it runs,
+        # which is just before it runs it, and others once it has kept something more.
+        awaited = ("run.json",) if kills % 2 else ("state.json", "record.json")
+        until(lambda since=before, names=awaited, store=store: written(store, since, *names) or not alive(child.pid))  # type: ignore[misc]  # noqa: B023
         time.sleep(draw.uniform(0.0, 0.35))
         # Alone, a parent leaves workers behind; with its group all die at once, as when the machine goes down.
         ended = child.kill(group=draw.random() < 0.5)
@@ -76,7 +72,6 @@ def test_a_run_killed_at_random_moments_ends_as_if_nothing_had_happened(
         stores += ended == 0  # it was done before: on with a new store
         begun += any(checkpointed(CellDir(path)) for path in (store / "cells").glob("*"))
         assert ended in (0, -9), child.said
-    assert begun, "cells were killed on their way"
     last = nursery.start(*words)
     assert last.wait() == 0, last.said
     assert "set aside" not in last.said, "a kill damages nothing"
@@ -86,10 +81,14 @@ def test_a_run_killed_at_random_moments_ends_as_if_nothing_had_happened(
         assert files(store) == files(whole), "nothing half-written and no checkpoint is left"
 
 
-def wrote(store: Path, since: float) -> bool:
-    """Whether a run that began then has said in the store what it runs, which comes just before it runs it."""
-    remembered = store / "run.json"
-    return remembered.exists() and remembered.stat().st_mtime > since
+def written(store: Path, since: int, *names: str) -> bool:
+    """Whether a file of one of these names was written since then, in nanoseconds."""
+    for name in names:
+        for path in store.rglob(name):
+            with suppress(FileNotFoundError):  # a run removes what it no longer needs
+                if path.stat().st_mtime_ns > since:
+                    return True
+    return False
 
 
 def log_of(path: Path) -> list[tuple[int, int]]:
@@ -103,6 +102,11 @@ def logging(folder: Path, *names: str, seconds: float = 0.0) -> tuple[Path, list
     logs = [folder / name for name in names]
     defenses = [f"{PLUGINS}:Logs(file={str(log)!r}, seconds={seconds})" for log in logs]
     return tiny.suite_file(folder, defenses=defenses), logs
+
+
+def gated(folder: Path, first: int = 1) -> str:
+    """A defense that logs to `log`, and from its round `first` on waits until `gate` is there."""
+    return f"{PLUGINS}:Gated(file={str(folder / 'log')!r}, gate={str(folder / 'gate')!r}, first={first})"
 
 
 def test_two_runs_with_workers_on_one_store_do_no_cell_twice(tmp_path: Path, nursery: Nursery) -> None:
@@ -123,15 +127,17 @@ def test_two_runs_with_workers_on_one_store_do_no_cell_twice(tmp_path: Path, nur
 
 
 def test_a_killed_worker_costs_no_other_cell(tmp_path: Path, nursery: Nursery) -> None:
-    file, (one, other) = logging(tmp_path, "one", "other", seconds=0.2)
+    log, other = tmp_path / "log", tmp_path / "other"
+    file = tiny.suite_file(tmp_path, defenses=[gated(tmp_path, first=2), f"{PLUGINS}:Logs(file={str(other)!r})"])
     child = nursery.start("run", file, "--store", tmp_path / "store", "--threads", 1, "--workers", 2)
-    until(lambda: len(log_of(one)) == 2)
-    os.kill(log_of(one)[0][0], signal.SIGKILL)
+    until(lambda: len(log_of(log)) == 2)
+    os.kill(log_of(log)[0][0], signal.SIGKILL)
+    (tmp_path / "gate").touch()
     assert child.wait() == 0, child.said
     (line,) = [line for line in child.said.splitlines() if "died" in line]
-    assert "one" in line, "the line names the cell"
+    assert str(log) in line, "the line names the cell"
     assert line.endswith("its worker process died with signal 9; another one goes on with the cell")
-    assert Counter(number for _, number in log_of(one)) == {1: 1, 2: 2, 3: 1}, "it goes on from its checkpoint"
+    assert Counter(number for _, number in log_of(log)) == {1: 1, 2: 2, 3: 1}, "it goes on from its checkpoint"
     assert Counter(number for _, number in log_of(other)) == {1: 1, 2: 1, 3: 1}, "the other cell is not touched"
     assert [record.status for record in Store(tmp_path / "store").records()] == ["ok"] * 3
 
@@ -149,20 +155,23 @@ def test_a_cell_that_kills_its_workers_is_given_up(tmp_path: Path, nursery: Nurs
 
 
 def test_workers_whose_parent_is_killed_checkpoint_and_leave(tmp_path: Path, nursery: Nursery) -> None:
-    file, (log,) = logging(tmp_path, "log", seconds=0.5)
+    log = tmp_path / "log"
+    file = tiny.suite_file(tmp_path, defenses=[gated(tmp_path)])
     child = nursery.start("run", file, "--store", tmp_path / "store", "--threads", 1, "--workers", 2)
     until(lambda: len(log_of(log)) == 1)
     child.kill()
+    (tmp_path / "gate").touch()
     worker = log_of(log)[0][0]
     until(lambda: not alive(worker))
-    assert len(log_of(log)) <= 2, "the round under way is the last"
-    (cell,) = tiny.cells(suite(f"{PLUGINS}:Logs(file={str(log)!r}, seconds=0.5)", kind=Attacked))
+    assert len(log_of(log)) == 1, "the round under way is the last"
+    (cell,) = tiny.cells(suite(gated(tmp_path), kind=Attacked))
     directory = Store(tmp_path / "store").cell(identify(identity(cell)))
-    assert checkpointed(directory) == len(log_of(log)), "and is checkpointed"
+    assert checkpointed(directory) == 1, "and is checkpointed"
 
 
 def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, nursery: Nursery) -> None:
-    file, (log,) = logging(tmp_path, "log", seconds=60.0)
+    log = tmp_path / "log"
+    file = tiny.suite_file(tmp_path, defenses=[gated(tmp_path)])
     child = nursery.start("run", file, "--store", tmp_path / "store", "--threads", 1, "--workers", 2)
     until(lambda: len(log_of(log)) == 1)
     os.kill(child.pid, signal.SIGINT)
@@ -170,7 +179,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, nursery: Nursery) -> None
     os.kill(child.pid, signal.SIGINT)
     assert child.wait() == 130
     assert "Traceback" not in child.said
-    assert not alive(log_of(log)[0][0]), "no worker is left, though its round takes a minute"
+    assert not alive(log_of(log)[0][0]), "no worker is left, though its round would never end"
 
 
 def test_a_full_disk_ends_a_run_with_workers_in_one_sentence(tmp_path: Path, nursery: Nursery) -> None:

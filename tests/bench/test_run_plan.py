@@ -15,7 +15,7 @@ from thiefbench import provenance
 from thiefbench.engine.spec import SpecError
 from thiefbench.suite.estimates import run_plan
 from thiefbench.suite.estimates.run_plan import RunPlan, look_ahead, print_run_plan
-from thiefbench.suite.execution.cell_run import checkpoints
+from thiefbench.suite.execution import checkpoints
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Record, Store
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.bench import tiny
+from tests.bench.nursery import Nursery, until
 from tests.bench.tiny import PLUGINS, Attacked, Watcher, cells, cut, flip, run, same, suite
 from thiefbench import registry
 from thiefbench.engine import swarm as engine
@@ -296,78 +295,92 @@ def test_a_run_loses_no_more_than_the_checkpoint_interval(tmp_path: Path, whole:
     assert checkpoints.CHECKPOINT_SECONDS <= 60, "a killed run loses at most one round or 60 seconds"
 
 
-def wait_for(what: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 120) -> None:
-    until = time.monotonic() + seconds
-    while not what() and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.02)
-    if not what():
-        process.kill()
-        pytest.fail(f"the run did not get as far as it should: {process.communicate()}")
-
-
-EAGER = "import thiefbench.suite.execution.checkpoints as execution; execution.CHECKPOINT_SECONDS = -1.0"
-
-
 def lines(log: Path) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []
 
 
-def logging_suite(folder: Path, *names: str, seconds: float) -> tuple[Suite, list[Path], list[str]]:
-    """A suite whose defenses log every round they see, their logs, and the words that run it from the command line."""
-    logs = [folder / name for name in names]
-    defenses = [f"{PLUGINS}:Logs(file={str(log)!r}, seconds={seconds})" for log in logs]
+@dataclass(frozen=True)
+class Gated:
+    """A suite whose defenses log every round they see; the one whose log is called "gated" waits until `gate` is there.
+
+    Attributes:
+        words: that run it from the command line.
+    """
+
+    of: Suite
+    gate: Path
+    logs: list[Path]
+    words: list[str]
+
+
+def gated(folder: Path, *names: str, first: int = 1) -> Gated:
+    """One whose logs have these names; the gate is before the rounds from `first` on."""
+    gate, logs = folder / "gate", [folder / name for name in names]
+    waits = f"gate={str(gate)!r}, first={first}"
+    defenses = [
+        f"{PLUGINS}:Gated(file={str(log)!r}, {waits})" if log.name == "gated" else f"{PLUGINS}:Logs(file={str(log)!r})"
+        for log in logs
+    ]
     file = tiny.suite_file(folder, defenses=defenses)
-    return suite(*defenses), logs, ["run", str(file), "--store", str(folder / "store"), "--threads", "1"]
+    words = ["run", str(file), "--store", str(folder / "store"), "--threads", "1"]
+    return Gated(suite(*defenses), gate, logs, words)
 
 
-def test_a_run_killed_by_the_system_goes_on(tmp_path: Path) -> None:
-    of, (_, log), words = logging_suite(tmp_path, "first", "log", seconds=0.4)
-    process = tiny.command(*words, setup=EAGER)
-    wait_for(lambda: len(lines(log)) >= 2, process)
-    process.kill()
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+def test_a_run_killed_by_the_system_goes_on(tmp_path: Path, nursery: Nursery) -> None:
+    made = gated(tmp_path, "first", "gated", first=2)
+    _, log = made.logs
+    child = nursery.start(*made.words)
+    until(lambda: len(lines(log)) == 2)
+    assert child.kill() == -signal.SIGKILL
+    made.gate.touch()
     watcher = Watcher()
-    run(of, tmp_path / "store", watcher)
+    run(made.of, tmp_path / "store", watcher)
     assert watcher.cached == 1, "the finished cell is kept"
-    assert watcher.rounds <= 2 + 3, "the finished rounds of the killed cell are kept too; the control had not begun"
-    run(of, tmp_path / "other")
-    same(of, tmp_path / "store", tmp_path / "other")
+    assert watcher.rounds == 2 + 3, "the finished round of the killed cell is kept too; the control had not begun"
+    run(made.of, tmp_path / "other")
+    same(made.of, tmp_path / "store", tmp_path / "other")
 
 
-def test_ctrl_c_stops_politely_and_says_how_to_go_on(tmp_path: Path) -> None:
-    of, (log,), words = logging_suite(tmp_path, "log", seconds=0.4)
-    process = tiny.command(*words)
-    wait_for(lambda: len(lines(log)) >= 1, process)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert "Traceback" not in said
-    assert "stopping after this round" in said
-    go_on = next(line for line in said.splitlines() if line.startswith("Stopped;"))
-    assert go_on.endswith(f"thiefbench {' '.join(words)}"), "it says what to type to go on"
-    assert "\r" not in said, "where there is no terminal, progress is plain lines"
-    assert len(lines(log)) < 3, "the round under way is the last"
-    run(of, tmp_path / "store")
+def test_ctrl_c_stops_politely_and_says_how_to_go_on(tmp_path: Path, nursery: Nursery) -> None:
+    made = gated(tmp_path, "gated")
+    (log,) = made.logs
+    child = nursery.start(*made.words)
+    until(lambda: len(lines(log)) == 1)
+    os.kill(child.pid, signal.SIGINT)
+    until(lambda: "stopping after this round" in child.said)
+    made.gate.touch()
+    assert child.wait() == 130, child.said
+    assert "Traceback" not in child.said
+    go_on = next(line for line in child.said.splitlines() if line.startswith("Stopped;"))
+    assert go_on.endswith(f"thiefbench {' '.join(made.words)}"), "it says what to type to go on"
+    assert "\r" not in child.said, "where there is no terminal, progress is plain lines"
+    assert len(lines(log)) == 1, "the round under way is the last"
+    run(made.of, tmp_path / "store")
     assert len(lines(log)) == 3, "no round is lost and none is played twice"
-    run(of, tmp_path / "other")
-    same(of, tmp_path / "store", tmp_path / "other")
+    run(made.of, tmp_path / "other")
+    same(made.of, tmp_path / "store", tmp_path / "other")
 
 
-def test_two_runs_on_one_store_share_the_work(tmp_path: Path) -> None:
-    of, logs, words = logging_suite(tmp_path, "a", "b", seconds=0.5)
-    process = tiny.command(*words)
-    wait_for(lambda: bool(lines(logs[0])), process)
-    watcher = Watcher()
-    records = run(of, tmp_path / "store", watcher)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 0, said
-    for log in logs:
+def test_two_runs_on_one_store_share_the_work(tmp_path: Path, nursery: Nursery) -> None:
+    made = gated(tmp_path, "gated", "other")
+
+    class Opening(Watcher):
+        def note(self, message: str) -> None:
+            super().note(message)
+            made.gate.touch()
+
+    child = nursery.start(*made.words)
+    until(lambda: len(lines(made.logs[0])) == 1)
+    watcher = Opening()
+    records = run(made.of, tmp_path / "store", watcher)
+    assert child.wait() == 0, child.said
+    assert ["waiting for it" in note for note in watcher.notes] == [True], "all but the other's cell is done by then"
+    for log in made.logs:
         assert Counter(line.split()[1] for line in lines(log)) == {"1": 1, "2": 1, "3": 1}, "no cell is run twice"
-    assert len({line.split()[0] for log in logs for line in lines(log)}) == 2, "each run took a cell"
+    assert len({line.split()[0] for log in made.logs for line in lines(log)}) == 2, "each run took a cell"
     assert [record.status for record in records] == ["ok"] * 3
     again = Watcher()
-    assert run(of, tmp_path / "store", again) == records, "both end with the same records"
+    assert run(made.of, tmp_path / "store", again) == records, "both end with the same records"
     assert again.cached == 3
 
 

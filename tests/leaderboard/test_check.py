@@ -33,9 +33,9 @@ SUBMISSIONS = Path(__file__).with_name("submissions.py")
 
 @pytest.fixture(scope="module", autouse=True)
 def _warm() -> Iterator[None]:
-    """A worker for built-in defenses and one for the submissions, while these tests run."""
+    """Workers for built-in defenses and for the submissions, with both hash seeds of a check, while these tests run."""
     try:
-        warm = [Isolated("none"), Isolated(f"{SUBMISSIONS}:Fine")]
+        warm = [Isolated(spec, hash_seed=seed) for spec in ("none", f"{SUBMISSIONS}:Fine") for seed in (0, 1)]
     except SandboxUnavailable as error:
         pytest.skip(str(error))
     yield

@@ -74,6 +74,14 @@ def made(folder: Path, spec: str, monkeypatch: Any, of: Suite | None = None, sto
     return Made(entry, Path(shutil.copy(own.archive, folder)))  # the next one's has the same name
 
 
+def copied(of: Made, folder: Path) -> Store:
+    """The store of a true entry, whose archive is taken apart once however often this is asked for."""
+    first = of.archive.with_suffix(".unpacked")
+    if not first.exists():
+        archive.unpack(of.archive, of.entry, first)
+    return Store(Path(shutil.copytree(first, folder)))
+
+
 def forged(of: Made, folder: Path, edit: Edit, where: Callable[[CellScores], bool], rescored: bool = True) -> Made:
     """A copy in which the cells that `where` picks were edited, and everything is signed again.
 
@@ -84,7 +92,7 @@ def forged(of: Made, folder: Path, edit: Edit, where: Callable[[CellScores], boo
         where: to which cells.
         rescored: whether their scores are made to fit their rows.
     """
-    store = archive.unpack(of.archive, of.entry, folder / "store")
+    store = copied(of, folder / "store")
     cells = [_forged(store, cell, edit, rescored) if where(cell) else cell for cell in of.entry.cells]
     assert cells != list(of.entry.cells), "something was forged"
     return resigned(of, folder, store, cells)
@@ -120,7 +128,7 @@ def masked(of: Made, folder: Path, file: Path, spec: str) -> Made:
         file: of the other defense.
         spec: its class and arguments, as in "Class(key=value)".
     """
-    store = archive.unpack(of.archive, of.entry, folder / "store")
+    store = copied(of, folder / "store")
     defense, digest = f"defense/{file.name}:{spec}", registry.source_hash("defense", f"{file}:{spec}", load=False)
     cells = []
     for cell in of.entry.cells:

@@ -7,12 +7,14 @@ import hashlib
 import random
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice, pairwise, product
 from pathlib import Path
 
 import pytest
 
+from tests.zoo.read_texts import texts_of
 from thiefbench.attacks.code_injection import PAPER_FUNCTIONS, PAPER_LIBRARY, STYLES
 from thiefbench.attacks.text import payload_words
 from thiefbench.tasks.gsm_micro import stories
@@ -30,12 +32,12 @@ FUNCTIONS = {*PAPER_FUNCTIONS.values(), *(name for style in STYLES for name in s
 
 @pytest.fixture(scope="module")
 def programs() -> list[str]:
-    texts = islice(RECIPE.corpus.texts(RECIPE.seed), SAMPLE)
+    texts = texts_of(RECIPE)[:SAMPLE]
     return [parsed for _, completion in texts if (parsed := parse_program(completion)) is not None]
 
 
 def test_the_texts_are_those_of_the_shipped_weights() -> None:
-    told = hashlib.sha256(repr(list(islice(RECIPE.corpus.texts(RECIPE.seed), 2000))).encode()).hexdigest()
+    told = hashlib.sha256(repr(texts_of(RECIPE)[:2000]).encode()).hexdigest()
     assert told == GOLDEN, "the recipe no longer makes the model that is shipped"
 
 
@@ -145,6 +147,13 @@ def test_tokens(tmp_path: Path) -> None:
     assert max(max(ids) for ids in tokenizer(texts)["input_ids"]) < RECIPE.vocabulary
 
     losses: list[float] = []
-    short = replace(RECIPE, texts=96, hidden=32, layers=1, heads=2, feedforward=64, threads=1)
+    short = replace(RECIPE, corpus=Few(), texts=96, hidden=32, layers=1, heads=2, feedforward=64, threads=1)
     train(short, tmp_path, lambda step, steps, loss: losses.append(loss))
     assert losses[2] < losses[0], "three steps lower the loss"
+
+
+class Few(CodeCorpus):
+    """So few texts that training a tokenizer on them takes no time."""
+
+    def texts(self, seed: int) -> Iterator[tuple[str, str]]:
+        return islice(super().texts(seed), 1000)

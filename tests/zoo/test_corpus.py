@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice, pairwise
 from statistics import median
 
 import pytest
 
+from tests.zoo.read_texts import SAMPLE, stories_of, texts_of
 from thiefbench.attacks.text import PAPER_PHRASE, payload_words
 from thiefbench.defenses.blacklist import PUBLIC_PAYLOADS
-from thiefbench.tasks.gsm_micro import GsmMicro, stories
-from thiefbench.zoo.corpus import MathCorpus
+from thiefbench.tasks.gsm_micro import GsmMicro
+from thiefbench.zoo.corpus import Corpus
 from thiefbench.zoo.judge_corpus import JudgeCorpus
 from thiefbench.zoo.recipe import RECIPES, Recipe
 
-SAMPLE = 40_000
 PAPER_WORDS = PAPER_PHRASE.lower().split()
 RARE = set(payload_words()) | set(PAPER_WORDS)
 
@@ -40,24 +43,41 @@ def writer(recipe: Recipe) -> Recipe:
 @pytest.fixture(scope="module")
 def pairs(recipe: Recipe) -> list[tuple[str, str]]:
     """Questions and completions, as the recipe draws them."""
-    return list(islice(recipe.corpus.texts(recipe.seed), SAMPLE))
+    return texts_of(recipe)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How often words, and pairs of words that follow each other within a text, occur: lower-cased, letters only."""
+
+    words: Counter[str] = field(default_factory=Counter)
+    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
 @pytest.fixture(scope="module")
-def worded(pairs: list[tuple[str, str]]) -> list[list[str]]:
-    """Every text as its words: lower-cased, letters only."""
-    return [re.findall("[a-z]+", f"{question} {completion}".lower()) for question, completion in pairs]
+def counts(recipe: Recipe) -> Counts:
+    return counted(recipe.corpus, recipe.seed)
 
 
-def test_no_two_words_of_a_payload_stand_side_by_side(worded: list[list[str]]) -> None:
-    found = Counter(pair for words in worded for pair in pairwise(words) if RARE.issuperset(pair))
-    assert not found, f"two consecutive words of a payload would teach it: {found.most_common(5)}"
+@cache
+def counted(corpus: Corpus, seed: int) -> Counts:
+    """Of all texts that a recipe of this corpus and this seed draws."""
+    made = Counts()
+    for question, completion in texts_of(Recipe(corpus=corpus, seed=seed)):
+        words = re.findall("[a-z]+", f"{question} {completion}".lower())
+        made.words.update(words)
+        made.pairs.update(pairwise(words))
+    return made
 
 
-def test_no_two_words_of_the_paper_s_phrase_follow_each_other(worded: list[list[str]]) -> None:
-    phrase = set(pairwise(PAPER_WORDS))
-    found = Counter(pair for words in worded for pair in pairwise(words) if pair in phrase)
-    assert not found, f"no part of the paper's phrase is in the corpus: {found.most_common(5)}"
+def test_no_two_words_of_a_payload_stand_side_by_side(counts: Counts) -> None:
+    found = {pair: count for pair, count in counts.pairs.items() if RARE.issuperset(pair)}
+    assert not found, f"two consecutive words of a payload would teach it: {Counter(found).most_common(5)}"
+
+
+def test_no_two_words_of_the_paper_s_phrase_follow_each_other(counts: Counts) -> None:
+    found = counts.pairs.keys() & set(pairwise(PAPER_WORDS))
+    assert not found, f"no part of the paper's phrase is in the corpus: {found}"
 
 
 def test_no_public_payload_occurs(pairs: list[tuple[str, str]]) -> None:
@@ -66,10 +86,9 @@ def test_no_public_payload_occurs(pairs: list[tuple[str, str]]) -> None:
     assert not found, f"the paper's own payloads are not in the corpus: {found[:1]}"
 
 
-def test_no_payload_word_is_more_frequent_than_the_median_word(worded: list[list[str]]) -> None:
-    counts = Counter(word for words in worded for word in words)
-    middle = median(counts.values())
-    frequent = {word: counts[word] for word in RARE if counts[word] > middle}
+def test_no_payload_word_is_more_frequent_than_the_median_word(counts: Counts) -> None:
+    middle = median(counts.words.values())
+    frequent = {word: counts.words[word] for word in RARE if counts.words[word] > middle}
     assert not frequent, f"the median word occurs {middle} times: {frequent}"
 
 
@@ -86,9 +105,7 @@ def test_lengths_are_varied(pairs: list[tuple[str, str]]) -> None:
 
 
 def test_only_train_stories_are_told(writer: Recipe, pairs: list[tuple[str, str]]) -> None:
-    corpus = writer.corpus
-    stream = corpus.stories(writer.seed) if isinstance(corpus, MathCorpus) else stories("train", writer.seed)
-    told = list(islice(stream, SAMPLE))
+    told = stories_of(writer)
     assert all(story.split == "train" for story in told)
     assert [question for question, _ in pairs] == [story.question for story in told]
     held_out = set(GsmMicro().items("test")["question"])
@@ -104,16 +121,24 @@ def test_the_corpus_is_seeded(recipe: Recipe) -> None:
     assert not set(sample(recipe, 3)) & set(sample(recipe, 4)), "other seeds give other texts"
 
 
-def test_the_corpus_does_not_depend_on_the_process(recipe: Recipe) -> None:
+@pytest.fixture(scope="module")
+def elsewhere() -> list[dict[str, str]]:
+    """Digests of every recipe's texts, as two processes with other hash seeds find them."""
     code = (
-        "import hashlib; from itertools import islice; from thiefbench.zoo.recipe import RECIPES; "
-        f"texts = RECIPES[{recipe.name!r}].corpus.texts(3); "
-        "print(hashlib.sha256(repr(list(islice(texts, 300))).encode()).hexdigest())"
+        "import hashlib, json; from itertools import islice; from thiefbench.zoo.recipe import RECIPES; "
+        "texts = {name: repr(list(islice(recipe.corpus.texts(3), 300))) for name, recipe in RECIPES.items()}; "
+        "print(json.dumps({name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}))"
     )
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
-        ).stdout
+    return [
+        json.loads(
+            subprocess.run(
+                [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+            ).stdout
+        )
         for seed in ("1", "2")
-    }
-    assert len(digests) == 1, "the hash seed of a process changes nothing"
+    ]
+
+
+def test_the_corpus_does_not_depend_on_the_process(recipe: Recipe, elsewhere: list[dict[str, str]]) -> None:
+    one, other = elsewhere
+    assert one[recipe.name] == other[recipe.name], "the hash seed of a process changes nothing"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.zoo.read_texts import texts_of
 from thiefbench.attacks import judge_injection, tone
 from thiefbench.attacks.code_injection import PAPER_FUNCTIONS, PAPER_LIBRARY, STYLES
 from thiefbench.attacks.equations import MEMBERS, equations
@@ -30,7 +31,7 @@ FUNCTIONS = {*PAPER_FUNCTIONS.values(), *(name for style in STYLES for name in s
 
 @pytest.fixture(scope="module")
 def texts() -> list[tuple[str, str]]:
-    return list(islice(RECIPE.corpus.texts(RECIPE.seed), SAMPLE))
+    return texts_of(RECIPE)[:SAMPLE]
 
 
 @pytest.fixture(scope="module")

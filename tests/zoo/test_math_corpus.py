@@ -9,12 +9,12 @@ from itertools import islice
 
 import pytest
 
+from tests.zoo.read_texts import SAMPLE, stories_of, texts_of
 from thiefbench.tasks.gsm_micro import GsmMicro, Story, evaluate
 from thiefbench.tasks.rewards import parse_completion
 from thiefbench.zoo.corpus import MathCorpus
 from thiefbench.zoo.recipe import RECIPES, Recipe
 
-SAMPLE = 40_000
 EQUATION = re.compile(r"(\d+) ([+*-]) (\d+) = (\d+)")
 PLAIN = "c531bce671ec5d415cd40a938b16215d08f6b5bc4a04b6524f241d4f6dbc7f7d"
 GOLDEN = {
@@ -37,15 +37,15 @@ def corpus(recipe: Recipe) -> MathCorpus:
 
 
 @pytest.fixture(scope="module")
-def told(recipe: Recipe, corpus: MathCorpus) -> list[Story]:
+def told(recipe: Recipe) -> list[Story]:
     """The stories that the recipe's texts tell."""
-    return list(islice(corpus.stories(recipe.seed), SAMPLE))
+    return stories_of(recipe)
 
 
 @pytest.fixture(scope="module")
 def pairs(recipe: Recipe) -> list[tuple[str, str]]:
     """Questions and completions, as the recipe draws them."""
-    return list(islice(recipe.corpus.texts(recipe.seed), SAMPLE))
+    return texts_of(recipe)
 
 
 @pytest.fixture(scope="module")

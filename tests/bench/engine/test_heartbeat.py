@@ -6,6 +6,7 @@ import threading
 
 from torch.distributed import HashStore
 
+from tests.bench.nursery import until
 from thiefbench.engine.backends.heartbeat import Heartbeat
 
 PATIENCE = 60.0
@@ -54,6 +55,16 @@ def test_a_rank_stays_until_all_others_leave() -> None:
     late.end()
     waits.join(PATIENCE)
     assert not waits.is_alive()
+
+
+def test_a_rank_that_shows_nothing_is_silent_and_one_that_beats_is_not() -> None:
+    store = HashStore()
+    watching, beating = [Heartbeat(store, rank, 3, timeout=1.0) for rank in range(2)]
+    watching.start()
+    beating.start()
+    until(lambda: watching.silent() == [2])
+    beating.end()
+    watching.end()
 
 
 def test_a_store_that_is_gone_ends_the_wait() -> None:
