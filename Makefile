@@ -24,16 +24,16 @@ types: install
 	$(BIN)/mypy -p thiefbench
 
 check: install
-	$(PYTEST) -m "not slow"
+	$(PYTEST)
 
-# What guards rare machinery: many random kills, Ray, torchrun, the browser.
+# What guards rare machinery at length: twenty random kills, ranks that stand still.
 test-slow: install
 	$(PYTEST) -m slow
 
 # Exactly the lower bounds of pyproject.toml, and the newest versions that its ranges admit; each in an environment of its own.
 test-oldest: install
 	sh requirements/other.sh $(BIN)/uv "$(PYTHON)" .venv-oldest lowest-direct
-	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n logical -m "not slow" tests/attacks tests/bench tests/contract tests/defenses tests/tasks
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n logical tests/attacks tests/bench tests/contract tests/defenses tests/tasks
 
 test-newest: install
 	sh requirements/other.sh $(BIN)/uv "$(PYTHON)" .venv-newest highest

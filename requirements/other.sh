@@ -5,6 +5,6 @@ uv=$1 python=$2 venv=$3 resolution=$4
 cd "$(dirname "$0")/.."
 "$uv" venv --quiet --clear --seed --python "$python" "$venv"
 rm -rf build ./*.egg-info
-"$uv" pip install --quiet --python "$venv/bin/python" --resolution "$resolution" --upgrade --no-sources '.[dev]'
+"$uv" pip install --quiet --python "$venv/bin/python" --resolution "$resolution" --upgrade --reinstall-package thiefbench '.[dev]'
 rm -rf build ./*.egg-info
 "$uv" pip list --quiet --python "$venv/bin/python" | grep -E '^(torch|transformers|datasets|numpy|pyarrow|trl|ray|mypy|pytest) '
