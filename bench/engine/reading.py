@@ -243,8 +243,8 @@ def token_logprobs(policy: Policy, hidden: torch.Tensor, targets: torch.Tensor, 
     Returns:
         float32 (float64 for such weights), shape (tokens,).
     """
-    made: torch.Tensor = _TokenLogprobs.apply(hidden, policy.head_weight, targets, temperature)  # type: ignore[no-untyped-call]
-    return made
+    apply: Callable[..., torch.Tensor] = _TokenLogprobs.apply  # untyped in some versions of torch, and typed in others
+    return apply(hidden, policy.head_weight, targets, temperature)
 
 
 def _block_logprobs(hidden: torch.Tensor, weight: torch.Tensor, temperature: float) -> torch.Tensor:
