@@ -74,6 +74,12 @@ def test_the_bootstrap_is_seeded_and_near_the_normal_interval() -> None:
     assert bootstrap_mean(np.array([3.0, 3.0])) == Score(value=3.0, low=3.0, high=3.0, count=2)
 
 
+def test_the_bootstrap_draws_the_same_under_every_numpy() -> None:
+    """Stored intervals are worked out anew to verify them: another stream of draws would condemn them all."""
+    score = bootstrap_mean(np.arange(9.0) ** 2)
+    assert (score.low, score.high) == pytest.approx((9.666666666666666, 35.56388888888888), rel=1e-12)
+
+
 def test_rates_get_wilson_and_means_the_bootstrap() -> None:
     assert mean_score(np.array([1.0, 0.0, 1.0, np.nan])) == wilson(2, 3), "NaN says nothing and is left out"
     lengths = np.array([4.0, 5.0, 9.0])
