@@ -90,8 +90,8 @@ def _processor() -> str:
 def _processor_model() -> str:
     """Which processor it is by number: libraries choose their loops by it, and a rented machine hides its name."""
     found = _first_processor()
-    named = [(name, found[name]) for name in ("vendor_id", "cpu family", "model", "stepping") if name in found]
-    return ", ".join(f"{name} {value}" for name, value in named) or platform.machine()
+    parts = {"": "vendor_id", "family ": "cpu family", "model ": "model", "stepping ": "stepping"}
+    return " ".join(f"{said}{found[name]}" for said, name in parts.items() if name in found) or platform.machine()
 
 
 @cache
