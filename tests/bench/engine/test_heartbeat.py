@@ -59,6 +59,8 @@ def test_a_rank_stays_until_all_others_leave() -> None:
 
 def test_a_rank_that_shows_nothing_is_silent_and_one_that_beats_is_not() -> None:
     store = HashStore()
+    for rank in range(3):
+        store.set(f"beat/{rank}", "0")
     watching, beating = [Heartbeat(store, rank, 3, timeout=1.0) for rank in range(2)]
     watching.start()
     beating.start()
