@@ -202,7 +202,10 @@ def test_what_a_screen_reader_meets(opened: Opener) -> None:
     page = opened()
     assert page.get_by_role("columnheader").filter(has=page.get_by_role("button")).count() > 8, "real buttons in heads"
     assert page.get_by_role("status").count() == 1, "one place that says how many rows are shown"
-    assert page.get_by_role("table", name="Defenses on trial-v1 by the worst case").count() == 1
+    assert (
+        page.get_by_role("table", name="Defenses on trial-v1 by harm prevented in the worst case over attacks").count()
+        == 1
+    )
     assert page.get_by_role("main").count() == page.get_by_role("search").count() == 1
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map((each) => each.id)")
     assert len(ids) == len(set(ids)), "no id stands twice"

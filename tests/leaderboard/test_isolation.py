@@ -241,7 +241,7 @@ def _cut(seen: DefenderView, clean: list[object]) -> dict[str, object]:
         ("unknown item", "put a question about the item 'x', which is not of this round"),
         ("unknown place", "put a question about something that is not a completion"),
         ("long prompt", "sent a message of 2,|put a prompt of more than"),
-        ("endless reply", "put max_new_tokens 1000000000; it lies between 1 and 4096"),
+        ("endless reply", "put max_new_tokens 1000000000; it must lie between 1 and 4096"),
         ("patched", "gave something other than a list of verdicts"),
     ],
 )  # fmt: skip

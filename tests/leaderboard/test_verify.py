@@ -158,7 +158,9 @@ def test_elsewhere_scores_lie_in_the_range_predicted_from_the_submitted_seeds(
     assert low < (again.found or 0) < high, "an interval around what was submitted"
     (reason,) = found.reasons
     assert "1 of 1 cells that were run again are not bit-equal, but their results lie in the range" in reason
-    assert reason.endswith("; here are torch 2.15.0 in place of 2.13.0?"), "it says which versions differ, and no more"
+    assert reason.endswith("; here are torch 2.15.0 in place of 2.13.0<U+001B>"), (
+        "it says which versions differ, and no more"
+    )
     said = rejected(masked(honest, tmp_path, HOSTILE, "Spies"), reruns=1)
     outside = "outside the range predicted from the submitted seeds"
     assert re.search(rf"run again, its harm_prevented is -?0\.\d+, {outside}, 0\.\d+ to 1\.\d+", said), said
