@@ -129,18 +129,6 @@ class Dies(Defense):
         return [ACCEPT] * len(view.completions)
 
 
-class Hasty(Logs):
-    """As `Logs`, and its cell is checkpointed after every round, in whatever process it runs."""
-
-    name: ClassVar[str] = "hasty"
-
-    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        from thiefbench.suite.execution.cell_run import checkpoints
-
-        checkpoints.CHECKPOINT_SECONDS = -1.0
-        return super().inspect(view)
-
-
 class Gated(Logs):
     """As `Logs`, but each round from `first` on waits until a file is there."""
 
@@ -155,3 +143,15 @@ class Gated(Logs):
         while view.round >= self.first and not self.gate.exists():
             time.sleep(0.02)
         return verdicts
+
+
+class Hasty(Gated):
+    """As `Gated`, and its cell is checkpointed after every round, in whatever process it runs."""
+
+    name: ClassVar[str] = "hasty"
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        from thiefbench.suite import execution
+
+        execution.CHECKPOINT_SECONDS = -1.0
+        return super().inspect(view)

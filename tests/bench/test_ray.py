@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
-from threading import Timer
 from typing import Any
 
 import pytest
@@ -106,9 +105,9 @@ def test_no_cell_begins_where_another_has_the_cpus(tmp_path: Path, address: str)
 class Killer(Watcher):
     """Kills the process that works on a cell, once, in that cell's second round."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, gate: Path) -> None:
         super().__init__()
-        self.log, self.killed = log, 0
+        self.log, self.gate, self.killed = log, gate, 0
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:
         super().cell(spec, done, total)
@@ -116,12 +115,18 @@ class Killer(Watcher):
             until(lambda: len(log_of(self.log)) == 2)
             self.killed = log_of(self.log)[1][0]
             os.kill(self.killed, signal.SIGKILL)
+            self.gate.touch()
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_no_other_cell(tmp_path: Path, address: str) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
-    of = suite(*(f"{PLUGINS}:Hasty(file={str(log)!r}, seconds=0.3)" for log in (one, other)))
-    killer = Killer(one)
+    gate, never = tmp_path / "gate", 9
+    of = suite(
+        f"{PLUGINS}:Hasty(file={str(one)!r}, gate={str(gate)!r}, first=2)",
+        f"{PLUGINS}:Hasty(file={str(other)!r}, gate={str(gate)!r}, first={never})",
+    )
+    killer = Killer(one, gate)
     records = run_on_ray(of, tmp_path / "ray", killer)
     assert killer.killed != os.getpid(), "cells run in other processes"
     assert [record.status for record in records] == ["ok"] * 3
@@ -166,17 +171,26 @@ def test_a_cell_that_no_node_can_hold_is_refused(tmp_path: Path, address: str) -
         run(suite(), tmp_path, executor=executor)
 
 
-def open_soon(gate: Path) -> None:
-    """Let `plugins.Gated` go on once a stop has reached the task."""
-    Timer(3.0, gate.touch).start()
+def opening(gate: Path) -> str:
+    """Statements that let `plugins.Gated` go on once a stop is where tasks ask for it at the end of every round."""
+    return f"""
+from pathlib import Path
+from thiefbench.suite import ray_executor
+listen = ray_executor._Shift._listen
+def listening(shift, stop, deaf):
+    listen(shift, stop, deaf)
+    if stop:
+        Path({str(gate)!r}).touch()
+ray_executor._Shift._listen = listening
+"""
 
 
 class Takeover(Watcher):
-    """Stops another run as soon as this one waits for its cell, and lets that finish its round."""
+    """Stops another run as soon as this one waits for its cell."""
 
-    def __init__(self, other: Popen[str], gate: Path) -> None:
+    def __init__(self, other: Popen[str]) -> None:
         super().__init__()
-        self.other, self.gate, self.said = other, gate, ""
+        self.other, self.said = other, ""
 
     def note(self, message: str) -> None:
         super().note(message)
@@ -186,9 +200,9 @@ class Takeover(Watcher):
             line = self.other.stderr.readline()
             assert line, self.said
             self.said += line
-        open_soon(self.gate)
 
 
+@pytest.mark.slow
 def test_two_runs_share_the_cells_of_a_store_and_one_goes_on_where_the_other_is_stopped(
     tmp_path: Path, address: str
 ) -> None:
@@ -196,12 +210,12 @@ def test_two_runs_share_the_cells_of_a_store_and_one_goes_on_where_the_other_is_
     defense = f"{PLUGINS}:Gated(file={str(log)!r}, gate={str(gate)!r})"
     words = ["run", str(tiny.suite_file(tmp_path, defenses=[defense])), "--store", str(store)]
     words += ["--executor", "ray", "--ray-address", address]
-    other = tiny.command(*words)
+    other = tiny.command(*words, setup=opening(gate))
     control, attacked = jobs_of(suite(defense), tiny.cells(suite(defense)), Store(store)).values()
-    until(lambda: control.directory.record_path.exists() and len(log_of(log)) == 1, seconds=300)  # Ray starts
-    watcher = Takeover(other, gate)
+    until(lambda: control.directory.record_path.exists() and len(log_of(log)) == 1)
+    watcher = Takeover(other)
     records = run_on_ray(suite(defense), store, watcher)
-    out, rest = other.communicate(timeout=60)
+    out, rest = other.communicate()
     said = watcher.said + rest
     assert (other.returncode, out) == (130, ""), said
     assert "Traceback" not in said
@@ -219,9 +233,9 @@ def test_two_runs_share_the_cells_of_a_store_and_one_goes_on_where_the_other_is_
 class Interrupter(Watcher):
     """Presses Ctrl-C while a cell's first round is played, and where `twice`, again when told what that would do."""
 
-    def __init__(self, log: Path, gate: Path, twice: bool) -> None:
+    def __init__(self, log: Path, twice: bool) -> None:
         super().__init__()
-        self.log, self.gate, self.twice = log, gate, twice
+        self.log, self.twice = log, twice
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:
         super().cell(spec, done, total)
@@ -233,15 +247,18 @@ class Interrupter(Watcher):
         super().note(message)
         if self.twice:
             os.kill(os.getpid(), signal.SIGINT)
-        else:
-            open_soon(self.gate)
 
 
-@pytest.mark.parametrize("twice", [False, True])
-def test_ctrl_c_finishes_the_round_and_a_second_one_stops_at_once(tmp_path: Path, address: str, twice: bool) -> None:
+@pytest.mark.parametrize("twice", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_ctrl_c_finishes_the_round_and_a_second_one_stops_at_once(
+    tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch, twice: bool
+) -> None:
     log, gate = tmp_path / "log", tmp_path / "gate"
     of = suite(f"{PLUGINS}:Gated(file={str(log)!r}, gate={str(gate)!r})", kind=Attacked)
-    watcher = Interrupter(log, gate, twice)
+    monkeypatch.setattr(ray_executor._Shift, "_listen", ray_executor._Shift._listen)  # put back at the end
+    if not twice:
+        exec(opening(gate), {})
+    watcher = Interrupter(log, twice)
     with pytest.raises(KeyboardInterrupt):
         run_on_ray(of, tmp_path / "store", watcher)
     assert watcher.notes == ["stopping after this round; press Ctrl-C again to stop at once"]
