@@ -66,8 +66,8 @@ def package_digest(defined: Any) -> bytes:
 
     Data files count with their name and content. A file that this Python cannot parse counts as it stands.
 
-    Not seen is what no name betrays: a module that is imported under a name put together at run time, one that reads
-    a Python file as data, a file of another kind than text, JSON and YAML, and a traceback's lines.
+    Not seen are a module imported under a name that comes from outside the code, a Python file read as data, a data
+    file of another kind than text, JSON and YAML, and the lines in a traceback.
     """
     needed = Needed(sys.modules[defined.__module__])
     digest = hashlib.sha256()

@@ -66,7 +66,7 @@ class Meaning:
         parts: its text, cut where import statements stand.
         names: every variable in it.
         attributes: every name behind a dot.
-        strings: every string in it.
+        strings: every string in it, and every constant piece of an f-string.
     """
 
     parts: tuple[str | Imports, ...]
@@ -162,12 +162,21 @@ class _Writer:
         if values and isinstance(values[0], ast.stmt):
             yield from self._statements(values, isinstance(node, ast.Module))
         elif isinstance(node, ast.JoinedStr):
-            yield from _joined(node.values)
+            yield from self._joined(node.values)
         elif isinstance(node, ast.Delete):
             yield from _untupled(node.targets)
         else:
             for value in values:
                 yield value if isinstance(value, ast.AST) else quoted(value)
+
+    def _joined(self, values: Sequence[ast.expr]) -> Iterator[ast.AST | str]:
+        """The pieces of an f-string: neighbouring constants as one, empty ones not at all."""
+        for constant, run in groupby(values, lambda value: isinstance(value, ast.Constant)):
+            if not constant:
+                yield from run
+            elif text := "".join(str(value.value) for value in run if isinstance(value, ast.Constant)):
+                self.strings.add(text)
+                yield quoted(text)
 
     def _statements(self, statements: Iterable[object], at_top: bool) -> Iterator[ast.AST | Imports]:
         """Statements that do something; imports that follow one another as one item."""
@@ -203,15 +212,6 @@ def _bindings(statement: ast.AST) -> Iterator[Import]:
     elif isinstance(statement, ast.ImportFrom):
         for alias in statement.names:
             yield Import(statement.level or 0, statement.module or "", alias.name, alias.asname or alias.name)
-
-
-def _joined(values: Sequence[ast.expr]) -> Iterator[ast.AST | str]:
-    """The pieces of an f-string: neighbouring constants as one, empty ones not at all."""
-    for constant, run in groupby(values, lambda value: isinstance(value, ast.Constant)):
-        if not constant:
-            yield from run
-        elif text := "".join(str(value.value) for value in run if isinstance(value, ast.Constant)):
-            yield quoted(text)
 
 
 def _untupled(targets: Sequence[ast.expr]) -> Iterator[ast.expr]:

@@ -241,6 +241,12 @@ DATA = {**PARLOUR, "other.json": "[]\n"}
             id="module imported by its relative name",
         ),
         pytest.param(
+            told("import importlib\nLATE = importlib.import_module(f'{__package__}.unrelated')"),
+            told("import importlib\nLATE = importlib.import_module(f'{__package__}.unrelated')",
+                 {**PARLOUR, "unrelated.py": "NOTE = 4\n"}),
+            id="module imported by a name put together",
+        ),
+        pytest.param(
             told("try:\n    from . import native\nexcept ImportError:\n    native = None", {**PARLOUR, NATIVE: "1"}),
             told("try:\n    from . import native\nexcept ImportError:\n    native = None", {**PARLOUR, NATIVE: "2"}),
             id="compiled module",

@@ -20,7 +20,7 @@ from thiefbench import source_meaning
 from thiefbench.source_meaning import Meaning, meaning
 
 EVERY_SYNTAX = Path(__file__).parent / "written/every_syntax.txt"
-GOLDEN = "3ed5fd900838746072c778fb5d692e46f387764be30e5467fe1cd35a2b657b52"
+GOLDEN = "b26f283fd1298d5d42bdcad5136ea6c847b5a8033dde590161be04d9f82ed5ba"
 """Of the file above, on every Python. It changes with the rules, and with them every cell's identity."""
 PACKAGE = Path(thiefbench.__file__).parent
 ROOMS = [file for room in ("tasks", "attacks", "defenses") for file in sorted((PACKAGE / room).glob("*.py"))]
