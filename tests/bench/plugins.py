@@ -151,7 +151,7 @@ class Hasty(Gated):
     name: ClassVar[str] = "hasty"
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        from thiefbench.suite import execution
+        from thiefbench.suite.execution import checkpoints
 
-        execution.CHECKPOINT_SECONDS = -1.0
+        checkpoints.CHECKPOINT_SECONDS = -1.0
         return super().inspect(view)
