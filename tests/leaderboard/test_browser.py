@@ -62,6 +62,7 @@ def opened(chromium: Any, site: str) -> Iterator[Opener]:
     def open_page(fragment: str = "", **settings: Any) -> Any:
         contexts.append(chromium.new_context(**{"viewport": {"width": 1280, "height": 900}} | settings))
         page = contexts[-1].new_page()
+        page.set_default_timeout(300_000)  # a busy machine takes its time
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", asked)

@@ -50,7 +50,8 @@ from thiefbench.tasks.sandbox import SandboxUnavailable
 
 FRESH = (2**62 + 1, 2**62 + 2)
 """Seeds at which the undefended attack works; they draw other letters than seed 0."""
-CAREFUL = replace(CAPS, seconds=4.0, memory=512 << 20, printed=100_000, message=1 << 20)
+CAREFUL = replace(CAPS, memory=512 << 20, printed=100_000, message=1 << 20)
+HASTY = replace(CAREFUL, seconds=4.0)  # for what takes all the time it gets: a busy machine needs longer for the rest
 
 
 @pytest.fixture(scope="module")
@@ -504,7 +505,8 @@ def test_a_hostile_defense_is_rejected_and_its_deed_named(
     honest: Made, tmp_path: Path, jail: None, spec: str, said: str
 ) -> None:
     liar = masked(honest, tmp_path, HOSTILE, spec)
-    assert re.search(said, told := rejected(liar, reruns=1)), told
+    caps = HASTY if "never" in spec else CAREFUL
+    assert re.search(said, told := rejected(liar, reruns=1, caps=caps)), told
 
 
 @pytest.mark.parametrize(("name", "flag"), [("Positional", "depends on order"), ("Clock", "non-deterministic")])

@@ -7,15 +7,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from thiefbench.tasks import _sandbox_jail, sandbox
 from thiefbench.tasks._sandbox_worker import decode, encode
-from thiefbench.tasks.sandbox import Limits, RunResult, SandboxUnavailable, check, run, run_many
+from thiefbench.tasks.sandbox import Limits, RunResult, SandboxUnavailable
 
 SHORT = Limits(seconds=0.4)
+# A busy machine may take long for what ends by itself, so nothing but what is to run out of time is short of it.
+PATIENT = Limits(seconds=60)
+run, run_many, check = (partial(each, limits=PATIENT) for each in (sandbox.run, sandbox.run_many, sandbox.check))
 
 
 # Tests of what does not depend on the back end run on the one that is picked.
@@ -70,7 +75,7 @@ def spins(process: int) -> bool:
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
     return condition()
@@ -178,7 +183,7 @@ def test_a_dead_worker_is_replaced(jail: str) -> None:
     assert run("print(2)") == RunResult("ok", "2\n", "")
     alive, idle = list(sandbox._workers), len(family(os.getpid()))
     with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(run, "import time; time.sleep(1); print(3)", limits=Limits(seconds=20))
+        running = thread.submit(run, "import time; time.sleep(1); print(3)")
         assert eventually(lambda: len(family(os.getpid())) > idle)  # the program runs
         for worker in alive:
             worker.process.kill()
@@ -230,17 +235,19 @@ sandbox.run("while True: pass", limits=sandbox.Limits(seconds=60))
 )  # fmt: skip
 def test_limits(program: str, status: str) -> None:
     began = time.monotonic()
-    ran = run(program, limits=SHORT if status == "timeout" else Limits(memory=64 << 20))
+    ran = run(program, limits=SHORT if "timeout" in status else replace(PATIENT, memory=64 << 20))
     assert ran.status in status.split(), ran
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 30, "it is ended, and does not end by itself"
     assert len(ran.stdout) <= Limits().output
     assert run("print(6 * 7)").stdout == "42\n"
 
 
 @once
 def test_output_is_cut_at_its_limit() -> None:
-    assert run("print('é' * 10)", limits=Limits(output=5)) == RunResult("output", "éé\ufffd", "too much output")
-    assert run("print('abcd')", limits=Limits(output=5)).status == "ok"
+    assert run("print('é' * 10)", limits=replace(PATIENT, output=5)) == RunResult(
+        "output", "éé\ufffd", "too much output"
+    )
+    assert run("print('abcd')", limits=replace(PATIENT, output=5)).status == "ok"
 
 
 @once
@@ -489,10 +496,9 @@ def test_what_other_programs_said_is_not_in_memory() -> None:
     for mine, found in (("'2423615184'", "True True"), ("''", "True False")):
         ran = run(
             f"{SCAN}\nmine = {mine}[::-1]\nenough, n = find(re.compile(rb'481516324[2]'))\nprint(enough, n > 0)",
-            limits=Limits(seconds=10),
         )
         assert ran == RunResult("ok", f"{found}\n", "")
-    ran = run(f"{SCAN}\nprint(*find(re.compile(rb'481516234[2]')))", limits=Limits(seconds=10))
+    ran = run(f"{SCAN}\nprint(*find(re.compile(rb'481516234[2]')))")
     assert ran == RunResult("ok", "True 0\n", "")
 
 
@@ -654,7 +660,7 @@ def f():
 """
     tests = f"def check(candidate):\n    assert candidate() == [True, 0, []]\n    secret = '{SECRET}'"
     for _ in range(2):
-        assert check(candidate, "f", tests, limits=Limits(seconds=10)) == RunResult("ok", "", "")
+        assert check(candidate, "f", tests) == RunResult("ok", "", "")
 
 
 # --- parts ---

@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,6 +14,7 @@ import pytest
 import torch
 
 from tests.bench import tiny
+from tests.bench.nursery import until
 from thiefbench.suite.store.records import Store
 
 pytest_plugins = ["pytester"]
@@ -46,7 +46,8 @@ class Slow(Leaky):
     def inspect(self, view):
         with Path("rounds").open("a") as file:
             print(view.round, file=file)
-        time.sleep(0.5)
+        while not Path("gate").exists():
+            time.sleep(0.02)
         return super().inspect(view)
 """
 
@@ -311,12 +312,13 @@ def test_a_baseline_is_compared_beyond_the_intervals(project: pytest.Pytester) -
     )
 
 
-def test_worker_processes_come_to_the_same(project: pytest.Pytester) -> None:
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_worker_processes_come_to_the_same(project: pytest.Pytester, count: int) -> None:
     pytest.importorskip("xdist")
     project.makepyfile(TESTS)
     words = (TINY, *RULES, "-v")
     alone = project.runpytest_inprocess(*words, "--thiefbench-store=alone")
-    shared = project.runpytest_subprocess(*words, "--thiefbench-store=shared", "-n", "2")
+    shared = project.runpytest_subprocess(*words, "--thiefbench-store=shared", "-n", str(count))
     assert outcomes(alone) == outcomes(shared)
     assert len(outcomes(alone)) == 9
     stores = [Store(project.path / name) for name in ("alone", "shared")]
@@ -325,22 +327,26 @@ def test_worker_processes_come_to_the_same(project: pytest.Pytester) -> None:
     assert shared.stdout.str().count("    asr ") == 7, "the controller tells what its workers measured"
 
 
-def test_ctrl_c_leaves_a_store_to_go_on_from(project: pytest.Pytester) -> None:
+def test_ctrl_c_leaves_a_store_to_go_on_from(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # what it says is read while it runs
     project.makepyfile(TESTS.replace("Leaky", "Slow"))
     words = ["-m", "pytest", "-k", "test_leaky_plainly", "--thiefbench-store=kept"]
     process = project.popen(
         [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL
     )
-    until = time.monotonic() + 120
-    while not Path("rounds").exists() and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.05)
+    until(lambda: Path("rounds").exists() or process.poll() is not None)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
+    assert process.stdout is not None
+    said = ""
+    while "stopping after this round; press Ctrl-C again to stop at once" not in said:  # past the capture
+        line = process.stdout.readline()
+        assert line, said
+        said += line
+    Path("gate").touch()
+    said += process.communicate()[0]
     assert process.returncode == pytest.ExitCode.INTERRUPTED, said
-    assert "stopping after this round; press Ctrl-C again to stop at once" in said, "past the capture"
     assert "Stopped; the store kept keeps all finished work, also the rounds of unfinished cells." in said
-    played = len(Path("rounds").read_text().splitlines())
-    assert played < 3
+    assert Path("rounds").read_text().split() == ["1"], "the round under way is the last"
     result = project.runpytest_inprocess(*words[2:])
     result.assert_outcomes(failed=1, deselected=2)
     assert Path("rounds").read_text().split() == ["1", "2", "3"], "no round is played twice"
