@@ -175,7 +175,7 @@ def opening(gate: Path) -> str:
     """Statements that let `plugins.Gated` go on once a stop is where tasks ask for it at the end of every round."""
     return f"""
 from pathlib import Path
-from thiefbench.suite import ray_executor
+from thiefbench.suite.execution import ray_executor
 listen = ray_executor._Shift._listen
 def listening(shift, stop, deaf):
     listen(shift, stop, deaf)

@@ -594,7 +594,7 @@ class TestManyCells:
         seeds = [cells for cells in page.rows if cells[0] == "none" and len(cells) == 2 + len(columns_of([]))]
         assert [cells[1] for cells in seeds[:3]] == ["0", "1", "2"]
         assert [cells[2].split(" [")[0] for cells in seeds[:3]] == [f"{100 * value:.1f} %" for value in values]
-        assert "With fewer than 5 seeds no interval over seeds is given" in page.text
+        assert "With fewer than 5 seeds there is no interval over seeds" in page.text
 
     def test_a_seed_without_a_score_is_said(self, many: Many) -> None:
         assert "no score at 1 of 3 seeds" in many[2].text

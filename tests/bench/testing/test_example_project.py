@@ -35,7 +35,7 @@ def test_on_recorded_rounds_the_good_one_passes_and_the_others_are_told_why_not(
             "stop_rate             0.4",
             "poison that got through; find out what sets it apart from honest answers, and reject that:",
         ),
-        (overzealous, "false_rejection_rate  0.3", "honest work that was rejected; loosen what objects to it:"),
+        (overzealous, "false_rejection_rate  0.3", "honest work that was rejected; loosen the rule that rejects it:"),
     ):
         (line,) = (line for line in said.splitlines() if line.startswith("E ") and "MISSED" in line)
         assert missed in line, "it says which bound was missed, and by how much"
