@@ -27,7 +27,7 @@ from rich.text import Text
 from thiefbench.console import escaped
 from thiefbench.suite.estimates.eta import (
     MeasuredCell,
-    Plan,
+    RunOutline,
     Stage,
     rates_of_run,
     seconds_left,
@@ -108,7 +108,7 @@ class Tally:
         self.since: dict[CellSpec, float] = {}
         self.before: Sequence[MeasuredCell] = ()
 
-    def plan(self, plan: Plan) -> None:
+    def plan(self, plan: RunOutline) -> None:
         """The run begins: which cells are missing, and how long similar ones took."""
         self.stages = {spec: Stage(spec, spec.rounds, done=plan.begun.get(spec, 0)) for spec in plan.missing}
         self.before = plan.measured
@@ -165,7 +165,7 @@ class _Lines:
     def __init__(self, console: Console, workers: int) -> None:
         self.console, self.tally, self.said = console, Tally(workers), 0.0
 
-    def plan(self, plan: Plan) -> None:
+    def plan(self, plan: RunOutline) -> None:
         self.tally.plan(plan)
         self.console.print(f"{escaped(plan.title)}: {_counts(plan)}")
 
@@ -198,7 +198,7 @@ class _Bars:
         self.all: TaskID | None = None
         self.under_way: dict[CellSpec, TaskID] = {}
 
-    def plan(self, plan: Plan) -> None:
+    def plan(self, plan: RunOutline) -> None:
         self.tally.plan(plan)
         self.progress.console.print(f"[bold]{escaped(plan.title)}[/bold]: {_counts(plan)}")
         self.all = self.progress.add_task("all cells", total=1.0, rounds="", ends=None)
@@ -232,7 +232,7 @@ class _Bars:
         )  # fmt: skip
 
 
-def _counts(plan: Plan) -> str:
+def _counts(plan: RunOutline) -> str:
     return f"{len(plan.missing)} cells to run, {plan.cached} in the store already"
 
 

@@ -246,9 +246,9 @@ def row_summary(row: SuiteRow) -> list[str]:
     if row.false_rejection is not None:
         rejected = row.false_rejection
         lines.append(f"false rejection, at most: {rejected.value:.3f} ({rejected.where}, seed {rejected.seed})")
-    if place.standing == "ranked":
+    if place.status == "ranked":
         return [*lines, "it will be ranked"]
-    return [*lines, f"it will be listed as {place.standing}" + (f": {place.reason}" if place.reason else "")]
+    return [*lines, f"it will be listed as {place.status}" + (f": {place.reason}" if place.reason else "")]
 
 
 def caps() -> str:

@@ -12,14 +12,14 @@ from thiefbench.testing.assertions import quoted
 from thiefbench.testing.bounds import Threshold
 from thiefbench.testing.reporting import properties_of
 from thiefbench.testing.results import TrainedResult
-from thiefbench.testing.suite_options import Plan, baseline, plan_of
+from thiefbench.testing.suite_options import SuiteSession, baseline, plan_of
 from thiefbench.testing.thresholds import ThresholdResult, readings, violated, worse
 
 
 class SuiteCollector(pytest.Collector):
     """The tests of a suite."""
 
-    plan: Plan
+    plan: SuiteSession
 
     @classmethod
     def of(cls, session: pytest.Session) -> SuiteCollector:
@@ -48,7 +48,7 @@ class SuiteCollector(pytest.Collector):
 class SuiteItem(pytest.Item):
     """A test of a suite."""
 
-    plan: Plan
+    plan: SuiteSession
 
     def reportinfo(self) -> tuple[str, None, str]:
         """Location and heading; pytest would take dots in a heading that is the bare name for those of a module."""

@@ -28,7 +28,7 @@ _UNSELECTABLE = re.compile(r"[^\w:+\-./]")
 
 
 @dataclass
-class Plan:
+class SuiteSession:
     """A suite as a session runs it.
 
     Attributes:
@@ -112,7 +112,7 @@ class Plan:
         return self.runs.comparisons(self.suite, cells)
 
 
-_PLAN: pytest.StashKey[Plan] = pytest.StashKey()
+_PLAN: pytest.StashKey[SuiteSession] = pytest.StashKey()
 
 
 def check(config: pytest.Config) -> None:
@@ -130,7 +130,7 @@ def check(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
 
 
-def plan_of(config: pytest.Config) -> Plan:
+def plan_of(config: pytest.Config) -> SuiteSession:
     """The suite that the session's options describe, the same object at every call.
 
     Raises:
@@ -141,7 +141,7 @@ def plan_of(config: pytest.Config) -> Plan:
     return config.stash[_PLAN]
 
 
-def _plan_from(config: pytest.Config) -> Plan:
+def _plan_from(config: pytest.Config) -> SuiteSession:
     suite_name: str = config.getoption("thiefbench_suite")
     specs: list[str] = config.getoption("thiefbench_defense")
     rules: list[str] = config.getoption("thiefbench_fail_if")
@@ -161,7 +161,7 @@ def _plan_from(config: pytest.Config) -> Plan:
     words = [f"--thiefbench-suite={suite_name}"]
     for option, values in (("defense", specs), ("fail-if", rules), ("compare", [compare] if compare else [])):
         words += [f"--thiefbench-{option}={value}" for value in values]
-    plan = Plan(
+    plan = SuiteSession(
         suite_name, suite, tested, runs_of(config), thresholds,
         None if compare is None else from_here(config, compare),
         (*words, *options(config)),

@@ -218,7 +218,7 @@ def _places(
     for place in everyone:
         own = checked_places.get(place.defense)
         shown, others = (own, checked) if own else (place, everyone)
-        places.append((shown, tied(shown, others), own is None and place.standing == "ranked"))
+        places.append((shown, tied(shown, others), own is None and place.status == "ranked"))
     return places
 
 

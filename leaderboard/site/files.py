@@ -40,8 +40,8 @@ def board_csv(data: dict[str, Any]) -> str:
     lines: list[dict[str, Any]] = []
     for suite in data["suites"]:
         lines += [_line(suite["suite"], row) for row in suite["rows"]]
-        lines += [{"suite": suite["suite"], **apart, "standing": "apart"} for apart in suite["apart"]]
-    lines += [{"slug": each["folder"], "standing": "apart", "reason": each["reason"]} for each in data["broken"]]
+        lines += [{"suite": suite["suite"], **apart, "status": "apart"} for apart in suite["apart"]]
+    lines += [{"slug": each["folder"], "status": "apart", "reason": each["reason"]} for each in data["broken"]]
     head = [*_HEAD, *(f"{title}: {name}" for title in titles for name in _FIELD)]
     out = io.StringIO()
     writer = csv.DictWriter(out, head, restval="", lineterminator="\n")
@@ -87,7 +87,7 @@ def _row(row: BoardRow) -> dict[str, Any]:
         "trust": row.judged.trust,
         "verified": verified,
         "flags": [{"name": flag.name, "said": flag.meaning} for flag in row.flags],
-        "standing": "provisional" if row.provisional else place.standing,
+        "status": "provisional" if row.provisional else place.status,
         "place": place.number,
         "tied": numbers.tied,
         "reason": place.reason,
@@ -128,7 +128,7 @@ def _summary(summary: Summary | None) -> dict[str, Any] | None:
 
 
 _PLAIN = (
-    "slug", "name", "paper", "defense", "measured_by", "trust", "verified", "standing", "place", "tied", "reason",
+    "slug", "name", "paper", "defense", "measured_by", "trust", "verified", "status", "place", "tied", "reason",
     "worst_attack", "false_rejection", "false_rejection_where", "round_ratio", "round_added_ms", "round_where",
     "submitted", "entry_sha256", "archive_sha256",
 )  # fmt: skip

@@ -72,7 +72,7 @@ def _row(row: BoardRow, shown: Mapping[str, Any], heading_says_so: bool) -> dict
         "provisional": row.provisional,
         "place": place.number,
         "rank": rank_of(row),
-        "standing": {"inconclusive": "unranked"}.get(place.standing, place.standing),
+        "status": {"inconclusive": "unranked"}.get(place.status, place.status),
         "flags": row.flags,
         "footnotes": _footnotes(row, shown["footnotes"], heading_says_so),
         "sorts": _sorts(row),
@@ -82,8 +82,8 @@ def _row(row: BoardRow, shown: Mapping[str, Any], heading_says_so: bool) -> dict
 def rank_of(row: BoardRow) -> str:
     """A row's place as text, in brackets if nobody checked its numbers."""
     place = row.row.place
-    if place.standing in ("unranked", "inconclusive"):
-        return place.standing
+    if place.status in ("unranked", "inconclusive"):
+        return place.status
     return f"({write_rank(row.row)})" if row.provisional else write_rank(row.row)
 
 
@@ -91,7 +91,7 @@ def _footnotes(row: BoardRow, notes: list[str], heading_says_so: bool) -> list[s
     """The notes below a row, without the reason for a shared place if the heading already gives it."""
     place = row.row.place
     shares = place.number is not None and not heading_says_so
-    reason = [place.reason] if place.reason and (shares or place.standing == "inconclusive") else []
+    reason = [place.reason] if place.reason and (shares or place.status == "inconclusive") else []
     return [*reason, *notes, *(f"{flag.name}: {flag.meaning}" for flag in row.flags)]
 
 

@@ -4,7 +4,7 @@
 (() => {
   const form = document.getElementById("filters");
   const status = document.getElementById("status");
-  const fields = { q: form.elements.q, trust: form.elements.trust, standing: form.elements.standing };
+  const fields = { q: form.elements.q, trust: form.elements.trust, status: form.elements.status };
   const tables = [...document.querySelectorAll("table[data-suite]")].map((table) => {
     const heads = [...table.tHead.rows[0].cells];
     const rows = [...table.tBodies];
@@ -47,7 +47,7 @@
       of.rows.forEach((row, place) => {
         const matches = words.every((word) => of.texts[place].includes(word));
         const trusted = !trusts.length || trusts.includes(row.dataset.trust);
-        const stands = !fields.standing.value || row.dataset.standing === fields.standing.value;
+        const stands = !fields.status.value || row.dataset.status === fields.status.value;
         row.hidden = !(matches && trusted && stands);
         shown += !row.hidden;
         all += 1;

@@ -82,5 +82,5 @@ def _claim(row: BoardRow, suite: SuiteBoard) -> str:
         ranked = sum(each.row.place.number is not None and each.provisional <= row.provisional for each in suite.rows)
         counted = ", counting self-reported rows" if row.provisional else ""
         return f"Place {rank_of(row)} of {ranked}{counted}: {worst}."
-    why = place.reason or ("it is an anchor, a row for comparison" if place.standing == "anchor" else "")
+    why = place.reason or ("it is an anchor, a row for comparison" if place.status == "anchor" else "")
     return f"Not ranked: {'; '.join(filter(None, (why, worst)))}."

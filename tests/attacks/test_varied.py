@@ -32,7 +32,7 @@ def test_with_nothing_varied_it_is_the_attack_itself() -> None:
     assert Varied(PHRASE).variants == AttackSpec()
 
 
-def test_half_of_every_owned_group_is_gibberish_in_poison_and_placebo_alike() -> None:
+def test_half_of_every_vertical_group_is_gibberish_in_poison_and_placebo_alike() -> None:
     attack = Varied(PHRASE, gibberish=0.5)
     submissions = list(attack.poison(view(ITEM, OTHER, each=6)))
     for group in (submissions[:6], submissions[6:]):

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tests.bench import tiny
 from thiefbench.progress import watch
-from thiefbench.suite.estimates.eta import Plan
+from thiefbench.suite.estimates.eta import RunOutline
 from thiefbench.suite.store.records import Record
 
 FAILED = Record(cell_id="0" * 16, cell={}, identity={}, status="error", error="RuntimeError: no luck")
@@ -34,7 +34,7 @@ def test_plain_lines_come_every_quarter_of_a_minute_over_all_cells(monkeypatch: 
     monkeypatch.setattr(time, "monotonic", lambda: now)
     out = console(terminal=False)
     with watch(out, workers=2) as listener:
-        listener.plan(Plan("tiny-v1", [ONE, OTHER, THIRD], cached=4))
+        listener.plan(RunOutline("tiny-v1", [ONE, OTHER, THIRD], cached=4))
         for done in range(51):
             for spec in (ONE, OTHER):
                 listener.cell(spec, done, 50)
@@ -55,7 +55,7 @@ def test_plain_lines_come_every_quarter_of_a_minute_over_all_cells(monkeypatch: 
 def test_a_terminal_has_a_bar_for_all_and_one_for_each_cell_under_way() -> None:
     out = console(terminal=True)
     with watch(out, workers=2) as listener:
-        listener.plan(Plan("tiny-v1", [ONE, OTHER, THIRD], begun={ONE: 10}))
+        listener.plan(RunOutline("tiny-v1", [ONE, OTHER, THIRD], begun={ONE: 10}))
         began = time.monotonic()
         for done in (10, 11, 12):
             listener.cell(ONE, done, 50)
@@ -74,7 +74,7 @@ def test_a_long_name_leaves_the_time_left_readable_in_a_narrow_window() -> None:
     out = console(terminal=True, width=80)
     long = replace(ONE, role="attack", attack="varied(attack=\"adaptive(attack='equations')\", gibberish=0.5)")
     with watch(out) as listener:
-        listener.plan(Plan("tiny-v1", [long]))
+        listener.plan(RunOutline("tiny-v1", [long]))
         for done in (0, 1, 2):
             listener.cell(long, done, 50)
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown(out)).splitlines()

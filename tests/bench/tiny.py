@@ -16,7 +16,7 @@ from typing import Any, Literal
 import yaml
 
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.suite.estimates.eta import MeasuredCell, Plan
+from thiefbench.suite.estimates.eta import MeasuredCell, RunOutline
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.execution.runner import run_suite
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
@@ -121,7 +121,7 @@ class Watcher:
     begun: set[CellSpec] = field(default_factory=set)
     measured: list[MeasuredCell] = field(default_factory=list)
 
-    def plan(self, plan: Plan) -> None:
+    def plan(self, plan: RunOutline) -> None:
         self.title, self.missing, self.cached = plan.title, list(plan.missing), plan.cached
         self.unfinished, self.measured = dict(plan.begun), list(plan.measured)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from thiefbench import registry
-from thiefbench.suite.estimates.eta import Plan
+from thiefbench.suite.estimates.eta import RunOutline
 from thiefbench.suite.execution.runner import run_suite
 from thiefbench.suite.scenario import CellSpec, Evaluation
 from thiefbench.suite.store.records import Record, Score, Store
@@ -31,7 +31,7 @@ LOGIT = 'logit(reject="drop")'
 
 
 def half(attack: str) -> str:
-    """The attack with half of every owned group gibberish: in the vertical topology only so it has an advantage."""
+    """The attack with half of every vertical group gibberish: in the vertical topology only so does it have an advantage."""
     return f"varied(attack={attack!r}, gibberish=0.5)"
 
 
@@ -127,7 +127,7 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
 class Progress:
     """Says what finishes."""
 
-    def plan(self, plan: Plan) -> None:
+    def plan(self, plan: RunOutline) -> None:
         """How much there is to do."""
         print(f"{len(plan.missing)} cells to run, {plan.cached} in the store", flush=True)
 

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 import ray
 
-from thiefbench.suite.estimates.eta import Plan
+from thiefbench.suite.estimates.eta import RunOutline
 from thiefbench.suite.execution.ray_executor import OBJECT_STORE_BYTES, RayExecutor, Share
 from thiefbench.suite.execution.runner import run_suite
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
@@ -29,7 +29,7 @@ from thiefbench.suite.suite_yaml import load_suite
 class Silent:
     """A listener that hears nothing but failures."""
 
-    def plan(self, plan: Plan) -> None:
+    def plan(self, plan: RunOutline) -> None:
         """Nothing."""
 
     def cell(self, spec: CellSpec, done: int, total: int) -> None:

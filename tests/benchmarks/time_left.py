@@ -18,7 +18,7 @@ from pathlib import Path
 
 from thiefbench import registry
 from thiefbench.progress import Tally
-from thiefbench.suite.estimates.eta import MeasuredCell, Plan
+from thiefbench.suite.estimates.eta import MeasuredCell, RunOutline
 from thiefbench.suite.estimates.measured import cell_of, measured_here
 from thiefbench.suite.execution.runner import taken_up
 from thiefbench.suite.scenario import CellSpec
@@ -36,7 +36,7 @@ def told(
     """At every round of the run: the seconds since it began, and the time left that is shown."""
     now = 0.0
     tally = Tally(workers, clock=lambda: now)
-    tally.plan(Plan("replayed", [spec for spec, _ in cells], measured=before))
+    tally.plan(RunOutline("replayed", [spec for spec, _ in cells], measured=before))
     waiting, events = list(cells), [(0.0, worker) for worker in range(workers)]
     under_way: dict[int, tuple[CellSpec, list[float], float, int]] = {}
     while events:

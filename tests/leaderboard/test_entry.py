@@ -86,7 +86,7 @@ def test_its_row_is_that_of_the_numbers(entry: Entry) -> None:
     from thiefbench.leaderboard.submit import row_of, row_summary
 
     row = row_of(entry)
-    assert row.place.standing == "ranked"
+    assert row.place.status == "ranked"
     assert row_summary(row)[0].startswith("worst case of harm prevented: 0.9")
     assert row_summary(row)[-1] == "it will be ranked"
 

@@ -38,7 +38,7 @@ ANCHORS = ("oracle", "blacklist", "random", "reject_all", "none")
 
 LEAST_UTILITY = 0.9
 
-Standing = Literal["ranked", "anchor", "inconclusive", "unranked"]
+RankingStatus = Literal["ranked", "anchor", "inconclusive", "unranked"]
 
 
 class RankingError(ValueError):
@@ -113,14 +113,14 @@ class Placement:
 
     Attributes:
         defense: its spec string.
-        standing: "ranked"; "anchor"; "inconclusive" where an attack did not work; "unranked" where it is not eligible.
+        status: "ranked"; "anchor"; "inconclusive" where an attack did not work; "unranked" where it is not eligible.
         number: its place, shared by ties; None unless it is ranked.
         worst: its worst case of harm prevented; None where a cell of it has no score, and in an inconclusive result.
         reason: in one clause why it has no place or shares one; empty otherwise.
     """
 
     defense: str
-    standing: Standing
+    status: RankingStatus
     number: int | None
     worst: WorstCase | None
     reason: str
@@ -170,10 +170,10 @@ def placed(
         attacks, seeds: every one of the suite.
     """
     seeds = sorted(set(seeds))
-    ranked = [(row, place.worst) for row, place in rows if place.standing == "ranked" and place.worst is not None]
-    anchors = [(row, place) for row, place in rows if place.standing == "anchor"]
+    ranked = [(row, place.worst) for row, place in rows if place.status == "ranked" and place.worst is not None]
+    anchors = [(row, place) for row, place in rows if place.status == "anchor"]
     anchors.sort(key=lambda pair: (ANCHORS.index(pair[0].anchor), pair[0].defense))
-    rest = [place for _, place in rows if place.standing not in ("ranked", "anchor")]
+    rest = [place for _, place in rows if place.status not in ("ranked", "anchor")]
     return [*_numbered(ranked, attacks, seeds), *(place for _, place in anchors), *sorted(rest, key=_best_first)]
 
 

@@ -8,8 +8,8 @@ seeds and taking the minimum in each resample does not measure its uncertainty: 
 bad, every resample picks whichever came out low, so the minima lie below the minimum that was seen as that one lies
 below the truth. Of 1,500 simulated tables with 5 seeds and 4 equally bad attacks with normal, independent results, the
 percentile interval of the minima held the truth in 36 %, and in 48 % with deviations stretched to Student-t width
-(tests/bench/test_statistics.py repeats this). So the joint resamples here only say how sure it is which attack is
-worst, and the limits come from Student-t on paired per-seed differences instead:
+(tests/bench/suite/analysis/test_statistics.py repeats this). So the joint resamples here only say how sure it is which
+attack is worst, and the limits come from Student-t on paired per-seed differences instead:
 
 Let A and B be the means of two defenses by attack. The difference of their worst cases is
 

@@ -63,7 +63,7 @@ class MeasuredCell:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunOutline:
     """What a run is about to do.
 
     Attributes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from thiefbench.suite.estimates.eta import Plan
+from thiefbench.suite.estimates.eta import RunOutline
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import CellDir, Record
 
@@ -29,7 +29,7 @@ class CellListener(Protocol):
 class Listener(CellListener, Protocol):
     """Who watches a run (the command line's progress bars)."""
 
-    def plan(self, plan: Plan) -> None:
+    def plan(self, plan: RunOutline) -> None:
         """What is run."""
 
     def finished(self, spec: CellSpec, record: Record) -> None:

@@ -16,7 +16,7 @@ from thiefbench.engine.model.policy import ModelError, check_directory
 from thiefbench.engine.spec import SpecError
 from thiefbench.judges import check_judge
 from thiefbench.locks import LockedError
-from thiefbench.suite.estimates.eta import Plan
+from thiefbench.suite.estimates.eta import RunOutline
 from thiefbench.suite.estimates.measured import measured_here
 from thiefbench.suite.execution.cell_identity import failed_record, identity
 from thiefbench.suite.execution.cell_run import ALONE, CellRuntime, keep_weights_of, run_cell
@@ -100,7 +100,7 @@ def run_suite(
     missing = {spec: jobs[spec] for spec in taken_up(spec for spec in jobs if records[spec] is None)}
     begun = {spec: rounds for spec, job in missing.items() if (rounds := checkpointed(job.directory))}
     measured = measured_here((record for record in records.values() if record is not None), missing)
-    listener.plan(Plan(suite.title, list(missing), len(records) - len(missing), begun, measured))
+    listener.plan(RunOutline(suite.title, list(missing), len(records) - len(missing), begun, measured))
     for spec in cells:
         if records[spec] is not None:
             _tidy(jobs[spec].directory)

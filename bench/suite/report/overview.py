@@ -86,7 +86,7 @@ class SuiteRow:
     @property
     def reason(self) -> str:
         """Why it holds no place, where its missing numbers do not say it already."""
-        named = self.place.standing == "unranked" and (self.place.worst is not None or not self.problems)
+        named = self.place.status == "unranked" and (self.place.worst is not None or not self.problems)
         return self.place.reason if named and not self.no_utility else ""
 
 

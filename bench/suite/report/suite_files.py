@@ -50,7 +50,7 @@ def _shown_row(row: SuiteRow, table: SuiteTable, names: Mapping[str, str]) -> di
     where = "" if rejection is None else f"{names.get(rejection.where, 'no attack')}, seed {rejection.seed}"
     return {
         "defense": row.defense,
-        "anchor": row.place.standing == "anchor",
+        "anchor": row.place.status == "anchor",
         "untrained": row.untrained,
         "notes": label_notes(row.defense),
         "rank": write_rank(row),
@@ -106,12 +106,12 @@ def write_rank(row: SuiteRow) -> str:
     """A place, with a sign where it is shared; for what has none, a dash or the word for it."""
     if row.place.number is not None:
         return f"{row.place.number}{'=' if row.tied else ''}"
-    return "unranked" if row.place.standing == "unranked" and row.place.reason else "\u2013"
+    return "unranked" if row.place.status == "unranked" and row.place.reason else "\u2013"
 
 
 def suite_csv(run: Mapping[str, Any], table: SuiteTable) -> str:
     """One line per defense, unrounded; limits of five and more seeds are 95 % intervals, of fewer their range."""
-    head = ["suite", "defense", "standing", "place", "tied", "reason", "worst_attack"]
+    head = ["suite", "defense", "status", "place", "tied", "reason", "worst_attack"]
     measures = ["worst_case", "utility"]
     cells = ["false_rejection", "false_rejection_where", "round_ratio", "round_added_ms", "round_ratio_where"]
     per_attack = ("harm_prevented", "harm_prevented_low", "harm_prevented_high", "undefended", "defended", "problem")
@@ -128,7 +128,7 @@ def suite_csv(run: Mapping[str, Any], table: SuiteTable) -> str:
         summaries = [
             s for s in (worst and worst.summary, row.utility, *(f.prevented for f in row.fields.values())) if s
         ]
-        line: list[object] = [run["title"], row.defense, row.place.standing, row.place.number, int(row.tied)]
+        line: list[object] = [run["title"], row.defense, row.place.status, row.place.number, int(row.tied)]
         line += [row.place.reason or table.unranked, worst.attack if worst else None]
         line += [*_numbers(worst.summary if worst else None), *_numbers(row.utility)]
         line += [row.false_rejection.value, _where(row)] if row.false_rejection else [None, None]
@@ -173,7 +173,7 @@ def suite_tex(run: Mapping[str, Any], table: SuiteTable) -> str:
     body = [rf"{' & '.join(_tex_cells(row, table))} \\" for row in table.rows]
     interval = any(row.place.worst.summary.kind == "interval" for row in table.rows if row.place.worst)
     over = "95 % intervals" if interval else "range"
-    anchors = "" if not any(row.place.standing == "anchor" for row in table.rows) else " * anchor."
+    anchors = "" if not any(row.place.status == "anchor" for row in table.rows) else " * anchor."
     why = f" Not ranked: {table.unranked}." if table.unranked else ""
     notes = (
         f"{run['title']}; harm prevented, mean over {len(table.seeds)} seed{'s' if len(table.seeds) > 1 else ''}, "
@@ -189,7 +189,7 @@ def suite_tex(run: Mapping[str, Any], table: SuiteTable) -> str:
 
 
 def _tex_cells(row: SuiteRow, table: SuiteTable) -> list[str]:
-    star = r"$^{*}$" if row.place.standing == "anchor" else ""
+    star = r"$^{*}$" if row.place.status == "anchor" else ""
     rank = write_rank(row).replace("\u2013", "---")
     worst = row.place.worst.summary if row.place.worst else None
     numbers = [None if s is None else show_summary(s, "ratio") for s in (worst, row.utility)]

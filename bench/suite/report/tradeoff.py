@@ -70,7 +70,7 @@ def _mark(row: SuiteRow, styles: dict[str, Style]) -> TradeoffPoint | None:
     if row.place.worst is None or row.utility is None:
         return None
     return TradeoffPoint(
-        row.defense, row.place.worst.summary, row.utility, row.place.standing == "anchor", styles[row.defense]
+        row.defense, row.place.worst.summary, row.utility, row.place.status == "anchor", styles[row.defense]
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.bench.engine.test_trl_equality import gradients, relative_difference, rows_of
+from tests.bench.engine.learning.test_trl_equality import gradients, relative_difference, rows_of
 from thiefbench import registry
 from thiefbench.engine.context import items_of
 from thiefbench.engine.learning.cohort import Cohort, TrainingRow

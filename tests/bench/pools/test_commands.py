@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.cli.test_cli import Cli, cli, sentence  # noqa: F401  # the fixture
 from tests.bench.pools.lines import line, written
-from tests.bench.test_cli import Cli, cli, sentence  # noqa: F401  # the fixture
 from thiefbench.pools.schema import Header, Line, SamplingFields
 from thiefbench.suite.store.records import CellDir
 from thiefbench.testing.recorded import RECORDINGS

@@ -224,8 +224,8 @@ PARTS: dict[str, Callable[[], Made]] = {
     "advantages": _advantages,
     "gradients": _gradients,
     "updates": _updates,
-    "shared groups": partial(_played, 15),
-    "owned groups": partial(_played, 8, topology="vertical", seeds="announced", identities=2, evaluated=0),
+    "horizontal": partial(_played, 15),
+    "vertical": partial(_played, 8, topology="vertical", seeds="announced", identities=2, evaluated=0),
     "placebo and control": _roles,
     "mixed swarm": partial(
         _played, 8, models=("bytes", "pairs"), malicious=2, logprobs="reported", probing=True, evaluated=4,

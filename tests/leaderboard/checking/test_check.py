@@ -28,7 +28,7 @@ from thiefbench.tasks.base import Sampling
 from thiefbench.tasks.sandbox import SandboxUnavailable
 from thiefbench.zoo.models import resolve
 
-SUBMISSIONS = Path(__file__).with_name("submissions.py")
+SUBMISSIONS = Path(__file__).parent.parent / "submissions.py"
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -131,7 +131,7 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
         "from tests.bench.tiny import run, suite\n"
         "run(suite(model=sys.argv[2]), Path('store'), workers=2)\n"
     )
-    root = Path(__file__).parent.parent.parent
+    root = Path(__file__).parent.parent.parent.parent.parent
     done = subprocess.run(
         [sys.executable, script, root, tiny.model()], cwd=tmp_path, capture_output=True, text=True, check=False
     )

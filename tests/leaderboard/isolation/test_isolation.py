@@ -25,7 +25,7 @@ from thiefbench.tasks import sandbox
 from thiefbench.tasks.sandbox import SandboxUnavailable
 from thiefbench.testing.contracts.pools import SEED, fresh, hostile, recorded, swarm
 
-FILE = Path(__file__).with_name("hostile.py")
+FILE = Path(__file__).parent.parent / "hostile.py"
 SMALL = replace(CAPS, memory=256 << 20, printed=100_000, message=1 << 20, questions=20)
 HASTY = replace(SMALL, seconds=1.0)  # for what takes all the time it gets: a busy machine needs longer for the rest
 

@@ -13,7 +13,7 @@ from thiefbench.progress import Tally
 from thiefbench.suite.estimates.eta import (
     EVALUATED,
     MeasuredCell,
-    Plan,
+    RunOutline,
     Rates,
     Stage,
     completions,
@@ -129,7 +129,7 @@ def played(
     """
     now, told = 0.0, []
     tally = Tally(workers, clock=lambda: now)
-    tally.plan(Plan("t", specs, measured=before))
+    tally.plan(RunOutline("t", specs, measured=before))
     queue, events = list(specs), [(0.0, worker, None, 0) for worker in range(workers)]
     while events:
         now, worker, spec, done = heapq.heappop(events)
@@ -204,7 +204,7 @@ def test_a_cell_s_first_rounds_are_not_taken_for_all() -> None:
     whole = 6 * 3.0 + 54 * 1.0
     now = 0.0
     tally = Tally(1, clock=lambda: now)
-    tally.plan(Plan("t", specs))
+    tally.plan(RunOutline("t", specs))
     for spec, last in zip(specs, (60, 6), strict=False):
         for done in range(last + 1):
             now += 0.0 if done == 0 else 3.0 if done <= 6 else 1.0
@@ -217,7 +217,7 @@ def test_a_cell_s_first_rounds_are_not_taken_for_all() -> None:
 def test_a_cell_that_goes_back_to_its_checkpoint_has_more_left() -> None:
     now = 0.0
     tally = Tally(1, clock=lambda: now)
-    tally.plan(Plan("t", [CELL]))
+    tally.plan(RunOutline("t", [CELL]))
     lefts = []
     for done in (0, 1, 2, 3, 1, 2):
         tally.cell(CELL, done, 10)
@@ -231,7 +231,7 @@ def three_rounds(of: Sequence[CellSpec], begun: dict[CellSpec, int]) -> Tally:
     """A run that has played three rounds of its first cell, each in a second."""
     seconds = iter(range(10))
     tally = Tally(1, clock=lambda: float(next(seconds)))
-    tally.plan(Plan("t", of, begun=begun))
+    tally.plan(RunOutline("t", of, begun=begun))
     for done in range(4):
         tally.cell(of[0], done, 10)
     return tally

@@ -15,7 +15,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.leaderboard import made_entries
-from tests.leaderboard.test_check import sample
+from tests.leaderboard.checking.test_check import sample
 from tests.leaderboard.tiny_entries import (
     ATTACK,
     CHEATS,

@@ -32,7 +32,7 @@ from thiefbench.suite.suite_yaml import load_suite
 
 STANDARD = "standard-v1"
 NAME = '<script>alert(1)</script><img src=x onerror=alert(2)>"\u202egnp.exe'
-SUBMISSIONS = Path(__file__).with_name("submissions.py")
+SUBMISSIONS = Path(__file__).parent.parent / "submissions.py"
 RUNNER = CliRunner()
 
 
@@ -92,7 +92,7 @@ class TestPlaces:
         verified(seen, entry(entries, "black-again", prevents(0.0), defense="blacklist"), "rescored")
         found = board(entries, seen)
         anchor = row(found, "blacklist")
-        assert (anchor.row.place.standing, anchor.judged.entry.manifest.slug) == ("anchor", "black")
+        assert (anchor.row.place.status, anchor.judged.entry.manifest.slug) == ("anchor", "black")
         assert [judged.entry.manifest.slug for judged, _ in found.suites[0].apart] == ["black-again"], "once is enough"
 
     def test_one_seed_tells_nothing_apart(self, made: tuple[Path, Path]) -> None:
@@ -129,7 +129,7 @@ class TestOwnCells:
         verified(seen, entry(entries, "idle", prevents(0.9), others=idle), "re-executed")
         verified(seen, entry(entries, "gifted", prevents(0.8), others=gifted), "re-executed")
         found = board(entries, seen)
-        assert row(found, "idle").row.place.standing == "inconclusive", "its own attack does nothing undefended"
+        assert row(found, "idle").row.place.status == "inconclusive", "its own attack does nothing undefended"
         assert "of the oracle's" in row(found, "gifted").row.place.reason, "its own oracle asks too much of it"
         assert row(found, "good").row == before, "whoever has sound cells stands as before"
 
@@ -236,7 +236,7 @@ class TestBroken:
         if told:
             assert [folder for folder, _ in found.broken] == [made_entry.manifest.slug] and told in found.broken[0][1]
         else:
-            assert row(found, "odd").row.place.standing == "unranked", "a failed cell is no score"
+            assert row(found, "odd").row.place.status == "unranked", "a failed cell is no score"
             assert "CUDA is gone" in row(found, "odd").row.problems[0]
 
     def test_a_broken_verification_breaks_its_entry_alone(self, made: tuple[Path, Path]) -> None:
@@ -379,8 +379,8 @@ class TestPages:
             title, field = next(iter(each["attacks"].items()))
             assert line[f"{title}: harm_prevented"] == repr(field["harm_prevented"]["mean"])
         good = next(each for each in rows if each["slug"] == "good")
-        assert (good["standing"], good["place"], good["trust"]) == ("ranked", 1, "re-executed")
-        assert next(each for each in rows if each["slug"] == "hostile")["standing"] == "provisional"
+        assert (good["status"], good["place"], good["trust"]) == ("ranked", 1, "re-executed")
+        assert next(each for each in rows if each["slug"] == "hostile")["status"] == "provisional"
         assert next(each for each in rows if each["name"] == "none")["measured_by"] == "good"
 
     def test_a_spreadsheet_gets_no_formula(self, made: tuple[Path, Path], tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.bench.test_report import ATTACK, build, label, report, small_suite, small_world
+from tests.bench.suite.report.test_report import ATTACK, build, label, report, small_suite, small_world
 from thiefbench.suite.analysis.ranking import Placement
 from thiefbench.suite.analysis.ranking_inputs import places
 from thiefbench.suite.analysis.run_comparisons import comparisons_of_run
@@ -41,7 +41,7 @@ def ranking(folder: Path, skip: tuple[str, ...] = (), seeds: int = 5, **changes:
 
 def test_a_run_with_all_its_cells_is_ranked_and_shown(tmp_path: Path) -> None:
     found = ranking(tmp_path)
-    assert [(p.defense, p.standing, p.number) for p in found] == [
+    assert [(p.defense, p.status, p.number) for p in found] == [
         (STRONG, "ranked", 1), (WEAK, "ranked", 2), ("oracle", "anchor", None), ("none", "anchor", None),
     ]  # fmt: skip
     worst = [p.worst.summary.mean for p in found if p.worst]
@@ -57,7 +57,7 @@ def test_a_run_with_all_its_cells_is_ranked_and_shown(tmp_path: Path) -> None:
 
 def test_a_missing_cell_takes_its_defense_out(tmp_path: Path) -> None:
     found = ranking(tmp_path, skip=(label("attack", WEAK, 1),), seeds=2)
-    assert [(p.defense, p.standing) for p in found] == [
+    assert [(p.defense, p.status) for p in found] == [
         (STRONG, "ranked"), ("oracle", "anchor"), ("none", "anchor"), (WEAK, "unranked"),
     ]  # fmt: skip
     assert f"{ATTACK} at seed 1" in found[-1].reason
@@ -71,7 +71,7 @@ def test_a_missing_cell_without_an_attack_takes_its_defense_out(tmp_path: Path) 
 
 def test_without_a_placebo_nothing_is_conclusive(tmp_path: Path) -> None:
     found = ranking(tmp_path, skip=tuple(f"placebo of {ATTACK} x none, seed {seed}" for seed in (0, 1)), seeds=2)
-    assert {p.standing for p in found} == {"inconclusive", "anchor"}
+    assert {p.status for p in found} == {"inconclusive", "anchor"}
     assert "no undefended score at seed 0, 1" in found[-1].reason
 
 

@@ -79,7 +79,7 @@ def changed(of: RankingRow, attack: str, seed: int, outcome: AttackOutcome) -> R
 class TestPlaces:
     def test_by_the_worst_attack_and_not_by_the_mean(self) -> None:
         places = ranked(row("lopsided", {"text": 1.0, "dos": 0.2}), row("even", 0.5))
-        assert [(p.defense, p.number) for p in places if p.standing == "ranked"] == [("even", 1), ("lopsided", 2)]
+        assert [(p.defense, p.number) for p in places if p.status == "ranked"] == [("even", 1), ("lopsided", 2)]
         worst = place("lopsided", places).worst
         assert worst is not None
         assert worst.attack == "dos"
@@ -151,7 +151,7 @@ class TestAnchors:
     def test_anchors_are_shown_and_never_ranked(self) -> None:
         anchors = [row(name, 1.0) for name in ("reject_all", "random(rate=0.2)", "blacklist", "none")]
         places = rank([*anchors, ORACLE, row("logit", 0.5)], TRIALS, SEEDS)
-        assert [(p.defense, p.standing, p.number) for p in places] == [
+        assert [(p.defense, p.status, p.number) for p in places] == [
             ("logit", "ranked", 1), ("oracle(reject='drop')", "anchor", None), ("blacklist", "anchor", None),
             ("random(rate=0.2)", "anchor", None), ("reject_all", "anchor", None), ("none", "anchor", None),
         ]  # fmt: skip
@@ -176,11 +176,11 @@ class TestEligibility:
         places = ranked(row("weak", 1.0, utility=0.5), row("logit", 0.1))
         assert [p.defense for p in places] == ["logit", "oracle(reject='drop')", "none", "weak"]
 
-    @pytest.mark.parametrize(("utility", "standing"), [(0.9, "ranked"), (0.89, "unranked")])
-    def test_utility_without_an_attack(self, utility: float, standing: str) -> None:
+    @pytest.mark.parametrize(("utility", "status"), [(0.9, "ranked"), (0.89, "unranked")])
+    def test_utility_without_an_attack(self, utility: float, status: str) -> None:
         found = place("a", ranked(row("a", utility=utility)))
-        assert found.standing == standing
-        if standing == "unranked":
+        assert found.status == status
+        if status == "unranked":
             assert found.reason == "its utility without an attack is 0.890, below 0.9"
             assert found.number is None
             assert found.worst is not None, "what it prevented is shown all the same"
@@ -188,7 +188,7 @@ class TestEligibility:
     def test_utility_without_an_attack_is_the_mean_over_seeds(self) -> None:
         made = row("a")
         mixed = replace(made, unattacked={seed: AttackOutcome(0.85 if seed == 0 else 0.95) for seed in SEEDS})
-        assert place("a", ranked(mixed)).standing == "ranked"
+        assert place("a", ranked(mixed)).status == "ranked"
 
     def test_utility_under_attack_is_held_to_the_oracle_s_in_the_same_cell(self) -> None:
         low = row("a", attacked=0.6)
@@ -196,22 +196,22 @@ class TestEligibility:
             "its utility against dos at seed 0 is 0.600, below 0.9 of the oracle's 1.000"
         )
         places = rank([low, row("oracle", 1.0, attacked=0.65)], TRIALS, SEEDS)
-        assert place("a", places).standing == "ranked", "where the oracle learns little, little is asked"
+        assert place("a", places).status == "ranked", "where the oracle learns little, little is asked"
 
     def test_one_cell_below_is_enough(self) -> None:
         made = changed(row("a"), "text", 3, AttackOutcome(0.7, 0.9))
         found = place("a", ranked(made))
-        assert found.standing == "unranked"
+        assert found.status == "unranked"
         assert "against text at seed 3 is 0.700" in found.reason, "the cell is named"
 
     def test_the_better_oracle_counts(self) -> None:
         oracles = [row("oracle", 1.0, attacked=0.2), row("oracle(reject='drop')", 1.0, attacked=1.0)]
-        assert place("a", rank([row("a", attacked=0.5), *oracles], TRIALS, SEEDS)).standing == "unranked"
+        assert place("a", rank([row("a", attacked=0.5), *oracles], TRIALS, SEEDS)).status == "unranked"
 
     def test_a_negative_oracle_has_only_to_be_reached(self) -> None:
         oracle = row("oracle", 1.0, attacked=-0.5)
-        assert place("a", rank([row("a", attacked=-0.5), oracle], TRIALS, SEEDS)).standing == "ranked"
-        assert place("a", rank([row("a", attacked=-0.51), oracle], TRIALS, SEEDS)).standing == "unranked"
+        assert place("a", rank([row("a", attacked=-0.5), oracle], TRIALS, SEEDS)).status == "ranked"
+        assert place("a", rank([row("a", attacked=-0.51), oracle], TRIALS, SEEDS)).status == "unranked"
 
     def test_without_an_oracle_nobody_is_ranked(self) -> None:
         assert "no oracle row" in place("a", rank([row("a"), NONE], TRIALS, SEEDS)).reason
@@ -222,7 +222,7 @@ class TestEligibility:
     def test_a_failed_cell_is_no_score(self) -> None:
         failed = changed(row("a"), "dos", 4, AttackOutcome(problem="failed: out of memory"))
         found = place("a", ranked(failed))
-        assert (found.standing, found.worst) == ("unranked", None)
+        assert (found.status, found.worst) == ("unranked", None)
         assert "dos at seed 4" in found.reason
         assert "out of memory" in found.reason
 
@@ -231,7 +231,7 @@ class TestEligibility:
         for attack in ("dos", "text"):
             left = replace(made, attacked={name: cells for name, cells in made.attacked.items() if name != attack})
             found = place("a", ranked(left))
-            assert found.standing == "unranked"
+            assert found.status == "unranked"
             assert f"{attack} at seed 0" in found.reason
             assert "not run" in found.reason
         free = replace(made, unattacked={seed: cell for seed, cell in made.unattacked.items() if seed != 2})
@@ -245,7 +245,7 @@ class TestEligibility:
 class TestInconclusive:
     def test_one_attack_that_does_not_work_leaves_everything_unranked(self) -> None:
         places = ranked(row("a", 1.0), row("weak", utility=0.1), trials=(trial("text"), trial("dos", lead=0.0)))
-        assert {p.defense: p.standing for p in places} == {
+        assert {p.defense: p.status for p in places} == {
             "a": "inconclusive", "weak": "inconclusive", "oracle(reject='drop')": "anchor", "none": "anchor",
         }  # fmt: skip
         assert all(p.number is None and p.worst is None for p in places), "an inconclusive result is never a success"

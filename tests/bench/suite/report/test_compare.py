@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.bench.cli.test_cli import Cli, cli, sentence  # noqa: F401  # the fixture
 from tests.bench.handmade import TEXT, TONE, Numbers, Says, parts, store, suite, usual
-from tests.bench.test_cli import Cli, cli, sentence  # noqa: F401  # the fixture
-from tests.bench.test_report import Page
+from tests.bench.suite.report.test_report import Page
 from thiefbench.suite.analysis.differences import Difference, LinePair, StoreComparison, settings_of
 from thiefbench.suite.analysis.run_comparisons import ReportError
 from thiefbench.suite.report.compare import compared, identical, remarks, settings, write_comparison

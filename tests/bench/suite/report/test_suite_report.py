@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.bench.handmade import TEXT, TONE, Numbers, Says, comparisons, parts, store, suite, usual
-from tests.bench.test_report import Page, report
+from tests.bench.suite.report.test_report import Page, report
 from thiefbench.suite.report.drawing import Style
 from thiefbench.suite.report.overview import SuiteRow, SuiteTable, suite_table
 from thiefbench.suite.report.plots import Series, what_bands_are
@@ -147,7 +147,7 @@ class TestTable:
 
     def test_reject_all_is_an_anchor_with_the_start_model(self, tmp_path: Path) -> None:
         found = row(table(tmp_path, suite(replayed=("reject_all",))), "reject_all")
-        assert (found.untrained, found.place.standing) == (True, "anchor")
+        assert (found.untrained, found.place.status) == (True, "anchor")
         assert found.utility is not None
         assert (found.utility.mean, found.fields[TEXT].prevented.mean) == (0.0, 1.0)  # type: ignore[union-attr]
 
@@ -208,7 +208,7 @@ class TestFiles:
         worst = row(made, "logit").place.worst
         assert worst is not None
         assert (float(logit["worst_case"]), float(logit["worst_case_low"])) == (worst.summary.mean, worst.summary.low)
-        assert (logit["place"], logit["tied"], logit["standing"], logit["limits"]) == ("1", "0", "ranked", "interval")
+        assert (logit["place"], logit["tied"], logit["status"], logit["limits"]) == ("1", "0", "ranked", "interval")
         assert float(logit["utility"]) == 1.0
         assert float(logit[f"{TONE}: harm_prevented"]) == pytest.approx(0.9)
         assert lines["none"]["place"] == ""

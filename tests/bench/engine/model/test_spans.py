@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.bench.engine.test_views import SAMPLING, offered
+from tests.bench.engine.views.test_views import SAMPLING, offered
 from thiefbench.engine.model.forward_cache import ForwardCache
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.model.spans import token_spans

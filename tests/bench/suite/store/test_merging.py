@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.bench import handmade, tiny
+from tests.bench.cli.test_cli import Cli, cli, sentence  # noqa: F401  # the fixture
 from tests.bench.handmade import TEXT, Numbers, comparisons, usual
-from tests.bench.test_cli import Cli, cli, sentence  # noqa: F401  # the fixture
 from tests.bench.tiny import cut, flip
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store import merging, weights

@@ -92,7 +92,7 @@ def on_the_report(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def in_the_ranking(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
     kept = made(case, folder)
     (logit,) = (place for place in places(kept.read_run() or {}, comparisons(kept)) if place.defense == "logit")
-    return logit.standing == "ranked"
+    return logit.status == "ranked"
 
 
 def in_a_test(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
@@ -148,7 +148,7 @@ def on_the_board(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> b
 
     made_entries.entry(folder, "mine", says, others=says, defense="logit")
     entry = judging.read(folder / "mine", folder / "verified")
-    return entry.numbers.place.standing == "ranked"
+    return entry.numbers.place.status == "ranked"
 
 
 USERS = (on_the_report, in_the_ranking, in_a_test, in_a_verification, on_the_board)
