@@ -13,7 +13,7 @@ from rich.console import Console
 from thiefbench.progress import watch
 from thiefbench.suite.analysis.comparison import Comparison
 from thiefbench.suite.analysis.run_comparisons import trained_comparisons
-from thiefbench.suite.estimates.eta import Plan
+from thiefbench.suite.estimates.eta import RunOutline
 from thiefbench.suite.execution.jobs import Listener
 from thiefbench.suite.execution.runner import jobs_of, run_of, run_suite
 from thiefbench.suite.scenario import CellSpec, Suite
@@ -72,7 +72,7 @@ class _TerminalListener:
     def __init__(self, inner: Listener, tell: Callable[[str], None]) -> None:
         self.inner, self.tell = inner, tell
 
-    def plan(self, plan: Plan) -> None:
+    def plan(self, plan: RunOutline) -> None:
         """What is run."""
         self.inner.plan(plan)
 

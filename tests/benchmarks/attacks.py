@@ -31,7 +31,7 @@ LOGIT = 'logit(reject="drop")'
 
 
 def half(attack: str) -> str:
-    """The attack with half of every vertical group gibberish: in the vertical topology only so does it have an advantage."""
+    """The attack with half of every vertical group gibberish: else it has no advantage there."""
     return f"varied(attack={attack!r}, gibberish=0.5)"
 
 

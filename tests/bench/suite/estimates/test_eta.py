@@ -13,8 +13,8 @@ from thiefbench.progress import Tally
 from thiefbench.suite.estimates.eta import (
     EVALUATED,
     MeasuredCell,
-    RunOutline,
     Rates,
+    RunOutline,
     Stage,
     completions,
     longest,
