@@ -18,12 +18,14 @@ from thiefbench.console import (
     SeedsOption,
     StoreOption,
     ThreadsOption,
+    TrustOption,
     WorkersOption,
     check_device,
     err,
     escaped,
     out,
     stoppable,
+    typed_spec,
 )
 
 app = typer.Typer()
@@ -33,12 +35,12 @@ _RAY, _TORCHRUN = "Ray clusters (docs/cluster.md)", "torchrun"
 SuiteArgument = Annotated[str, typer.Argument(help="Name of a suite (see `thiefbench list suites`) or a YAML file.")]
 DefenseOption = Annotated[
     list[str] | None,
-    typer.Option(help="Defense to test, in addition to `none` and the suite's anchors. Repeat the option for several."),
+    typed_spec(help="Defense to test, in addition to `none` and the suite's anchors. Repeat the option for several."),
 ]
 AttackOption = Annotated[
-    list[str] | None, typer.Option(help="Attack to run instead of the suite's attacks. Repeat the option for several.")
+    list[str] | None, typed_spec(help="Attack to run instead of the suite's attacks. Repeat the option for several.")
 ]
-TaskOption = Annotated[str | None, typer.Option(help="Task to train on instead of the suite's task.")]
+TaskOption = Annotated[str | None, typed_spec(help="Task to train on instead of the suite's task.")]
 TopologyOption = Annotated[
     Topologies | None,
     typer.Option(
@@ -94,6 +96,7 @@ def run(
     rounds: RoundsOption = None,
     store: StoreOption = None,
     plan: PlanOption = False,
+    trust_plugins: TrustOption = False,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
     threads: ThreadsOption = None,
