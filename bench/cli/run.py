@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,6 +27,9 @@ from thiefbench.console import (
     stoppable,
     typed_spec,
 )
+
+if TYPE_CHECKING:
+    from thiefbench.suite.scenario import Suite
 
 app = typer.Typer()
 
@@ -132,4 +135,12 @@ def run(
     print_results(out, results)
     if any(record.status == "error" for record in records):
         raise typer.Exit(FAILED)
-    err.print(f"For the page with curves: thiefbench report {escaped(str(results.root))}")
+    flag = " --trust-plugins" if _names_own_code(chosen) else ""
+    err.print(f"For the page with curves: thiefbench report {escaped(str(results.root))}{flag}")
+
+
+def _names_own_code(suite: Suite) -> bool:
+    """Whether a report has to load an attack that no installed package declares."""
+    from thiefbench import registry
+
+    return any(any(registry.classes_in(attack)) for part in suite.scenes for attack in part.attacks)
