@@ -145,8 +145,7 @@ def find(kind: Kind, target: str) -> Any:
     base = _BASES.get(kind)
     if base is not None and not (inspect.isclass(found) and issubclass(found, base)):
         raise SpecStringError(
-            f"{kind} {target}: {getattr(found, '__name__', found)} is no {kind}; derive it from "
-            f"{base.__module__}.{base.__name__}"
+            f"{kind} {target}: {getattr(found, '__name__', found)} is not a subclass of {base.__module__}.{base.__name__}"
         )
     return found
 
