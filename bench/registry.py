@@ -144,9 +144,8 @@ def find(kind: Kind, target: str) -> Any:
         found = entry(kind, target).load()
     base = _BASES.get(kind)
     if base is not None and not (inspect.isclass(found) and issubclass(found, base)):
-        raise SpecStringError(
-            f"{kind} {target}: {getattr(found, '__name__', found)} is not a subclass of {base.__module__}.{base.__name__}"
-        )
+        name = getattr(found, "__name__", found)
+        raise SpecStringError(f"{kind} {target}: {name} is not a subclass of {base.__module__}.{base.__name__}")
     return found
 
 

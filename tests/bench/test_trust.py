@@ -259,11 +259,11 @@ def test_a_class_of_another_kind_is_not_made(trap: Trap) -> None:
     """Not even where it is trusted."""
     for kind in ("attack", "defense", "task"):
         for name in WAYS[:2]:
-            with pytest.raises(registry.SpecStringError, match=rf"is not a subclass of thiefbench"):
+            with pytest.raises(registry.SpecStringError, match="is not a subclass of thiefbench"):
                 registry.make(kind, trap.specs[name])
-            with pytest.raises(registry.SpecStringError, match=rf"is not a subclass of thiefbench"):
+            with pytest.raises(registry.SpecStringError, match="is not a subclass of thiefbench"):
                 registry.canonical(kind, trap.specs[name])
-    with pytest.raises(registry.SpecStringError, match="is not a subclass of thiefbench.attacks.base.Attack"):
+    with pytest.raises(registry.SpecStringError, match="is not a subclass of thiefbench"):
         registry.make("attack", f"{tiny.PLUGINS}:Sums")
     assert not trap.sprung
 
