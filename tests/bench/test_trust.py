@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
@@ -65,6 +66,9 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trap:
     for file in (tmp_path / "evil.py", package / "__init__.py", package / "inner.py"):
         file.write_text(EVIL.format(marker=marker))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))  # what one test lets Python find, the next must not
+    for name in [name for name in sys.modules if name.partition(".")[0] == package.name]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.delenv("THIEFBENCH_TRUST_PLUGINS", raising=False)
     return Trap(
         tmp_path,

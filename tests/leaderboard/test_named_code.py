@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
+import sys
 from contextvars import Context
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from thiefbench.leaderboard.manifest import MANIFEST, SCORES
 from thiefbench.leaderboard.named_code import foreign_code
 from thiefbench.zoo.models import weights_fingerprint
 
+STRANGE = ("leaderboard", "defense", "strange_package", "elsewhere")
 PLACEHOLDER = "defense/mine.py:Mine"
 EVIL = """
 from pathlib import Path
@@ -45,6 +48,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for path in (tmp_path / "strange_package.py", tmp_path / "defense.py", tmp_path / "elsewhere.py"):
         path.write_bytes(evil)
     monkeypatch.chdir(tmp_path)
+    # As from a checkout: only the current folder holds modules of these names, and no test leaves one to the next.
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if not (Path(each) / "leaderboard").is_dir()])
+    for name in [name for name in sys.modules if name.partition(".")[0] in STRANGE]:
+        monkeypatch.delitem(sys.modules, name)
+    importlib.invalidate_caches()
     return tmp_path
 
 
