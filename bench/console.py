@@ -11,12 +11,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from thiefbench import trust
 from thiefbench.errors import UsageError
 from thiefbench.tasks.text import printable
 
@@ -28,6 +29,45 @@ DONE, FAILED, BAD_USE, INTERRUPTED = 0, 1, 2, 130
 HARDWARE = "Hardware and numbers"
 
 Dtype = Literal["float32", "bfloat16"]
+
+
+def _typed(specs: list[str] | str | None) -> list[str] | str | None:
+    """Spec strings that the user typed, whose classes may be loaded."""
+    if specs:
+        from thiefbench import registry
+
+        for spec in [specs] if isinstance(specs, str) else specs:
+            registry.allow(spec)
+    return specs
+
+
+def _trusting(trusted: bool) -> bool:
+    if trusted:
+        trust.trust_plugins()
+    return trusted
+
+
+def typed_spec(**settings: Any) -> Any:
+    """An option for spec strings of attacks, defenses or tasks, whose code is loaded because the user named it."""
+    return typer.Option(callback=_typed, **settings)
+
+
+def typed_spec_argument(**settings: Any) -> Any:
+    """As `typed_spec`, for an argument."""
+    return typer.Argument(callback=_typed, **settings)
+
+
+TrustOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust-plugins",
+        callback=_trusting,
+        envvar="THIEFBENCH_TRUST_PLUGINS",
+        help="Also load attacks, defenses and tasks that a suite file or a store names as mine.py:Mine or "
+        "package.module:Mine. Their code runs in this process: only if you wrote it or trust whoever did.",
+    ),
+]
+
 StoreOption = Annotated[Path | None, typer.Option(help="Directory that keeps the results. Default: runs/SUITE.")]
 ModelOption = Annotated[
     str | None, typer.Option(help="Model to use: a built-in one, a local directory or a name on the Hugging Face hub.")

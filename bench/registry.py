@@ -3,7 +3,7 @@
 A *spec string* is the same everywhere: ``name``, ``name(key=value, ...)``, ``path/to/file.py:Class(key=value)`` or
 ``package.module:Class(key=value)``. Where a constructor's parameter is annotated `Attack` or `Defense`, its value is a
 spec string too: ``varied(attack="text", ...)``. Defenses compose: ``a+b`` accepts what both accept. Listing names loads
-nothing.
+nothing. Whether a class after a colon is loaded depends on who named it: `thiefbench.trust` has the rule.
 """
 
 from __future__ import annotations
@@ -15,25 +15,32 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
+from thiefbench import trust
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
 from thiefbench.defenses.composed import Composed
 from thiefbench.loading import SpecStringError as SpecStringError
 from thiefbench.loading import class_at, names_module
 from thiefbench.package_meaning import package_digest
+from thiefbench.regular_files import parts_of
 from thiefbench.sources import is_of_user, package_files, source_files, sources
+from thiefbench.tasks.base import Task
 
 Kind = Literal["attack", "defense", "task", "suite"]
 # Classes whose parameters are spec strings themselves, with an example of one.
 _NESTED: dict[type, tuple[Kind, str]] = {Attack: ("attack", "text"), Defense: ("defense", "logit")}
+# What a class must be before it is made; a spec string may name any class of any module.
+_BASES: dict[Kind, type] = {"attack": Attack, "defense": Defense, "task": Task}
 _CLASS_IN_FILE = re.compile(r":\s*[^\W\d]\w*\s*")
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,7 @@ def parse(kind: Kind, spec: str) -> ParsedSpec:
     text = spec.strip()
     head, bracket, rest = text.partition("(")
     expected = f"write a name, name(key=value, ...) or path/to/file.py:Class(key=value), not {spec!r}"
-    if not head.strip() or (bracket and not rest.rstrip().endswith(")")):
+    if not head.strip() or not head.isprintable() or (bracket and not rest.rstrip().endswith(")")):
         raise SpecStringError(f"malformed {kind} spec: {expected}")
     if not bracket:
         return ParsedSpec(head.strip(), {})
@@ -127,9 +134,19 @@ def find(kind: Kind, target: str) -> Any:
     """The class (or suite reference) that a parsed target names.
 
     Raises:
-        SpecStringError: there is no such name, file, module or class; the message has the nearest names.
+        SpecStringError: there is no such name, file, module or class (the message has the nearest names), it is no
+            class of this kind, or only a file that was read names it (see `thiefbench.trust`).
     """
-    return class_at(kind, target) if ":" in target else entry(kind, target).load()
+    if ":" in target:
+        trust.check(kind, target)
+        found = class_at(kind, target)
+    else:
+        found = entry(kind, target).load()
+    base = _BASES.get(kind)
+    if base is not None and not (inspect.isclass(found) and issubclass(found, base)):
+        name = getattr(found, "__name__", found)
+        raise SpecStringError(f"{kind} {target}: {name} is not a subclass of {base.__module__}.{base.__name__}")
+    return found
 
 
 def make(kind: Kind, spec: str) -> Any:
@@ -151,7 +168,7 @@ def make(kind: Kind, spec: str) -> Any:
     except TypeError as error:
         allowed = ", ".join(inspect.signature(plugin).parameters) or "none"
         raise SpecStringError(f"{kind} {parsed.target}: {error}; its arguments: {allowed}") from error
-    inner = {name: make(*within) for name, within in _inner(kind, parsed, plugin).items()}
+    inner = _of_inner(make, kind, parsed, plugin)
     try:
         return plugin(**parsed.arguments | inner)
     except (TypeError, ValueError) as error:
@@ -179,7 +196,7 @@ def canonical(kind: Kind, spec: str) -> str:
     parsed = parse(kind, spec)
     plugin = find(kind, parsed.target)
     defaults = {name: p.default for name, p in inspect.signature(plugin).parameters.items()}
-    inner = {name: canonical(*within) for name, within in _inner(kind, parsed, plugin).items()}
+    inner = _of_inner(canonical, kind, parsed, plugin)
     arguments = {name: inner.get(name, value) for name, value in parsed.arguments.items()}
     changed = {name: value for name, value in arguments.items() if name not in defaults or defaults[name] != value}
     return str(ParsedSpec(parsed.target, changed))
@@ -194,8 +211,12 @@ def source_hash(kind: Kind, spec: str, load: bool = True) -> str:
     unrelated plugin leaves its results valid. What defines the attacks or defenses it is built around or composed of
     counts too.
 
-    Without `load` users' files are read and not loaded; what their own classes are built around is then not known and
-    does not count.
+    Without `load` users' files are read, and nothing that stands before a colon is imported, at any level of nesting;
+    what users' own classes are built around is then not known and does not count.
+
+    Raises:
+        SpecStringError: see `parse` and `find`; without `load`, a class is named by its module, or a file cannot be
+            read or is no plain file.
     """
     digest = hashlib.sha256()
     if len(several := parts(kind, spec)) > 1:
@@ -205,14 +226,70 @@ def source_hash(kind: Kind, spec: str, load: bool = True) -> str:
         return digest.hexdigest()
     parsed = parse(kind, spec)
     file, colon, _ = parsed.target.rpartition(":")
-    if colon and not load and not names_module(parsed.target):
-        _digest_files(digest, source_files(Path(file).expanduser().resolve()))
+    if colon and not load:
+        if names_module(parsed.target):
+            raise SpecStringError(f"{kind} {parsed.target}: {file} is a module, and it is not imported here")
+        try:
+            _digest_files(digest, source_files(Path(file).expanduser().resolve()))
+        except (OSError, RuntimeError, ValueError) as error:
+            raise SpecStringError(f"{kind} {parsed.target}: {file} cannot be read: {error}") from error
         return digest.hexdigest()
     defined = find(kind, parsed.target)
     _digest_sources(digest, defined, whole=names_module(parsed.target))
-    for name, within in sorted(_inner(kind, parsed, defined).items()):
-        digest.update(f"\0{name}={source_hash(*within, load)}".encode())
+    inner = _of_inner(partial(source_hash, load=load), kind, parsed, defined)
+    for name, hash_of_inner in sorted(inner.items()):
+        digest.update(f"\0{name}={hash_of_inner}".encode())
     return digest.hexdigest()
+
+
+def named_in(kind: Kind, spec: str) -> Iterator[tuple[Kind, str]]:
+    """Kind and target of everything that a spec string names, at every level of nesting.
+
+    No class after a colon is loaded, so which of its arguments are spec strings is not known: whatever reads like one
+    counts. Declared classes are loaded, to look up which of their parameters are attacks and defenses.
+
+    Raises:
+        SpecStringError: it is malformed at some level, or names what is not declared.
+    """
+    for part in parts(kind, spec):
+        parsed = parse(kind, part)
+        yield kind, parsed.target
+        if ":" in parsed.target:
+            for value in parsed.arguments.values():
+                yield from (("defense", target) for target in classes_in(value) if _reads_like_class(target))
+        else:
+            for within in _inner(kind, parsed, find(kind, parsed.target)).values():
+                yield from named_in(*within)
+
+
+def classes_in(spec: object) -> Iterator[str]:
+    """The targets with a colon that stand in a spec string, at every level of nesting; nothing is loaded.
+
+    Any text among the arguments is taken for a spec string. What is malformed names nothing.
+    """
+    if not isinstance(spec, str):
+        return
+    try:
+        parsed_parts = [parse("defense", part) for part in parts("defense", spec)]  # the kind that composes
+    except SpecStringError:
+        return
+    for parsed in parsed_parts:
+        if ":" in parsed.target:
+            yield parsed.target
+        for value in parsed.arguments.values():
+            yield from classes_in(value)
+
+
+def allow(spec: str) -> None:
+    """Let the classes be loaded that a spec string names which the user typed; see `thiefbench.trust`."""
+    for target in classes_in(spec):
+        trust.allow_place(target)
+
+
+def _reads_like_class(target: str) -> bool:
+    """Whether a text is a class after a colon, and not a sentence or an address with a colon in it."""
+    where, _, name = target.rpartition(":")
+    return name.isidentifier() and (names_module(target) or where.endswith(".py"))
 
 
 def suite_file(name: str) -> Path:
@@ -270,6 +347,15 @@ def _is_whole(kind: Kind, piece: str) -> bool:
     return bool(bracket) or head.strip() in _entries(kind) or bool(_CLASS_IN_FILE.search(head))
 
 
+def _of_inner(function: Callable[[Kind, str], _R], kind: Kind, parsed: ParsedSpec, plugin: Any) -> dict[str, _R]:
+    """What a function makes of each of `_inner`. Those by default stand in the class, and are as trusted as it is."""
+    results: dict[str, _R] = {}
+    for name, within in _inner(kind, parsed, plugin).items():
+        with nullcontext() if name in parsed.arguments else trust.plugins():
+            results[name] = function(*within)
+    return results
+
+
 def _inner(kind: Kind, parsed: ParsedSpec, plugin: Any) -> dict[str, tuple[Kind, str]]:
     """Kind and spec string, given or by default, of the parameters that are attacks or defenses themselves.
 
@@ -307,9 +393,17 @@ def _digest_sources(digest: hashlib._Hash, defined: Any, whole: bool = False) ->
 
 def _digest_files(digest: hashlib._Hash, files: Iterable[Path]) -> None:
     for path in files:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+        digest.update(path.name.encode() + b"\0")
+        for part in parts_of(path):
+            digest.update(part)
 
 
 @cache
 def _entries(kind: Kind) -> dict[str, EntryPoint]:
-    return {declared.name: declared for declared in entry_points(group=f"thiefbench.{kind}s")}
+    # The built-in classes come last: no other distribution can take the place of one by declaring its name.
+    declared = sorted(entry_points(group=f"thiefbench.{kind}s"), key=lambda each: _distribution(each) == "thiefbench")
+    return {each.name: each for each in declared}
+
+
+def _distribution(declared: EntryPoint) -> str:
+    return "" if declared.dist is None else declared.dist.name

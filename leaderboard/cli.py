@@ -21,6 +21,7 @@ from thiefbench.console import (
     numerics,
     out,
     stoppable,
+    typed_spec_argument,
 )
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def root() -> None:
 
 @app.command()
 def check(
-    defense: Annotated[str, typer.Argument(help="mine.py:Mine(key=value), a name, or several defenses as a+b.")],
+    defense: Annotated[str, typed_spec_argument(help="mine.py:Mine(key=value), a name, or several defenses as a+b.")],
     unsafe: Annotated[
         bool,
         typer.Option(
@@ -72,7 +73,7 @@ def check(
 
 @app.command()
 def submit(
-    defense: Annotated[str, typer.Argument(help="mine.py:Mine(key=value), a name, or several defenses as a+b.")],
+    defense: Annotated[str, typed_spec_argument(help="mine.py:Mine(key=value), a name, or several defenses as a+b.")],
     name: Annotated[str, typer.Option(help="Name of the entry on the leaderboard.")] = "",
     authors: Annotated[str, typer.Option(help="Authors of the defense, separated by commas.")] = "",
     paper: Annotated[str, typer.Option(help="Address of a paper about it: https://...")] = "",

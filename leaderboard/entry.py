@@ -24,6 +24,8 @@ from thiefbench.leaderboard.cell_scores import CellScores, Scores
 from thiefbench.leaderboard.isolation.limits import FILE_BYTES
 from thiefbench.leaderboard.isolation.sandbox_paths import relocated
 from thiefbench.leaderboard.manifest import ENTRY_SCHEMA, MANIFEST, MOST_FILES, SCORES, SOURCE, Manifest
+from thiefbench.leaderboard.named_code import foreign_code
+from thiefbench.regular_files import NotRegularError, read_regular
 from thiefbench.suite.store.records import write_atomically
 
 ENTRY_BYTES: Final = 200_000
@@ -86,16 +88,16 @@ def read_entry(folder: Path) -> Entry:
     if unlisted := sorted(present.keys() - manifest.files.keys() - {MANIFEST}):
         raise EntryError(f"{folder} holds {unlisted[0]}, which {MANIFEST} does not list")
     try:
-        elsewhere = sorted(set(_named_in(manifest.defense)) - manifest.files.keys())
+        foreign = foreign_code(manifest.defense, manifest.files.keys())
     except registry.SpecStringError as error:
         raise EntryError(f"{folder / MANIFEST}: defense: {error}") from error
-    if elsewhere:
-        raise EntryError(f"{folder / MANIFEST}: defense names the file {elsewhere[0]}, which is not part of the entry")
+    if foreign:
+        raise EntryError(f"{folder / MANIFEST}: defense {foreign}")
     for name, expected in manifest.files.items():
         path = present.get(name)
         if path is None:
             raise EntryError(f"{folder} lacks {name}, which {MANIFEST} lists")
-        if hashlib.sha256(path.read_bytes()).hexdigest() != expected:
+        if hashlib.sha256(_bounded(path, FILE_BYTES + ENTRY_BYTES)).hexdigest() != expected:
             raise EntryError(f"{folder / name} does not match {MANIFEST}: its SHA-256 differs")
     return Entry(folder, manifest, _parsed(Scores, folder / SCORES).cells)
 
@@ -133,16 +135,17 @@ def write_entry(folder: Path, manifest: Manifest, scores: Scores, source: Mappin
     return read_entry(folder)
 
 
-def _named_in(spec: str) -> list[str]:
-    """The paths that a spec string names."""
-    paths: list[str] = []
+def _bounded(path: Path, most: int) -> bytes:
+    """The content of a file of an entry.
 
-    def note(file: str) -> str:
-        paths.append(file)
-        return file
-
-    relocated(spec, note)
-    return paths
+    Raises:
+        EntryError: it is no plain file, or is larger than allowed.
+        FileNotFoundError: there is none.
+    """
+    try:
+        return read_regular(path, most)
+    except NotRegularError as error:
+        raise EntryError(str(error)) from error
 
 
 _Of = TypeVar("_Of", Manifest, Scores)
@@ -150,8 +153,7 @@ _Of = TypeVar("_Of", Manifest, Scores)
 
 def _parsed(kind: type[_Of], path: Path) -> _Of:
     try:
-        with path.open("rb") as file:
-            data = file.read(ENTRY_BYTES + 1)
+        data = _bounded(path, ENTRY_BYTES)
         strict_json.loads(data, most_bytes=ENTRY_BYTES)  # what pydantic takes too, such as a key that stands twice
         return kind.model_validate_json(data)
     except FileNotFoundError as error:

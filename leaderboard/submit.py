@@ -164,6 +164,7 @@ def prepare(
     cell_store = Store(store.expanduser().resolve())
     staged = stage(spec, cell_store.root / "submissions")
     with chdir(staged.folder):
+        registry.allow(staged.spec)  # a copy of what the user named
         defense = registry.canonical("defense", staged.spec)
         try:
             registry.make("defense", defense)  # wrong arguments are reported now, not after a minute of checks

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from thiefbench import __version__
+from thiefbench import __version__, trust
 from thiefbench.cli import audit, matrix, pools, run, show, zoo
 from thiefbench.console import fail, out
 from thiefbench.errors import UserError
@@ -30,8 +30,11 @@ for command in entry_points(group="thiefbench.commands"):  # those of the floor 
 
 
 @app.callback(invoke_without_command=True)
-def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
-    """Print the version when asked."""
+def root(
+    ctx: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False
+) -> None:
+    """Print the version when asked. Whatever a command reads, it loads only declared names and what was typed."""
+    ctx.with_resource(trust.declared_only())
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # they would tear our own progress
     if version:
         out.print(__version__)

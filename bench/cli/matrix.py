@@ -15,11 +15,13 @@ from thiefbench.console import (
     ModelOption,
     SeedsOption,
     ThreadsOption,
+    TrustOption,
     err,
     escaped,
     numerics,
     out,
     stoppable,
+    typed_spec,
 )
 
 app = typer.Typer()
@@ -30,11 +32,11 @@ def matrix(
     suite: Annotated[list[str], typer.Argument(help="Names or YAML files of suites. Several share one table.")],
     defense: Annotated[
         list[str] | None,
-        typer.Option(help="Defense to test. Repeat the option for several. Default: every defense installed."),
+        typed_spec(help="Defense to test. Repeat the option for several. Default: every defense installed."),
     ] = None,
     attack: Annotated[
         list[str] | None,
-        typer.Option(help="Attack to run instead of the suites' attacks. Repeat the option for several."),
+        typed_spec(help="Attack to run instead of the suites' attacks. Repeat the option for several."),
     ] = None,
     model: ModelOption = None,
     seeds: SeedsOption = None,
@@ -46,6 +48,7 @@ def matrix(
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
     threads: ThreadsOption = None,
+    trust_plugins: TrustOption = False,
 ) -> None:
     """Show what every defense rejects of every attack.
 

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from thiefbench.console import FAILED, DeviceOption, DtypeOption, err, escaped, numerics, out, stoppable
+from thiefbench.console import (
+    FAILED,
+    DeviceOption,
+    DtypeOption,
+    TrustOption,
+    err,
+    escaped,
+    numerics,
+    out,
+    stoppable,
+    typed_spec,
+)
 
 if TYPE_CHECKING:
     from thiefbench.pools.rounds import FiledRounds
@@ -22,7 +33,7 @@ def replay(
     file: Annotated[Path, typer.Argument(help="Recorded pools, one JSON object per line (docs/pools.md).")],
     defense: Annotated[
         list[str] | None,
-        typer.Option(help="Defense to test. Repeat the option for several. Default: every defense, in one table."),
+        typed_spec(help="Defense to test. Repeat the option for several. Default: every defense, in one table."),
     ] = None,
     model: Annotated[
         str | None,
@@ -98,6 +109,7 @@ def export(
         int | None,
         typer.Option(help="In a swarm of several models: number of the cohort to write. Default: the first cohort."),
     ] = None,
+    trust_plugins: TrustOption = False,
 ) -> None:
     """Write a cell's rounds, labels included, to a file that `thiefbench replay` reads."""
     from thiefbench import registry

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,13 +18,18 @@ from thiefbench.console import (
     SeedsOption,
     StoreOption,
     ThreadsOption,
+    TrustOption,
     WorkersOption,
     check_device,
     err,
     escaped,
     out,
     stoppable,
+    typed_spec,
 )
+
+if TYPE_CHECKING:
+    from thiefbench.suite.scenario import Suite
 
 app = typer.Typer()
 
@@ -33,12 +38,12 @@ _RAY, _TORCHRUN = "Ray clusters (docs/cluster.md)", "torchrun"
 SuiteArgument = Annotated[str, typer.Argument(help="Name of a suite (see `thiefbench list suites`) or a YAML file.")]
 DefenseOption = Annotated[
     list[str] | None,
-    typer.Option(help="Defense to test, in addition to `none` and the suite's anchors. Repeat the option for several."),
+    typed_spec(help="Defense to test, in addition to `none` and the suite's anchors. Repeat the option for several."),
 ]
 AttackOption = Annotated[
-    list[str] | None, typer.Option(help="Attack to run instead of the suite's attacks. Repeat the option for several.")
+    list[str] | None, typed_spec(help="Attack to run instead of the suite's attacks. Repeat the option for several.")
 ]
-TaskOption = Annotated[str | None, typer.Option(help="Task to train on instead of the suite's task.")]
+TaskOption = Annotated[str | None, typed_spec(help="Task to train on instead of the suite's task.")]
 TopologyOption = Annotated[
     Topologies | None,
     typer.Option(
@@ -94,6 +99,7 @@ def run(
     rounds: RoundsOption = None,
     store: StoreOption = None,
     plan: PlanOption = False,
+    trust_plugins: TrustOption = False,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
     threads: ThreadsOption = None,
@@ -129,4 +135,12 @@ def run(
     print_results(out, results)
     if any(record.status == "error" for record in records):
         raise typer.Exit(FAILED)
-    err.print(f"For the page with curves: thiefbench report {escaped(str(results.root))}")
+    flag = " --trust-plugins" if _names_own_code(chosen) else ""
+    err.print(f"For the page with curves: thiefbench report {escaped(str(results.root))}{flag}")
+
+
+def _names_own_code(suite: Suite) -> bool:
+    """Whether a report has to load an attack that no installed package declares."""
+    from thiefbench import registry
+
+    return any(any(registry.classes_in(attack)) for part in suite.scenes for attack in part.attacks)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from thiefbench.console import err, escaped, out
+from thiefbench.console import TrustOption, err, escaped, out, typed_spec
 
 app = typer.Typer()
 
@@ -45,7 +45,10 @@ def list_(kind: Annotated[Listable, typer.Argument(help="What to list.")]) -> No
 
 
 @app.command()
-def report(store: Annotated[Path, typer.Argument(help="Directory that `thiefbench run` filled.")]) -> None:
+def report(
+    store: Annotated[Path, typer.Argument(help="Directory that `thiefbench run` filled.")],
+    trust_plugins: TrustOption = False,
+) -> None:
     """Write the results of a store's last run as an HTML page, plots, a CSV file and a LaTeX table."""
     from thiefbench.suite.report.page import write_report
     from thiefbench.suite.store.records import Store
@@ -57,11 +60,12 @@ def report(store: Annotated[Path, typer.Argument(help="Directory that `thiefbenc
 def compare(
     stores: Annotated[list[Path], typer.Argument(help="Two stores; or one store, together with two --defense.")],
     defense: Annotated[
-        list[str] | None, typer.Option(help="Defense to compare within one store. Write the option twice.")
+        list[str] | None, typed_spec(help="Defense to compare within one store. Write the option twice.")
     ] = None,
     directory: Annotated[
         Path | None, typer.Option("--out", help="Directory to write compare.html and compare.csv to.")
     ] = None,
+    trust_plugins: TrustOption = False,
 ) -> None:
     """Compare the last runs of two stores, or two defenses of one store, with differences paired by seed."""
     from thiefbench.suite.report.compare import compared, write_comparison

@@ -113,13 +113,17 @@ class CellSpec:
         return _CELL.validate_python(data)
 
 
-@cache
 def _asking(attack: str) -> bool:
-    """Whether an attack is granted queries; nothing is known of one that is not installed any more."""
+    """Whether an attack is granted queries; nothing is known of one that is not installed any more, or not trusted."""
     try:
-        return bool(registry.make("attack", attack).threat.queries)
+        return _queries(attack)
     except registry.SpecStringError:
         return False
+
+
+@cache  # of results alone, as what is not trusted now may be later
+def _queries(attack: str) -> bool:
+    return bool(registry.make("attack", attack).threat.queries)
 
 
 def heading(part: str, attack: str) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 from weakref import WeakValueDictionary
@@ -22,13 +22,14 @@ from weakref import WeakValueDictionary
 from thiefbench.defenses.base import DefenderView, Defense, JudgeSpec, PastRound, Requirement, Verdict
 from thiefbench.leaderboard.isolation import _isolated_worker, wire
 from thiefbench.leaderboard.isolation.frames import HEADER, Array, FrameError, packed, sizes, unpacked
-from thiefbench.leaderboard.isolation.limits import CAPS, POOL, Caps
+from thiefbench.leaderboard.isolation.limits import CAPS, JUDGE_BYTES, JUDGES, POOL, Caps
 from thiefbench.leaderboard.isolation.sandbox_paths import absolute, files, setup, weights
 from thiefbench.leaderboard.isolation.view_services import Services
 from thiefbench.leaderboard.isolation.wire import Malformed
 from thiefbench.sources import source_files
 from thiefbench.tasks.sandbox import backend
 from thiefbench.tasks.sandbox_session import DeadlineExceeded, Host, Session, SessionEnded
+from thiefbench.zoo.models import resolve, weights_fingerprint
 
 if TYPE_CHECKING:
     import numpy as np
@@ -161,10 +162,12 @@ class Isolated(Defense):
         if judge is None:
             return None
         model, endpoint = judge if isinstance(judge, list) and len(judge) == 2 else (None, None)
-        if not isinstance(model, str) or len(model) > _NAME or model.startswith((".", "/", "~")) or "\\" in model:
-            self._fail("names a judge that is not a model's name; a submission may use a built-in or a hub model")
         if endpoint is not None:
             self._fail("names a judge behind a server; a submission names a model, without an endpoint")
+        if not isinstance(model, str) or model not in JUDGES:
+            self._fail(f"names a judge that no submission may ask; it may ask {', '.join(JUDGES)}")
+        if not _is_listed(model):
+            self._fail(f"asks {model}, whose files differ from the released ones; install thiefbench again")
         return JudgeSpec(model)
 
     def _call(
@@ -269,6 +272,14 @@ def _host(spec: str, hash_seed: int) -> Host:
         script = str(Path(_isolated_worker.__file__).resolve())
         host = _hosts[key] = Host(script, [setup_data], threads | {"PYTHONHASHSEED": str(hash_seed)})
     return host
+
+
+@cache
+def _is_listed(judge: str) -> bool:
+    """Whether the files of a judge's model are those that `JUDGES` lists; they are hashed, and not loaded."""
+    files = [path for path in Path(resolve(judge)).iterdir() if path.is_file()]
+    small = sum(path.stat().st_size for path in files) <= JUDGE_BYTES
+    return small and weights_fingerprint(judge) == JUDGES[judge]
 
 
 def _same(one: PastRound, other: PastRound) -> bool:

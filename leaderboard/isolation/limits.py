@@ -31,6 +31,13 @@ DEPENDENCIES: Final = ("numpy", "scipy", "safetensors")
 """Distributions that a submission may import, with what they themselves need, beside Python's standard library and
 `thiefbench.defenses` and `thiefbench.tasks`. The isolated process sees no others."""
 
+JUDGES: Final = {"micro-judge": "6915700aaa9dccd3898a82b3c77dde0f60daea4a7564293eb7b182ba6336220e"}
+"""The models that a submission may ask as a judge, each with the fingerprint of its content
+(`thiefbench.zoo.models.weights_fingerprint`). A judge is loaded outside the sandbox, so no other model's files are
+opened for a submission; in runs of your own, a judge may be any model."""
+JUDGE_BYTES: Final = 64 << 20
+"""Of all files of such a model together."""
+
 
 @dataclass(frozen=True)
 class Caps:

@@ -85,7 +85,8 @@ def shown_entry(judged: JudgedEntry) -> dict[str, Any]:
             }
             for path in judged.entry.source
         ],
-        "commands": _commands(judged),
+        "verifying": _verifying(judged),
+        "running": _running(judged),
         "making": _making(judged),
         "archive": manifest.archive,
         "versions": manifest.versions,
@@ -168,13 +169,20 @@ def _number(value: float | None) -> str:
     return "none" if value is None else minus(f"{value:z.3f}")
 
 
-def _commands(judged: JudgedEntry) -> str:
+def _verifying(judged: JudgedEntry) -> str:
+    """The command that checks the entry; the defense runs in the sandbox only."""
+    manifest = judged.entry.manifest
+    folder = f"leaderboard/entries/{manifest.slug}"
+    return shlex.join(["thiefbench", "leaderboard", "verify", folder, "--archive", manifest.archive.name])
+
+
+def _running(judged: JudgedEntry) -> str:
+    """The command that runs all cells of the entry, and with them its file, unprotected."""
     manifest = judged.entry.manifest
     numerics, folder = manifest.numerics, f"leaderboard/entries/{manifest.slug}"
     run = ["thiefbench", "run", _declared(judged.suite), "--defense", manifest.defense, "--device", numerics.device]
     run += ["--dtype", numerics.dtype, "--threads", str(numerics.threads)]
-    verify = ["thiefbench", "leaderboard", "verify", folder, "--archive", manifest.archive.name]
-    return f"(cd {folder} && {shlex.join(run)})\n{shlex.join(verify)}"
+    return f"(cd {folder} && {shlex.join(run)})"
 
 
 def _declared(suite: Suite) -> str:

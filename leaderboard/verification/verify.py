@@ -63,6 +63,7 @@ from thiefbench.suite.execution.cell_identity import RegistryFactory
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Store
 from thiefbench.tasks.text import one_line
+from thiefbench.trust import reads_strangers
 
 MOST_REASONS = 5
 _VERSIONS = ("thiefbench", "torch", "transformers", "numpy", "python")
@@ -301,6 +302,7 @@ class _Verifier:
             self.reasons.append(reason[:1000])
 
 
+@reads_strangers
 def verify(
     folder: Path, options: VerifyOptions, tell: Tell, watch: Watch, samples: Callable[[], Sequence[Sample]]
 ) -> Verification:

@@ -162,10 +162,11 @@ class Policy:
         check_directory(source)
         try:
             with _without_progress_bars():
-                tokenizer = AutoTokenizer.from_pretrained(source)
+                tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
                 model, loading = AutoModelForCausalLM.from_pretrained(
                     source,
                     dtype=getattr(torch, dtype),
+                    trust_remote_code=False,
                     use_safetensors=True,
                     attn_implementation="sdpa",
                     output_loading_info=True,

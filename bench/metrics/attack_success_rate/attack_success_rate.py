@@ -101,7 +101,7 @@ def _encoder(tokenizer: str | None) -> Any:
         return lambda text: _Unknown()
     from transformers import AutoTokenizer
 
-    loaded = AutoTokenizer.from_pretrained(resolve(tokenizer))
+    loaded = AutoTokenizer.from_pretrained(resolve(tokenizer), trust_remote_code=False)
     return lambda text: tuple(loaded(text, add_special_tokens=False)["input_ids"])
 
 

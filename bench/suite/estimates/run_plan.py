@@ -28,6 +28,7 @@ from thiefbench.suite.execution.jobs import Job
 from thiefbench.suite.execution.runner import intact, jobs_of, taken_up, without_weights
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import BrokenRecordError, Store
+from thiefbench.trust import reads_strangers
 
 # Enough to fill the sampler's batch, and drawn in a few seconds.
 MEASURED_EVALUATION = 64
@@ -56,6 +57,7 @@ class RunPlan:
     disk: int | None
 
 
+@reads_strangers
 def look_ahead(suite: Suite, cells: Sequence[CellSpec], store: Store, workers: int = 1) -> RunPlan:
     """What `run_suite` would do, judged by the store's records; of what these do not tell, one round is played.
 

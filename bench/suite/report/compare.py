@@ -14,8 +14,10 @@ from thiefbench.suite.analysis.run_comparisons import ReportError, last_run, tra
 from thiefbench.suite.report.rendering import render
 from thiefbench.suite.report.tables import NBSP, Shown, write_value
 from thiefbench.suite.store.records import Store, write_atomically
+from thiefbench.trust import reads_strangers
 
 
+@reads_strangers
 def compared(stores: Sequence[Path], defenses: Sequence[str]) -> StoreComparison:
     """The last runs of two stores, or two defenses of one store's last run.
 

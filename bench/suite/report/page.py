@@ -37,6 +37,7 @@ from thiefbench.suite.report.tables import (
 from thiefbench.suite.report.timings import costs
 from thiefbench.suite.report.tradeoff import draw_tradeoff
 from thiefbench.suite.store.records import NOTHING, Record, Store, write_atomically
+from thiefbench.trust import reads_strangers
 
 NAMED = 3
 """Up to so many defenses the headline names each; of more it gives the range."""
@@ -44,6 +45,7 @@ LISTED = 6
 """So many cells without a score stand open at the top of the page."""
 
 
+@reads_strangers
 def write_report(store: Store) -> Path:
     """Write the report of a store's last run into its folder `report`.
 

@@ -21,6 +21,7 @@ from thiefbench.locks import LockedError
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.manifests import joined
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Store, file_sha256, write_atomically
+from thiefbench.trust import reads_strangers
 
 Preference = Literal["first", "second"]
 
@@ -99,6 +100,7 @@ class Merged:
     runs: tuple[str, ...]
 
 
+@reads_strangers
 def merge(stores: Sequence[Path], into: Path, prefer: Preference | None = None) -> Merged:
     """Join stores.
 

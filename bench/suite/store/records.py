@@ -24,8 +24,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from thiefbench import strict_json
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.locks import locked
+from thiefbench.regular_files import open_regular, read_regular
 
 SCHEMA_VERSION = 1
+
+MOST_RECORD_BYTES = 64 << 20
+"""Of a record, or of what a store says of its last run; those of standard-v1 have about 50 kB."""
 
 HALF_WRITTEN = ".part"
 """How the name of a file ends while it is written."""
@@ -229,7 +233,10 @@ class CellDir:
         return aside
 
     def _completions_intact(self, record: Record) -> bool:
-        return self.completions_path.exists() and file_sha256(self.completions_path) == record.completions_sha256
+        try:
+            return file_sha256(self.completions_path) == record.completions_sha256
+        except OSError:
+            return False
 
 
 @dataclass(frozen=True)
@@ -271,7 +278,7 @@ class Store:
         """What `write_run` wrote, or None."""
         path = self.root / "run.json"
         try:
-            loaded = strict_json.loads(path.read_bytes())
+            loaded = strict_json.loads(read_regular(path, MOST_RECORD_BYTES))
         except (OSError, strict_json.JsonError):
             return None
         return loaded if isinstance(loaded, dict) else None
@@ -311,7 +318,8 @@ def read_sealed(path: Path) -> dict[str, Any]:
         BrokenRecordError: the file is truncated, was edited or is something else.
     """
     try:
-        envelope = strict_json.loads(path.read_bytes(), only_finite=False)  # a swarm that diverged has a loss of NaN
+        content_bytes = read_regular(path, MOST_RECORD_BYTES)
+        envelope = strict_json.loads(content_bytes, only_finite=False)  # a swarm that diverged has a loss of NaN
         content, expected = envelope["content"], envelope["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BrokenRecordError(f"{path} is truncated or something else") from error
@@ -329,8 +337,8 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's content."""
-    with path.open("rb") as file:
+    """SHA-256 of a plain file's content; raises OSError for anything else, which may have no end."""
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

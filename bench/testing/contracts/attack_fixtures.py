@@ -212,9 +212,9 @@ def _untrained() -> Policy:
     source = resolve("micro-math")
     config = AutoConfig.from_pretrained(
         source, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
-        layer_types=["full_attention"] * 2,
+        layer_types=["full_attention"] * 2, trust_remote_code=False,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
-    return Policy(model.eval(), AutoTokenizer.from_pretrained(source))
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", trust_remote_code=False)
+    return Policy(model.eval(), AutoTokenizer.from_pretrained(source, trust_remote_code=False))

@@ -295,7 +295,7 @@ def test_what_is_no_verdict_is_named(what: str, said: str) -> None:
         ("Nameless", "has a name that is not text"),
         ("Needy", "requires something other than homogeneous, beacon, proofs, judge"),
         ("AsksOutside(endpoint='http://localhost:1')", "names a judge behind a server"),
-        ("AsksOutside(model='/some/model')", "names a judge that is not a model's name"),
+        ("AsksOutside(model='/some/model')", "names a judge that no submission may ask; it may ask micro-judge"),
         ("NoDefense", "NoDefense is not a subclass"),
         ("Nobody", "has no class Nobody"),
         ("Does(deed='fork')", "its arguments: what, early"),

@@ -350,6 +350,13 @@ class TestPages:
         assert "Nobody has verified this version of the entry" in hostile
         assert "--defense 'defense/mine.py:Mine(x='\"'\"'</code>" in hostile, "what is pasted into a shell is quoted"
 
+    def test_an_entrys_page_verifies_first_and_warns_before_its_file_is_run(self, site: Path) -> None:
+        text = html.unescape((site / "entries/good.html").read_text())
+        verify, warning, run = (
+            text.index(said) for said in ("leaderboard verify", "without</em> a sandbox", "bench run")
+        )
+        assert verify < warning < run, "nobody pastes the command that runs a stranger's file unwarned"
+
     def test_the_table_is_there_without_scripts(self, site: Path) -> None:
         page = Read((site / "index.html").read_text())
         bodies = [a for a in page.all("tbody") if "data-trust" in a]

@@ -1,0 +1,128 @@
+"""Whose code may be loaded: one rule for every spec string, wherever it comes from.
+
+A spec string names code in one of two ways. A *declared name* (``logit``) stands for a class that an installed package
+declares by an entry point; whoever installed the package has trusted it. A *class after a colon*
+(``mine.py:Mine``, ``package.module:Class``) is any code that this machine can reach, and to load it is to run it.
+
+So it depends on who named the class:
+
+- The user, by typing it as an option of the command line (`allow`) or by writing it in Python: it is loaded.
+- A file that was read, such as a record, the run of a store or a suite in YAML: it is refused, at every level of
+  nesting, unless the user says ``--trust-plugins`` (`plugins`). Files come from strangers, and no checksum in them says
+  who wrote them.
+- An entry of the leaderboard: `thiefbench.leaderboard.named_code` has the rule. Its classes are loaded in the sandbox
+  only.
+
+Where nothing was said, as in a Python program or a test, the writer of the program named the class. The command line
+says `declared_only` before any command, and so does each function that reads a store and may make what it names.
+
+The trust belongs to the current context (`contextvars`); a new thread starts without one, so resolve no read spec
+string in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from functools import wraps
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from thiefbench.loading import SpecStringError, names_module
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Which classes after a colon may be loaded.
+
+    Attributes:
+        plugins: all of them.
+        places: else these files, by resolved path, and modules, by name.
+    """
+
+    plugins: bool = False
+    places: frozenset[str] = frozenset()
+
+
+_TRUST: ContextVar[Trust | None] = ContextVar("thiefbench_trust", default=None)
+
+
+@contextmanager
+def declared_only() -> Iterator[None]:
+    """Load declared names alone, and what is allowed by `allow`; a trust that was already given stays as it is."""
+    trust = _TRUST.get()
+    token = _TRUST.set(Trust() if trust is None else trust)
+    try:
+        yield
+    finally:
+        _TRUST.reset(token)
+
+
+@contextmanager
+def plugins() -> Iterator[None]:
+    """Load any class that a spec string names."""
+    token = _TRUST.set(Trust(plugins=True))
+    try:
+        yield
+    finally:
+        _TRUST.reset(token)
+
+
+def reads_strangers(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Decorate a function that reads spec strings from files: it makes declared names only, unless more was trusted."""
+
+    @wraps(function)
+    def restricted(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with declared_only():
+            return function(*args, **kwargs)
+
+    return restricted
+
+
+def trust_plugins() -> None:
+    """From here on, until the surrounding `declared_only` ends, load any class that a spec string names."""
+    _TRUST.set(Trust(plugins=True))
+
+
+def allow_place(target: str) -> None:
+    """Also load the classes of a file or module, named as in ``mine.py:Mine``; the user typed it."""
+    trust = _TRUST.get()
+    if trust is not None:
+        _TRUST.set(replace(trust, places=trust.places | {_place(target)}))
+
+
+def restricted() -> bool:
+    """Whether a class after a colon may be refused."""
+    trust = _TRUST.get()
+    return trust is not None and not trust.plugins
+
+
+def check(kind: str, target: str) -> None:
+    """Refuse a class after a colon that only a file names.
+
+    Raises:
+        SpecStringError: with the flag that allows it.
+    """
+    trust = _TRUST.get()
+    if trust is None or trust.plugins or _place(target) in trust.places:
+        return
+    raise SpecStringError(
+        f"the {kind} {target} is named by a file that was read, and no installed package declares it, so its code was "
+        "not loaded; add --trust-plugins if you wrote it or trust whoever did"
+    )
+
+
+def _place(target: str) -> str:
+    """The module's name or the file's resolved path."""
+    where = target.rpartition(":")[0].strip()
+    if names_module(target):
+        return f"module {where}"
+    try:
+        return str(Path(where).expanduser().resolve())
+    except (OSError, RuntimeError, ValueError) as error:
+        raise SpecStringError(f"{where!r} is not a path to a file") from error
