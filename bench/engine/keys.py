@@ -12,7 +12,6 @@ import os
 import random
 from collections.abc import Sequence
 
-
 SECRET_BYTES = 32
 """Length of a secret, and of the seeds that are hashed with it: 256 bits, which nobody finds by trying."""
 

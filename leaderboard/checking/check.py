@@ -164,7 +164,8 @@ def _ignores_order(subject: Subject) -> str:
             if not _alike(verdict, straight[place]):
                 raise RuleBroken(
                     f"on {sample.name} it gives a completion the verdict {_short(straight[place])} and, with the pool "
-                    f"in another order, {_short(verdict)}; judge completions by their content, not by their position{drew}"
+                    f"in another order, {_short(verdict)}; judge completions by their content, not by their position"
+                    + drew
                 )
     return ""
 
