@@ -16,14 +16,16 @@ re-executed either.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import get_args
 
+from thiefbench.engine.keys import generator, secret_seed
 from thiefbench.engine.spec import SpecError
 from thiefbench.leaderboard.isolation.isolated import DefenseError
-from thiefbench.leaderboard.verification.expectation import Cell, CellResult, Results, close, expected
+from thiefbench.leaderboard.verification.drawing import drawn
+from thiefbench.leaderboard.verification.expectation import MOST_APART, Cell, CellResult, Results, close, expected
 from thiefbench.leaderboard.verification.held_out import HeldOutTrial
 from thiefbench.leaderboard.verification.rerunning import IsolatedFactory, first_difference, run, surroundings_apart
 from thiefbench.leaderboard.verification.rescoring import SubmittedCell
@@ -79,15 +81,23 @@ class VerificationRun:
 
 Attacked = tuple[str, str]
 """A part of the suite, and an attack in it."""
+ByAttack = Mapping[Attacked, Mapping[int, list[SubmittedCell]]]
+"""The cells of every comparison, by attack and seed."""
 
 
-def comparisons(cells: Sequence[SubmittedCell]) -> dict[Attacked, dict[int, list[SubmittedCell]]]:
+def comparisons(cells: Sequence[SubmittedCell]) -> ByAttack:
     """The cells with scores by attack and seed: those of a comparison together (see `drawing`)."""
     by_attack: dict[Attacked, dict[int, list[SubmittedCell]]] = {}
     for cell in cells:
         if cell.record.status == "ok":
             by_attack.setdefault((cell.part, cell.spec.attack), {}).setdefault(cell.spec.seed, []).append(cell)
     return by_attack
+
+
+def chosen(by_attack: ByAttack, count: int, secret: bytes) -> list[list[SubmittedCell]]:
+    """`count` comparisons to run again, drawn with the verification's secret; see `drawing.drawn`."""
+    seeds = {attack: list(row) for attack, row in by_attack.items()}
+    return [by_attack[attack][seed] for attack, seed in drawn(seeds, count, generator(secret_seed(secret, "reruns")))]
 
 
 @dataclass(frozen=True)
@@ -257,7 +267,8 @@ class Fresh:
         held_out: how many cells were run for trials of which nothing is published.
         below: reasons why the defense does not generalise, one sentence each.
         conclusive: trials that say what the defense prevents.
-        inconclusive: trials of attacks that do not work undefended; see `thiefbench.suite.analysis.comparison`.
+        inconclusive: trials of attacks that do not work undefended (see `thiefbench.suite.analysis.comparison`), or do
+            so little harm that the completions leave the share prevented open by more than `MOST_APART`.
     """
 
     reruns: list[Rerun] = field(default_factory=list)
@@ -352,7 +363,9 @@ def _outcomes(
         if not works or harm_outcome is None or harm_outcome.measure != "harm_prevented":
             made.inconclusive += 1
         elif values := _submitted_harm(trial, defense, submitted):
-            made.conclusive += 1
+            vague = harm_outcome.slack > MOST_APART and harm_outcome.value >= expected(values, harm_outcome.slack)[0]
+            made.inconclusive += vague
+            made.conclusive += not vague
             yield _Outcome(trial, harm_outcome, values)
         free = Cell(part, "control", trial.attack, defense, trial.seed)
         kept = beside.result_of(free, beside.records[free]) if free in beside.records else None

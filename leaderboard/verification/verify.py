@@ -30,7 +30,7 @@ from tempfile import TemporaryDirectory
 from thiefbench import provenance, registry
 from thiefbench.defenses.base import Defense
 from thiefbench.engine import ENGINE_REVISION
-from thiefbench.engine.keys import generator, new_secret, secret_seed
+from thiefbench.engine.keys import new_secret
 from thiefbench.leaderboard.archive import unpack
 from thiefbench.leaderboard.cell_scores import CellScores
 from thiefbench.leaderboard.checking.check import FAIL_ABOVE, QUESTIONS, Finding, RuleBroken, Status, Subject
@@ -41,7 +41,7 @@ from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, Caps
 from thiefbench.leaderboard.isolation.staging import restage
 from thiefbench.leaderboard.rows import suite_of
-from thiefbench.leaderboard.verification.drawing import FOUND, SEVERAL, chance_of_finding, comparisons_needed, drawn
+from thiefbench.leaderboard.verification.drawing import FOUND, SEVERAL, chance_of_finding, comparisons_needed
 from thiefbench.leaderboard.verification.expectation import Results
 from thiefbench.leaderboard.verification.held_out import HeldOut, trials
 from thiefbench.leaderboard.verification.reexecution import (
@@ -50,6 +50,7 @@ from thiefbench.leaderboard.verification.reexecution import (
     VerificationRun,
     Watch,
     cell_of,
+    chosen,
     comparisons,
     rerun,
     try_fresh,
@@ -306,23 +307,23 @@ class _Verifier:
         bits = deterministic and not moved and not any(surroundings_apart(cell.record) for cell in cells)
         attacks, seeds = len(by_attack), max(map(len, by_attack.values()))
         needed = comparisons_needed(attacks, seeds, bits)
-        rng = generator(secret_seed(options.secret, "reruns"))
-        chosen = drawn({attack: list(row) for attack, row in by_attack.items()},
-                       needed if options.reruns is None else options.reruns, rng)  # fmt: skip
-        for attack, seed in chosen:
-            self._run_comparison(by_attack[attack][seed], laboratory, deterministic)
-        self.comparisons = len(chosen), sum(map(len, by_attack.values()))
-        self.forgery_found = chance_of_finding(attacks, seeds, len(chosen), [seeds])
+        cells_again = chosen(by_attack, needed if options.reruns is None else options.reruns, options.secret)
+        for comparison in cells_again:
+            self._run_comparison(comparison, laboratory, deterministic)
+        self.comparisons = len(cells_again), sum(map(len, by_attack.values()))
+        self.forgery_found = chance_of_finding(attacks, seeds, len(cells_again), [seeds])
         doubts = unconfirmed(self.reruns)
-        if not chosen:
+        if not cells_again:
             return ["no submitted cell was run again", *doubts]
-        if len(chosen) < min(needed, self.comparisons[1]):
+        if len(cells_again) < min(needed, self.comparisons[1]):
             why = (
                 f"cells of one attack that are forged at all seeds would be found with a chance of {FOUND:g}"
                 if bits
                 else f"{SEVERAL} seeds of every attack agree, as equal bits are not promised here"
             )
-            doubts.append(f"{len(chosen)} of its comparisons were run again, and {needed} are needed, so that {why}")
+            doubts.append(
+                f"{len(cells_again)} of its comparisons were run again, and {needed} are needed, so that {why}"
+            )
         return doubts
 
     def _run_comparison(self, cells: Sequence[SubmittedCell], laboratory: VerificationRun, deterministic: bool) -> None:
@@ -347,12 +348,12 @@ class _Verifier:
 
     def _try_fresh(self, suite: Suite, laboratory: VerificationRun) -> None:
         options = self.options
-        chosen = trials(suite, options.fresh, options.all_attacks, options.held_out, options.secret)
+        planned = trials(suite, options.fresh, options.all_attacks, options.held_out, options.secret)
         with self._question("seeds and attacks unknown to the submitter") as details:
-            self.fresh = try_fresh(chosen, self.entry.manifest.defense, laboratory)
-            details.append(f"{len(chosen)} tried")
+            self.fresh = try_fresh(planned, self.entry.manifest.defense, laboratory)
+            details.append(f"{len(planned)} tried")
             if self.fresh.inconclusive:
-                details.append(f"{self.fresh.inconclusive} inconclusive, as {_NO_HARM}")
+                details.append(f"{self.fresh.inconclusive} inconclusive: {_NO_HARM}")
         self.reruns += self.fresh.reruns
         for reason in self.fresh.below[:MOST_REASONS]:
             self._flag("does not generalise", reason)
@@ -361,9 +362,7 @@ class _Verifier:
         """What the trials at fresh seeds lack for "re-executed"."""
         if self.fresh.below:
             return self.fresh.below[:MOST_REASONS]
-        if anchor_of(
-            self.entry.manifest.defense
-        ):  # the benchmark's own, of which nobody thinks that it looks for seeds
+        if anchor_of(self.entry.manifest.defense):  # the benchmark's own, which looks for no seeds
             return []
         if not (self.fresh.conclusive or self.fresh.inconclusive):
             return ["it was not tried at a fresh seed, where it cannot know who is malicious"]
@@ -374,7 +373,7 @@ class _Verifier:
         return []
 
 
-_NO_HARM = "the attack does not beat its reference undefended"
+_NO_HARM = "undefended, the attack does too little harm there to measure what is prevented"
 
 
 def verify(
