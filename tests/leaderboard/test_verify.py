@@ -269,8 +269,8 @@ def test_elsewhere_several_seeds_are_asked_for(three_seeds: Made, jail: None, el
     found = verified(three_seeds, reruns=1)
     assert (found.verdict, found.comparisons) == ("rescored", (1, 3))
     assert found.reasons[0] == (
-        "1 of its comparisons were run again, and 3 are needed, so that 3 seeds of every attack agree, as equal bits are "
-        "not promised here"
+        "1 of its comparisons were run again, and 3 are needed, so that 3 seeds of every attack agree, as equal bits "
+        "are not promised here"
     )
     again = {each.seed for each in verified(three_seeds, reruns=None).reruns}
     assert again == {0, 1, 2}, "which is the default there"
