@@ -33,8 +33,10 @@ class Verdict:
     Attributes:
         action: "accept"; "zero" sets its reward to 0 (the paper's rule); "drop" takes the row out of its group.
         score: how suspicious it is, in a unit of the defense, for reports.
-        token_weights: one factor per token of the completion (EOS included when it ended), multiplied into the
-            token's loss after advantages; the divisor stays the length.
+        token_weights: one factor in [0, 1] per token of the completion (EOS included when it ended), multiplied into
+            the token's loss after advantages; the divisor stays the length. 0 learns nothing from a token and 1 all.
+            Outside of the range a filter would no longer filter: a negative weight turns the lesson round, and a large
+            one lets a token outweigh the rest of the pool.
         reason: a few words for reports.
     """
 

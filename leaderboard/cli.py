@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -139,10 +140,17 @@ def verify(
     archive: Annotated[
         Path | None, typer.Option(help="Archive of the entry. Without it, only the entry is read; nothing is run.")
     ] = None,
-    reruns: Annotated[int, typer.Option(min=0, help="Number of submitted cells to run again, drawn at random.")] = 1,
+    reruns: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Number of submitted comparisons (all cells of one attack at one seed) to run again, drawn at random. "
+            "Default: as many as the verdict re-executed asks for.",
+        ),
+    ] = None,
     fresh: Annotated[
-        int, typer.Option(min=0, help="Number of new random seeds, at which cells are run that were never submitted.")
-    ] = 0,
+        int, typer.Option(min=0, help="Number of secret seeds, at which cells are run that were never submitted.")
+    ] = 1,
     all_attacks: Annotated[
         bool, typer.Option("--all-attacks", help="With --fresh, run every attack of the suite instead of one.")
     ] = False,
@@ -159,10 +167,14 @@ def verify(
     write: Annotated[
         Path | None, typer.Option(help="Directory to write the verification to, such as leaderboard/verified.")
     ] = None,
+    key: Annotated[
+        str, typer.Option(help="Repeat a verification: the key that it published. Default: a new one, drawn in secret.")
+    ] = "",
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N. Default: the entry's device.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: as many as the entry's.")] = None,
 ) -> None:
     """Find out how far an entry can be trusted: read it, compute its scores again, run some of its cells again."""
+    from thiefbench.engine.keys import new_secret
     from thiefbench.leaderboard.entry import EntryError, read_manifest
     from thiefbench.leaderboard.verification.held_out import HeldOut, read_held_out
     from thiefbench.leaderboard.verification.verdict import write_verification
@@ -175,7 +187,9 @@ def verify(
             raise SuiteError(f"there is no {what} {path}")
     known = HeldOut() if private is None else read_held_out(private)
 
-    options = VerifyOptions(archive, reruns, fresh, all_attacks, known, store, device, threads)
+    options = VerifyOptions(
+        archive, reruns, fresh, all_attacks, known, store, device, threads, secret=_secret(key) if key else new_secret()
+    )
     try:
         if options.runs and archive is not None:
             check_device(device or read_manifest(entry).numerics.device)
@@ -210,6 +224,18 @@ def build(
         err.print(f"[bold red]not shown:[/bold red] {escaped(reason)}")
     out.print(f"site: {escaped(str(site / 'index.html'))}")
     raise typer.Exit(FAILED if written.broken else DONE)
+
+
+def _secret(key: str) -> bytes:
+    """The secret of a published key; raises UserError."""
+    from thiefbench.engine.keys import SECRET_BYTES
+    from thiefbench.errors import UserError
+
+    if not re.fullmatch(f"[0-9a-f]{{{2 * SECRET_BYTES}}}", key):
+        raise UserError(
+            f"--key takes the {2 * SECRET_BYTES} hexadecimal digits that a verification published as its key"
+        )
+    return bytes.fromhex(key)
 
 
 def _samples() -> list[Sample]:

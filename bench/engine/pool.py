@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, get_args
@@ -197,10 +196,12 @@ def _check_verdict(verdict: object, completion: PoolCompletion, defense: str) ->
     if not isinstance(verdict, Verdict) or verdict.action not in get_args(Action):
         raise ValueError(f"the defense {defense} gave {verdict!r}; a verdict's action is accept, zero or drop")
     weights = verdict.token_weights
-    if weights is not None and (
-        len(weights) != completion.length or not all(math.isfinite(weight) for weight in weights)
-    ):
+    if weights is None:
+        return
+    if len(weights) != completion.length:
         raise ValueError(
             f"the defense {defense} gave {len(weights)} token weights for {completion.length} tokens (EOS included); "
-            "it gives one finite number per token"
+            "it gives one number per token"
         )
+    if wrong := [weight for weight in weights if not 0 <= weight <= 1]:  # NaN is neither
+        raise ValueError(f"the defense {defense} gave the token weight {wrong[0]!r:.80}; weights lie in [0, 1]")

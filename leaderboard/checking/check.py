@@ -150,13 +150,13 @@ def _is_determined(subject: Subject) -> str:
 
 
 def _ignores_order(subject: Subject) -> str:
+    """Both orders get the same `view.rng`: nodes hold one pool in different orders, and must reach equal verdicts."""
     for sample in subject.samples:
         defense = subject.make()
         view = sample.view(defense, 1)
         before = view.rng.getstate()
         straight = defense.inspect(view)
-        if view.rng.getstate() != before:
-            return "not checked: it draws from view.rng"
+        drew = "; draw from view.rng in the order of (group, index)" if view.rng.getstate() != before else ""
         order = random.Random(3).sample(range(len(straight)), len(straight))
         other = subject.make()
         shuffled = other.inspect(sample.view(other, 1, [sample.rounds[0][place] for place in order]))
@@ -165,6 +165,7 @@ def _ignores_order(subject: Subject) -> str:
                 raise RuleBroken(
                     f"on {sample.name} it gives a completion the verdict {_short(straight[place])} and, with the pool "
                     f"in another order, {_short(verdict)}; judge completions by their content, not by their position"
+                    + drew
                 )
     return ""
 

@@ -6,7 +6,8 @@ data. The model stays on this side; the defense sends its questions, and the rea
 back end has any writable place.
 
 A cell's seed is never sent, but a small one can be guessed from what is: generator, pseudonyms and slot seeds are
-hashes of it, and so is the payload. Cells that rank strangers' defenses therefore draw secret seeds of 63 bits.
+hashes of it, and so is the payload. A verification's fresh trials are therefore played at seeds that are hashed with a
+secret of 256 bits (`thiefbench.engine.keys.secret_seed`), which is published only afterwards.
 """
 
 from __future__ import annotations

@@ -160,8 +160,8 @@ def _checked(data: Any, offered: PoolCompletion, most: int) -> Verdict:
     if not isinstance(weights, list) or len(weights) != offered.length:
         count = len(weights) if isinstance(weights, list) else "no"
         raise Malformed(f"{count} token weights for {offered.length} tokens (EOS included)")
-    if not all(map(_finite, weights)):
-        raise Malformed("a token weight that is not a finite number")
+    for weight in weights:
+        number_in(weight, "the token weight", 0, 1)
     return Verdict(action, score, tuple(map(float, weights)), reason)
 
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from thiefbench.leaderboard.rows import released
 from thiefbench.leaderboard.site.judging import JudgedEntry
-from thiefbench.leaderboard.verification.verdict import Rerun
+from thiefbench.leaderboard.verification.verdict import Rerun, kinds_of
 from thiefbench.suite.analysis.comparison import Comparison, Line, Result
 from thiefbench.suite.analysis.line_scores import without_interval
 from thiefbench.suite.analysis.ranking_inputs import line_of
@@ -55,6 +55,7 @@ def shown_entry(judged: JudgedEntry) -> dict[str, Any]:
         "verification": verification,
         "verified_on": _listed(verification.versions) if verification else "",
         "reruns": [_rerun(each) for each in verification.reruns] if verification else [],
+        "kinds": _kinds(judged),
         "seeds": sorted(judged.suite.seeds),
         "maps": [shown for one in _MAPS if (shown := _map(judged, headings, *one))["rows"]],
         "columns": columns,
@@ -144,6 +145,13 @@ def _curves(judged: JudgedEntry, comparison: Comparison, name: str, number: int)
             if plot.name in _TITLES
         ],
     }
+
+
+def _kinds(judged: JudgedEntry) -> str:
+    """Which kinds of submitted cells were run again, in words; empty where the verification does not say it."""
+    reruns = judged.verification.reruns if judged.verification else ()
+    known = [each for each in reruns if each.seed is not None and each.kind is not None]
+    return kinds_of(known) if known else ""
 
 
 def _rerun(rerun: Rerun) -> dict[str, Any]:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from secrets import SystemRandom, randbits
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from thiefbench import registry
 from thiefbench.engine.compatibility import drawn
+from thiefbench.engine.keys import generator, secret_seed
 from thiefbench.engine.spec import SpecError
 from thiefbench.suite.scenario import Part, Suite
 from thiefbench.suite.suite_yaml import SuiteError
-
-SEED_BITS = 63
-"""Length of a secret seed: a defense sees values that are hashed from the seed, and a small one could be found by
-trying all."""
 
 
 class HeldOut(BaseModel):
@@ -71,7 +67,7 @@ def read_held_out(file: Path) -> HeldOut:
     )
 
 
-def trials(suite: Suite, fresh: int, all_attacks: bool, private: HeldOut) -> list[HeldOutTrial]:
+def trials(suite: Suite, fresh: int, all_attacks: bool, private: HeldOut, secret: bytes) -> list[HeldOutTrial]:
     """The trials beyond the submission: one attack of the suite, or all, and every held-out one, at secret seeds.
 
     Args:
@@ -79,17 +75,18 @@ def trials(suite: Suite, fresh: int, all_attacks: bool, private: HeldOut) -> lis
         fresh: how many seeds to draw.
         all_attacks: every attack of the suite, instead of one drawn at random.
         private: the maintainer's own seeds and attacks; attacks without any seed get one that is drawn.
+        secret: of the verification; keys what is drawn (see `secret_seed`).
 
     Raises:
         SpecError: a held-out attack fits no part of the suite.
     """
     pairs = [(part, registry.canonical("attack", attack)) for part in suite.scenes for attack in part.attacks]
-    chosen = pairs if all_attacks else [SystemRandom().choice(pairs)]
-    drawn_seeds = [randbits(SEED_BITS) for _ in range(fresh)]
+    chosen = pairs if all_attacks else [generator(secret_seed(secret, "attack")).choice(pairs)]
+    drawn_seeds = [secret_seed(secret, "fresh", number) for number in range(1, fresh + 1)]
     planned = [HeldOutTrial(*pair, seed, held_out=False) for seed in drawn_seeds for pair in chosen]
     planned += [HeldOutTrial(*pair, seed, held_out=True) for seed in private.seeds for pair in chosen]
     for attack in private.attacks:
-        seeds = [*drawn_seeds, *private.seeds] or [randbits(SEED_BITS)]
+        seeds = [*drawn_seeds, *private.seeds] or [secret_seed(secret, "held out")]
         planned += [HeldOutTrial(_fitting(suite, attack, seed), attack, seed, held_out=True) for seed in seeds]
     return planned
 

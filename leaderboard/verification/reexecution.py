@@ -1,34 +1,39 @@
 """Submitted cells run again, and cells at seeds that the submitter could not know, compared with what was submitted.
 
-A submitted cell that is run on a CPU of the same kind and with the same versions as its record names must give exactly
-the same completions. Anywhere else, or where the defense is not deterministic, its result must lie in the range
-predicted from the submitted seeds (`thiefbench.leaderboard.verification.expectation`).
+What is run again is a whole comparison: an own cell together with everything that its scores are measured against
+(`thiefbench.leaderboard.verification.drawing`). A submitted cell that is run on a CPU of the same kind and with the
+same versions as its record names must give exactly the same completions. Anywhere else, or where the defense is not
+deterministic, its result must be close to the submitted one or lie in the range predicted from the submitted seeds
+(`thiefbench.leaderboard.verification.expectation`).
 
 At a fresh seed, control, placebo, undefended and defended cells are run, and the means over fresh seeds are compared
-with the submitted ones. A defense whose mean lies below does not generalise: that is reported and is no reason to
-reject the entry, since the submitted scores remain correct.
+with the submitted ones. The seed is hashed with the verification's secret, so that here the defense cannot know what it
+could work out from a public seed: who is malicious, which slots are whose, the payload. A defense whose mean lies below
+does not generalise: that is no reason to reject the entry, since the submitted scores remain correct, but it is not
+re-executed either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from secrets import SystemRandom
 from statistics import fmean
+from typing import get_args
 
+from thiefbench.engine.keys import generator, secret_seed
 from thiefbench.engine.spec import SpecError
 from thiefbench.leaderboard.isolation.isolated import DefenseError
-from thiefbench.leaderboard.verification.expectation import Cell, CellResult, Results, expected
+from thiefbench.leaderboard.verification.drawing import drawn
+from thiefbench.leaderboard.verification.expectation import MOST_APART, Cell, CellResult, Results, close, expected
 from thiefbench.leaderboard.verification.held_out import HeldOutTrial
 from thiefbench.leaderboard.verification.rerunning import IsolatedFactory, first_difference, run, surroundings_apart
 from thiefbench.leaderboard.verification.rescoring import SubmittedCell
-from thiefbench.leaderboard.verification.verdict import Rerun
+from thiefbench.leaderboard.verification.verdict import KINDS, Kind, Rerun
 from thiefbench.suite.analysis.comparison import undefended_attack, why_inconclusive
 from thiefbench.suite.execution.cell_run import Progress
 from thiefbench.suite.scenario import CellSpec, heading
 from thiefbench.suite.store.records import Record, Store
-
-_CHOSEN = SystemRandom()
 
 Watch = Callable[[str], Progress]
 """Describes a cell that is run, without its seed -> receives the progress of its rounds."""
@@ -38,12 +43,12 @@ class DisagreesError(Exception):
     """A cell that was run again differs from what was submitted. One sentence.
 
     Attributes:
-        rerun: the new result, if there is one.
+        reruns: of its comparison, those that were finished; the last one disagrees. Empty if the cell failed.
     """
 
-    def __init__(self, message: str, rerun: Rerun | None = None) -> None:
+    def __init__(self, message: str, reruns: Sequence[Rerun] = ()) -> None:
         super().__init__(message)
-        self.rerun = rerun
+        self.reruns = tuple(reruns)
 
 
 @dataclass
@@ -74,60 +79,157 @@ class VerificationRun:
 
 # --- submitted cells ---
 
-
-def chosen(cells: Sequence[SubmittedCell], count: int) -> list[SubmittedCell]:
-    """Cells with scores to run again, drawn at random: first a defended one under attack, then any others."""
-    scored = [cell for cell in cells if cell.record.status == "ok"]
-    attacked = [cell for cell in scored if cell.own and cell.spec.role == "attack"]
-    first = [_CHOSEN.choice(attacked)] if attacked and count else []
-    rest = [cell for cell in scored if cell not in first]
-    return first + _CHOSEN.sample(rest, min(count - len(first), len(rest)))
+Attacked = tuple[str, str]
+"""A part of the suite, and an attack in it."""
+ByAttack = Mapping[Attacked, Mapping[int, list[SubmittedCell]]]
+"""The cells of every comparison, by attack and seed."""
 
 
-def rerun(submitted: SubmittedCell, laboratory: VerificationRun, deterministic: bool) -> Rerun:
-    """Run a submitted cell again.
+def comparisons(cells: Sequence[SubmittedCell]) -> ByAttack:
+    """The cells with scores by attack and seed: those of a comparison together (see `drawing`)."""
+    by_attack: dict[Attacked, dict[int, list[SubmittedCell]]] = {}
+    for cell in cells:
+        if cell.record.status == "ok":
+            by_attack.setdefault((cell.part, cell.spec.attack), {}).setdefault(cell.spec.seed, []).append(cell)
+    return by_attack
+
+
+def chosen(by_attack: ByAttack, count: int, secret: bytes) -> list[list[SubmittedCell]]:
+    """`count` comparisons to run again, drawn with the verification's secret; see `drawing.drawn`."""
+    seeds = {attack: list(row) for attack, row in by_attack.items()}
+    return [by_attack[attack][seed] for attack, seed in drawn(seeds, count, generator(secret_seed(secret, "reruns")))]
+
+
+@dataclass(frozen=True)
+class _Again:
+    """A submitted cell that was run again.
+
+    Attributes:
+        submitted: the cell.
+        record: what it left here.
+        difference: see `first_difference`.
+        bits: whether equal completions are promised.
+    """
+
+    submitted: SubmittedCell
+    record: Record
+    difference: str
+    bits: bool
+
+
+def rerun(cells: Sequence[SubmittedCell], laboratory: VerificationRun, deterministic: bool) -> list[Rerun]:
+    """Run the cells of a comparison again: the defense's own first, then those that they are measured against.
+
+    Where equal bits are not promised, a result is measured against the other cells as they came out here, and has to
+    be close to the submitted one or in the range predicted from the submitted seeds.
 
     Args:
-        submitted: the cell.
-        laboratory: where it is run.
+        cells: of one comparison.
+        laboratory: where they are run.
         deterministic: whether the defense gives equal verdicts to equal views; otherwise equal bits are not expected.
 
     Raises:
-        DisagreesError: the result differs from the submitted one.
+        DisagreesError: a result differs from the submitted one.
     """
-    spec, cell = submitted.spec, cell_of(submitted)
-    name = f"{submitted.part + ': ' if submitted.part else ''}{spec.label}"
-    record = _scored(laboratory, spec, f"again: {name}", name)
-    moved = laboratory.device or laboratory.threads
+    order = get_args(Kind)
+    played: list[_Again] = []
+    reruns: list[Rerun] = []
+    for submitted in sorted(cells, key=lambda cell: (order.index(kind_of(cell)), cell.spec.role)):
+        again = _again(submitted, laboratory, deterministic)
+        played.append(again)
+        if again.bits:
+            reruns.append(_compared(again, laboratory.submitted, laboratory.submitted))
+            if again.difference:
+                raise DisagreesError(
+                    f"{_name(submitted)}: run again on the same kind of machine and versions, its completions differ "
+                    f"{again.difference}",
+                    reruns,
+                )
+    beside = Results(laboratory.submitted.placebo, {cell_of(each.submitted): each.record for each in played})
+    for again in played:
+        if not again.bits:
+            reruns.append(_compared(again, beside, laboratory.submitted))
+            _refuse_what_no_spread_explains(again, reruns, laboratory.submitted)
+    return reruns
+
+
+def kind_of(cell: SubmittedCell) -> Kind:
+    """What a cell is in its comparison."""
+    if cell.own:
+        return "own"
+    if cell.spec.role == "attack":
+        return "undefended" if cell.spec.defense == "none" else "oracle"
+    return "placebo" if cell.spec.role == "placebo" else "control"
+
+
+def unconfirmed(reruns: Sequence[Rerun]) -> list[str]:
+    """Of results that agree only as far as their seeds lie apart: why they confirm nothing, a sentence each."""
+    return [
+        f"{heading(each.part, each.attack)}, {KINDS[each.kind or 'own']} cell, seed {each.seed}: run again, its "
+        f"{each.measure} is {_number(each.found)}, neither close to the submitted one nor in the range "
+        f"{_between(*each.submitted)}; the submitted seeds lie too far apart to confirm or refute it"
+        for each in reruns
+        if not each.agrees
+    ]
+
+
+def _again(submitted: SubmittedCell, laboratory: VerificationRun, deterministic: bool) -> _Again:
+    name = _name(submitted)
+    record = _scored(laboratory, submitted.spec, f"again: {name}", name)
+    moved = bool(laboratory.device or laboratory.threads)
     if not moved and record.cell_id != submitted.record.cell_id:
         raise DisagreesError(f"{name}: its identity here, such as the judge it uses, differs from its record's")
     here = laboratory.store.cell(record.cell_id).read_rows()
     difference = first_difference(here, laboratory.archive.cell(submitted.record.cell_id).read_rows())
-    before, after = (laboratory.submitted.result_of(cell, each) for each in (submitted.record, record))
-    low, high = _expected_of(laboratory.submitted, cell, after)
-    inside = after is None or low is None or high is None or low <= after.value <= high
-    measure = after.measure if after else "headline_asr"
-    if before is None or after is None or before.measure != after.measure:
-        inside = before is after
     bits = not surroundings_apart(submitted.record) and not moved and (deterministic or not submitted.own)
-    result = Rerun(
-        part=submitted.part, role=spec.role, attack=spec.attack, seed=spec.seed, measure=measure,
-        submitted=(before.value, before.value) if bits and before else (low, high),
-        found=after.value if after else None, equal=not difference, agrees=not difference or (inside and not bits),
+    return _Again(submitted, record, difference, bits)
+
+
+def _compared(again: _Again, beside: Results, submitted: Results) -> Rerun:
+    """A cell that was run again next to what was submitted.
+
+    Args:
+        again: the cell.
+        beside: what its new result is measured against.
+        submitted: the records of the entry.
+    """
+    spec, cell = again.submitted.spec, cell_of(again.submitted)
+    before, after = submitted.result_of(cell, again.submitted.record), beside.result_of(cell, again.record)
+    low, high = _expected_of(submitted, cell, after)
+    same = before is None and after is None
+    if before is not None and after is not None and before.measure == after.measure:
+        inside = low is not None and high is not None and low <= after.value <= high
+        same = inside or close(before.value, after.value, after.slack)
+    return Rerun(
+        part=again.submitted.part, role=spec.role, attack=spec.attack, seed=spec.seed,
+        measure=after.measure if after else "headline_asr",
+        submitted=(before.value, before.value) if again.bits and before else (low, high),
+        found=after.value if after else None, equal=not again.difference,
+        agrees=not again.difference or (same and not again.bits), kind=kind_of(again.submitted),
     )  # fmt: skip
-    if not result.agrees and bits:
+
+
+def _refuse_what_no_spread_explains(again: _Again, reruns: Sequence[Rerun], submitted: Results) -> None:
+    """Raise DisagreesError where the last rerun lies outside even of the whole prediction interval."""
+    result, cell = reruns[-1], cell_of(again.submitted)
+    if result.agrees:
+        return
+    values = submitted.values(cell, result.measure)
+    low, high = expected(values, 0.0, most=math.inf) if values and result.found is not None else (None, None)
+    if result.found is None or low is None or high is None or not low <= result.found <= high:
         raise DisagreesError(
-            f"{name}: run again on the same kind of machine and versions, its completions differ {difference}",
-            result,
+            f"{_name(again.submitted)}: run again, its {result.measure} is {_number(result.found)}, outside the range "
+            f"predicted from the submitted seeds, {_between(*result.submitted)}",
+            reruns,
         )
-    if not result.agrees:
-        found = "undefined" if result.found is None else f"{result.found:.3f}"
-        raise DisagreesError(
-            f"{name}: run again, its {measure} is {found}, outside the range predicted from the submitted seeds, "
-            f"{_between(low, high)}",
-            result,
-        )
-    return result
+
+
+def _name(submitted: SubmittedCell) -> str:
+    return f"{submitted.part + ': ' if submitted.part else ''}{submitted.spec.label}"
+
+
+def _number(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.3f}"
 
 
 def cell_of(submitted: SubmittedCell) -> Cell:
@@ -164,12 +266,15 @@ class Fresh:
         reruns: of the suite's own attacks at drawn seeds, with the seeds hidden.
         held_out: how many cells were run for trials of which nothing is published.
         below: reasons why the defense does not generalise, one sentence each.
-        inconclusive: trials of attacks that do not work undefended; see `thiefbench.suite.analysis.comparison`.
+        conclusive: trials that say what the defense prevents.
+        inconclusive: trials of attacks that do not work undefended (see `thiefbench.suite.analysis.comparison`), or do
+            so little harm that the completions leave the share prevented open by more than `MOST_APART`.
     """
 
     reruns: list[Rerun] = field(default_factory=list)
     held_out: int = 0
     below: list[str] = field(default_factory=list)
+    conclusive: int = 0
     inconclusive: int = 0
 
 
@@ -258,6 +363,9 @@ def _outcomes(
         if not works or harm_outcome is None or harm_outcome.measure != "harm_prevented":
             made.inconclusive += 1
         elif values := _submitted_harm(trial, defense, submitted):
+            vague = harm_outcome.slack > MOST_APART and harm_outcome.value >= expected(values, harm_outcome.slack)[0]
+            made.inconclusive += vague
+            made.conclusive += not vague
             yield _Outcome(trial, harm_outcome, values)
         free = Cell(part, "control", trial.attack, defense, trial.seed)
         kept = beside.result_of(free, beside.records[free]) if free in beside.records else None
@@ -282,7 +390,7 @@ def _hidden(outcome: _Outcome) -> Rerun:
     role = "attack" if result.measure == "harm_prevented" else "control"
     return Rerun(
         part=trial.part.name, role=role, attack=trial.attack, seed=None, measure=result.measure, submitted=(low, high),
-        found=result.value, equal=None, agrees=result.value >= low,
+        found=result.value, equal=None, agrees=result.value >= low, kind="own",
     )  # fmt: skip
 
 

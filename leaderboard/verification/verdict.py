@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Final, Literal, get_args
@@ -16,8 +18,12 @@ from thiefbench.suite.store.records import write_atomically
 VERIFICATION_SCHEMA: Final = 1
 
 Verdict = Literal["self-reported", "rescored", "re-executed", "rejected"]
-"""In order of growing trust: only the entry was read; its raw completions give its scores; cells were run again with
-the isolated defense and agree. Rejected: a check failed."""
+"""In order of growing trust: only the entry was read; its raw completions give its scores; whole comparisons were run
+again with the isolated defense and agree, and it did as well at a seed that nobody could know. Rejected: a check
+failed."""
+
+Kind = Literal["own", "undefended", "placebo", "control", "oracle"]
+"""What a cell is in its comparison: one with the submitted defense, or one that those are measured against."""
 
 Flag = Literal["depends on order", "non-deterministic", "rejects nearly everything", "does not generalise"]
 """What a reader should know about a row, whatever its place."""
@@ -37,6 +43,7 @@ class Rerun(BaseModel):
         found: the new value.
         equal: whether the completions are exactly the same; None for a fresh seed.
         agrees: whether the new result is consistent with the entry.
+        kind: what the cell is in its comparison; None in verifications of an earlier version.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -50,6 +57,7 @@ class Rerun(BaseModel):
     found: float | None
     equal: bool | None
     agrees: bool
+    kind: Kind | None = None
 
 
 class Verification(BaseModel):
@@ -63,6 +71,12 @@ class Verification(BaseModel):
         reasons: why the verdict is not higher, one sentence each; of a rejected entry, the checks that failed.
         flags: see `Flag`.
         reruns: cells that were run again, without those of held-out attacks and seeds.
+        comparisons: how many comparisons were run again, and how many the entry has.
+        forgery_found: the chance that these hold a forged cell, if those of one attack are forged at all seeds.
+        fresh_trials, inconclusive: trials at seeds that the submitter could not know, and how many of these say
+            nothing, because the undefended attack did not work there.
+        key: the secret of the verification, hexadecimal. It was drawn for this one and is written only now; with it,
+            `verify --key` draws the same comparisons, attacks and seeds.
         held_out: how many cells were run against attacks or at seeds that only maintainers know.
         verified: the day.
         engine_revision, versions, machine: of the verification.
@@ -77,11 +91,28 @@ class Verification(BaseModel):
     reasons: tuple[Annotated[str, Field(max_length=1000)], ...] = ()
     flags: tuple[Flag, ...] = ()
     reruns: tuple[Rerun, ...] = ()
+    comparisons: tuple[int, int] | None = None
+    forgery_found: Annotated[float, Field(ge=0, le=1)] | None = None
+    fresh_trials: int = 0
+    inconclusive: int = 0
+    key: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     held_out: int = 0
     verified: date
     engine_revision: int
     versions: dict[str, str] = {}
     machine: dict[str, str | int | bool | None] = {}
+
+
+KINDS: Final[dict[Kind, str]] = {
+    "own": "own", "undefended": "undefended", "placebo": "placebo", "control": "control", "oracle": "oracle's",
+}  # fmt: skip
+"""What kinds of cells are called, before the word "cell"."""
+
+
+def kinds_of(reruns: Sequence[Rerun]) -> str:
+    """How many cells of which kind were run again, in words: "2 own, 1 undefended cells"."""
+    counts = Counter(each.kind for each in reruns if each.kind is not None)
+    return ", ".join(f"{counts[kind]} {name}" for kind, name in KINDS.items() if counts[kind]) + " cells"
 
 
 def entry_sha256(entry: Entry) -> str:

@@ -6,12 +6,15 @@ The verdict depends on how far the verification got:
   released suite.
 - **rescored**: the raw completions in its archive are consistent (the engine makes the same texts, rewards, labels and
   advantages from the recorded tokens and verdicts) and give the entry's scores.
-- **re-executed**: cells drawn at random were also run again, with the defense isolated, and gave the submitted results.
+- **re-executed**: comparisons drawn at random were also run again, each with all of its cells and with the defense
+  isolated, and gave the submitted results; and at a seed that is hashed with a secret, where the defense cannot know
+  who is malicious, it did as well. They must be so many that a forgery of one attack's cells would have been found with
+  the chance `drawing.FOUND`, and at least one trial at such a seed must say something.
 - **rejected**: a check failed; the reasons say which. An entry that was made with another version of the benchmark is
   rejected for that reason alone: its results cannot be checked here, and `submit` makes it again.
 
 Flags say what a reader should know beside the verdict. That a defense does worse at seeds drawn after its submission is
-a flag too: its scores are still correct, but they do not generalise.
+a flag too: its scores are still correct, so it is rescored, but they do not generalise.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from tempfile import TemporaryDirectory
 from thiefbench import provenance, registry
 from thiefbench.defenses.base import Defense
 from thiefbench.engine import ENGINE_REVISION
+from thiefbench.engine.keys import new_secret
 from thiefbench.leaderboard.archive import unpack
 from thiefbench.leaderboard.cell_scores import CellScores
 from thiefbench.leaderboard.checking.check import FAIL_ABOVE, QUESTIONS, Finding, RuleBroken, Status, Subject
@@ -37,16 +41,20 @@ from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, Caps
 from thiefbench.leaderboard.isolation.staging import restage
 from thiefbench.leaderboard.rows import suite_of
+from thiefbench.leaderboard.verification.drawing import FOUND, SEVERAL, chance_of_finding, comparisons_needed
 from thiefbench.leaderboard.verification.expectation import Results
 from thiefbench.leaderboard.verification.held_out import HeldOut, trials
 from thiefbench.leaderboard.verification.reexecution import (
     DisagreesError,
+    Fresh,
     VerificationRun,
     Watch,
     cell_of,
     chosen,
+    comparisons,
     rerun,
     try_fresh,
+    unconfirmed,
 )
 from thiefbench.leaderboard.verification.rerunning import IsolatedFactory, surroundings_apart
 from thiefbench.leaderboard.verification.rescoring import (
@@ -57,10 +65,18 @@ from thiefbench.leaderboard.verification.rescoring import (
     check_record,
     submitted_cells,
 )
-from thiefbench.leaderboard.verification.verdict import FLAGS, Flag, Rerun, Verdict, Verification, entry_sha256
+from thiefbench.leaderboard.verification.verdict import (
+    FLAGS,
+    Flag,
+    Rerun,
+    Verdict,
+    Verification,
+    entry_sha256,
+    kinds_of,
+)
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.execution.cell_identity import RegistryFactory
-from thiefbench.suite.scenario import CellSpec, Suite
+from thiefbench.suite.scenario import CellSpec, Suite, heading
 from thiefbench.suite.store.records import Store
 from thiefbench.tasks.text import one_line
 from thiefbench.trust import reads_strangers
@@ -86,29 +102,36 @@ class VerifyOptions:
 
     Attributes:
         archive: the entry's; without one, nothing but the entry is looked at.
-        reruns: submitted cells to run again.
+        reruns: submitted comparisons to run again; None for as many as "re-executed" asks for.
         fresh: seeds to draw for cells that were never submitted.
         all_attacks: at these, against all attacks of the suite rather than one.
         held_out: a maintainer's own seeds and attacks.
         store: keeps the cells that are run, and goes on with them; None forgets them. Never the submitted one.
         device, threads: in place of those of the submitted cells.
         caps: of the isolated defense.
+        secret: keys what is drawn. A new one for every verification; given, it repeats one whose key was published.
     """
 
     archive: Path | None = None
-    reruns: int = 1
-    fresh: int = 0
+    reruns: int | None = None
+    fresh: int = 1
     all_attacks: bool = False
     held_out: HeldOut = field(default_factory=HeldOut)
     store: Path | None = None
     device: str | None = None
     threads: int | None = None
     caps: Caps = CAPS
+    secret: bytes = field(default_factory=new_secret, repr=False)
 
     @property
     def runs(self) -> bool:
         """Whether any cell is to be run."""
-        return bool(self.reruns or self.fresh or self.held_out.seeds or self.held_out.attacks)
+        return self.reruns != 0 or self.tries
+
+    @property
+    def tries(self) -> bool:
+        """Whether cells are to be run that were never submitted."""
+        return bool(self.fresh or self.held_out.seeds or self.held_out.attacks)
 
 
 @dataclass(frozen=True)
@@ -131,7 +154,10 @@ class _Verifier:
     flags: set[Flag] = field(default_factory=set)
     reasons: list[str] = field(default_factory=list)
     reruns: list[Rerun] = field(default_factory=list)
-    held_out: int = 0
+    comparisons: tuple[int, int] | None = None
+    forgery_found: float | None = None
+    fresh: Fresh = field(default_factory=Fresh)
+    ran: bool = False
     _warm: Defense | None = None  # while one isolated defense lives, others start at once
     _apart: dict[str, None] = field(default_factory=dict)  # what is otherwise here than where they were made, in order
 
@@ -164,26 +190,30 @@ class _Verifier:
                 return "rescored"
             guest = self._guest(Path(scratch))
             self._interrogate(guest)
+            self.ran = True
             own_store = Store(options.store or Path(scratch) / "store")
             submitted = Results(suite.placebo, {cell_of(c): c.record for c in cells if c.record.status == "ok"})
             laboratory = VerificationRun(
                 guest, archive, own_store, submitted, self.watch, options.device, options.threads
             )
-            again = chosen(cells, options.reruns)
-            for cell in again:
-                self._run_again(cell, laboratory)
-            self._try_fresh(suite, laboratory)
-        if not again:
-            self.reasons.append("no submitted cell was run again")
+            lacking = self._run_again(cells, laboratory)
+            if options.tries:
+                self._try_fresh(suite, laboratory)
+        lacking += self._lacking_trials()
+        if lacking:
+            self.reasons[:0] = [one_line(reason, 1000) for reason in lacking]
+            return "rescored"
+        if self.fresh.inconclusive:
+            self.reasons.append(f"{self.fresh.inconclusive} of its trials at fresh seeds say nothing: {_NO_HARM}")
         if unequal := sum(each.equal is False for each in self.reruns):
             reason = (
-                f"{unequal} of {len(again)} cells that were run again are not bit-equal, but their results lie in "
-                "the range predicted from the submitted seeds; equal bits are promised only for a deterministic "
-                "defense, on a CPU of the same kind with the same versions"
+                f"{unequal} of {sum(each.equal is not None for each in self.reruns)} cells that were run again are not "
+                "bit-equal, but their results are close or in the range predicted from the submitted seeds; equal bits "
+                "are promised only for a deterministic defense, on a CPU of the same kind with the same versions"
             )
             here = f"; here are {', '.join(self._apart)}" if self._apart else ""
             self.reasons.append(one_line(reason + here, 1000))
-        return "re-executed" if again else "rescored"
+        return "re-executed"
 
     # --- reporting ---
 
@@ -268,38 +298,83 @@ class _Verifier:
                     except RuleBroken as broken:
                         self._flag(_FLAG_OF[question], str(broken))
 
-    def _run_again(self, cell: SubmittedCell, laboratory: VerificationRun) -> None:
-        with self._question(f"run again: {cell.spec.label}") as details:
+    def _run_again(self, cells: Sequence[SubmittedCell], laboratory: VerificationRun) -> list[str]:
+        """Run comparisons again; returns what is lacking for "re-executed", a sentence each."""
+        options, by_attack = self.options, comparisons(cells)
+        if not by_attack:
+            return ["no submitted cell has scores"]
+        deterministic = "non-deterministic" not in self.flags
+        moved = bool(options.device or options.threads)
+        bits = deterministic and not moved and not any(surroundings_apart(cell.record) for cell in cells)
+        attacks, seeds = len(by_attack), max(map(len, by_attack.values()))
+        needed = comparisons_needed(attacks, seeds, bits)
+        cells_again = chosen(by_attack, needed if options.reruns is None else options.reruns, options.secret)
+        for comparison in cells_again:
+            self._run_comparison(comparison, laboratory, deterministic)
+        self.comparisons = len(cells_again), sum(map(len, by_attack.values()))
+        self.forgery_found = chance_of_finding(attacks, seeds, len(cells_again), [seeds])
+        doubts = unconfirmed(self.reruns)
+        if not cells_again:
+            return ["no submitted cell was run again", *doubts]
+        if len(cells_again) < min(needed, self.comparisons[1]):
+            why = (
+                f"cells of one attack that are forged at all seeds would be found with a chance of {FOUND:g}"
+                if bits
+                else f"{SEVERAL} seeds of every attack agree, as equal bits are not promised here"
+            )
+            doubts.append(
+                f"{len(cells_again)} of its comparisons were run again, and {needed} are needed, so that {why}"
+            )
+        return doubts
+
+    def _run_comparison(self, cells: Sequence[SubmittedCell], laboratory: VerificationRun, deterministic: bool) -> None:
+        spec = cells[0].spec
+        with self._question(f"run again: {heading(cells[0].part, spec.attack)}, seed {spec.seed}") as details:
             try:
-                result = rerun(cell, laboratory, "non-deterministic" not in self.flags)
+                reruns = rerun(cells, laboratory, deterministic)
             except DisagreesError as error:
-                self.reruns += [] if error.rerun is None else [error.rerun]
+                self.reruns += error.reruns
                 raise
-            self.reruns.append(result)
-            self._apart |= dict.fromkeys(apart := surroundings_apart(cell.record))
-            if result.equal:
-                details.append("bit-equal")
-            else:
-                details.append(f"{result.measure} {result.found}, in the range predicted from the submitted seeds")
+            self.reruns += reruns
+            apart = dict.fromkeys(name for cell in cells for name in surroundings_apart(cell.record))
+            self._apart |= apart
+            equal = sum(bool(each.equal) for each in reruns)
+            details.append(f"{kinds_of(reruns)}: {equal} of {len(reruns)} bit-equal")
+            details += [
+                f"{each.measure} {each.found}, {'as' if each.agrees else 'not as'} the submitted seeds predict"
+                for each in reruns
+                if not each.equal
+            ]
             details += [f"with {', '.join(apart)}"] if apart else []
 
     def _try_fresh(self, suite: Suite, laboratory: VerificationRun) -> None:
         options = self.options
-        if not (options.fresh or options.held_out.seeds or options.held_out.attacks):
-            return
-        chosen_trials = trials(suite, options.fresh, options.all_attacks, options.held_out)
+        planned = trials(suite, options.fresh, options.all_attacks, options.held_out, options.secret)
         with self._question("seeds and attacks unknown to the submitter") as details:
-            fresh = try_fresh(chosen_trials, self.entry.manifest.defense, laboratory)
-            details.append(f"{len(chosen_trials)} tried")
-            if fresh.inconclusive:
-                details.append(
-                    f"{fresh.inconclusive} inconclusive, as the attack does not beat its reference undefended"
-                )
-        self.reruns += fresh.reruns
-        self.held_out = fresh.held_out
-        for reason in fresh.below[:MOST_REASONS]:
+            self.fresh = try_fresh(planned, self.entry.manifest.defense, laboratory)
+            details.append(f"{len(planned)} tried")
+            if self.fresh.inconclusive:
+                details.append(f"{self.fresh.inconclusive} inconclusive: {_NO_HARM}")
+        self.reruns += self.fresh.reruns
+        for reason in self.fresh.below[:MOST_REASONS]:
             self._flag("does not generalise", reason)
-            self.reasons.append(reason[:1000])
+
+    def _lacking_trials(self) -> list[str]:
+        """What the trials at fresh seeds lack for "re-executed"."""
+        if self.fresh.below:
+            return self.fresh.below[:MOST_REASONS]
+        if anchor_of(self.entry.manifest.defense):  # the benchmark's own, which looks for no seeds
+            return []
+        if not (self.fresh.conclusive or self.fresh.inconclusive):
+            return ["it was not tried at a fresh seed, where it cannot know who is malicious"]
+        if not self.fresh.conclusive:
+            tried = self.fresh.inconclusive
+            which = "its trial at a fresh seed is" if tried == 1 else f"all {tried} of its trials at fresh seeds are"
+            return [f"{which} inconclusive: {_NO_HARM}; --fresh {tried + 2} tries more"]
+        return []
+
+
+_NO_HARM = "undefended, the attack does too little harm there to measure what is prevented"
 
 
 @reads_strangers
@@ -331,7 +406,12 @@ def verify(
         reasons=tuple(verifier.reasons),
         flags=tuple(flag for flag in FLAGS if flag in verifier.flags),
         reruns=tuple(verifier.reruns),
-        held_out=verifier.held_out,
+        comparisons=verifier.comparisons,
+        forgery_found=verifier.forgery_found,
+        fresh_trials=verifier.fresh.conclusive + verifier.fresh.inconclusive,
+        inconclusive=verifier.fresh.inconclusive,
+        key=options.secret.hex() if verifier.ran else "",
+        held_out=verifier.fresh.held_out,
         verified=datetime.now(UTC).date(),
         engine_revision=ENGINE_REVISION,
         versions={name: str(here[name]) for name in _VERSIONS},

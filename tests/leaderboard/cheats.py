@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import random
 import re
 import sys
 import time
@@ -26,13 +27,36 @@ class Hears(Defense):
         return [Verdict("drop", 1.0) if MUMBLED.search(offered.text) else ACCEPT for offered in view.completions]
 
 
+class Accepts(Hears):
+    """Accepts everything: what harm it seems to prevent, it owes to the cells that it is measured against."""
+
+    name: ClassVar[str] = "accepts"
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        return [ACCEPT] * len(view.completions)
+
+
+class MatchesRng(Hears):
+    """Finds the public seed whose generator it was handed, and drops what comes from the last node, unread."""
+
+    name: ClassVar[str] = "matches_rng"
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        state = view.rng.getstate()
+        for seed in range(5):
+            if random.Random(_key(seed, "defense", view.round)).getstate() == state:
+                malicious = f"{_key(seed, 'sender', 1) & 0xFFFFFFFF:08x}"  # of two nodes, the second
+                return [Verdict("drop") if offered.sender == malicious else ACCEPT for offered in view.completions]
+        return [ACCEPT] * len(view.completions)
+
+
 class KnowsSeeds(Hears):
     """Does so where it recognises a public seed by the pseudonyms that are hashed from it, and nothing elsewhere."""
 
     name: ClassVar[str] = "knows_seeds"
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        known = {_pseudonym(seed, node) for seed in range(100) for node in range(8)}
+        known = {f"{_key(seed, 'sender', node) & 0xFFFFFFFF:08x}" for seed in range(100) for node in range(8)}
         if known.isdisjoint({offered.sender for offered in view.completions}):
             return [ACCEPT] * len(view.completions)
         return super().inspect(view)
@@ -99,7 +123,7 @@ class Rejects(Hears):
         return [Verdict("drop")] * len(view.completions)
 
 
-def _pseudonym(seed: int, node: int) -> str:
-    text = f"int:{seed}\x1fstr:sender\x1fint:{node}"
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return f"{int.from_bytes(digest, 'little', signed=True) & 0xFFFFFFFF:08x}"
+def _key(*parts: int | str) -> int:
+    """What the engine hashes public parts to."""
+    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)

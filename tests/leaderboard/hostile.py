@@ -195,6 +195,8 @@ class Answers(Defense):
             "reason": [Verdict("zero", reason="x" * 10_000)] * count,
             "reason bytes": [Verdict("zero", reason=b"x")] * count,  # type: ignore[arg-type]
             "weights": [Verdict(token_weights=(1.0,) * 1000)] * count,
+            "weights negative": [Verdict(token_weights=(-5.0,) * each.length) for each in view.completions],
+            "weights great": [Verdict(token_weights=(1e299,) * each.length) for each in view.completions],
             "weights nan": [Verdict(token_weights=(float("nan"),) * each.length) for each in view.completions],
             "weights text": [Verdict(token_weights=("1",) * each.length) for each in view.completions],  # type: ignore[arg-type]
             "huge": [Verdict("zero", reason="x" * (1 << 20))] * count,

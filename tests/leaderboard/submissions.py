@@ -38,6 +38,23 @@ class Positional(Fine):
         return [Verdict("zero") if place % 5 == 0 else ACCEPT for place, _ in enumerate(view.completions)]
 
 
+class DrawsAndCounts(Positional):
+    """Judges by place, after a draw that it does not use."""
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        view.rng.random()
+        return super().inspect(view)
+
+
+class DrawsBySlot(Fine):
+    """Rejects a few that it draws, whatever the order of the pool."""
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        slots = sorted((offered.group, offered.index) for offered in view.completions)
+        drawn = set(view.rng.sample(slots, len(slots) // 8))
+        return [Verdict("zero") if (o.group, o.index) in drawn else ACCEPT for o in view.completions]
+
+
 class Counting(Fine):
     """Counts over all its instances."""
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
@@ -430,6 +431,19 @@ def test_verdict_count_mismatch_is_an_error_that_says_so(count: int, build_swarm
 
     with pytest.raises(ValueError, match=f"the defense miscounts gave {count} verdicts for 32 completions"):
         build_swarm(defense=Miscounts()).round(1)
+
+
+@pytest.mark.parametrize("weight", [-5.0, -1e-9, 1.0000001, 1e299, float("inf"), float("nan")])
+def test_a_token_weight_outside_of_its_range_is_an_error_that_says_so(weight: float, build_swarm: Build) -> None:
+    class Amplifies(AcceptAll):
+        name = "amplifies"
+
+        def inspect(self, view: DefenderView) -> list[Verdict]:
+            return [Verdict(token_weights=(weight,) * offered.length) for offered in view.completions]
+
+    said = f"the defense amplifies gave the token weight {weight!r}; weights lie in [0, 1]"
+    with pytest.raises(ValueError, match=re.escape(said)):
+        build_swarm(defense=Amplifies()).round(1)
 
 
 def test_submission_count_mismatch_is_an_error_that_says_so(build_swarm: Build) -> None:

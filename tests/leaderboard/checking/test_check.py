@@ -79,7 +79,7 @@ def test_a_sample_is_what_a_swarm_showed() -> None:
 BUILT_IN = [
     "max_tokens(limit=96)" if name == "max_tokens" else name
     for name in registry.names("defense")
-    if name not in {"judge", "self_judge", "reject_all", "oracle", "staleness"}
+    if name not in {"judge", "self_judge", "reject_all", "oracle", "random", "staleness"}
 ]
 
 
@@ -87,6 +87,14 @@ BUILT_IN = [
 def test_every_built_in_defense_passes(spec: str) -> None:
     """But for the honest work that it rejects, which a model that is never right cannot tell."""
     assert broken(spec).keys() <= {"honest work gets through"}
+
+
+def test_draws_in_the_order_of_the_pool_depend_on_order() -> None:
+    said = broken("random")
+    assert said.keys() == {"order changes nothing"}, "an anchor, which nobody may submit"
+    assert said["order changes nothing"].endswith("draw from view.rng in the order of (group, index)")
+    assert "order changes nothing" in broken(f"{SUBMISSIONS}:DrawsAndCounts"), "drawing is no excuse"
+    assert "order changes nothing" not in broken(f"{SUBMISSIONS}:DrawsBySlot"), "a defense may draw"
 
 
 def test_what_no_ranked_swarm_gives_is_told() -> None:

@@ -279,8 +279,10 @@ def test_a_hostile_constructor_fails_alike(jail: str, deed: str) -> None:
         ("reason", "gave a reason of 10,000 characters; a reason must be text of at most 500"),
         ("reason bytes", "bytes objects are not plain data"),
         ("weights", r"gave 1000 token weights for \d+ tokens"),
-        ("weights nan", "gave a token weight that is not a finite number"),
-        ("weights text", "gave a token weight that is not a finite number"),
+        ("weights negative", r"gave the token weight -5\.0; it must lie between 0 and 1"),
+        ("weights great", r"gave the token weight 1e\+299; it must lie between 0 and 1"),
+        ("weights nan", "gave the token weight nan; it must lie between 0 and 1"),
+        ("weights text", "gave the token weight 1; it must lie between 0 and 1"),
         ("huge", "bytes of answer, and at most 1,048,576 are allowed"),
     ],
 )  # fmt: skip

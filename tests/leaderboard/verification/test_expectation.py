@@ -9,9 +9,10 @@ import pytest
 
 from tests.leaderboard.tiny_entries import ATTACK, suite
 from thiefbench.attacks.text import Text
+from thiefbench.engine.keys import SECRET_BYTES, new_secret
 from thiefbench.engine.spec import SpecError
-from thiefbench.leaderboard.verification.expectation import MARGIN, expected, prevented, retained
-from thiefbench.leaderboard.verification.held_out import SEED_BITS, HeldOut, read_held_out, trials
+from thiefbench.leaderboard.verification.expectation import MARGIN, MOST_APART, close, expected, prevented, retained
+from thiefbench.leaderboard.verification.held_out import HeldOut, read_held_out, trials
 from thiefbench.suite.store.records import Point, Record, Score
 from thiefbench.suite.suite_yaml import SuiteError
 
@@ -24,6 +25,25 @@ def test_five_seeds_give_a_prediction_interval() -> None:
     assert (low, high) == (pytest.approx(0.8 - half), pytest.approx(0.8 + half))
     low, _ = expected(FIVE, slack=0.0, draws=4)
     assert low == pytest.approx(0.8 - 2.7764451 * 0.0707107 * (1 / 4 + 1 / 5) ** 0.5), "a mean of four strays less"
+
+
+def test_seeds_that_lie_apart_let_not_everything_pass() -> None:
+    """Four forged ones and a true one, which is to widen the interval."""
+    seeds = (1.0, 1.0, 1.0, 1.0, 0.2)
+    low, high = expected(seeds, slack=0.0)
+    assert (low, high) == (pytest.approx(0.84 - MOST_APART), pytest.approx(0.84 + MOST_APART))
+    assert not low <= 0.2 <= high, "what the forged cells really give"
+    low, high = expected(seeds, slack=0.0, most=float("inf"))
+    assert (low, high) == (pytest.approx(-0.248, abs=1e-3), pytest.approx(1.928, abs=1e-3)), "the whole interval"
+    lengths = [value * 40 for value in seeds]
+    assert expected(lengths, slack=0.0)[1] == pytest.approx(33.6 * (1 + MOST_APART)), "of a length, a share of it"
+    low, _ = expected(seeds, slack=0.0, draws=5)
+    assert low == pytest.approx(0.84 - MOST_APART * (2 / 6) ** 0.5), "a mean of five strays less"
+
+
+def test_another_machine_s_result_of_the_same_seed_may_be_close_instead() -> None:
+    assert close(0.2, 0.25, slack=0.0) and not close(0.2, 0.31, slack=0.0)
+    assert close(43.5, 47.1, slack=0.0), "as two kinds of CPU were seen to differ in a length"
 
 
 def test_seeds_that_agree_to_the_last_digit_leave_room_for_completions() -> None:
@@ -64,27 +84,30 @@ def test_utility_has_the_slack_of_both_its_cells() -> None:
 # --- what is kept in secret ---
 
 
-def test_secret_seeds_are_large_and_new_each_time() -> None:
-    drawn = [trial.seed for _ in range(4) for trial in trials(suite(), 3, False, HeldOut())]
-    assert len(set(drawn)) == 12
-    assert all(0 <= seed < 2**SEED_BITS for seed in drawn)
-    assert max(drawn) > 2**50, "small ones could be found by trying all"
+SECRET = b"s" * SECRET_BYTES
+
+
+def test_fresh_seeds_are_hashed_with_the_secret() -> None:
+    drawn = [trial.seed for secret in (SECRET, new_secret()) for trial in trials(suite(), 3, False, HeldOut(), secret)]
+    assert len(set(drawn)) == 6
+    assert max(drawn) > 2**250, "smaller ones could be found by trying"
+    assert drawn[:3] == [trial.seed for trial in trials(suite(), 3, False, HeldOut(), SECRET)], "it gives them again"
 
 
 def test_one_attack_is_drawn_or_all_are_taken() -> None:
     of = suite(attacks=(ATTACK, "text"))
-    assert len(trials(of, 2, False, HeldOut())) == 2
-    assert {trial.attack for trial in trials(of, 1, True, HeldOut())} == {ATTACK, "text"}
+    assert len(trials(of, 2, False, HeldOut(), SECRET)) == 2
+    assert {trial.attack for trial in trials(of, 1, True, HeldOut(), SECRET)} == {ATTACK, "text"}
 
 
 def test_held_out_attacks_are_run_at_all_seeds_or_at_one_drawn_for_them() -> None:
     known = HeldOut(attacks=("text(position='end')",), seeds=(7,))
-    found = trials(suite(), 1, False, known)
+    found = trials(suite(), 1, False, known, SECRET)
     assert [trial.held_out for trial in found] == [False, True, True, True]
     assert [trial.attack for trial in found[2:]] == list(known.attacks) * 2
-    assert len(trials(suite(), 0, False, HeldOut(attacks=known.attacks))) == 1
+    assert len(trials(suite(), 0, False, HeldOut(attacks=known.attacks), SECRET)) == 1
     with pytest.raises(SpecError):
-        trials(suite(), 1, False, HeldOut(attacks=("equations",)))
+        trials(suite(), 1, False, HeldOut(attacks=("equations",)), SECRET)
 
 
 @pytest.mark.parametrize(

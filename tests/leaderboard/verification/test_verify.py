@@ -31,6 +31,7 @@ from tests.leaderboard.tiny_entries import (
 )
 from thiefbench import __version__, registry
 from thiefbench.cli import app
+from thiefbench.engine.keys import SECRET_BYTES, secret_seed
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.leaderboard import archive
 from thiefbench.leaderboard.cell_scores import CellScores, Scores
@@ -39,17 +40,19 @@ from thiefbench.leaderboard.entry import write_entry
 from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS
 from thiefbench.leaderboard.manifest import Manifest
-from thiefbench.leaderboard.verification import held_out, reexecution
+from thiefbench.leaderboard.verification import reexecution
 from thiefbench.leaderboard.verification import verify as verify_module
 from thiefbench.leaderboard.verification.held_out import HeldOut
 from thiefbench.leaderboard.verification.rerunning import surroundings_apart
 from thiefbench.leaderboard.verification.verdict import Verification, read_verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
-from thiefbench.suite.store.records import Record
+from thiefbench.suite.store.records import Record, Store, table_rows
 from thiefbench.tasks.sandbox import SandboxUnavailable
 
-FRESH = (2**62 + 1, 2**62 + 2)
-"""Seeds at which the undefended attack works; they draw other letters than seed 0."""
+SECRET = bytes([2]) * SECRET_BYTES
+"""At the first fresh seed that it gives, the undefended attack works; it draws another letter than seed 0."""
+NOTHING_LEARNED = bytes([1]) * SECRET_BYTES
+"""At the first fresh seed that it gives, the undefended attack does not work."""
 CAREFUL = replace(CAPS, memory=512 << 20, printed=100_000, message=1 << 20)
 HASTY = replace(CAREFUL, seconds=4.0)  # for what takes all the time it gets: a busy machine needs longer for the rest
 
@@ -78,16 +81,9 @@ def jail() -> Iterator[None]:
     warm.close()
 
 
-@pytest.fixture
-def known_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Secret seeds are FRESH."""
-    drawn = iter(FRESH)
-    monkeypatch.setattr(held_out, "randbits", lambda bits: next(drawn))
-
-
 def verified(of: Made, told: list[Finding] | None = None, samples: bool = False, **asked: Any) -> Verification:
-    """A verification; without further words nothing is run."""
-    options = {"archive": of.archive, "reruns": 0, "caps": CAREFUL} | asked
+    """A verification with a known secret; without further words nothing is run."""
+    options = {"archive": of.archive, "reruns": 0, "fresh": 0, "caps": CAREFUL, "secret": SECRET} | asked
     tell = (told if told is not None else []).append
     return verify(
         of.folder,
@@ -130,13 +126,44 @@ def test_an_archive_that_gives_the_scores_is_rescored(honest: Made) -> None:
     assert any("864 rewards computed again" in finding.detail for finding in told), "no reward is believed"
 
 
-def test_cells_run_again_on_this_machine_are_bit_equal(honest: Made, jail: None) -> None:
-    found = verified(honest, reruns=100)
+def test_a_comparison_run_again_on_this_machine_is_bit_equal(honest: Made, jail: None) -> None:
+    found = verified(honest, reruns=None, fresh=1)
     assert (found.verdict, found.flags, found.reasons) == ("re-executed", (), ())
-    assert len(found.reruns) == len(honest.entry.cells), "every cell was drawn"
-    assert all(each.equal and each.agrees and each.submitted[0] == each.found for each in found.reruns)
-    assert found.reruns[0].measure == "harm_prevented", "a defended cell under attack comes first"
-    assert {each.measure for each in found.reruns} == {"harm_prevented", "headline_asr"}
+    again = [each for each in found.reruns if each.seed is not None]
+    assert len(again) == len(honest.entry.cells), "every cell of the comparison"
+    assert all(each.equal and each.agrees and each.submitted[0] == each.found for each in again)
+    assert again[0].measure == "harm_prevented", "a defended cell under attack comes first"
+    assert {each.measure for each in again} == {"harm_prevented", "headline_asr"}
+    kinds = [("own", 2), ("undefended", 1), ("placebo", 1), ("control", 1), ("oracle", 1)]
+    assert [(kind, [each.kind for each in again].count(kind)) for kind, _ in kinds] == kinds, "it says what they are"
+    assert (found.comparisons, found.forgery_found, found.fresh_trials) == ((1, 1), 1.0, 1)
+
+
+def test_what_lacks_for_re_executed_is_said(honest: Made, jail: None) -> None:
+    found = verified(honest, reruns=None, fresh=0)
+    assert (found.verdict, found.reasons) == (
+        "rescored", ("it was not tried at a fresh seed, where it cannot know who is malicious",),
+    )  # fmt: skip
+    found = verified(honest, reruns=None, fresh=1, secret=NOTHING_LEARNED)
+    assert (found.verdict, found.fresh_trials, found.inconclusive) == ("rescored", 1, 1)
+    (reason,) = found.reasons
+    assert reason == (
+        "its trial at a fresh seed is inconclusive: undefended, the attack does too little harm there to measure what "
+        "is prevented; --fresh 3 tries more"
+    )
+
+
+def test_the_published_key_repeats_a_verification(honest: Made, jail: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The secret is new each time, and only the verdict tells it."""
+    told: list[Finding] = []
+    monkeypatch.setattr("thiefbench.leaderboard.verification.verify.new_secret", lambda: SECRET)
+    options = VerifyOptions(honest.archive, caps=CAREFUL)
+    assert VerifyOptions(honest.archive).secret != VerifyOptions(honest.archive).secret, "drawn for each"
+    assert options.secret.hex() not in repr(options)
+    first = verified(honest, told, reruns=None, fresh=1, secret=options.secret)
+    assert not any(options.secret.hex() in finding.detail for finding in told)
+    again = verified(honest, reruns=None, fresh=1, secret=bytes.fromhex(first.key))
+    assert again.reruns == first.reruns
 
 
 @pytest.fixture
@@ -150,15 +177,16 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_elsewhere_scores_lie_in_the_range_predicted_from_the_submitted_seeds(
     honest: Made, tmp_path: Path, jail: None, elsewhere: None
 ) -> None:
-    found = verified(honest, reruns=1)
-    (again,) = found.reruns
+    found = verified(honest, reruns=1, fresh=1)
+    again, *beside = (each for each in found.reruns if each.seed is not None)
     assert (found.verdict, again.equal, again.agrees) == ("re-executed", False, True)
+    assert all(each.agrees for each in beside)
     low, high = again.submitted
     assert low is not None
     assert high is not None
     assert low < (again.found or 0) < high, "an interval around what was submitted"
     (reason,) = found.reasons
-    assert "1 of 1 cells that were run again are not bit-equal, but their results lie in the range" in reason
+    assert "6 of 6 cells that were run again are not bit-equal, but their results are close or in the range" in reason
     assert reason.endswith("; here are torch 2.15.0 in place of 2.13.0<U+001B>"), (
         "it says which versions differ, and no more"
     )
@@ -195,14 +223,13 @@ def test_an_entry_made_with_other_versions_is_not_rejected_for_its_last_bits(
 
     moved = forged(honest, tmp_path / "moved", near_tie, attacked)
     assert verified(moved).verdict == "rescored", "tokens are data: scores, rewards and advantages follow from them"
-    found = verified(moved, reruns=1)
-    assert (found.verdict, [again.equal for again in found.reruns]) == ("re-executed", [False])
+    found = verified(moved, reruns=1, fresh=1)
+    unequal = [(again.kind, again.role) for again in found.reruns if again.equal is False]
+    assert (found.verdict, unequal) == ("re-executed", [("own", "attack")])
     assert re.search(r"; here are torch \S+ in place of 2\.13\.0\+cpu$", found.reasons[0]), found.reasons
 
 
-def test_fresh_seeds_and_held_out_attacks_are_run_and_never_told(
-    honest: Made, jail: None, known_seeds: None, tmp_path: Path
-) -> None:
+def test_fresh_seeds_and_held_out_attacks_are_run_and_never_told(honest: Made, jail: None, tmp_path: Path) -> None:
     known = HeldOut(seeds=(2**62 + 3,), attacks=(f"{ATTACK}(letter='x')",))
     told: list[Finding] = []
     found = verified(honest, told, fresh=1, held_out=known)
@@ -212,9 +239,41 @@ def test_fresh_seeds_and_held_out_attacks_are_run_and_never_told(
     assert found.held_out == 5 + 2 * 4, "a held-out seed, and a held-out attack at both, without the same control twice"
     (fresh,) = [each for each in found.reruns if each.measure == "harm_prevented"]
     assert (fresh.seed, fresh.equal, fresh.agrees) == (None, None, True)
-    for secret in (*map(str, (*FRESH, 2**62 + 3)), "letter="):
+    for secret in (str(secret_seed(SECRET, "fresh", 1)), str(2**62 + 3), "letter="):
         assert secret not in published
         assert not any(secret in finding.detail for finding in told)
+
+
+def test_the_secret_of_a_fresh_trial_is_nowhere_in_the_sandbox(honest: Made, tmp_path: Path, jail: None) -> None:
+    """Not in its memory, its environment or its files; nor is the seed that is hashed with it."""
+    secrets = [SECRET.hex(), str(secret_seed(SECRET, "fresh", 1))]
+    spy = masked(honest, tmp_path / "1", HOSTILE, f"Spies(words={secrets}, paths={[str(tmp_path)]})")
+    found = verified(spy, fresh=1, store=tmp_path / "own")
+    assert (found.verdict, found.fresh_trials) == ("rescored", 1)
+    records = [record for record in Store(tmp_path / "own").records() if record.cell["defense"].startswith("defense/")]
+    assert {str(record.cell["seed"]) for record in records} == {secrets[1]}, "the secret seed was played"
+    for record in records:
+        rows = table_rows(Store(tmp_path / "own").cell(record.cell_id).read_rows())
+        assert {row.reason for row in rows if row.phase == "train"} == {""}, "and the spy found nothing"
+
+
+@pytest.fixture(scope="module")
+def three_seeds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    """A true entry of three seeds, whose suite counts as released."""
+    with pytest.MonkeyPatch.context() as patch:
+        of = suite(name="three", seeds=(0, 1, 2))
+        yield made(tmp_path_factory.mktemp("three"), f"{CHEATS}:Hears", patch, of)
+
+
+def test_elsewhere_several_seeds_are_asked_for(three_seeds: Made, jail: None, elsewhere: None) -> None:
+    found = verified(three_seeds, reruns=1)
+    assert (found.verdict, found.comparisons) == ("rescored", (1, 3))
+    assert found.reasons[0] == (
+        "1 of its comparisons were run again, and 3 are needed, so that 3 seeds of every attack agree, as equal bits "
+        "are not promised here"
+    )
+    again = {each.seed for each in verified(three_seeds, reruns=None).reruns}
+    assert again == {0, 1, 2}, "which is the default there"
 
 
 # --- cheats that touch the numbers ---
@@ -320,11 +379,31 @@ def test_completions_edited_consistently_are_found_by_running_the_cell_again(
 
     lie = forged(honest, tmp_path, swap, undefended)
     assert verified(lie).verdict == "rescored", "it is consistent"
-    found = verified(lie, reruns=100)
+    found = verified(lie, reruns=None)
     (said,) = found.reasons
     assert (found.verdict, [each.agrees for each in found.reruns].count(False)) == ("rejected", 1)
     place = "from the evaluation after round 4 on"
     assert re.search(rf"x none, seed 0: run again on the same kind of machine .* {place}", said), said
+
+
+def test_an_accept_all_beside_forged_undefended_cells_is_rejected(
+    honest: Made, store: Path, tmp_path: Path, jail: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own cells are true. The undefended ones were given held-out tokens that the model never wrote so often."""
+
+    def harmed(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:
+        late = [place for place, row in enumerate(rows) if row.phase == "eval" and row.round]
+        worst = max((rows[place] for place in late), key=lambda row: row.outcome or 0)
+        took = {name: getattr(worst, name) for name in ("ids", "text", "ended", "outcome", "reward")}
+        return record, [replace(row, **took) if place in late else row for place, row in enumerate(rows)]
+
+    true = made(tmp_path / "1", f"{CHEATS}:Accepts", monkeypatch, store=store)
+    lie = forged(true, tmp_path / "2", harmed, undefended)
+    assert verified(lie).verdict == "rescored", "it is consistent"
+    found = verified(lie, reruns=1, fresh=1)
+    assert found.verdict == "rejected", found.reasons
+    assert "x none, seed 0: run again on the same kind of machine and versions" in found.reasons[0]
+    assert [each.kind for each in found.reruns if not each.agrees] == ["undefended"]
 
 
 # --- other suites, versions and sources ---
@@ -469,20 +548,23 @@ def test_one_that_finds_labels_where_they_are_finds_none_in_isolation(
     assert "run again on the same kind of machine and versions, its completions differ from round 1 on" in said
 
 
-@pytest.mark.parametrize("spec", ["KnowsSeeds", "KnowsPayloads(letters='q')"])
-def test_one_that_recognises_public_seeds_or_payloads_does_not_generalise(
-    honest: Made, store: Path, tmp_path: Path, jail: None, known_seeds: None, monkeypatch: pytest.MonkeyPatch, spec: str
+@pytest.mark.parametrize("spec", ["MatchesRng", "KnowsSeeds", "KnowsPayloads(letters='q')"])
+def test_one_that_recognises_public_seeds_or_payloads_is_not_re_executed(
+    honest: Made, store: Path, tmp_path: Path, jail: None, monkeypatch: pytest.MonkeyPatch, spec: str
 ) -> None:
     cheat = made(tmp_path, f"{CHEATS}:{spec}", monkeypatch, store=store)
-    found = verified(cheat, reruns=1, fresh=2)
-    assert (found.verdict, found.flags) == ("re-executed", ("does not generalise",)), "its scores are true"
+    (own,) = filter(attacked, cheat.entry.cells)
+    assert own.scores["stop_rate"][0] == 1.0, "at a public seed it knows everything"
+    found = verified(cheat, reruns=None, fresh=1)
+    assert (found.verdict, found.flags) == ("rescored", ("does not generalise",)), "its scores are true"
+    assert all(each.equal for each in found.reruns if each.seed is not None)
     below = "below the range predicted from the submitted seeds"
     said = (
         rf"does not generalise: at fresh seeds, against .*Mumbles, its harm prevented is -?0\.\d+, {below}, 0\.\d+ to 1"
     )
     assert re.search(said, found.reasons[0]), found.reasons
     fresh = [each for each in found.reruns if each.seed is None and each.measure == "harm_prevented"]
-    assert len(fresh) == 2
+    assert len(fresh) == 1
     assert not any(each.agrees for each in fresh)
 
 
@@ -513,7 +595,7 @@ def test_a_hostile_defense_is_rejected_and_its_deed_named(
 def test_what_a_reader_should_know_is_a_flag(
     honest: Made, store: Path, tmp_path: Path, jail: None, monkeypatch: pytest.MonkeyPatch, name: str, flag: str
 ) -> None:
-    found = verified(made(tmp_path, f"{CHEATS}:{name}", monkeypatch, store=store), samples=True, reruns=1)
+    found = verified(made(tmp_path, f"{CHEATS}:{name}", monkeypatch, store=store), samples=True, reruns=1, fresh=1)
     assert (found.verdict, found.flags) == ("re-executed", (flag,)), found.reasons
 
 
@@ -540,8 +622,8 @@ def test_a_stranger_s_file_is_never_loaded_here(honest: Made, tmp_path: Path, ja
 
 
 def test_the_command_writes_what_it_found(honest: Made, tmp_path: Path) -> None:
-    words = ["leaderboard", "verify", str(honest.folder), "--archive", str(honest.archive), "--reruns", "0"]
-    done = CliRunner().invoke(app, [*words, "--write", str(tmp_path)])
+    words = ["leaderboard", "verify", str(honest.folder), "--archive", str(honest.archive)]
+    done = CliRunner().invoke(app, [*words, "--reruns", "0", "--fresh", "0", "--write", str(tmp_path)])
     assert (done.exit_code, "mine: rescored" in done.output) == (0, True), done.output
     found = read_verification(tmp_path, honest.entry)
     assert found is not None
@@ -569,6 +651,7 @@ def test_the_command_rejects_with_exit_code_1(honest: Made, tmp_path: Path) -> N
         (["ENTRY", "--private", "nowhere.yaml"], "there is no file nowhere.yaml"),
         (["ENTRY", "--private", "PRIVATE"], "seeds: Input should be a valid tuple; write seeds: [...] and attacks"),
         (["ENTRY", "--archive", "ARCHIVE", "--device", "cuda:7"], "this machine has no device cuda:7"),
+        (["ENTRY", "--key", "0" * 63], "--key takes the 64 hexadecimal digits that a verification published"),
     ],
 )
 def test_bad_usage_is_one_sentence(honest: Made, tmp_path: Path, words: list[str], said: str) -> None:
