@@ -100,10 +100,11 @@ def submit(
     from thiefbench.leaderboard import submit as submitting
     from thiefbench.leaderboard.checking.check import Subject
     from thiefbench.leaderboard.manifest import Numerics
+    from thiefbench.leaderboard.names import OWN
     from thiefbench.progress import watch
 
     if baseline:
-        name, authors = name or defense, authors or submitting.OWN
+        name, authors = name or defense, authors or OWN
     credits = submitting.credits_of(name, authors, paper)
     chosen = submitting.released(suite)
     where, precision, share = numerics(device, dtype, threads, workers)

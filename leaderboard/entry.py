@@ -24,6 +24,7 @@ from thiefbench.leaderboard.cell_scores import CellScores, Scores
 from thiefbench.leaderboard.isolation.limits import FILE_BYTES
 from thiefbench.leaderboard.isolation.sandbox_paths import relocated
 from thiefbench.leaderboard.manifest import ENTRY_SCHEMA, MANIFEST, MOST_FILES, SCORES, SOURCE, Manifest
+from thiefbench.leaderboard.names import wrong_names
 from thiefbench.suite.store.records import write_atomically
 
 ENTRY_BYTES: Final = 200_000
@@ -91,6 +92,9 @@ def read_entry(folder: Path) -> Entry:
         raise EntryError(f"{folder / MANIFEST}: defense: {error}") from error
     if elsewhere:
         raise EntryError(f"{folder / MANIFEST}: defense names the file {elsewhere[0]}, which is not part of the entry")
+    # The benchmark's own name is true beside a defense that comes with it, whoever ran it.
+    if wrong := wrong_names(manifest.name, manifest.authors, manifest.defense, baseline=manifest.files.keys() == {SCORES}):
+        raise EntryError(f"{folder / MANIFEST}: {wrong}")
     for name, expected in manifest.files.items():
         path = present.get(name)
         if path is None:
