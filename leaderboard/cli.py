@@ -22,6 +22,7 @@ from thiefbench.console import (
     out,
     stoppable,
 )
+from thiefbench.limits import MOST_THREADS
 
 if TYPE_CHECKING:
     from thiefbench.leaderboard.checking.check import Finding, Subject
@@ -160,7 +161,9 @@ def verify(
         Path | None, typer.Option(help="Directory to write the verification to, such as leaderboard/verified.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N. Default: the entry's device.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: as many as the entry's.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=MOST_THREADS, help="CPU threads. Default: as many as the entry's.")
+    ] = None,
 ) -> None:
     """Find out how far an entry can be trusted: read it, compute its scores again, run some of its cells again."""
     from thiefbench.leaderboard.entry import EntryError, read_manifest

@@ -93,7 +93,9 @@ def read_entry(folder: Path) -> Entry:
     if elsewhere:
         raise EntryError(f"{folder / MANIFEST}: defense names the file {elsewhere[0]}, which is not part of the entry")
     # The benchmark's own name is true beside a defense that comes with it, whoever ran it.
-    if wrong := wrong_names(manifest.name, manifest.authors, manifest.defense, baseline=manifest.files.keys() == {SCORES}):
+    if wrong := wrong_names(
+        manifest.name, manifest.authors, manifest.defense, baseline=manifest.files.keys() == {SCORES}
+    ):
         raise EntryError(f"{folder / MANIFEST}: {wrong}")
     for name, expected in manifest.files.items():
         path = present.get(name)

@@ -18,8 +18,37 @@ OWN: Final = "ThiefBench"
 """Author of the baseline entries."""
 
 _RECOMMENDED: Final = frozenset(
-    "ARABIC ARMENIAN BENGALI BOPOMOFO CJK CYRILLIC DEVANAGARI ETHIOPIC GEORGIAN GREEK GUJARATI GURMUKHI HANGUL HEBREW "
-    "HIRAGANA KANNADA KATAKANA KHMER LAO LATIN MALAYALAM MYANMAR ORIYA SINHALA TAMIL TELUGU THAANA THAI TIBETAN".split()
+    [
+        "ARABIC",
+        "ARMENIAN",
+        "BENGALI",
+        "BOPOMOFO",
+        "CJK",
+        "CYRILLIC",
+        "DEVANAGARI",
+        "ETHIOPIC",
+        "GEORGIAN",
+        "GREEK",
+        "GUJARATI",
+        "GURMUKHI",
+        "HANGUL",
+        "HEBREW",
+        "HIRAGANA",
+        "KANNADA",
+        "KATAKANA",
+        "KHMER",
+        "LAO",
+        "LATIN",
+        "MALAYALAM",
+        "MYANMAR",
+        "ORIYA",
+        "SINHALA",
+        "TAMIL",
+        "TELUGU",
+        "THAANA",
+        "THAI",
+        "TIBETAN",
+    ]
 )
 """Scripts in common use, each by the word that the Unicode names of its letters begin with."""
 _TOGETHER: Final = (

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from thiefbench.console import err, escaped, out
+from thiefbench.console import FAILED, err, escaped, out
 
 app = typer.Typer()
 
@@ -47,10 +47,18 @@ def list_(kind: Annotated[Listable, typer.Argument(help="What to list.")]) -> No
 @app.command()
 def report(store: Annotated[Path, typer.Argument(help="Directory that `thiefbench run` filled.")]) -> None:
     """Write the results of a store's last run as an HTML page, plots, a CSV file and a LaTeX table."""
+    from thiefbench.suite.analysis.comparison import Cell
     from thiefbench.suite.report.page import write_report
     from thiefbench.suite.store.records import Store
 
-    out.print(f"report: {escaped(str(write_report(Store(store))))}")
+    damaged: list[Cell] = []
+    out.print(f"report: {escaped(str(write_report(Store(store), damaged.append)))}")
+    for cell in damaged:
+        err.print(
+            f"[bold red]damaged:[/bold red] {escaped(f'{cell.name} ({cell.title}), seed {cell.seed}: {cell.problem}')}"
+        )
+    if damaged:
+        raise typer.Exit(FAILED)
 
 
 @app.command()

@@ -602,7 +602,9 @@ def test_the_end_of_an_iteration_ends_no_loop_of_the_tests(loop: str) -> None:
         assert (ran.status, ran.error) == ("error", f"RuntimeError: the program raised {raised}")
     for name in ("StopIteration", "StopAsyncIteration"):  # sent past the candidate's own side
         frame = f'[false, "{name}", ""]'.encode()
-        candidate = f"import os, struct\nt = {frame!r}\nos.write(4, struct.pack('<I', len(t)) + t)\ndef f(*given): return 0"
+        candidate = (
+            f"import os, struct\nt = {frame!r}\nos.write(4, struct.pack('<I', len(t)) + t)\ndef f(*given): return 0"
+        )
         assert check(candidate, "f", tests).status == "error"
 
 
