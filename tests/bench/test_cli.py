@@ -419,7 +419,7 @@ def test_a_model_without_weights_is_one_sentence(cli: Cli, file: Path, tmp_path:
         ({"swarm": {"nodes": 2, "malicious": 5}}, "got 5"),
         ({"round": 4}, "round is not a field here; allowed: "),
         ({"rounds": 10**9}, "rounds must lie between 1 and 1,000,000, got 1000000000"),
-        ({"seeds": list(range(9999))}, "and at most 200,000 are allowed"),
+        ({"seeds": list(range(9999)), "defenses": ["none"] * 30}, "and at most 200,000 are allowed"),
         ({"swarm": {"nodes": 10**12}}, "nodes must lie between 1 and 1,000,000, got 1000000000000"),
         ({"swarm": {"prompts": 10**5, "group": 100}}, "prompts (B) times group (G) must be at most 1,000,000"),
         ({"evaluation": {"final": 10**9}}, "evaluation.final must lie between 1 and 1,000,000"),
