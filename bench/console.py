@@ -19,6 +19,7 @@ from rich.markup import escape
 
 from thiefbench import trust
 from thiefbench.errors import UsageError
+from thiefbench.limits import MOST_SEEDS, MOST_THREADS
 from thiefbench.tasks.text import printable
 
 out = Console(highlight=False, soft_wrap=True, emoji=False)
@@ -72,13 +73,16 @@ StoreOption = Annotated[Path | None, typer.Option(help="Directory that keeps the
 ModelOption = Annotated[
     str | None, typer.Option(help="Model to use: a built-in one, a local directory or a name on the Hugging Face hub.")
 ]
-SeedsOption = Annotated[int | None, typer.Option(min=1, help="Number of seeds: 3 stands for the seeds 0, 1 and 2.")]
+SeedsOption = Annotated[
+    int | None, typer.Option(min=1, max=MOST_SEEDS, help="Number of seeds: 3 stands for the seeds 0, 1 and 2.")
+]
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.", rich_help_panel=HARDWARE)]
 DtypeOption = Annotated[str, typer.Option(help="float32 or bfloat16.", rich_help_panel=HARDWARE)]
 ThreadsOption = Annotated[
     int | None,
     typer.Option(
         min=1,
+        max=MOST_THREADS,
         help="CPU threads of each process. Results depend on it. Default: an equal share of the cores, at most 4.",
         rich_help_panel=HARDWARE,
     ),

@@ -45,6 +45,8 @@ def class_at(kind: str, target: str) -> Any:
         path = Path(where).expanduser()
         if not path.is_file():
             raise SpecStringError(f"{kind} {target}: there is no file {where}")
+        if path.suffix != ".py":
+            raise SpecStringError(f"{kind} {target}: {where} is no Python file; its name must end in .py")
         module = _module_of(path.resolve())
     if not inspect.isclass(getattr(module, name, None)):
         classes = [

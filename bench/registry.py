@@ -312,9 +312,9 @@ def summary(kind: Kind, name: str) -> str:
     if located is None or located.origin is None:
         return ""
     if kind == "suite":
-        import yaml  # needed only when suites are listed
+        from thiefbench import strict_yaml  # needed only when suites are listed
 
-        suite_fields = yaml.safe_load(suite_file(name).read_text(encoding="utf-8"))
+        suite_fields = strict_yaml.read(suite_file(name)).data
         return re.split(r"(?<=[.])\s", str(suite_fields.get("about", "")).strip())[0]
     for node in ast.parse(Path(located.origin).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef) and node.name == declared.attr:

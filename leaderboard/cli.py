@@ -24,6 +24,7 @@ from thiefbench.console import (
     stoppable,
     typed_spec_argument,
 )
+from thiefbench.limits import MOST_THREADS
 
 if TYPE_CHECKING:
     from thiefbench.leaderboard.checking.check import Finding, Subject
@@ -102,10 +103,11 @@ def submit(
     from thiefbench.leaderboard import submit as submitting
     from thiefbench.leaderboard.checking.check import Subject
     from thiefbench.leaderboard.manifest import Numerics
+    from thiefbench.leaderboard.names import OWN
     from thiefbench.progress import watch
 
     if baseline:
-        name, authors = name or defense, authors or submitting.OWN
+        name, authors = name or defense, authors or OWN
     credits = submitting.credits_of(name, authors, paper)
     chosen = submitting.released(suite)
     where, precision, share = numerics(device, dtype, threads, workers)
@@ -171,7 +173,9 @@ def verify(
         str, typer.Option(help="Repeat a verification: the key that it published. Default: a new one, drawn in secret.")
     ] = "",
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N. Default: the entry's device.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: as many as the entry's.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=MOST_THREADS, help="CPU threads. Default: as many as the entry's.")
+    ] = None,
 ) -> None:
     """Find out how far an entry can be trusted: read it, compute its scores again, run some of its cells again."""
     from thiefbench.engine.keys import new_secret

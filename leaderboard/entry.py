@@ -25,6 +25,7 @@ from thiefbench.leaderboard.isolation.limits import FILE_BYTES
 from thiefbench.leaderboard.isolation.sandbox_paths import relocated
 from thiefbench.leaderboard.manifest import ENTRY_SCHEMA, MANIFEST, MOST_FILES, SCORES, SOURCE, Manifest
 from thiefbench.leaderboard.named_code import foreign_code
+from thiefbench.leaderboard.names import wrong_names
 from thiefbench.regular_files import NotRegularError, read_regular
 from thiefbench.suite.store.records import write_atomically
 
@@ -93,6 +94,11 @@ def read_entry(folder: Path) -> Entry:
         raise EntryError(f"{folder / MANIFEST}: defense: {error}") from error
     if foreign:
         raise EntryError(f"{folder / MANIFEST}: defense {foreign}")
+    # The benchmark's own name is true beside a defense that comes with it, whoever ran it.
+    if wrong := wrong_names(
+        manifest.name, manifest.authors, manifest.defense, baseline=manifest.files.keys() == {SCORES}
+    ):
+        raise EntryError(f"{folder / MANIFEST}: {wrong}")
     for name, expected in manifest.files.items():
         path = present.get(name)
         if path is None:

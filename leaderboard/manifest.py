@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from thiefbench.leaderboard.isolation.limits import WEIGHTS_NAME
+from thiefbench.limits import MOST_THREADS
 
 ENTRY_SCHEMA: Final = 1
 MANIFEST, SCORES, SOURCE = "entry.json", "scores.json", "defense"
@@ -61,7 +62,7 @@ class Numerics(EntryModel):
 
     device: Line
     dtype: Literal["float32", "bfloat16"]
-    threads: int = Field(ge=1, le=1024)
+    threads: int = Field(ge=1, le=MOST_THREADS)
 
 
 class Manifest(EntryModel):

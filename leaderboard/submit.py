@@ -23,6 +23,7 @@ from thiefbench.leaderboard.isolation.sandbox_paths import foreign, relocated
 from thiefbench.leaderboard.isolation.staging import Staged, stage
 from thiefbench.leaderboard.made_with import machine, versions
 from thiefbench.leaderboard.manifest import MANIFEST, SCORES, Line, Manifest, Numerics, SuiteName
+from thiefbench.leaderboard.names import wrong_names
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.ranking_inputs import lacking
 from thiefbench.suite.execution.jobs import Listener
@@ -31,9 +32,6 @@ from thiefbench.suite.report.overview import SuiteRow, suite_table
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Record, Store, file_sha256
 from thiefbench.suite.suite_yaml import load_suite
-
-OWN = "ThiefBench"
-"""Author of the baseline entries."""
 
 
 class Credits(BaseModel):
@@ -146,13 +144,15 @@ def prepare(
         baseline: whether the benchmark's own rows may be entered.
 
     Raises:
-        EntryError: it cannot be submitted, or another entry has its name.
+        EntryError: it cannot be submitted, or its name or authors are another entry's or the benchmark's own.
         SpecStringError: see `registry.make`.
     """
     if (anchor := anchor_of(spec)) and not baseline:
         raise EntryError(
             f"{anchor} is a row of the benchmark itself and is already in every table; submit a defense of your own"
         )
+    if wrong := wrong_names(credits.name, credits.authors, spec, baseline):
+        raise EntryError(wrong)
     for declared in foreign(spec):
         assert declared.dist is not None
         raise EntryError(

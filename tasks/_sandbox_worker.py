@@ -204,10 +204,18 @@ def _run_tests(program: str, libraries: Mapping[str, str], answers: int, calls: 
 _ROLES: dict[str, Callable[..., None]] = {"run": _run, "candidate": _run_candidate, "tests": _run_tests}
 
 
+_END_OF_ITERATION = (StopIteration, StopAsyncIteration)
+"""They end a loop over calls of the candidate, such as `map(candidate, ...)`, and with it the tests inside the loop."""
+
 # Exceptions that are sent by name: those that can be constructed from a message alone.
 _CROSSING: dict[str, type[Exception]] = {}
 for _name, _class in vars(builtins).items():
-    if isinstance(_class, type) and issubclass(_class, Exception) and not _name.startswith("_"):
+    if (
+        isinstance(_class, type)
+        and issubclass(_class, Exception)
+        and not issubclass(_class, _END_OF_ITERATION)
+        and not _name.startswith("_")
+    ):
         with suppress(TypeError):
             _class("")
             _CROSSING[_class.__name__] = _class
@@ -220,6 +228,8 @@ def _answer_calls(function: Callable[..., Any], calls: int, answers: int) -> Non
             arguments, keywords = decode(_receive(calls))
             try:
                 answer = _pack([True, encode(function(*arguments, **keywords))])
+            except _END_OF_ITERATION as error:  # a generator turns them into the same error (PEP 479)
+                answer = _pack([False, "RuntimeError", f"the program raised {type(error).__name__}"[:1000]])
             except Exception as error:
                 name = next(base.__name__ for base in type(error).__mro__ if base.__name__ in _CROSSING)
                 answer = _pack([False, name, str(error)[:1000]])

@@ -155,8 +155,9 @@ def check(
     the candidate's process and returns the result, both as plain data: None, bool, int, float, complex, str, bytes,
     list, tuple, dict, set and frozenset, without their subclasses. So the candidate never sees the tests, and can
     cheat only in what it returns. If it returns anything else, the tests get a TypeError. If it raises an exception,
-    the tests get the nearest built-in one. Changes that it makes to its arguments stay in its process. If it exits or
-    breaks the protocol, the tests have not passed.
+    the tests get the nearest built-in one, and a RuntimeError in place of StopIteration and StopAsyncIteration, which
+    would end a loop of the tests, such as one over ``map(candidate, ...)``, as if it were done. Changes that it makes
+    to its arguments stay in its process. If it exits or breaks the protocol, the tests have not passed.
 
     Args:
         candidate: source text of the untrusted program.

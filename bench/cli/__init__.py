@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
+import warnings
 from importlib.metadata import entry_points
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +18,7 @@ from thiefbench import __version__, trust
 from thiefbench.cli import audit, matrix, pools, run, show, zoo
 from thiefbench.console import fail, out
 from thiefbench.errors import UserError
+from thiefbench.tasks.text import printable
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
@@ -43,6 +45,7 @@ def root(
 
 def main() -> None:
     """Run the command line; a user's mistake ends in one sentence and exit code 2."""
+    _show_warnings_printably()
     try:
         app()
     except UserError as error:
@@ -50,6 +53,23 @@ def main() -> None:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             fail("the disk is full; what was finished is kept, so make room and run the same command again")
-        if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-            fail(f"{error.filename or 'a file'} cannot be written: {error.strerror}")
+        if error.errno in _UNUSABLE:
+            fail(f"{error.filename or 'a file'} cannot be read or written: {error.strerror}")
         raise
+
+
+_UNUSABLE = {
+    errno.EACCES, errno.EEXIST, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
+    errno.ENOTDIR, errno.ENXIO, errno.EPERM, errno.EROFS,
+}  # fmt: skip
+"""What the system says of a path that the user gave and that cannot be what it was given for."""
+
+
+def _show_warnings_printably() -> None:
+    """Python shows the line that a warning is about, and the line may be a stranger's."""
+    shown = warnings.formatwarning
+
+    def formatted(*warning: Any, **more: Any) -> str:
+        return printable(shown(*warning, **more))
+
+    warnings.formatwarning = formatted

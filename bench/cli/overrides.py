@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from thiefbench.errors import UsageError
+from thiefbench.limits import MOST_SEEDS
+
 if TYPE_CHECKING:
     from thiefbench.suite.scenario import Suite
 
@@ -40,9 +43,15 @@ class Overrides:
     rounds: int | None = None
 
     def applied_to(self, suite: Suite) -> Suite:
-        """The suite with these replacements; its title names them, except for defenses, which modify no suite."""
+        """The suite with these replacements; its title names them, except for defenses, which modify no suite.
+
+        Raises:
+            UserError: they ask for too much, or do not fit the suite.
+        """
         from thiefbench.suite.analysis.ranking import beside_anchors
 
+        if self.seeds and self.seeds > MOST_SEEDS:
+            raise UsageError(f"--seeds must be at most {MOST_SEEDS:,}, not {self.seeds:,}")
         changed = suite
         if self.attacks:
             changed = changed.override(f"attacks {' '.join(self.attacks)}", attacks=tuple(self.attacks))

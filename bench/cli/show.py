@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from thiefbench.console import TrustOption, err, escaped, out, typed_spec
+from thiefbench.console import FAILED, TrustOption, err, escaped, out, typed_spec
 
 app = typer.Typer()
 
@@ -50,10 +50,18 @@ def report(
     trust_plugins: TrustOption = False,
 ) -> None:
     """Write the results of a store's last run as an HTML page, plots, a CSV file and a LaTeX table."""
+    from thiefbench.suite.analysis.comparison import Cell
     from thiefbench.suite.report.page import write_report
     from thiefbench.suite.store.records import Store
 
-    out.print(f"report: {escaped(str(write_report(Store(store))))}")
+    damaged: list[Cell] = []
+    out.print(f"report: {escaped(str(write_report(Store(store), damaged.append)))}")
+    for cell in damaged:
+        err.print(
+            f"[bold red]damaged:[/bold red] {escaped(f'{cell.name} ({cell.title}), seed {cell.seed}: {cell.problem}')}"
+        )
+    if damaged:
+        raise typer.Exit(FAILED)
 
 
 @app.command()

@@ -98,10 +98,24 @@ class SwarmContext:
         return [item for item in items if self.task.domain(item) == domain] if domain else items
 
     def prompt(self, item: Item, cohort: Cohort) -> list[int]:
-        """An item's prompt in a cohort's tokens."""
+        """An item's prompt in a cohort's tokens.
+
+        Raises:
+            SpecError: prompt and completion may be longer than what the model reads.
+        """
         at = (cohort.kind, item.id)
         if at not in self._prompts:
-            self._prompts[at] = cohort.policy.prompt_ids(self.task.messages(item))
+            prompt, room = cohort.policy.prompt_ids(self.task.messages(item)), cohort.policy.context
+            if room is not None and len(prompt) + self.spec.sampling.max_new_tokens > room:
+                raise SpecError(
+                    f"the prompt of item {item.id} has {len(prompt)} tokens, and with max_new_tokens "
+                    f"{self.spec.sampling.max_new_tokens} that is beyond the {room} tokens that the model reads; set "
+                    f"max_new_tokens to {room - len(prompt)} or less"
+                    if len(prompt) < room
+                    else f"the prompt of item {item.id} has {len(prompt)} tokens, and the model reads {room}; take a "
+                    "model of a longer context"
+                )
+            self._prompts[at] = prompt
         return self._prompts[at]
 
     def forward_cache(self, cohort: Cohort, items: Sequence[Item]) -> ForwardCache:

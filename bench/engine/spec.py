@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+import math
+from dataclasses import dataclass, field, fields
+from typing import Final, Literal, get_args
 
 from thiefbench.engine.heterogeneity import LATER, ChurnSpec, DelaySpec, NodeClass, SharingSpec, classes_of
 from thiefbench.engine.heterogeneity import STRICT as STRICT
@@ -15,6 +16,9 @@ LossType = Literal["grpo", "dr_grpo", "dapo", "gspo", "ftis", "gepo"]
 Seeds = Literal["beacon", "announced"]
 Logprobs = Literal["none", "reported", "recomputed"]
 Batches = Literal["cohort", "node"]
+
+MOST_COMPLETIONS: Final = 1_000_000
+"""Completions of a round; more than fit into a machine."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,10 @@ class LearnerSpec:
     def __post_init__(self) -> None:
         if self.loss not in get_args(LossType):
             raise SpecError(f"loss must be one of {', '.join(get_args(LossType))}, got {self.loss!r}")
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise SpecError(f"{each.name} must be a finite number, got {value}")
         for name in ("kl", "kl_gate"):
             if not getattr(self, name) >= 0:
                 raise SpecError(f"{name} must be at least 0, got {getattr(self, name)}")
@@ -65,8 +73,9 @@ class LearnerSpec:
             raise SpecError(f"epsilon_high must be above 0, or left out to take epsilon, got {self.epsilon_high}")
         if self.delta is not None and not self.delta > self.clip_range[1]:
             raise SpecError(f"delta must be above 1 + epsilon_high, {self.clip_range[1]:g} here, got {self.delta}")
-        if self.learning_rate <= 0 or self.max_grad_norm <= 0 or self.epsilon <= 0:
-            raise SpecError("learning_rate, max_grad_norm and epsilon must be above 0")
+        for name in ("learning_rate", "max_grad_norm", "epsilon"):
+            if not getattr(self, name) > 0:
+                raise SpecError(f"{name} must be above 0, got {getattr(self, name)}")
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
             raise SpecError(f"beta1 and beta2 must lie in [0, 1), got {self.beta1} and {self.beta2}")
 
@@ -143,8 +152,14 @@ class SwarmSpec:
         if self.seeds not in get_args(Seeds):
             raise SpecError(f"seeds must be {' or '.join(get_args(Seeds))}, got {self.seeds!r}")
         for name in ("nodes", "prompts", "group"):
-            if getattr(self, name) < 1:
-                raise SpecError(f"{name} must be at least 1, got {getattr(self, name)}")
+            if not 1 <= getattr(self, name) <= MOST_COMPLETIONS:
+                raise SpecError(f"{name} must lie between 1 and {MOST_COMPLETIONS:,}, got {getattr(self, name)}")
+        if not math.isfinite(self.sampling.temperature):
+            raise SpecError(f"temperature must be a finite number, got {self.sampling.temperature}")
+        if self.prompts * self.group > MOST_COMPLETIONS:
+            raise SpecError(
+                f"prompts (B) times group (G) must be at most {MOST_COMPLETIONS:,}, got {self.prompts * self.group:,}"
+            )
         if not 0 <= self.malicious < self.nodes:
             raise SpecError(f"malicious must lie between 0 and nodes - 1 = {self.nodes - 1}, got {self.malicious}")
         if self.group < 2:

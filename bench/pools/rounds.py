@@ -159,6 +159,8 @@ class FiledRounds:
             return f"{defense.name} needs seeds from a beacon, which a file does not hold"
         if "proofs" in defense.requires:
             return f"{defense.name} needs proofs, which a file does not hold"
+        if "versions" in defense.requires:
+            return f"{defense.name} needs the versions of the senders' weights, which a file does not hold"
         if defense.sees_labels and any(entry.payload is None for entry in self.all_entries):
             return f"{defense.name} sees labels, and the file has none for some completions: put payload into its lines"
         return ""

@@ -18,7 +18,8 @@ from pydantic import TypeAdapter
 
 from thiefbench import registry
 from thiefbench.engine.heterogeneity import LATER, STRICT, SpecError, plain
-from thiefbench.engine.spec import Batches, Role, SwarmSpec
+from thiefbench.engine.spec import MOST_COMPLETIONS, Batches, Role, SwarmSpec
+from thiefbench.limits import MOST_CELLS, MOST_ROUNDS, MOST_THREADS
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,10 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         for name in ("every", "completions", "final"):
-            if getattr(self, name) < 1:
-                raise SpecError(f"evaluation.{name} must be at least 1, got {getattr(self, name)}")
+            if not 1 <= getattr(self, name) <= MOST_COMPLETIONS:
+                raise SpecError(
+                    f"evaluation.{name} must lie between 1 and {MOST_COMPLETIONS:,}, got {getattr(self, name)}"
+                )
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,10 @@ class CellSpec:
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: int = 2
     batches: Batches = field(default="cohort", metadata=LATER)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.threads <= MOST_THREADS:
+            raise SpecError(f"threads must lie between 1 and {MOST_THREADS:,}, got {self.threads}")
 
     @property
     def label(self) -> str:
@@ -156,8 +163,8 @@ class Part:
         for name in ("task", "model", "attacks"):
             if not getattr(self, name):
                 raise SpecError(f"{name} must name at least one")
-        if self.rounds < 1:
-            raise SpecError(f"rounds must be at least 1, got {self.rounds}")
+        if not 1 <= self.rounds <= MOST_ROUNDS:
+            raise SpecError(f"rounds must lie between 1 and {MOST_ROUNDS:,}, got {self.rounds}")
 
     @cached_property
     def _canonical(self) -> tuple[str, tuple[str, ...]]:
@@ -231,6 +238,13 @@ class Suite:
         for name in ("defenses", "seeds"):
             if not getattr(self, name):
                 raise SpecError(f"{name} must name at least one")
+        attacks = sum(len(part.attacks) for part in self.scenes)
+        # Of each seed and attack: the control, the placebo, and every defense with the attack and without.
+        if (cells := len(self.seeds) * attacks * (2 + 2 * len(self.defenses))) > MOST_CELLS:
+            raise SpecError(
+                f"{len(self.seeds):,} seeds, {attacks:,} attacks and {len(self.defenses):,} defenses make up to "
+                f"{cells:,} cells, and at most {MOST_CELLS:,} are allowed"
+            )
         longest = max(part.rounds for part in self.scenes)
         outside = [number for number in self.recorded if not 1 <= number <= longest]
         if outside:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from thiefbench import registry
+from thiefbench import registry, strict_yaml
 from thiefbench.errors import UserError
 from thiefbench.suite.scenario import STARTED_FROM, Suite
 
@@ -29,28 +29,24 @@ def load_suite(name: str) -> Suite:
     if path.suffix in {".yaml", ".yml"}:
         if not path.is_file():
             raise SuiteError(f"there is no suite file {name}")
-        try:
-            return parse_suite(path.read_text(encoding="utf-8"), name)
-        except UnicodeDecodeError as error:
-            raise SuiteError(f"{name}, line 1: not UTF-8 text") from error
+        return _parsed(lambda: strict_yaml.read(path), name)
     file = registry.suite_file(name)
-    return parse_suite(file.read_text(encoding="utf-8"), file.name)
+    return _parsed(lambda: strict_yaml.read(file), file.name)
 
 
 def parse_suite(text: str, file: str) -> Suite:
     """Read a suite from YAML text; `file` names it in errors. See `load_suite`."""
+    return _parsed(lambda: strict_yaml.loads(text), file)
+
+
+def _parsed(read: Callable[[], strict_yaml.Document], file: str) -> Suite:
     try:
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise SuiteError(f"{file}, line {line}: not YAML: {error.problem}") from error
-    except yaml.reader.ReaderError as error:
-        line = text[: error.position].count("\n") + 1
-        raise SuiteError(f"{file}, line {line}: not YAML: a control character") from error
-    twice = _repeated_key(tree)
-    if twice is not None:
-        raise SuiteError(f"{file}, line {twice.start_mark.line + 1}: {twice.value} is given twice")
+        document = read()
+    except strict_yaml.YamlError as error:
+        raise SuiteError(f"{file}, line {error.line}: {error.reason}") from error
+    except OSError as error:
+        raise SuiteError(f"{file} cannot be read: {error.strerror}") from error
+    data, tree = document.data, document.tree
     if not isinstance(data, dict):
         raise SuiteError(f"{file}, line 1: a suite is a mapping with name, version, task, model and attacks")
     parts = _filled_parts(data)
@@ -110,21 +106,6 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
         if isinstance(below[name], Mapping) and isinstance(above[name], Mapping):
             fields[name] = merged(below[name], above[name])
     return fields
-
-
-def _repeated_key(node: Any) -> Any | None:
-    """The first mapping key that stands twice in its mapping: YAML would silently take the last."""
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for name, value in node.value:
-            if name.value in seen:
-                return name
-            seen.add(name.value)
-            if (inner := _repeated_key(value)) is not None:
-                return inner
-    elif isinstance(node, yaml.SequenceNode):
-        return next((inner for part in node.value if (inner := _repeated_key(part)) is not None), None)
-    return None
 
 
 def _line_of(tree: Any, where: tuple[Any, ...]) -> int:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from thiefbench import registry
+from thiefbench import registry, strict_yaml
 from thiefbench.engine.compatibility import drawn
 from thiefbench.engine.keys import generator, secret_seed
 from thiefbench.engine.spec import SpecError
@@ -50,11 +49,13 @@ def read_held_out(file: Path) -> HeldOut:
         SpecStringError: an attack's spec string is wrong.
     """
     try:
-        held_out = HeldOut.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")) or {}, strict=False)
+        held_out = HeldOut.model_validate(strict_yaml.read(file).data or {}, strict=False)
     except FileNotFoundError as error:
         raise SuiteError(f"there is no file {file}") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SuiteError(f"{file} is not valid YAML; write seeds: [...] and attacks: [...]") from error
+    except OSError as error:
+        raise SuiteError(f"{file} cannot be read: {error.strerror}") from error
+    except strict_yaml.YamlError as error:
+        raise SuiteError(f"{file}, line {error.line}: {error.reason}; write seeds: [...] and attacks: [...]") from error
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"])) or "the file"
         raise SuiteError(

@@ -182,6 +182,10 @@ def test_an_entry_of_the_standard_suite_fits(tmp_path: Path) -> None:
             put(weights=[{"name": f"net-{'0' * 64}.safetensors", "sha256": "1" * 64, "bytes": 1}]),
             "is not named NAME-SHA256.safetensors",
         ),
+        (MANIFEST, put(authors=["A. Author", "ThiefBench"]), "the author 'ThiefBench' is kept for the benchmark's own"),
+        (MANIFEST, put(authors=["Thi\u0435fBench"]), "the author .* mixes Cyrillic and Latin letters"),
+        (MANIFEST, put(name="reject-all"), "the name 'reject-all' is kept for reject_all, a row of the benchmark"),
+        (MANIFEST, put(name="mine \u202e"), "has characters that cannot be seen"),
         (MANIFEST, put(archive={"name": "x.tar", "sha256": "0" * 64, "bytes": 1}), "archive must be named mine.tar"),
         (SCORES, lambda data: None, "scores.json does not match entry.json: its SHA-256 differs"),
     ],
@@ -191,6 +195,32 @@ def test_damage_has_its_sentence(entry: Entry, name: str, change: Callable[[dict
     with pytest.raises(EntryError, match=said) as raised:
         read_entry(entry.folder)
     assert "\n" not in str(raised.value), "it is one line"
+
+
+def test_names_of_every_language_are_taken(entry: Entry) -> None:
+    for name in (
+        "Zo\u00eb's filter",
+        "\u03c3 \u03b1",
+        "Фильтр 2",
+        "検出フィルター v2",
+        "K\u2082O + logit",
+        "random forest",
+        "None left",
+    ):
+        edit(
+            entry,
+            MANIFEST,
+            put(
+                name=name, authors=["Ó. Nagy-Łoś", "გიორგი", "김민수 Kim", "\u041e\u02bc\u0411\u0440\u0430\u044f\u043d"]
+            ),
+        )
+        assert read_entry(entry.folder).manifest.name == name
+
+
+def test_what_comes_with_the_benchmark_may_bear_its_name(tmp_path: Path) -> None:
+    for place, (name, defense) in enumerate([("logit", "logit"), ("oracle", "oracle"), ("none on trial", "none")]):
+        entry = made_entries.entry(tmp_path, f"own-{place}", defense=defense, name=name, authors=("ThiefBench",))
+        assert read_entry(entry.folder).manifest.name == name
 
 
 def test_files_are_those_that_are_listed(entry: Entry) -> None:

@@ -22,6 +22,7 @@ from thiefbench.leaderboard.checking.check import Finding, Subject
 from thiefbench.leaderboard.entry import EntryError, read_entry
 from thiefbench.leaderboard.made_with import machine, versions
 from thiefbench.leaderboard.manifest import Numerics
+from thiefbench.leaderboard.names import OWN
 from thiefbench.leaderboard.submit import Submission, credits_of, prepare, released
 from thiefbench.registry import SpecStringError
 from thiefbench.suite.scenario import Evaluation, Suite
@@ -281,6 +282,15 @@ def test_anchors_are_refused(tmp_path: Path, spec: str) -> None:
         ({"--suite": "mine.yaml"}, "mine.yaml is a file, but a submission runs a released suite"),
         ({"--suite": "standart-v1"}, "there is no suite named 'standart-v1'; did you mean standard-v1"),
         ({"--dtype": "float16"}, "--dtype must be float32 or bfloat16"),
+        ({"--authors": "A. Author, ThiefBench"}, "the author 'ThiefBench' is kept for the benchmark's own entries"),
+        ({"--authors": "The Thief-Bench Team"}, "is kept for the benchmark's own entries; name who made the defense"),
+        ({"--authors": "Th\u0456efBench"}, "mixes Cyrillic and Latin letters, some of which look the same"),
+        ({"--authors": "A.\u200b Author"}, "has characters that cannot be seen; leave them out"),
+        ({"--name": "Reject All"}, "the name 'Reject All' is kept for reject_all, a row of the benchmark itself"),
+        ({"--name": "oracle(reject='drop')"}, "is kept for oracle, a row of the benchmark itself"),
+        ({"--name": "none on standard-v1"}, "is kept for none, a row of the benchmark itself"),
+        ({"--name": "l\u043egit"}, "mixes Cyrillic and Latin letters"),
+        ({"--name": "ABC \ua4d4"}, "has Lisu letters, which few readers can tell from others"),
     ],
 )
 def test_bad_words_are_told(tmp_path: Path, words: dict[str, str], said: str) -> None:
@@ -389,5 +399,5 @@ def test_every_built_in_defense_has_a_standing_entry() -> None:
     needs = {name: registry.find("defense", name).requires for name in registry.names("defense")}
     late = {name for name, each in needs.items() if isinstance(each, frozenset) and "versions" in each}
     assert named == set(registry.names("defense")) - late, "the loop names all that a synchronous swarm can have"
-    slugs = [credits_of(spec, submit.OWN, "").slug for spec in specs]
+    slugs = [credits_of(spec, OWN, "").slug for spec in specs]
     assert len(set(slugs)) == len(specs), "each has a folder of its own"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 FILE = Path(__file__).parents[2] / ".github/workflows/verify-entry.yml"
@@ -30,6 +33,58 @@ def test_actions_have_a_version() -> None:
 def test_what_strangers_say_is_no_part_of_a_script() -> None:
     for step in TOLD["jobs"]["verify"]["steps"]:
         assert "${{" not in step.get("run", ""), "it comes in by the environment, where a shell does not read it"
+
+
+def script_of_changes() -> str:
+    """The script that names what a pull request changes."""
+    return next(str(step["run"]) for step in TOLD["jobs"]["verify"]["steps"] if "git diff" in step.get("run", ""))
+
+
+@pytest.mark.parametrize("change", ["rename", "copy", "delete", "edit", "add"])
+def test_a_pull_request_with_an_entry_changes_nothing_else(tmp_path: Path, change: str) -> None:
+    """The step's own script, on a repository in which a stranger also moved a file of the benchmark into an entry."""
+
+    def git(*words: str) -> str:
+        own = ["-c", "user.name=A", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+        return subprocess.run(["git", *own, *words], cwd=submitted, check=True, capture_output=True, text=True).stdout
+
+    submitted, tools = tmp_path / "submitted", tmp_path / "bin"
+    entry = submitted / "leaderboard/entries/mine"
+    entry.mkdir(parents=True)
+    tools.mkdir()
+    (tools / "thiefbench").write_text("#!/bin/sh\nexit 0\n")
+    (tools / "thiefbench").chmod(0o755)
+    (entry / "entry.json").write_text("{}")
+    judge = submitted / "judge.py"
+    judge.write_text("".join(f"line {number}\n" for number in range(50)))
+    git("init", "--quiet", "--initial-branch", "main")
+    git("config", "diff.renames", "copies")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "before")
+    base = git("rev-parse", "HEAD").strip()
+    (entry / "entry.json").write_text('{"slug": "mine"}')
+    if change == "rename":
+        git("mv", "judge.py", "leaderboard/entries/mine/judge.py")
+    elif change == "copy":
+        (entry / "judge.py").write_text(judge.read_text())
+        judge.write_text("line 0\n")
+    elif change == "delete":
+        judge.unlink()
+    elif change == "edit":
+        judge.write_text("line 0\n")
+    else:
+        (submitted / "more.py").touch()
+    git("add", "--all")
+    git("commit", "--quiet", "--message", "after")
+    surroundings = {
+        "PATH": f"{tools}:{os.environ['PATH']}", "BASE": base, "RUNNER_TEMP": str(tmp_path),
+        "GITHUB_WORKSPACE": str(tmp_path), "HOME": str(tmp_path),
+    }  # fmt: skip
+    command = ["bash", "-e", "-c", script_of_changes()]
+    done = subprocess.run(command, cwd=tmp_path, env=surroundings, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    elsewhere = "more.py" if change == "add" else "judge.py"
+    assert done.stdout == f"a pull request with an entry changes nothing else, and this one changes {elsewhere}\n"
 
 
 def test_it_judges_with_the_code_that_was_there() -> None:

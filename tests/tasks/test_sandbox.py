@@ -554,7 +554,7 @@ def check(candidate):
 def test_exceptions_cross_by_name() -> None:
     tests = """
 def check(candidate):
-    for kind in (ValueError, KeyError, ZeroDivisionError, StopIteration, UnicodeError, OSError, RecursionError):
+    for kind in (ValueError, KeyError, ZeroDivisionError, RuntimeError, UnicodeError, OSError, RecursionError):
         try: candidate(kind.__name__)
         except kind as error: assert type(error) is kind and "why" in str(error)
         else: raise AssertionError(kind)
@@ -572,6 +572,40 @@ def f(name):
     raise (Own if name == "Own" else __builtins__.__dict__[name])("why")
 """
     assert check(candidate, "f", tests) == RunResult("ok", "", "")
+
+
+LOOPS = {
+    "map": "for got in map(candidate, [1, 2]): assert got == 1",
+    "map in zip": "for got, right in zip(map(candidate, [1, 2]), [1, 2]): assert got == right",
+    "map in all": "assert all(map(lambda x: candidate(x) == x, [1, 2]))",
+    "map in list": "assert len(list(map(candidate, [1, 2]))) in (0, 1, 2)",
+    "filter": "for got in filter(candidate, [1, 2]): raise AssertionError(got)",
+    "iter of a callable": "for got in iter(candidate, None): raise AssertionError(got)",
+    "a starmap": "import itertools\n    for got in itertools.starmap(candidate, [(1,)]): raise AssertionError(got)",
+    "an asynchronous iterator": """class Calls:
+        def __aiter__(self): return self
+        async def __anext__(self): return candidate(1)
+    async def every():
+        async for got in Calls(): raise AssertionError(got)
+    try: every().send(None)
+    except StopIteration: pass""",
+}  # fmt: skip
+
+
+@once
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+def test_the_end_of_an_iteration_ends_no_loop_of_the_tests(loop: str) -> None:
+    tests = f"def check(candidate):\n    {loop}"
+    for raised in ("StopIteration", "StopAsyncIteration", "Own"):
+        candidate = f"class Own(StopIteration, ValueError): pass\ndef f(*given): raise {raised}('why')"
+        ran = check(candidate, "f", tests)
+        assert (ran.status, ran.error) == ("error", f"RuntimeError: the program raised {raised}")
+    for name in ("StopIteration", "StopAsyncIteration"):  # sent past the candidate's own side
+        frame = f'[false, "{name}", ""]'.encode()
+        candidate = (
+            f"import os, struct\nt = {frame!r}\nos.write(4, struct.pack('<I', len(t)) + t)\ndef f(*given): return 0"
+        )
+        assert check(candidate, "f", tests).status == "error"
 
 
 LIARS = {

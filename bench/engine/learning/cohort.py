@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -53,6 +54,13 @@ class Step:
 
     advantages: list[float]
     grad_norm: float
+
+
+class DivergedError(Exception):
+    """Learning left the range of numbers. One sentence for the user; what was measured before means nothing either."""
+
+
+_REMEDY = "use a smaller learning_rate, or a smaller max_grad_norm"
 
 
 class Cohort:
@@ -113,6 +121,9 @@ class Cohort:
             prompts: prompts as token ids.
             rows: B * G of them, ordered by group; those of one group share a prompt.
             cache: of these prompts with the current weights, with what the defense has run already.
+
+        Raises:
+            DivergedError: gradient or weights are not finite any more.
         """
         advantages = self.advantages(rows)
         if not any(advantages) and not self.start:
@@ -279,10 +290,20 @@ class Cohort:
         for name, master in self.masters.items():
             gradient = self.weights[name].grad
             master.grad = gradient if gradient is None else gradient.to(master.dtype)
-        norm = torch.nn.utils.clip_grad_norm_(self.masters.values(), self.spec.learner.max_grad_norm)
+        norm = float(torch.nn.utils.clip_grad_norm_(self.masters.values(), self.spec.learner.max_grad_norm))
+        if not math.isfinite(norm):
+            raise DivergedError(f"the gradient is not finite any more (its norm is {norm}); {_REMEDY}")
         self.optimizer.step()
         self._copy_masters()
-        return float(norm)
+        if not self._finite():
+            raise DivergedError(f"the weights are not finite any more; {_REMEDY}")
+        return norm
+
+    @torch.no_grad()
+    def _finite(self) -> bool:
+        """Whether every weight that a model reads is a number: in bfloat16 a large one may be none there alone."""
+        norms = torch._foreach_norm([weight.detach() for weight in self.weights.values()], math.inf)
+        return bool(torch.stack([norm.float() for norm in norms]).isfinite().all())
 
     @torch.no_grad()
     def _copy_masters(self) -> None:

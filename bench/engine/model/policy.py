@@ -137,6 +137,11 @@ class Policy:
                 f"this model's logits are not a plain product of states and output embeddings "
                 f"({', '.join(scaled) or 'a bias'}), and only such are supported"
             )
+        if tokenizer.eos_token_id is None:
+            raise ModelError(
+                "this model's tokenizer names no EOS token, so no completion would end; put eos_token into its "
+                "tokenizer_config.json"
+            )
         self.model, self.tokenizer = model, tokenizer
         self.eos: int = tokenizer.eos_token_id
         self.pad: int = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else self.eos

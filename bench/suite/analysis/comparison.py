@@ -202,6 +202,11 @@ class Cell:
     problem: str
 
     @property
+    def damaged(self) -> bool:
+        """Whether it was finished, and its stored files are not what was written."""
+        return self.problem.startswith("damaged")
+
+    @property
     def title(self) -> str:
         """Of the comparison that it belongs to."""
         return heading(self.part, self.attack)

@@ -35,6 +35,7 @@ from thiefbench.engine.topology import duties, slot_seed
 from thiefbench.engine.transport import carried
 from thiefbench.engine.views.defender import Judge
 from thiefbench.judges import check_judge, judge_of
+from thiefbench.limits import MOST_THREADS
 from thiefbench.suite.analysis.recorded_rounds import Absent, LackingError, Recorded, pool_of
 from thiefbench.suite.analysis.recorded_rounds import ReplayError as ReplayError
 from thiefbench.suite.analysis.scoring import rejection_rates
@@ -225,12 +226,19 @@ class Recording:
             raise ReplayError(f"the cell was run on {cell['device']}, which is not here")
         try:
             if self._model is None:
-                torch.set_num_threads(cell["threads"])
+                torch.set_num_threads(self._threads())
                 self._model = Policy.load(resolve(cell["model"]), cell["device"], cell["dtype"])
             weights.load(self.directory, number, self._model)
         except (ModelError, BrokenRecordError) as error:
             raise ReplayError(str(error)) from error
         return self._model
+
+    def _threads(self) -> int:
+        """The cell's, if a machine survives so many."""
+        threads = self.record.cell.get("threads")
+        if type(threads) is not int or not 1 <= threads <= MOST_THREADS:
+            raise ReplayError(f"the cell {self.record.cell_id} was not run on 1 to {MOST_THREADS:,} threads")
+        return threads
 
 
 @dataclass(frozen=True)

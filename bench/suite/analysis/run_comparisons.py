@@ -93,7 +93,27 @@ def _trained_line(comparison: Comparison, role: Role, defense: str, remarks: boo
     )
     notes = [note for cell in cells if remarks and role == "attack" for note in _remarks(comparison, cell)]
     labelled = label_notes(defense) if remarks else ()
-    return Line(cells[0].name, "trained", role, defense, results, (*labelled, *dict.fromkeys(notes)))
+    lost = _lost_references(comparison, role, cells)
+    return Line(cells[0].name, "trained", role, defense, results, (*labelled, *lost, *dict.fromkeys(notes)))
+
+
+def _lost_references(comparison: Comparison, role: Role, cells: Sequence[Cell]) -> list[str]:
+    """References that have no score where the line has one: its means are then over the other seeds alone."""
+    references: list[Role] = ["control"]
+    if role == "attack":
+        references = list(dict.fromkeys(("control", comparison.reference_role, "attack")))
+    lost: dict[str, list[str]] = {}
+    for cell in sorted(cells, key=lambda cell: cell.seed):
+        if cell.problem:
+            continue
+        for reference in references:
+            beside = comparison.find(reference, "none", cell.seed)
+            if beside is not None and beside is not cell and beside.problem:
+                name = "the undefended attack" if reference == "attack" else beside.name
+                lost.setdefault(f"{name} is {beside.problem.partition(':')[0]}", []).append(str(cell.seed))
+    return [
+        f"{what} at seed {', '.join(seeds)}, so what is measured against it is left out" for what, seeds in lost.items()
+    ]
 
 
 def _remarks(comparison: Comparison, cell: Cell) -> tuple[str, ...]:

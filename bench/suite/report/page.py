@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from thiefbench import registry
-from thiefbench.suite.analysis.comparison import Comparison, Line
+from thiefbench.suite.analysis.comparison import Cell, Comparison, Line
 from thiefbench.suite.analysis.ranking_inputs import lacking
 from thiefbench.suite.analysis.run_comparisons import ReportError, comparisons_of_run, last_run
 from thiefbench.suite.analysis.statistics import FEW_SEEDS
@@ -46,11 +46,12 @@ LISTED = 6
 
 
 @reads_strangers
-def write_report(store: Store) -> Path:
+def write_report(store: Store, damaged: Callable[[Cell], None] = lambda cell: None) -> Path:
     """Write the report of a store's last run into its folder `report`.
 
     Args:
         store: what `thiefbench run` left. Cells may be missing, failed or damaged; the report says so.
+        damaged: called with every cell whose stored files are not what was written.
 
     Returns:
         The page, index.html. Beside it: the plots as PNG, results.csv, suite.csv, table.tex, suite.tex.
@@ -80,6 +81,8 @@ def write_report(store: Store) -> Path:
     page = folder / "index.html"
     sections = [_section(number, c, drawn[c.title]) for number, c in enumerate(comparisons, 1)]
     write_atomically(page, _render(run, comparisons, sections, table, tradeoff).encode("utf-8", "replace"))
+    for cell in (cell for comparison in comparisons for cell in comparison.cells if cell.damaged):
+        damaged(cell)
     return page
 
 

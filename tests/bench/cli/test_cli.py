@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from tests.bench.tiny import PLUGINS
 from thiefbench import __version__, registry
 from thiefbench.cli import main
 from thiefbench.cli.overrides import Overrides
+from thiefbench.errors import UsageError
 from thiefbench.suite.analysis.matrix import every_defense
 from thiefbench.suite.store.records import Store
 from thiefbench.suite.suite_yaml import load_suite
@@ -73,6 +76,26 @@ def sentence(ended: Ended) -> str:
     assert ended.out == "", "and nothing on stdout"
     return lines[0]
 
+
+def sentence_after_progress(ended: Ended) -> str:
+    """As `sentence`, after what was said while it began."""
+    assert ended.code == 2, ended
+    assert "Traceback" not in ended.err
+    *_, last = ended.err.strip().splitlines()
+    assert last.startswith("error: ")
+    assert sum(line.startswith("error: ") for line in ended.err.splitlines()) == 1
+    return last
+
+
+SUBMITTED = """
+from thiefbench.defenses.base import ACCEPT, Defense
+
+class Mine(Defense):
+    name = "mine"
+
+    def inspect(self, view):
+        return [ACCEPT] * len(view.completions)
+"""
 
 LIGHT = """
 import sys
@@ -231,6 +254,20 @@ def test_fewer_rounds_record_those_that_are_left(cli: Cli, tmp_path: Path) -> No
     assert kept == ["round-000001.safetensors"], "an override is no mistake in the suite"
 
 
+@pytest.mark.parametrize("words", [("--seeds", "1000000000"), ("--threads", "100000")])
+def test_numbers_that_no_machine_survives_are_bad_use(cli: Cli, file: Path, tmp_path: Path, words: list[str]) -> None:
+    for command in (("run", file, "--plan"), ("matrix", file)):
+        ended = cli(*command, "--store", tmp_path / "store", *words)
+        assert ended.code == 2
+        assert f"Invalid value for '{words[0]}'" in ended.err
+        assert "is not in the range" in ended.err
+
+
+def test_seeds_are_capped_for_scripts_too() -> None:
+    with pytest.raises(UsageError, match="--seeds must be at most 10,000, not 1,000,000,000"):
+        Overrides(seeds=10**9).applied_to(load_suite("smoke"))
+
+
 def test_what_overrides_nothing_labels_nothing(cli: Cli, file: Path, tmp_path: Path) -> None:
     ended = cli("run", file, "--store", tmp_path / "store", "--threads", "1", "--rounds", "3", "--seeds", "1")
     assert "modified" not in ended.err
@@ -242,6 +279,71 @@ def test_a_failed_cell_exits_with_1(cli: Cli, file: Path, tmp_path: Path) -> Non
     assert "Traceback" not in ended.err
     assert "failed: RuntimeError: this defense gives up" in ended.out
     assert [record.status for record in Store(tmp_path / "s").records()].count("ok") == 2, "the other cells ran"
+
+
+def test_a_report_with_a_damaged_cell_exits_with_1(cli: Cli, file: Path, tmp_path: Path) -> None:
+    assert cli("run", file, "--store", tmp_path / "s", "--threads", "1").code == 0
+    assert cli("report", tmp_path / "s").code == 0
+    control = next(record for record in Store(tmp_path / "s").records() if record.cell["role"] == "control")
+    tiny.cut(Store(tmp_path / "s").cell(control.cell_id).completions_path)
+    ended = cli("report", tmp_path / "s")
+    assert ended.code == 1
+    assert "damaged: no attack" in ended.err
+    assert "seed 0: damaged: its stored files fail their checksum" in ended.err
+    assert (tmp_path / "s/report/index.html").exists(), "and what is left is reported"
+
+
+def test_learning_that_leaves_the_range_of_numbers_is_a_failed_cell(cli: Cli, tmp_path: Path) -> None:
+    swarm = {"nodes": 2, "malicious": 1, "prompts": 4, "group": 4, "sampling": {"max_new_tokens": 20}}
+    for learner, why in (
+        ({"learning_rate": 1e38}, "are not finite any more; use a smaller learning_rate"),
+        ({"learning_rate": 1e10}, "the gradient is not finite any more"),
+    ):
+        file = tiny.suite_file(tmp_path, swarm=swarm | {"learner": learner})
+        ended = cli("run", file, "--store", tmp_path / str(learner["learning_rate"]), "--threads", "1")
+        assert ended.code == 1, ended.out
+        assert "failed: DivergedError: the " in ended.out
+        assert why in ended.out
+
+
+def test_a_completion_that_the_model_cannot_read_is_one_sentence(cli: Cli, tmp_path: Path) -> None:
+    room = json.loads((tiny.model() / "config.json").read_text())["max_position_embeddings"]
+    swarm = {"nodes": 2, "malicious": 1, "prompts": 4, "group": 4, "sampling": {"max_new_tokens": room}}
+    file = tiny.suite_file(tmp_path, swarm=swarm)
+    said = sentence_after_progress(cli("run", file, "--store", tmp_path / "store", "--threads", "1"))
+    assert f"with max_new_tokens {room} that is beyond the {room} tokens that the model reads" in said
+    assert "set max_new_tokens to" in said
+
+
+def test_a_tokenizer_without_eos_is_one_sentence(cli: Cli, file: Path, tmp_path: Path) -> None:
+    mute = tmp_path / "mute"
+    shutil.copytree(tiny.model(), mute)
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (mute / name).exists():
+            fields = json.loads((mute / name).read_text())
+            fields.pop("eos_token", None)
+            (mute / name).write_text(json.dumps(fields))
+    ended = cli("run", file, "--store", tmp_path / "store", "--threads", "1", "--model", mute)
+    assert "this model's tokenizer names no EOS token" in sentence_after_progress(ended)
+
+
+@pytest.mark.parametrize("store", ["/proc/x", "/dev/null/x", "x" * 300])
+def test_a_store_that_cannot_be_is_one_sentence(cli: Cli, file: Path, store: str) -> None:
+    assert "cannot be read or written" in sentence_after_progress(cli("run", file, "--store", store, "--threads", "1"))
+
+
+def test_what_warnings_show_of_a_file_is_printable(tmp_path: Path) -> None:
+    """Python shows the line that a syntax warning is about, and that line is a stranger's."""
+    file = tmp_path / "mine.py"
+    file.write_text(f'X = "\\d \x1b]0;title\x07 \x1b[31m"\n{SUBMITTED}')
+    setup = "import thiefbench.leaderboard.cli as commands; commands._samples = lambda: []"
+    words = ("leaderboard", "check", f"{file}:Mine")
+    process = tiny.command(*words, setup=setup, PYTHONWARNINGS="always")
+    printed, said = process.communicate(timeout=300)
+    assert "invalid escape sequence" in said, said
+    assert "<U+001B>[31m" in said
+    assert "\x1b" not in said + printed
+    assert process.returncode == 0, printed + said
 
 
 @pytest.mark.parametrize(
@@ -275,6 +377,7 @@ def test_an_unknown_name_gets_the_nearest(cli: Cli, file: Path, words: list[str]
         (["--defense", "random(ratio=1)"], "its arguments: rate"),
         (["--defense", "none.py:Mine"], "there is no file none.py"),
         (["--attack", "none.py:X"], "attack none.py:X: there is no file none.py"),  # ":X:" would be an emoji
+        (["--attack", "../../../../../../../etc/passwd:X"], "etc/passwd is no Python file; its name must end in .py"),
         (["--defense", f"{PLUGINS}:Mine"], "has no class Mine"),
         (["--task", "gsm_micro(size=0)"], "size must be at least 1"),
         (["--task", "gsm8k(data='nowhere')"], "nowhere/train.jsonl does not exist"),
@@ -315,6 +418,19 @@ def test_a_model_without_weights_is_one_sentence(cli: Cli, file: Path, tmp_path:
         ({"swarm": {"nodes": 2, "malicious": 2}}, "malicious must lie between 0 and nodes - 1 = 1, got 2"),
         ({"swarm": {"nodes": 2, "malicious": 5}}, "got 5"),
         ({"round": 4}, "round is not a field here; allowed: "),
+        ({"rounds": 10**9}, "rounds must lie between 1 and 1,000,000, got 1000000000"),
+        ({"seeds": list(range(9999)), "defenses": ["none"] * 30}, "and at most 200,000 are allowed"),
+        ({"swarm": {"nodes": 10**12}}, "nodes must lie between 1 and 1,000,000, got 1000000000000"),
+        ({"swarm": {"prompts": 10**5, "group": 100}}, "prompts (B) times group (G) must be at most 1,000,000"),
+        ({"evaluation": {"final": 10**9}}, "evaluation.final must lie between 1 and 1,000,000"),
+        ({"swarm": {"learner": {"learning_rate": math.inf}}}, "learning_rate must be a finite number, got inf"),
+        ({"swarm": {"learner": {"learning_rate": math.nan}}}, "learning_rate must be a finite number, got nan"),
+        ({"swarm": {"learner": {"learning_rate": 0}}}, "learning_rate must be above 0, got 0"),
+        ({"swarm": {"learner": {"max_grad_norm": math.nan}}}, "max_grad_norm must be a finite number, got nan"),
+        ({"swarm": {"learner": {"max_grad_norm": math.inf}}}, "max_grad_norm must be a finite number, got inf"),
+        ({"swarm": {"learner": {"epsilon": math.nan}}}, "epsilon must be a finite number, got nan"),
+        ({"swarm": {"sampling": {"temperature": math.nan}}}, "temperature must be a finite number, got nan"),
+        ({"swarm": {"sampling": {"temperature": math.inf}}}, "temperature must be a finite number, got inf"),
         ({"rounds": "many"}, "rounds: "),
         ({"recorded": [2, 9]}, "recorded must name rounds from 1 to 3, got 9"),
         ({"attacks": None}, "the field attacks is missing"),
@@ -336,6 +452,17 @@ def test_a_wrong_suite_is_one_sentence(cli: Cli, tmp_path: Path, changes: dict[s
         (b"", "a suite is a mapping"),
         (b"name: \x00\n", "mine.yaml"),
         (b"\xff\xfe\x00\x01", "mine.yaml"),
+        (b"name: &a x\nabout: *a\n", "line 2: not YAML: an alias, *a; write out what it stands for"),
+        (b"a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n", "line 2: not YAML: an alias"),
+        (b"name: &a [*a]\n", "line 1: not YAML: an alias"),
+        (b"name: " + b"[" * 5000, "line 1: not YAML: nested too deeply"),
+        (b"name: " + b"{a: " * 5000, "line 1: not YAML: nested too deeply"),
+        (b"name: 2001-99-99\n", "a value that is no number or date as it seems to be"),
+        (b"seeds: [" + b"9" * 5000 + b"]\n", "a value that is no number or date as it seems to be"),
+        (b"name: a\nname: b\n", "line 2: not YAML: name is given twice"),
+        (b"[a]: b\n", "a key that is no text"),
+        (b"name: !!python/object/apply:os.system [id]\n", "line 1: not YAML: could not determine a constructor"),
+        (b"about: " + b"x" * 200_000, "the file is longer than 200,000 bytes"),
     ],
 )
 def test_a_malformed_suite_file_is_one_sentence(cli: Cli, tmp_path: Path, content: bytes, complaint: str) -> None:

@@ -55,6 +55,8 @@ def test_every_defense_is_the_default(cli: Cli, pool: Path) -> None:  # noqa: F8
     for name in ("none", "reject_all", "blacklist", "similarity"):
         assert any(one.startswith(f"{name}  ") for one in ended.out.splitlines()), f"{name} is scored"
     assert "seed_replay is left out" in ended.out
+    assert "staleness is left out: staleness needs the versions of the senders' weights" in ended.out
+    assert not any(one.startswith("staleness  ") for one in ended.out.splitlines()), "nothing is late here"
     assert "judge asks a judge; name it to have it asked: --defense judge" in ended.err
     assert "by sender" not in ended.out, "details are for defenses that were named"
 

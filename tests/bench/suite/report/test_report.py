@@ -525,6 +525,18 @@ class TestWhatIsNotThere:
         assert page.row("no attack")[1].startswith("damaged: ")
         assert str(tmp_path) not in page.text
 
+    def test_a_line_says_which_of_its_references_are_lost(self, tmp_path: Path) -> None:
+        store, world = Store(tmp_path), small_world(small_suite(seeds=(0, 1)))
+        ids = build(store, world)
+        control = next(
+            cell for cell in world.suite.cells("cpu", "float32", 2) if (cell.role, cell.seed) == ("control", 1)
+        )
+        path = store.cell(ids[control.label]).completions_path
+        path.write_bytes(path.read_bytes()[:-20])
+        _, page = report(store)
+        said = "no attack is damaged at seed 1, so what is measured against it is left out"
+        assert page.text.count(said) == 2, "beside the undefended line and the defended one"
+
     def test_without_an_undefended_cell_there_is_no_headline(self, tmp_path: Path) -> None:
         store = Store(tmp_path)
         build(store, small_world(), skip=[label("attack", "none")])

@@ -1,0 +1,12 @@
+"""How much one suite or command may ask for: more than anybody has use for, and no more than a machine survives."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MOST_ROUNDS: Final = 1_000_000
+MOST_SEEDS: Final = 10_000
+MOST_CELLS: Final = 200_000
+"""Of one suite: their plan alone takes some hundred megabytes."""
+MOST_THREADS: Final = 1024
+"""CPU threads of one process; with some ten thousand, torch crashes."""
