@@ -98,13 +98,15 @@ class _Loader(yaml.SafeLoader):
         self._levels = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()
+        parser: Any = self  # some stubs type its methods, others do not
+        event = parser.peek_event()
+        mark = event.start_mark
         if isinstance(event, yaml.AliasEvent):
             raise yaml.composer.ComposerError(
-                None, None, f"an alias, *{event.anchor}; write out what it stands for", event.start_mark
+                None, None, f"an alias, *{event.anchor}; write out what it stands for", mark
             )
         if self._levels >= MOST_LEVELS:
-            raise yaml.composer.ComposerError(None, None, "nested too deeply", event.start_mark)
+            raise yaml.composer.ComposerError(None, None, "nested too deeply", mark)
         self._levels += 1
         node = super().compose_node(parent, index)
         self._levels -= 1
