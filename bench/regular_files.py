@@ -9,8 +9,8 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 _PART = 1 << 20
 
@@ -20,7 +20,7 @@ class NotRegularError(OSError):
 
 
 @contextmanager
-def open_regular(path: Path) -> Iterator[BinaryIO]:
+def open_regular(path: Path) -> Iterator[BufferedReader]:
     """A plain file, open for reading.
 
     Raises:
