@@ -5,11 +5,11 @@ A path may lead to a device that never ends, to a pipe that nobody writes to, or
 
 from __future__ import annotations
 
-import io
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 
 _PART = 1 << 20
@@ -20,7 +20,7 @@ class NotRegularError(OSError):
 
 
 @contextmanager
-def open_regular(path: Path) -> Iterator[io.BufferedReader]:
+def open_regular(path: Path) -> Iterator[BufferedReader]:
     """A plain file, open for reading.
 
     Raises:
