@@ -23,6 +23,10 @@ MODEL = {CoinedText: "micro-math", Text: "micro-math", CoinedCode: "micro-code",
 
 
 def test_words_and_phrases_are_beyond_listing() -> None:
+    begun = [
+        (one, other) for one in STARTS for other in STARTS if one != other and other.lower().startswith(one.lower())
+    ]
+    assert not begun, "words with different starts are different words"
     assert size() >= 10**6
     assert size() * (size() - 1) >= 10**12, "phrases of two words alone"
 
