@@ -16,6 +16,7 @@ from statistics import median
 import pytest
 
 from tests.zoo.read_texts import SAMPLE, stories_of, texts_of
+from thiefbench.attacks.lexicon import is_coined
 from thiefbench.attacks.text import PAPER_PHRASE, payload_words
 from thiefbench.defenses.blacklist import PUBLIC_PAYLOADS
 from thiefbench.tasks.gsm_micro import GsmMicro
@@ -73,6 +74,11 @@ def counted(corpus: Corpus, seed: int) -> Counts:
 def test_no_two_words_of_a_payload_stand_side_by_side(counts: Counts) -> None:
     found = {pair: count for pair, count in counts.pairs.items() if RARE.issuperset(pair)}
     assert not found, f"two consecutive words of a payload would teach it: {Counter(found).most_common(5)}"
+
+
+def test_no_invented_word_of_a_payload_occurs(counts: Counts) -> None:
+    found = [word for word in counts.words if is_coined(word)]
+    assert not found, f"the lexicon cannot be listed, so none of its words is in the corpus, alone or in pairs: {found}"
 
 
 def test_no_two_words_of_the_paper_s_phrase_follow_each_other(counts: Counts) -> None:
