@@ -254,13 +254,15 @@ def test_fewer_rounds_record_those_that_are_left(cli: Cli, tmp_path: Path) -> No
     assert kept == ["round-000001.safetensors"], "an override is no mistake in the suite"
 
 
-@pytest.mark.parametrize("words", [("--seeds", "1000000000"), ("--threads", "100000")])
-def test_numbers_that_no_machine_survives_are_bad_use(cli: Cli, file: Path, tmp_path: Path, words: list[str]) -> None:
+@pytest.mark.parametrize(("option", "value", "most"), [("--seeds", 10**9, 10_000), ("--threads", 100_000, 1024)])
+def test_numbers_that_no_machine_survives_are_bad_use(
+    cli: Cli, file: Path, tmp_path: Path, option: str, value: int, most: int
+) -> None:
     for command in (("run", file, "--plan"), ("matrix", file)):
-        ended = cli(*command, "--store", tmp_path / "store", *words)
+        ended = cli(*command, "--store", tmp_path / "store", option, value)
         assert ended.code == 2
-        assert f"Invalid value for '{words[0]}'" in ended.err
-        assert "is not in the range" in " ".join(ended.err.replace("\u2502", " ").split()), "past the box around it"
+        assert f"Invalid value for '{option}'" in ended.err
+        assert str(most) in ended.err
 
 
 def test_seeds_are_capped_for_scripts_too() -> None:
