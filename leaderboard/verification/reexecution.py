@@ -117,7 +117,7 @@ class _Again:
     bits: bool
 
 
-def rerun(cells: Sequence[SubmittedCell], laboratory: VerificationRun, deterministic: bool) -> list[Rerun]:
+def rerun(cells: Sequence[SubmittedCell], verification_run: VerificationRun, deterministic: bool) -> list[Rerun]:
     """Run the cells of a comparison again: the defense's own first, then those that they are measured against.
 
     Where equal bits are not promised, a result is measured against the other cells as they came out here, and has to
@@ -125,7 +125,7 @@ def rerun(cells: Sequence[SubmittedCell], laboratory: VerificationRun, determini
 
     Args:
         cells: of one comparison.
-        laboratory: where they are run.
+        verification_run: where they are run.
         deterministic: whether the defense gives equal verdicts to equal views; otherwise equal bits are not expected.
 
     Raises:
@@ -135,21 +135,21 @@ def rerun(cells: Sequence[SubmittedCell], laboratory: VerificationRun, determini
     played: list[_Again] = []
     reruns: list[Rerun] = []
     for submitted in sorted(cells, key=lambda cell: (order.index(kind_of(cell)), cell.spec.role)):
-        again = _again(submitted, laboratory, deterministic)
+        again = _again(submitted, verification_run, deterministic)
         played.append(again)
         if again.bits:
-            reruns.append(_compared(again, laboratory.submitted, laboratory.submitted))
+            reruns.append(_compared(again, verification_run.submitted, verification_run.submitted))
             if again.difference:
                 raise DisagreesError(
                     f"{_name(submitted)}: run again on the same kind of machine and versions, its completions differ "
                     f"{again.difference}",
                     reruns,
                 )
-    beside = Results(laboratory.submitted.placebo, {cell_of(each.submitted): each.record for each in played})
+    beside = Results(verification_run.submitted.placebo, {cell_of(each.submitted): each.record for each in played})
     for again in played:
         if not again.bits:
-            reruns.append(_compared(again, beside, laboratory.submitted))
-            _refuse_what_no_spread_explains(again, reruns, laboratory.submitted)
+            reruns.append(_compared(again, beside, verification_run.submitted))
+            _refuse_what_no_spread_explains(again, reruns, verification_run.submitted)
     return reruns
 
 
@@ -173,14 +173,14 @@ def unconfirmed(reruns: Sequence[Rerun]) -> list[str]:
     ]
 
 
-def _again(submitted: SubmittedCell, laboratory: VerificationRun, deterministic: bool) -> _Again:
+def _again(submitted: SubmittedCell, verification_run: VerificationRun, deterministic: bool) -> _Again:
     name = _name(submitted)
-    record = _scored(laboratory, submitted.spec, f"again: {name}", name)
-    moved = bool(laboratory.device or laboratory.threads)
+    record = _scored(verification_run, submitted.spec, f"again: {name}", name)
+    moved = bool(verification_run.device or verification_run.threads)
     if not moved and record.cell_id != submitted.record.cell_id:
         raise DisagreesError(f"{name}: its identity here, such as the judge it uses, differs from its record's")
-    here = laboratory.store.cell(record.cell_id).read_rows()
-    difference = first_difference(here, laboratory.archive.cell(submitted.record.cell_id).read_rows())
+    here = verification_run.store.cell(record.cell_id).read_rows()
+    difference = first_difference(here, verification_run.archive.cell(submitted.record.cell_id).read_rows())
     bits = not surroundings_apart(submitted.record) and not moved and (deterministic or not submitted.own)
     return _Again(submitted, record, difference, bits)
 
@@ -245,9 +245,9 @@ def _expected_of(submitted: Results, cell: Cell, result: CellResult | None) -> t
     return expected(values, result.slack) if values else (None, None)
 
 
-def _scored(laboratory: VerificationRun, spec: CellSpec, what: str, name: str) -> Record:
+def _scored(verification_run: VerificationRun, spec: CellSpec, what: str, name: str) -> Record:
     try:
-        record = laboratory.run(spec, what)
+        record = verification_run.run(spec, what)
     except (DefenseError, SpecError) as error:  # the suite's swarms are valid, so the defense is at fault
         raise DisagreesError(f"{name}: run again in isolation, {error}") from error
     if record.status == "error":
@@ -287,7 +287,7 @@ class _Outcome:
     values: tuple[float, ...]
 
 
-def try_fresh(trials: Sequence[HeldOutTrial], defense: str, laboratory: VerificationRun) -> Fresh:
+def try_fresh(trials: Sequence[HeldOutTrial], defense: str, verification_run: VerificationRun) -> Fresh:
     """Run trials and compare them with what was submitted.
 
     Raises:
@@ -298,21 +298,21 @@ def try_fresh(trials: Sequence[HeldOutTrial], defense: str, laboratory: Verifica
     known: set[tuple[str, int]] = set()
     for number, trial in enumerate(trials, 1):
         what = "a held-out trial" if trial.held_out else f"{trial.attack} at a fresh seed"
-        beside = Results(laboratory.submitted.placebo)
-        like = next(told for told in laboratory.submitted.records.values())  # any: for the numerics
-        cells = list(_cells(trial, defense, like, laboratory.submitted.placebo))
+        beside = Results(verification_run.submitted.placebo)
+        like = next(told for told in verification_run.submitted.records.values())  # any: for the numerics
+        cells = list(_cells(trial, defense, like, verification_run.submitted.placebo))
         if (trial.part.name, trial.seed) in known:  # without an attack, the attack changes nothing
             cells = [(cell, spec) for cell, spec in cells if (cell.role, cell.defense) != ("control", defense)]
         known.add((trial.part.name, trial.seed))
         for cell, spec in cells:
             label = f"fresh {number} of {len(trials)}: {_role(cell)}"
-            beside.records[cell] = _scored(laboratory, spec, label, what)
+            beside.records[cell] = _scored(verification_run, spec, label, what)
         made.held_out += len(cells) if trial.held_out else 0
         played.append((trial, beside))
     outcomes = [
         outcome
         for trials_of_attack in _by_attack(played)
-        for outcome in _outcomes(trials_of_attack, defense, laboratory.submitted, made)
+        for outcome in _outcomes(trials_of_attack, defense, verification_run.submitted, made)
     ]
     made.reruns = [_hidden(each) for each in outcomes if not each.trial.held_out]
     made.below = list(_below(outcomes))

@@ -193,12 +193,12 @@ class _Verifier:
             self.ran = True
             own_store = Store(options.store or Path(scratch) / "store")
             submitted = Results(suite.placebo, {cell_of(c): c.record for c in cells if c.record.status == "ok"})
-            laboratory = VerificationRun(
+            verification_run = VerificationRun(
                 guest, archive, own_store, submitted, self.watch, options.device, options.threads
             )
-            lacking = self._run_again(cells, laboratory)
+            lacking = self._run_again(cells, verification_run)
             if options.tries:
-                self._try_fresh(suite, laboratory)
+                self._try_fresh(suite, verification_run)
         lacking += self._lacking_trials()
         if lacking:
             self.reasons[:0] = [one_line(reason, 1000) for reason in lacking]
@@ -298,7 +298,7 @@ class _Verifier:
                     except RuleBroken as broken:
                         self._flag(_FLAG_OF[question], str(broken))
 
-    def _run_again(self, cells: Sequence[SubmittedCell], laboratory: VerificationRun) -> list[str]:
+    def _run_again(self, cells: Sequence[SubmittedCell], verification_run: VerificationRun) -> list[str]:
         """Run comparisons again; returns what is lacking for "re-executed", a sentence each."""
         options, by_attack = self.options, comparisons(cells)
         if not by_attack:
@@ -310,7 +310,7 @@ class _Verifier:
         needed = comparisons_needed(attacks, seeds, bits)
         cells_again = chosen(by_attack, needed if options.reruns is None else options.reruns, options.secret)
         for comparison in cells_again:
-            self._run_comparison(comparison, laboratory, deterministic)
+            self._run_comparison(comparison, verification_run, deterministic)
         self.comparisons = len(cells_again), sum(map(len, by_attack.values()))
         self.forgery_found = chance_of_finding(attacks, seeds, len(cells_again), [seeds])
         doubts = unconfirmed(self.reruns)
@@ -327,11 +327,13 @@ class _Verifier:
             )
         return doubts
 
-    def _run_comparison(self, cells: Sequence[SubmittedCell], laboratory: VerificationRun, deterministic: bool) -> None:
+    def _run_comparison(
+        self, cells: Sequence[SubmittedCell], verification_run: VerificationRun, deterministic: bool
+    ) -> None:
         spec = cells[0].spec
         with self._question(f"run again: {heading(cells[0].part, spec.attack)}, seed {spec.seed}") as details:
             try:
-                reruns = rerun(cells, laboratory, deterministic)
+                reruns = rerun(cells, verification_run, deterministic)
             except DisagreesError as error:
                 self.reruns += error.reruns
                 raise
@@ -347,11 +349,11 @@ class _Verifier:
             ]
             details += [f"with {', '.join(apart)}"] if apart else []
 
-    def _try_fresh(self, suite: Suite, laboratory: VerificationRun) -> None:
+    def _try_fresh(self, suite: Suite, verification_run: VerificationRun) -> None:
         options = self.options
         planned = trials(suite, options.fresh, options.all_attacks, options.held_out, options.secret)
         with self._question("seeds and attacks unknown to the submitter") as details:
-            self.fresh = try_fresh(planned, self.entry.manifest.defense, laboratory)
+            self.fresh = try_fresh(planned, self.entry.manifest.defense, verification_run)
             details.append(f"{len(planned)} tried")
             if self.fresh.inconclusive:
                 details.append(f"{self.fresh.inconclusive} inconclusive: {_NO_HARM}")

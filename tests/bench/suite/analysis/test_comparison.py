@@ -103,7 +103,7 @@ def in_a_test(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool
 
 
 @dataclass
-class Laboratory:
+class FakeVerificationRun:
     """In place of a verifier's: cells are not run, they say what the case does."""
 
     case: Case
@@ -132,8 +132,8 @@ def in_a_verification(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch)
         key = reexecution.Cell(part.name, cell.role, cell.attack, cell.defense, cell.seed)
         submitted.records[key] = made_record(case, cell)
     trials = [HeldOutTrial(part, TEXT, seed, held_out=False) for seed in of.seeds]
-    laboratory: Any = Laboratory(case, submitted)
-    fresh = reexecution.try_fresh(trials, "logit", laboratory)
+    verification_run: Any = FakeVerificationRun(case, submitted)
+    fresh = reexecution.try_fresh(trials, "logit", verification_run)
     assert fresh.inconclusive in (0, len(trials)), "the trials of an attack stand or fall together"
     return not fresh.inconclusive
 
