@@ -21,6 +21,18 @@ MOST_COMPLETIONS: Final = 1_000_000
 """Completions of a round; more than fit into a machine."""
 
 
+def check_range(name: str, value: int, least: int, most: int) -> None:
+    """Refuse a number that is out of its range.
+
+    Raises:
+        SpecError: it names the number and the limit that was passed.
+    """
+    if value < least:
+        raise SpecError(f"{name} must be at least {least}, got {value}")
+    if value > most:
+        raise SpecError(f"{name} must be at most {most:,}, got {value:,}")
+
+
 @dataclass(frozen=True)
 class LearnerSpec:
     """How the policy learns from a pool.
@@ -152,8 +164,7 @@ class SwarmSpec:
         if self.seeds not in get_args(Seeds):
             raise SpecError(f"seeds must be {' or '.join(get_args(Seeds))}, got {self.seeds!r}")
         for name in ("nodes", "prompts", "group"):
-            if not 1 <= getattr(self, name) <= MOST_COMPLETIONS:
-                raise SpecError(f"{name} must lie between 1 and {MOST_COMPLETIONS:,}, got {getattr(self, name)}")
+            check_range(name, getattr(self, name), 1, MOST_COMPLETIONS)
         if not math.isfinite(self.sampling.temperature):
             raise SpecError(f"temperature must be a finite number, got {self.sampling.temperature}")
         if self.prompts * self.group > MOST_COMPLETIONS:

@@ -269,6 +269,7 @@ class Fresh:
         conclusive: trials that say what the defense prevents.
         inconclusive: trials of attacks that do not work undefended (see `thiefbench.suite.analysis.comparison`), or do
             so little harm that the completions leave the share prevented open by more than `MOST_APART`.
+        imprecise: how many of them are of the second kind.
     """
 
     reruns: list[Rerun] = field(default_factory=list)
@@ -276,6 +277,7 @@ class Fresh:
     below: list[str] = field(default_factory=list)
     conclusive: int = 0
     inconclusive: int = 0
+    imprecise: int = 0
 
 
 @dataclass(frozen=True)
@@ -365,6 +367,7 @@ def _outcomes(
         elif values := _submitted_harm(trial, defense, submitted):
             vague = harm_outcome.slack > MOST_APART and harm_outcome.value >= expected(values, harm_outcome.slack)[0]
             made.inconclusive += vague
+            made.imprecise += vague
             made.conclusive += not vague
             yield _Outcome(trial, harm_outcome, values)
         free = Cell(part, "control", trial.attack, defense, trial.seed)
