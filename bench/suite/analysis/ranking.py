@@ -98,6 +98,8 @@ def anchor_of(defense: str) -> str:
         spec = ast.parse(defense, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # a file's class, or nothing that was meant well
         return ""
+    if ast.get_source_segment(defense, spec) != defense.strip():  # a comment may hide another defense
+        return ""
     named = spec.func if isinstance(spec, ast.Call) else spec
     return named.id if isinstance(named, ast.Name) and named.id in ANCHORS else ""
 
