@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import Final, Literal, get_args
+from typing import Literal, get_args
 
 from thiefbench.engine.heterogeneity import LATER, ChurnSpec, DelaySpec, NodeClass, SharingSpec, classes_of
 from thiefbench.engine.heterogeneity import STRICT as STRICT
 from thiefbench.engine.heterogeneity import SpecError as SpecError
+from thiefbench.limits import MOST_COMPLETIONS
 from thiefbench.tasks.base import Sampling, Topology
 
 Role = Literal["attack", "placebo", "control"]
@@ -16,9 +17,6 @@ LossType = Literal["grpo", "dr_grpo", "dapo", "gspo", "ftis", "gepo"]
 Seeds = Literal["beacon", "announced"]
 Logprobs = Literal["none", "reported", "recomputed"]
 Batches = Literal["cohort", "node"]
-
-MOST_COMPLETIONS: Final = 1_000_000
-"""Completions of a round; more than fit into a machine."""
 
 
 def check_range(name: str, value: int, least: int, most: int) -> None:

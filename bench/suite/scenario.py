@@ -18,8 +18,8 @@ from pydantic import TypeAdapter
 
 from thiefbench import registry
 from thiefbench.engine.heterogeneity import LATER, STRICT, SpecError, plain
-from thiefbench.engine.spec import MOST_COMPLETIONS, Batches, Role, SwarmSpec, check_range
-from thiefbench.limits import MOST_CELLS, MOST_ROUNDS, MOST_THREADS
+from thiefbench.engine.spec import Batches, Role, SwarmSpec, check_range
+from thiefbench.limits import MOST_CELLS, MOST_COMPLETIONS, MOST_ROUNDS, MOST_THREADS
 
 
 @dataclass(frozen=True)

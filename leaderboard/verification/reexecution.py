@@ -301,7 +301,7 @@ def try_fresh(trials: Sequence[HeldOutTrial], defense: str, verification_run: Ve
     for number, trial in enumerate(trials, 1):
         what = "a held-out trial" if trial.held_out else f"{trial.attack} at a fresh seed"
         beside = Results(verification_run.submitted.placebo)
-        like = next(told for told in verification_run.submitted.records.values())  # any: for the numerics
+        like = next(iter(verification_run.submitted.records.values()))  # any: for the numerics
         cells = list(_cells(trial, defense, like, verification_run.submitted.placebo))
         if (trial.part.name, trial.seed) in known:  # without an attack, the attack changes nothing
             cells = [(cell, spec) for cell, spec in cells if (cell.role, cell.defense) != ("control", defense)]
