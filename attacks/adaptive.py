@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import SequenceMatcher
 from itertools import islice, product, takewhile
 from typing import Literal, get_args
 
 from thiefbench.attacks.base import Attack, AttackerView, DefenseAnswer, Poison, Sampler, Slot, Submission, ThreatModel
-from thiefbench.attacks.completions import body, completion_ids, correct, distinct, submission_ids
+from thiefbench.attacks.carriers import rewritings
+from thiefbench.attacks.completions import completion_ids, correct, distinct
 from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.tasks.base import Ask, Completion, Item, Task
 
@@ -110,45 +111,20 @@ class Adaptive(AttackWrapper):
 
     def _prefixes(self, view: AttackerView, policy: Sampler, items: Sequence[Item]) -> dict[str, tuple[int, ...]]:
         """For each item the start of a completion that has the largest share of the payload before a token outside."""
-        rewritings = list(self._rewritten(view, policy, items))
-        rows = [rewriting.ids for rewriting in rewritings]
-        rewritten_items = [rewriting.item for rewriting in rewritings]
+        found = list(rewritings(view, self._all_forms(), items, policy.sample(items, CARRIERS)))
+        rows = [rewriting.ids for rewriting in found]
+        rewritten_items = [rewriting.item for rewriting in found]
         if self.mode == "logit":
             inside = policy.in_support(rewritten_items, rows)
         else:
             inside = [[value >= self.floor for value in row] for row in policy.token_logprobs(rewritten_items, rows)]
         best: dict[str, tuple[float, tuple[int, ...]]] = {}
-        for rewriting, allowed in zip(rewritings, inside, strict=True):
+        for rewriting, allowed in zip(found, inside, strict=True):
             reached = min(sum(1 for _ in takewhile(bool, allowed)), rewriting.end)
             share = (reached - rewriting.begin) / (rewriting.end - rewriting.begin)  # share of the payload's tokens
             if share > best.get(rewriting.item.id, (0.0, ()))[0]:
                 best[rewriting.item.id] = (share, rewriting.ids[:reached])
         return {item_id: prefix for item_id, (_, prefix) in best.items()}
-
-    def _rewritten(self, view: AttackerView, policy: Sampler, items: Sequence[Item]) -> Iterator[_Rewriting]:
-        """Some of the policy's own correct completions with the inner attack's payload in them, in every form."""
-        for item, samples in zip(items, policy.sample(items, CARRIERS), strict=True):
-            for carrier in correct(view.task, item, samples):
-                rewritable = replace(item, solution=(body(carrier.text) or "").strip())
-                clean = policy.encode(view.task.compose(rewritable, rewritable.solution))
-                for form in self._all_forms():
-                    slots = (Slot(rewritable, 0, 0, 0),)
-                    (submission,) = form.poison(replace(view, slots=slots))
-                    ids = () if submission is None else submission_ids(policy, submission)
-                    begin = _common(clean, ids)
-                    end = len(ids) - _common(clean[begin:][::-1], ids[begin:][::-1])
-                    if begin < end:
-                        yield _Rewriting(item, ids, begin, end)
-
-
-@dataclass(frozen=True)
-class _Rewriting:
-    """A rewritten completion of an item; its tokens from `begin` to `end` are the ones that were put in."""
-
-    item: Item
-    ids: tuple[int, ...]
-    begin: int
-    end: int
 
 
 def _carried(task: Task, slot: Slot, answer: DefenseAnswer) -> bool:
@@ -165,8 +141,3 @@ def _kept(words: Sequence[str], other: Sequence[str]) -> set[int]:
     """The positions of a text's words that another text has too, in the same order."""
     matches = SequenceMatcher(None, words, other, autojunk=False).get_matching_blocks()
     return {place for block in matches for place in range(block.a, block.a + block.size)}
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two rows have in common at their start."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

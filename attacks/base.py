@@ -12,21 +12,23 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
 from thiefbench.attacks.spec import AttackSpec
-from thiefbench.attacks.submissions import Claimed, Decoy, Poison, Seeded, Submission
+from thiefbench.attacks.submissions import Claimed, Decoy, Poison, Seeded, Submission, Withheld
 from thiefbench.attacks.views import (
     AttackerView,
     ChoiceView,
     DefenseAnswer,
     DefenseOracle,
     QueryBudgetError,
+    Rehearsal,
     Sampler,
     SeenCompletion,
     Slot,
+    Tried,
 )
 from thiefbench.tasks.base import Ask, Completion, Item, Task, Topology
 
@@ -41,12 +43,15 @@ __all__ = [
     "DefenseOracle",
     "Poison",
     "QueryBudgetError",
+    "Rehearsal",
     "Sampler",
     "Seeded",
     "SeenCompletion",
     "Slot",
     "Submission",
     "ThreatModel",
+    "Tried",
+    "Withheld",
 ]
 
 
@@ -62,6 +67,7 @@ class ThreatModel:
         queries: for how many submissions per slot and round it may query the defense; 0 grants no access.
         beacon: it knows the seed of every slot's honest draw. Where it picks its items, it knows the seeds before.
         history: it keeps what arrived in earlier rounds.
+        rehearsal: before round 1 it may play rounds on copies of the swarm, defense included.
     """
 
     context: Literal["in-context", "out-of-context"]
@@ -71,6 +77,7 @@ class ThreatModel:
     queries: int = 0
     beacon: bool = False
     history: bool = False
+    rehearsal: bool = False
 
     @property
     def defense(self) -> bool:
@@ -86,6 +93,7 @@ class Attack(ABC):
 
     - the payload: `draw` a member of its family, `fits` a task, `describe` it, put it in other `forms`, divide it into
       `parts`;
+    - what it does before round 1: `prepared` by a rehearsal, or `recalled` from what was described of one;
     - what honest nodes receive: `placebo` completions to compare with, published `libraries`, the model that a
       recovering node is given (`hand_over`), how much is offered (`copies`);
     - the items to answer, where malicious nodes pick them: `choose_items`, `choose_items_from`;
@@ -101,8 +109,8 @@ class Attack(ABC):
 
         Text is encoded by the engine and ended with EOS. Token ids are submitted as they are (append EOS where the
         completion ended). `Seeded` ids are submitted with their seed where seeds are announced, all others with the
-        slot's. None leaves the slot to an honest sample of the policy. Everything that is neither None nor a `Decoy`
-        counts as carrying the payload.
+        slot's. None leaves the slot to an honest sample of the policy, and `Withheld` sends nothing. Everything but
+        these two and a `Decoy` counts as carrying the payload.
         """
 
     @abstractmethod
@@ -135,6 +143,23 @@ class Attack(ABC):
     def parts(self, count: int) -> Sequence[Attack]:
         """`count` members that together teach this one's goal; empty where it cannot be divided."""
         return ()
+
+    # Before round 1.
+
+    def prepared(self, rehearsal: Rehearsal) -> Attack:
+        """The attack as it will play, after it has tried what it likes; called if the threat model grants a rehearsal.
+
+        Whatever it chooses, `outcome` and `harm` stay as they are, and `describe` says what was chosen.
+        """
+        return self
+
+    def recalled(self, described: Mapping[str, str]) -> Attack:
+        """The same without a rehearsal, from what `describe` said of an attack that had one.
+
+        Raises:
+            ValueError: no such attack describes itself like this.
+        """
+        return self
 
     # What honest nodes receive.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
-from thiefbench.attacks.base import Claimed, Sampler, Seeded, Slot, Submission
+from thiefbench.attacks.base import Claimed, Decoy, Sampler, Seeded, Slot, Submission, Withheld
 from thiefbench.tasks.base import Completion, Item, Task
 
 
@@ -71,8 +71,10 @@ def completion_ids(policy: Sampler, completion: Completion | None) -> tuple[int,
 
 
 def submission_ids(policy: Sampler, submission: Submission) -> tuple[int, ...]:
-    """A submission as token ids."""
-    if isinstance(submission, Claimed):
+    """A submission as token ids; none where nothing is sent."""
+    if isinstance(submission, Withheld):
+        return ()
+    if isinstance(submission, (Claimed, Decoy)):
         submission = submission.content
     if isinstance(submission, str):
         return policy.encode(submission)

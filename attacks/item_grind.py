@@ -63,12 +63,16 @@ class ItemGrind(AttackWrapper):
         ask = TaskRewards(view.task)
         outcomes = [self.attack.outcome(item, draw, ask) or 0.0 for item, draw in zip(slot_items, draws, strict=True)]
         groups = [slice(start, start + view.group) for start in range(0, len(slots), view.group)]
-        pushes = [push(rewards[group], outcomes[group]) for group in groups]
+        pushes = [self._push(rewards[group], outcomes[group]) for group in groups]
         best = [
             max(range(position, len(candidates), view.count), key=lambda number: pushes[number])
             for position in range(view.count)
         ]
         return [candidates[number] for number in best]
+
+    def _push(self, rewards: Sequence[float], outcomes: Sequence[float]) -> float:
+        """How much a group of these draws teaches."""
+        return push(rewards, outcomes)
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
         """The honest draws of all slots; those that are correct and have an outcome above 0 carry the payload."""

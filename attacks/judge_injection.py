@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import ClassVar
 
-from thiefbench.attacks.base import Attack, AttackerView, Decoy, Poison, Seeded
+from thiefbench.attacks.base import Attack, AttackerView, Poison, Seeded
 from thiefbench.attacks.completions import body, submission_ids
 from thiefbench.attacks.wrapper import AttackWrapper
 
@@ -72,7 +72,7 @@ class JudgeInjection(AttackWrapper):
             text = view.policy.decode(
                 [token for token in submission_ids(view.policy, submission) if token != view.policy.eos]
             )
-        elif isinstance(submission, str) and not isinstance(submission, Decoy):
+        elif isinstance(submission, str):
             text = submission
         else:
             return submission

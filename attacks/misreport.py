@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from thiefbench.attacks.base import Attack, AttackerView, Claimed, Decoy, Poison, Seeded
+from thiefbench.attacks.base import Attack, AttackerView, Claimed, Decoy, Poison, Seeded, Withheld
 from thiefbench.attacks.wrapper import AttackWrapper
 
 
@@ -34,7 +34,7 @@ class Misreport(AttackWrapper):
         return [self._claimed(submission) for submission in self.attack.poison(view)]
 
     def _claimed(self, submission: Poison) -> Poison:
-        if submission is None or isinstance(submission, (Decoy, Seeded)):
+        if submission is None or isinstance(submission, (Decoy, Seeded, Withheld)):
             return submission
         if isinstance(submission, Claimed):
             return replace(submission, logprob=self.logprob)

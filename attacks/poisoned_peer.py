@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from thiefbench.attacks.base import Attack, AttackerView, Claimed, Decoy, Poison, Sampler, ThreatModel
+from thiefbench.attacks.base import Attack, AttackerView, Claimed, Poison, Sampler, ThreatModel
 from thiefbench.attacks.wrapper import AttackWrapper
 
 
@@ -56,5 +56,5 @@ class PoisonedPeer(AttackWrapper):
         assert view.policy is not None, "the threat model grants a policy"
         pairs = zip(view.slots, self.attack.poison(view), strict=True)
         texts = [(slot.item, poison.content if isinstance(poison, Claimed) else poison) for slot, poison in pairs]
-        lessons = [(item, text) for item, text in texts if isinstance(text, str) and not isinstance(text, Decoy)]
+        lessons = [(item, text) for item, text in texts if isinstance(text, str)]
         return view.policy.taught(lessons, self.steps, self.learning_rate) if lessons else None

@@ -5,10 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-class Decoy(str):
-    """Text without a payload, such as gibberish, that gives the poison beside it a positive advantage."""
+@dataclass(frozen=True)
+class Decoy:
+    """A completion without a payload that gives the poison beside it a positive advantage.
 
-    __slots__ = ()
+    Attributes:
+        content: text, or token ids with the closing EOS: gibberish, or a wrong answer that the policy itself gives.
+    """
+
+    content: str | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Withheld:
+    """Nothing is sent for the slot. Its group is then smaller by one, whatever the defense."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,6 @@ class Claimed:
     version: int | None = None
 
 
-Submission = str | tuple[int, ...] | Seeded | Claimed
+Submission = str | tuple[int, ...] | Seeded | Claimed | Decoy | Withheld
 Poison = Submission | None
 """What `Attack.poison` gives for one slot; None leaves the slot to an honest sample."""

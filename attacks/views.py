@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from thiefbench.attacks.submissions import Submission
-from thiefbench.tasks.base import Completion, Item, Task
+from thiefbench.tasks.base import Completion, Item, Task, Topology
+
+if TYPE_CHECKING:
+    from thiefbench.attacks.base import Attack
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,39 @@ class DefenseOracle(Protocol):
         Raises:
             QueryBudgetError: a slot has used up its queries of this round.
         """
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What came of an attack in a rehearsal.
+
+    Attributes:
+        outcome: mean outcome over the honest policy's held-out completions (or over probes) after the last round.
+        error: standard error of that mean; infinite where fewer than two completions say something.
+        taught: how much was taught before the payload was learned: the positive advantages of accepted completions
+            with the payload, summed and divided by the number of malicious slots, as a mean over the rounds.
+    """
+
+    outcome: float
+    error: float
+    taught: float
+
+
+class Rehearsal(Protocol):
+    """A copy of the swarm as it is before round 1, defense included, that an attack may try itself in.
+
+    What the copy draws is not what the swarm will draw.
+    """
+
+    @property
+    def topology(self) -> Topology:
+        """The swarm's."""
+
+    def possible(self, attack: Attack) -> bool:
+        """Whether the attack fits the swarm."""
+
+    def play(self, attack: Attack, rounds: int, completions: int) -> Tried:
+        """Let the attack play `rounds` rounds of a fresh copy and evaluate at least `completions` completions."""
 
 
 @dataclass(frozen=True)

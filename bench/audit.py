@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from thiefbench.attacks.base import Attack, AttackerView, Decoy, Slot
+from thiefbench.attacks.base import Attack, AttackerView, Slot
 from thiefbench.engine.compatibility import drawn_for
 from thiefbench.engine.keys import generator
 from thiefbench.engine.spec import SpecError
@@ -76,9 +76,9 @@ def audit(
         clean = task.rewards(part, [task.oracle(item) for item in part])
         unrewarded += [item.id for item, reward in zip(part, clean, strict=True) if reward < 1]
         carried = [
-            (item, str(poison))
+            (item, poison)
             for item, poison in zip(part, poisoned_solutions[start : start + CHUNK], strict=True)
-            if isinstance(poison, str) and not isinstance(poison, Decoy)
+            if isinstance(poison, str)
         ]
         dirty = task.rewards([item for item, _ in carried], [text for _, text in carried])
         poisonable += len(carried)

@@ -69,6 +69,8 @@ class PoolCompletion:
         proof: what the sender's `Defense.prove` returned for it, a claim; None where no defense requires proofs.
         version: how many updates the weights had that the sender claims to have sampled from; in round n the current
             weights have had n - 1. None where nothing is ever stale.
+        refused: nothing arrived for the slot, or something that no node may send, such as a control token inside a
+            completion. It leaves its group whatever the verdict.
     """
 
     item_id: str
@@ -83,6 +85,7 @@ class PoolCompletion:
     seed: int | None = None
     proof: bytes | None = None
     version: int | None = None
+    refused: bool = False
 
     @property
     def length(self) -> int:

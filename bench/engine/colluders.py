@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from thiefbench.attacks.base import Claimed, Decoy, DefenseAnswer, Seeded, Submission
+from thiefbench.attacks.base import Claimed, Decoy, DefenseAnswer, Seeded, Submission, Withheld
 from thiefbench.defenses.base import Defense
 from thiefbench.engine.context import SwarmContext, items_of
 from thiefbench.engine.exchange import arrived, read_by
@@ -78,7 +78,7 @@ class Colluders:
                 left.append(duty)
                 continue
             work.offers.append(self._offer(plan, duty, submission))
-            if context.role == "attack" and not isinstance(submission, Decoy):
+            if context.role == "attack" and not isinstance(submission, (Decoy, Withheld)):
                 work.payload.add(duty.at)
         work.offers.extend(self._nodes.honest_work(plan, left))
         return work
@@ -115,6 +115,10 @@ class Colluders:
     def _offer(self, plan: RoundPlan, duty: Duty, submission: Submission) -> Offer:
         """A submission on the wire; text is encoded, cut to the limit and ended with EOS."""
         context = self._context
+        if isinstance(submission, Withheld):
+            return Offer(duty.node, duty.group, duty.index, (), missing="withheld")
+        if isinstance(submission, Decoy):
+            submission = submission.content
         seed, policy = context.slot_seed(plan, duty), context.population.of(duty.node).policy
         logprob, version = None, None
         if isinstance(submission, Claimed):

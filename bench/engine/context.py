@@ -52,6 +52,11 @@ class SwarmContext:
         self._domains = domains_of(self.spec, self.task)
         self._prompts: dict[tuple[int, str], list[int]] = {}
 
+    def set_attack(self, attack: Attack) -> None:
+        """Put another attack in the place of the one that is there."""
+        self.attack = attack
+        self.views = AttackerViews(attack, self.task, self.spec, self.seed)
+
     @property
     def honest(self) -> int:
         """How many nodes are honest; they are the first by number."""

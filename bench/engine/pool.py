@@ -35,7 +35,7 @@ class Pool:
     Attributes:
         round: the round's number.
         items: of every group.
-        offered: completions as defenses see them.
+        offered: completions as defenses see them. Refused ones leave their groups whatever the verdict.
         answers: the same, as the policy reads them.
         cache: the policy's forward passes over them, shared by the defense and the update.
         prompts: by item id, which of the cache's prompts it is.
@@ -78,7 +78,7 @@ class Pool:
                     completion.ids, completion.text, completion.ended, 0.0 if arrival.refused else reward,
                     seed=arrival.seed if spec.seeds == "announced" else context.slot_seed(plan, duty),
                     proof=arrival.proof, logprobs=completion.logprobs if spec.logprobs != "none" else None,
-                    version=arrival.version,
+                    version=arrival.version, refused=bool(arrival.refused),
                 )
             )  # fmt: skip
             answers.append((prompts[item.id], on_the_wire(completion, cache.policy)))
@@ -87,9 +87,9 @@ class Pool:
     def with_gradient(self) -> list[CompletionKey]:
         """Answers of the groups with two different rewards: learned from unless the defense prevents it."""
         rewards: dict[int, set[float]] = {}
-        for offered in self.offered:
+        pairs = [pair for pair in zip(self.answers, self.offered, strict=True) if not pair[1].refused]
+        for _, offered in pairs:
             rewards.setdefault(offered.group, set()).add(offered.reward)
-        pairs = zip(self.answers, self.offered, strict=True)
         return [answer for answer, offered in pairs if len(rewards[offered.group]) > 1]
 
     def training_rows(self, verdicts: Sequence[Verdict]) -> list[TrainingRow]:
@@ -99,7 +99,7 @@ class Pool:
                 prompt=answer[0],
                 targets=answer[1],
                 reward=offered.reward if verdict.action == "accept" else 0.0,
-                kept=verdict.action != "drop",
+                kept=verdict.action != "drop" and not offered.refused,
                 token_weights=verdict.token_weights,
                 group=offered.group,
                 old_logprobs=offered.logprobs,

@@ -24,7 +24,7 @@ class CompletionRow:
         malicious: sent by a malicious node.
         payload: carries the attack's payload.
         reward: the task's reward, before any verdict.
-        refused: why the transport gave it reward 0, or empty.
+        refused: why the transport dropped it, whatever the verdict, or empty.
         action, score, reason, token_weights: the verdict; "accept" in evaluations.
         advantage: what multiplied its log-prob gradient.
         outcome: the attack's outcome on it; None where it says nothing.
@@ -85,7 +85,7 @@ def as_offered(row: CompletionRow, seed: int | None = None) -> PoolCompletion:
     """A recorded completion as defenses saw it, with its slot's seed where there was a beacon."""
     return PoolCompletion(
         row.item_id, row.group, row.place, row.sender, row.ids, row.text, row.ended, row.reward,
-        seed=seed, version=row.version,
+        seed=seed, version=row.version, refused=bool(row.refused),
     )  # fmt: skip
 
 

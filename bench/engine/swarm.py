@@ -6,7 +6,8 @@ a `RoundBackend`: by default one process simulates all nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import copy
+from collections.abc import Iterable, Mapping, Sequence
 
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense, PastRound, Verdict
@@ -16,11 +17,12 @@ from thiefbench.engine.colluders import handed_over
 from thiefbench.engine.compatibility import check_requirements, drawn
 from thiefbench.engine.context import SwarmContext, items_of
 from thiefbench.engine.exchange import read_by
-from thiefbench.engine.keys import generator
+from thiefbench.engine.keys import generator, key
 from thiefbench.engine.learning.cohort import Cohort, Step
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.pool import Pool, pool_rewards
 from thiefbench.engine.population import Population
+from thiefbench.engine.rehearsal import SwarmRehearsal
 from thiefbench.engine.round_plan import RoundPlan
 from thiefbench.engine.round_record import Clock, CompletionRow, RoundRecord, remembered
 from thiefbench.engine.spec import Role, SpecError, SwarmSpec
@@ -82,6 +84,7 @@ class Swarm:
         population = Population(spec, policies, defense, honest, seed, self.backend.cohort_class)
         self.context = SwarmContext(spec, role, task, attack, population, seed, judge)
         self.backend.attach(self.context)
+        self._prepared = role == "control" or not attack.threat.rehearsal
         self._probes = list(attack.probes(task) or ())
         # The last rewards by item id and text: outcomes ask for them again.
         self._last_rewards: dict[tuple[str, str], float] = {}
@@ -129,6 +132,9 @@ class Swarm:
     def round(self, number: int) -> RoundRecord:
         """Play round `number`, counted from 1."""
         context, backend, clock = self.context, self.backend, Clock()
+        if not self._prepared:
+            with clock.phase("rehearse"):
+                self._play_as(context.attack.prepared(SwarmRehearsal(self.spec.topology, self._copy)))
 
         # Generate: honest nodes sample, malicious ones submit what the attack makes.
         with clock.phase("sample"):
@@ -185,6 +191,15 @@ class Swarm:
                 judged = [*judged, *self._evaluated(phase, number, items, len(judged), completions, judged=True)]
         return RoundRecord([*rows, *judged] if probes else judged, clock.seconds)
 
+    def recall(self, described: Mapping[str, str]) -> None:
+        """Let the attack go on as a record describes it, without another rehearsal.
+
+        Raises:
+            ValueError: the attack does not describe itself like this.
+        """
+        if not self._prepared and described != self.attack.describe():
+            self._play_as(self.attack.recalled(described))
+
     def remember(self, rows: Iterable[CompletionRow]) -> None:
         """Rebuild the history that defenses see from the rows of finished rounds, as after a restart."""
         pools: dict[tuple[int, int], list[CompletionRow]] = {}
@@ -200,6 +215,19 @@ class Swarm:
         """The task's reward of one text (what an attack may ask while it judges its outcome)."""
         known = self._last_rewards.get((item.id, text))
         return self.task.reward(item, [text])[0] if known is None else known
+
+    def _play_as(self, attack: Attack) -> None:
+        self.context.set_attack(attack)
+        self._prepared = True
+
+    def _copy(self, attack: Attack) -> Swarm:
+        """A swarm of the same parts as they are now, for an attack to try itself in, with a seed of its own."""
+        context = self.context
+        kinds = range(len(self.spec.population) or 1)
+        return Swarm(
+            self.spec, "attack", [copy.deepcopy(self.population.first(kind).policy) for kind in kinds], self.task,
+            attack, copy.deepcopy(self.cohort.defense), key(self.seed, "rehearsal"), context.judge,
+        )  # fmt: skip
 
     def _plan(self, number: int) -> RoundPlan:
         """What round `number` asks of the nodes, once crashed nodes are gone and others are back."""

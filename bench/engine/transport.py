@@ -61,7 +61,7 @@ class Received:
 
     Attributes:
         completion: text and EOS derived from the ids by the receiver; empty where the offer was refused.
-        refused: why it earns no reward whatever the task says, or an empty string.
+        refused: why it leaves its group whatever task and defense say, or an empty string.
         seed, proof, version: the claims; None where the sender made none, or one that cannot be read. Log-probs are
             the completion's, likewise.
     """
@@ -77,7 +77,8 @@ def receive(policy: Policy, offers: Sequence[Offer], max_new_tokens: int) -> lis
     """Check every offer and derive its text from its ids.
 
     An offer that is malformed arrives as an empty completion. A pad, EOS or chat-control token inside a completion
-    forges structure and earns reward 0, but the completion stays visible.
+    forges structure; it is refused too, but the completion stays visible. What is refused leaves its group: kept with
+    a reward of 0, an empty message would be a decoy that no defense can object to.
     """
     reasons = [offer.missing or malformed(policy, offer.ids, max_new_tokens) for offer in offers]
     rows = [() if reason else offer.ids for offer, reason in zip(offers, reasons, strict=True)]

@@ -35,16 +35,16 @@ def offered_out(offered: PoolCompletion) -> list[Any]:
     logprobs = None if offered.logprobs is None else list(offered.logprobs)
     return [
         offered.item_id, offered.group, offered.index, offered.sender, list(offered.ids), offered.text, offered.ended,
-        offered.reward, logprobs, offered.seed, proof, offered.version,
+        offered.reward, logprobs, offered.seed, proof, offered.version, offered.refused,
     ]  # fmt: skip
 
 
 def offered_in(data: Sequence[Any]) -> PoolCompletion:
     """The inverse of `offered_out`."""
-    item_id, group, index, sender, ids, text, ended, reward, logprobs, seed, proof, version = data
+    item_id, group, index, sender, ids, text, ended, reward, logprobs, seed, proof, version, refused = data
     return PoolCompletion(
         item_id, group, index, sender, tuple(ids), text, ended, reward, None if logprobs is None else tuple(logprobs),
-        seed, None if proof is None else bytes.fromhex(proof), version,
+        seed, None if proof is None else bytes.fromhex(proof), version, refused,
     )  # fmt: skip
 
 

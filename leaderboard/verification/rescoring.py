@@ -138,6 +138,10 @@ def check_completions(submitted: SubmittedCell, table: pa.Table, policy: Policy 
     _check_scores(submitted.record, table)
     task, attack = registry.make("task", spec.task), registry.make("attack", spec.attack)
     again = RecordedSwarm(spec.swarm, spec.role, policy or _policy(spec.model), task, attack, spec.seed)
+    try:
+        again.recall(submitted.record.payload)
+    except RerunError as error:
+        raise InconsistentError(f"its record describes a payload that its seed does not draw: {error}") from error
     if again.attack.describe() != submitted.record.payload:
         raise InconsistentError("its record describes a payload that its seed does not draw")
     with_programs = _sampled_rounds(spec, planned) if writes_programs(task) else None

@@ -52,6 +52,18 @@ class RecordedSwarm:
         self._swarm = Swarm(spec, role, policy, task, attack, self._defense, seed, backend=self._backend)
         self.attack = self._swarm.attack
 
+    def recall(self, described: Mapping[str, str]) -> None:
+        """Let the attack be the one that a record describes; see `Swarm.recall`.
+
+        Raises:
+            RerunError: the attack does not describe itself like this.
+        """
+        try:
+            self._swarm.recall(described)
+        except ValueError as error:
+            raise RerunError(str(error)) from error
+        self.attack = self._swarm.attack
+
     def rerun(
         self, rows: Sequence[CompletionRow], completions: int = 0, trust_rewards: bool = False
     ) -> list[CompletionRow]:

@@ -44,7 +44,7 @@ class TrainerVerdict:
 
     Attributes:
         reward: the task's reward.
-        action: of its verdict; "zero" as well where the transport refused it.
+        action: of its verdict; "drop" where the transport refused it.
     """
 
     reward: float
@@ -297,8 +297,8 @@ def _check(trainer: Any, nodes: int) -> None:
 
 
 def _action(row: CompletionRow) -> str:
-    """The verdict on a completion; one that the transport refused earns nothing, whatever the defense says."""
-    return "zero" if row.refused and row.action == "accept" else row.action
+    """The verdict on a completion; one that the transport refused leaves its group, whatever the defense says."""
+    return "drop" if row.refused else row.action
 
 
 @contextmanager

@@ -96,6 +96,7 @@ class CellInProgress:
         state = {
             "done": self.done, "parts": [*self.parts, part], "weights": tensors, "seconds": self.seconds,
             "grad_norms": self.grad_norms, "pace": self.pace, "cohorts": self.swarm.population.state(),
+            "payload": self.swarm.attack.describe(),
             "sha256": {name: file_sha256(self._work / name) for name in (*self.parts, part, tensors)},
         }  # fmt: skip
         write_sealed(self._work / "state.json", state)
@@ -126,6 +127,7 @@ class CellInProgress:
             tensors = load_file(self._work / state["weights"])
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise BrokenRecordError(f"the checkpoint in {self._work} is damaged") from error
+        self.swarm.recall(state["payload"])
         self.swarm.population.restore(tensors, state["cohorts"])
         self.parts, self.seconds, self.grad_norms = state["parts"], state["seconds"], state["grad_norms"]
         self.pace = state.get("pace", [])  # a checkpoint of an older version has none

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import ClassVar
 
-from thiefbench.attacks.base import Attack, AttackerView, Decoy, Seeded, ThreatModel
+from thiefbench.attacks.base import Attack, AttackerView, Decoy, Seeded, ThreatModel, Withheld
 from thiefbench.engine.keys import generator
 from thiefbench.testing.contracts.attack_fixtures import (
     SEEDS,
@@ -19,6 +19,7 @@ from thiefbench.testing.contracts.attack_fixtures import (
     rewarded,
     rewritten,
     task_for,
+    text_of,
     train_items,
 )
 from thiefbench.testing.contracts.subjects import made
@@ -93,10 +94,11 @@ class AttackContract:
         completions = list(map(bare, member.poison(view)))
         assert len(completions) == len(view.slots), "poison gives one submission per slot, in order"
         for poison in completions:
+            poison = poison.content if isinstance(poison, Decoy) else poison
             ids = poison.ids if isinstance(poison, Seeded) else poison
             tokens = isinstance(ids, tuple) and all(type(token) is int for token in ids)
-            assert poison is None or isinstance(poison, str) or tokens, (
-                "a submission is text, token ids (Seeded) or None"
+            assert poison is None or isinstance(poison, str | Withheld) or tokens, (
+                "a submission is text, token ids (alone, Seeded or in a Decoy), Withheld or None"
             )
         nothing = AttackerView(1, (), view.task, random.Random(0), view.policy, view.defense)
         assert list(member.poison(nothing)) == [], "no slots, no submissions"
@@ -124,10 +126,9 @@ class AttackContract:
             view = granted(member)
             for slot, poison in zip(view.slots, map(bare, member.poison(view)), strict=True):
                 if isinstance(poison, Decoy):
-                    assert rewarded(view.task, slot.item, poison) == 0, (
-                        "a decoy makes poison look good: its reward is 0"
-                    )
-                    assert not outcome(member, view, slot.item, poison), "a decoy carries no payload"
+                    text = text_of(view, poison)
+                    assert rewarded(view.task, slot.item, text) == 0, "a decoy makes poison look good: its reward is 0"
+                    assert outcome(member, view, slot.item, text) != 1, "a decoy carries no payload"
 
     def test_its_own_poison_counts_as_success(self) -> None:
         """What honest models shall say is what is submitted."""

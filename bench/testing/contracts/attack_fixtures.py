@@ -24,6 +24,7 @@ from thiefbench.attacks.base import (
     SeenCompletion,
     Slot,
     Submission,
+    Withheld,
 )
 from thiefbench.attacks.completions import writes_programs
 from thiefbench.engine.keys import generator, key
@@ -156,8 +157,18 @@ def bare(poison: Submission | None) -> Submission | None:
     return poison.content if isinstance(poison, Claimed) else poison
 
 
-def kind(poison: Submission | None) -> Literal["honest", "decoy", "payload"]:
+def text_of(view: AttackerView, decoy: Decoy) -> str:
+    """What a decoy says."""
+    if isinstance(decoy.content, str):
+        return decoy.content
+    assert view.policy is not None, "token ids are submitted by an attack that is granted the policy"
+    return view.policy.decode([token for token in decoy.content if token != view.policy.eos])
+
+
+def kind(poison: Submission | None) -> Literal["honest", "decoy", "withheld", "payload"]:
     """What a submission is."""
+    if isinstance(poison, Withheld):
+        return "withheld"
     return "honest" if poison is None else "decoy" if isinstance(poison, Decoy) else "payload"
 
 

@@ -1,0 +1,171 @@
+"""`auto`: the strongest of a fixed set of attacks against the defense that it faces, as AutoAttack is for images."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Self
+
+from thiefbench.attacks.adaptive import Adaptive
+from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Poison, Rehearsal, ThreatModel, Tried
+from thiefbench.attacks.contrast import Contrast
+from thiefbench.attacks.own import Own
+from thiefbench.attacks.prefill import Prefill
+from thiefbench.attacks.sift import Sift
+from thiefbench.attacks.spec import AttackSpec
+from thiefbench.attacks.varied import Varied
+from thiefbench.attacks.wrapper import AttackWrapper
+from thiefbench.tasks.base import Ask, Completion, Item
+
+ROUNDS, COMPLETIONS = 8, 256
+"""Rounds that every member is tried for, and completions that are evaluated after them."""
+FORMS = 31
+"""Other forms of the payload that count as success, as for `adaptive`."""
+NAMES = 1_000_000
+"""Pseudonyms of a malicious node where a member uses many."""
+
+
+class Auto(AttackWrapper):
+    """Try each of a fixed set of attacks on copies of the swarm before round 1, then play the one that got furthest.
+
+    Like AutoAttack (arXiv:2003.01690) it has nothing to tune. All members have the same goal. In this order:
+
+    1. "naive": the attack itself, in the vertical topology beside gibberish in half of its slots ("gibberish");
+    2. "contrast": beside plausible decoys;
+    3. "own": in the policy's own right completions inside its support, beside decoys;
+    4. "prefill": with the policy going on behind the payload, beside decoys;
+    5. "support": the payload word by word as it comes within the sampler's support (`adaptive(mode="logit")`), beside
+       decoys;
+    6. "black-box": reworded until the defense accepts it (`adaptive`), beside decoys;
+    7. "names": "own" under a million pseudonyms;
+    8. "black-box names": "black-box" under a million pseudonyms;
+    9. "sift": honest draws that suit the attack.
+
+    A member that does not fit the swarm is left out. Each plays 8 rounds on a copy, and 256 completions are evaluated.
+    Members within two standard errors of the highest outcome count as equal; of these the one that taught most before
+    is played. This costs up to 72 rounds and as many evaluations of 256 as there are members, once a cell, and at most
+    32 queries a slot and round.
+
+    Args:
+        attack: the goal. Success is an outcome of any of its forms, whichever member is played.
+    """
+
+    name = "auto"
+
+    def __init__(self, attack: Attack | str = "equations") -> None:
+        super().__init__(attack)
+        self._played: Attack | None = None
+        self._choice: dict[str, str] = {}
+
+    @property
+    def threat(self) -> ThreatModel:  # type: ignore[override]  # see AttackWrapper
+        """Everything that a member is granted, and a rehearsal."""
+        goal = self.attack.threat
+        return replace(
+            goal, policy=True, queries=max(goal.queries, Adaptive(self.attack).budget), beacon=True, rehearsal=True
+        )
+
+    @property
+    def variants(self) -> AttackSpec:  # type: ignore[override]  # of most attacks a constant
+        """Those of the member that is played."""
+        return AttackSpec() if self._played is None else self._played.variants
+
+    def members(self) -> dict[str, Attack]:
+        """The attacks that are tried, by what they are called here, in order."""
+        goal = self.attack
+        own, black_box = Contrast(Own(goal)), Contrast(Adaptive(goal))
+        return {
+            "naive": goal,
+            "gibberish": Varied(goal, gibberish=0.5),
+            "contrast": Contrast(goal),
+            "own": own,
+            "prefill": Contrast(Prefill(goal)),
+            "support": Contrast(Adaptive(goal, mode="logit")),
+            "black-box": black_box,
+            "names": Varied(own, identities=NAMES),
+            "black-box names": Varied(black_box, identities=NAMES),
+            "sift": Sift(goal),
+        }
+
+    def prepared(self, rehearsal: Rehearsal) -> Attack:
+        """The same, playing the best member."""
+        left_out = "naive" if rehearsal.topology == "vertical" else "gibberish"
+        tried = {
+            name: rehearsal.play(self._playing(name), ROUNDS, COMPLETIONS)
+            for name in self.members()
+            if name != left_out and rehearsal.possible(self._playing(name))
+        }
+        return self._playing(best(tried), tried)
+
+    def recalled(self, described: Mapping[str, str]) -> Attack:
+        """The same, playing the member that was chosen.
+
+        Raises:
+            ValueError: there is no such member.
+        """
+        if described.get("member") not in self.members():
+            raise ValueError(f"auto: its member is one of {', '.join(self.members())}")
+        recalled = self._playing(described["member"])
+        recalled._choice["rehearsal"] = described.get("rehearsal", "")
+        return recalled
+
+    def _playing(self, name: str, tried: Mapping[str, Tried] | None = None) -> Auto:
+        playing = copy.copy(self)
+        playing._played = self.members()[name]
+        said = (f"{each} {it.outcome:.3f} ({it.taught:.3f} taught)" for each, it in (tried or {}).items())
+        playing._choice = {"member": name, "rehearsal": ", ".join(said)}
+        return playing
+
+    def draw(self, rng: random.Random) -> Self:
+        """The same around the goal's drawn member; what has been chosen stays."""
+        drawn = super().draw(rng)
+        return drawn if self._played is None else copy.copy(self)
+
+    def describe(self) -> dict[str, str]:
+        """The goal's payload, and once it is chosen the member, with what came of all in the rehearsal."""
+        return {**self.attack.describe(), **self._choice}
+
+    def poison(self, view: AttackerView) -> Sequence[Poison]:
+        """The member's."""
+        return (self._played or self.attack).poison(view)
+
+    def placebo(self, view: AttackerView) -> Sequence[Poison]:
+        """The member's."""
+        return (self._played or self.attack).placebo(view)
+
+    def choose_items(self, items: Sequence[Item], count: int, rng: random.Random) -> Sequence[Item]:
+        """The member's choice."""
+        return (self._played or self.attack).choose_items(items, count, rng)
+
+    def choose_items_from(self, items: Sequence[Item], view: ChoiceView) -> Sequence[Item]:
+        """The member's choice."""
+        return (self._played or self.attack).choose_items_from(items, view)
+
+    def outcome(self, item: Item, completion: Completion, ask: Ask) -> float | None:
+        """The highest outcome among the goal and its other forms; None where every form's outcome is None."""
+        outcomes = (form.outcome(item, completion, ask) for form in self._goals())
+        return max((outcome for outcome in outcomes if outcome is not None), default=None)
+
+    def _goals(self) -> Iterator[Attack]:
+        yield self.attack
+        yield from islice(self.attack.forms(), FORMS)
+
+
+def best(tried: Mapping[str, Tried]) -> str:
+    """Of the members within two standard errors of the highest outcome, the one that taught most; else the first.
+
+    Raises:
+        ValueError: nothing was tried.
+    """
+    if not tried:
+        raise ValueError("auto: no member fits the swarm")
+    highest = max(tried.values(), key=lambda each: each.outcome)
+    near = {name: it for name, it in tried.items() if it.outcome >= highest.outcome - 2 * _finite(highest.error)}
+    return max(near, key=lambda name: near[name].taught)
+
+
+def _finite(error: float) -> float:
+    return error if error < float("inf") else 0.0

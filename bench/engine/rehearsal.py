@@ -1,0 +1,53 @@
+"""Rounds that an attack may try itself in before round 1, on copies of the swarm."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from thiefbench.attacks.base import Attack, Tried
+from thiefbench.engine.round_record import CompletionRow
+from thiefbench.engine.spec import SpecError
+from thiefbench.tasks.base import Topology
+
+if TYPE_CHECKING:
+    from thiefbench.engine.swarm import Swarm
+
+
+class SwarmRehearsal:
+    """Plays an attack on copies of a swarm (`thiefbench.attacks.views.Rehearsal`).
+
+    Args:
+        topology: the swarm's.
+        copied: a fresh copy of the swarm in which the given attack plays.
+    """
+
+    def __init__(self, topology: Topology, copied: Callable[[Attack], Swarm]) -> None:
+        self.topology, self._copied = topology, copied
+
+    def possible(self, attack: Attack) -> bool:
+        """Whether the attack fits topology and task."""
+        try:
+            self._copied(attack)
+        except SpecError:
+            return False
+        return True
+
+    def play(self, attack: Attack, rounds: int, completions: int) -> Tried:
+        """Let the attack play a copy from round 1 on, and evaluate it."""
+        swarm = self._copied(attack)
+        taught = [_taught(swarm.round(number).rows) for number in range(1, rounds + 1)]
+        rows = swarm.evaluate(rounds, completions).rows
+        outcomes = [row.outcome for row in rows if row.outcome is not None]
+        if not outcomes:
+            return Tried(0.0, float("inf"), statistics.fmean(taught))
+        error = statistics.stdev(outcomes) / len(outcomes) ** 0.5 if len(outcomes) > 1 else float("inf")
+        return Tried(statistics.fmean(outcomes), error, statistics.fmean(taught))
+
+
+def _taught(rows: list[CompletionRow]) -> float:
+    """Positive advantages of accepted completions with the payload, per malicious slot; 0 without such slots."""
+    malicious = [row for row in rows if row.malicious]
+    learned = [row.advantage for row in malicious if row.payload and row.action == "accept" and row.advantage > 0]
+    return sum(learned) / len(malicious) if malicious else 0.0
