@@ -95,8 +95,8 @@ class Auto(AttackWrapper):
         left_out = "naive" if rehearsal.topology == "vertical" else "gibberish"
         tried = {
             name: rehearsal.play(self._playing(name), ROUNDS, COMPLETIONS)
-            for name in self.members()
-            if name != left_out and rehearsal.possible(self._playing(name))
+            for name, member in self.members().items()
+            if name != left_out and rehearsal.possible(member)
         }
         return self._playing(best(tried), tried)
 

@@ -35,7 +35,7 @@ class Rewriting:
 def rewritings(
     view: AttackerView, forms: Iterable[Attack], items: Sequence[Item], drawn: Sequence[Sequence[Completion]]
 ) -> Iterator[Rewriting]:
-    """The right ones among completions of the policy, with a payload in them.
+    """The right ones among completions of the policy, with a payload in them that the length limit leaves room for.
 
     Args:
         view: of the round; it grants a policy.
@@ -54,7 +54,7 @@ def rewritings(
                 ids = () if submission is None else submission_ids(view.policy, submission)
                 begin = common(clean, ids)
                 end = len(ids) - common(clean[begin:][::-1], ids[begin:][::-1])
-                if begin < end:
+                if begin < end < view.policy.limit:
                     yield Rewriting(item, clean, ids, begin, end)
 
 
@@ -101,7 +101,7 @@ def decoys(
         ]
     inside = view.policy.in_support([items[number] for number, _ in altered], [ids for _, ids in altered])
     for (number, ids), tokens in zip(altered, inside, strict=True):
-        if all(tokens):
+        if all(tokens) and len(ids) <= view.policy.limit:
             ready[number].append(Decoy(ids))
     return ready
 

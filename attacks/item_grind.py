@@ -10,7 +10,7 @@ from dataclasses import replace
 from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Poison, Seeded, ThreatModel
 from thiefbench.attacks.completions import TaskRewards, completion_ids, correct
 from thiefbench.attacks.wrapper import AttackWrapper
-from thiefbench.tasks.base import Item
+from thiefbench.tasks.base import Item, Topology
 
 
 class ItemGrind(AttackWrapper):
@@ -32,7 +32,7 @@ class ItemGrind(AttackWrapper):
         super().__init__(attack)
         if candidates < 1:
             raise ValueError(f"item_grind: candidates must be at least 1, got {candidates}")
-        if "vertical" not in self.attack.threat.topologies:
+        if not self.threat.topologies:
             raise ValueError(
                 f"item_grind: items are chosen in the vertical topology, which {self.attack.name} is not for"
             )
@@ -41,7 +41,9 @@ class ItemGrind(AttackWrapper):
     @property
     def threat(self) -> ThreatModel:  # type: ignore[override]  # see AttackWrapper
         """The inner attack's, with the policy and the beacon, where nodes choose their items."""
-        return replace(self.attack.threat, policy=True, beacon=True, topologies=frozenset({"vertical"}))
+        granted = self.attack.threat
+        vertical = granted.topologies & frozenset[Topology]({"vertical"})
+        return replace(granted, policy=True, beacon=True, topologies=vertical)
 
     def choose_items(self, items: Sequence[Item], count: int, rng: random.Random) -> Sequence[Item]:
         """As the inner attack, which does not know the seeds."""

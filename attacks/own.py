@@ -52,7 +52,8 @@ class Own(AttackWrapper):
     def _submit(self, view: AttackerView, of: Callable[[Rewriting], tuple[int, ...]]) -> list[Poison]:
         assert view.policy is not None, "the threat model grants a policy"
         items = distinct(view.slots)
-        found = list(rewritings(view, [self.attack], items, view.policy.sample(items, self.samples)))
+        drawn = rewritings(view, [self.attack], items, view.policy.sample(items, self.samples))
+        found = [rewriting for rewriting in drawn if len(rewriting.ids) < view.policy.limit]
         if self.support:
             rows = [(*each.ids, view.policy.eos) for each in found]
             inside = view.policy.in_support([each.item for each in found], rows)

@@ -14,8 +14,8 @@ from thiefbench.attacks.item_grind import ItemGrind, push
 class Sift(ItemGrind):
     """Send the honest draw of a slot where it teaches what the attack wants, and nothing where it does not.
 
-    A slot's draw suits if it is right and its outcome is above the mean of the node's draws, or wrong and below. What
-    is left of a group is honest to the last token, and its advantages still push the outcome up. Where the topology
+    A slot's draw suits if it is right and its outcome is above the mean of all malicious slots' draws, or wrong and not
+    above it. What is left of a group is honest to the last token, and its advantages still push the outcome up. Where the topology
     lets nodes pick their items, those are picked whose groups push most once they are sifted. Nodes that may not pick
     items still choose what arrives.
 

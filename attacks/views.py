@@ -59,6 +59,10 @@ class Sampler(Protocol):
     def eos(self) -> int:
         """The token that ends a completion."""
 
+    @property
+    def limit(self) -> int:
+        """The most tokens that a completion may have, EOS included. A longer one is refused by every node."""
+
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of a completion's text, without EOS."""
 
@@ -71,7 +75,11 @@ class Sampler(Protocol):
     def sample_after(
         self, items: Sequence[Item], prefixes: Sequence[Sequence[int]], count: int
     ) -> list[list[Completion]]:
-        """Draw `count` completions for each item that begin with its prefix. The prefix is part of each completion."""
+        """Draw `count` completions for each item that begin with its prefix. The prefix is part of each completion.
+
+        Raises:
+            ValueError: a prefix holds EOS or leaves no room below the limit.
+        """
 
     def sample_seeded(self, items: Sequence[Item], seeds: Sequence[int]) -> list[Completion]:
         """The completion of each item that an honest node with this seed, a signed 64-bit integer, would draw."""

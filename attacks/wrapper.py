@@ -22,7 +22,8 @@ class AttackWrapper(Attack):
 
     Raises:
         TypeError: `attack` is still a spec string.
-        ValueError: `attack` is `varied`, which only goes outside, where the engine reads its fields.
+        ValueError: `attack` is `varied` or is granted a rehearsal. Both only go outside, where the engine reads the
+            fields of the one and prepares the other.
     """
 
     def __init__(self, attack: Attack | str) -> None:
@@ -30,6 +31,11 @@ class AttackWrapper(Attack):
             raise TypeError(f"{self.name}: attack is an Attack; thiefbench.registry.make makes one of {attack!r}")
         if attack.variants != AttackSpec():
             raise ValueError(f"{self.name}: varied goes outside, as in varied(attack=\"{self.name}(attack='text')\")")
+        if attack.threat.rehearsal:
+            raise ValueError(
+                f"{self.name}: {attack.name} goes outside, since it rehearses whole attacks, as in "
+                f"{attack.name}(attack=\"{self.name}(attack='text')\")"
+            )
         self.attack = attack
 
     @property

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from thiefbench.attacks.base import Attack, Tried
+from thiefbench.engine.compatibility import drawn
 from thiefbench.engine.round_record import CompletionRow
-from thiefbench.engine.spec import SpecError
-from thiefbench.tasks.base import Topology
+from thiefbench.engine.spec import SpecError, SwarmSpec
+from thiefbench.tasks.base import Task, Topology
 
 if TYPE_CHECKING:
     from thiefbench.engine.swarm import Swarm
@@ -19,17 +20,22 @@ class SwarmRehearsal:
     """Plays an attack on copies of a swarm (`thiefbench.attacks.views.Rehearsal`).
 
     Args:
-        topology: the swarm's.
+        spec, task: the swarm's.
         copied: a fresh copy of the swarm in which the given attack plays.
     """
 
-    def __init__(self, topology: Topology, copied: Callable[[Attack], Swarm]) -> None:
-        self.topology, self._copied = topology, copied
+    def __init__(self, spec: SwarmSpec, task: Task, copied: Callable[[Attack], Swarm]) -> None:
+        self._spec, self._task, self._copied = spec, task, copied
+
+    @property
+    def topology(self) -> Topology:
+        """The swarm's."""
+        return self._spec.topology
 
     def possible(self, attack: Attack) -> bool:
         """Whether the attack fits topology and task."""
         try:
-            self._copied(attack)
+            drawn(attack, 0, self._spec, self._task)
         except SpecError:
             return False
         return True

@@ -134,7 +134,7 @@ class Swarm:
         context, backend, clock = self.context, self.backend, Clock()
         if not self._prepared:
             with clock.phase("rehearse"):
-                self._play_as(context.attack.prepared(SwarmRehearsal(self.spec.topology, self._copy)))
+                self._play_as(context.attack.prepared(SwarmRehearsal(self.spec, self.task, self._copy)))
 
         # Generate: honest nodes sample, malicious ones submit what the attack makes.
         with clock.phase("sample"):
@@ -199,6 +199,11 @@ class Swarm:
         """
         if not self._prepared and described != self.attack.describe():
             self._play_as(self.attack.recalled(described))
+
+    @property
+    def prepared(self) -> bool:
+        """Whether the attack is the one that will play: nothing is left to choose by a rehearsal."""
+        return self._prepared
 
     def remember(self, rows: Iterable[CompletionRow]) -> None:
         """Rebuild the history that defenses see from the rows of finished rounds, as after a restart."""

@@ -38,7 +38,7 @@ class Says(Attack):
 class Scripted:
     """A policy that writes what `say(item, prefix, number)` returns; `allowed(prefix, character)` is its support."""
 
-    eos = 0
+    eos, limit = 0, 1000
 
     def __init__(
         self,

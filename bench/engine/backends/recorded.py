@@ -56,12 +56,15 @@ class RecordedSwarm:
         """Let the attack be the one that a record describes; see `Swarm.recall`.
 
         Raises:
-            RerunError: the attack does not describe itself like this.
+            RerunError: the attack does not describe itself like this, or it does not say what it chose in a rehearsal,
+                which cannot be held again without the weights.
         """
         try:
             self._swarm.recall(described)
         except ValueError as error:
             raise RerunError(str(error)) from error
+        if not self._swarm.prepared:
+            raise RerunError(f"it does not say what {self.attack.name} chose before round 1")
         self.attack = self._swarm.attack
 
     def rerun(

@@ -49,6 +49,11 @@ class AttackerPolicy:
         """The token that ends a completion."""
         return self._policy.eos
 
+    @property
+    def limit(self) -> int:
+        """The most tokens that a completion may have, EOS included."""
+        return self._sampling.max_new_tokens
+
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of a completion's text, without EOS."""
         return tuple(self._policy.encode(text))

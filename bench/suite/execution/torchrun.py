@@ -241,15 +241,17 @@ def _standing(swarm: Swarm, rows: pa.Table) -> tuple[bytes, bytes, bytes]:
     """What the other ranks need to go on from here: what a checkpoint holds, and the pools that defenses remember."""
     buffer = pa.BufferOutputStream()
     pq.write_table(rows.filter(pc.equal(rows["phase"], "train")), buffer, compression="zstd")
-    state = json.dumps(swarm.population.state()).encode()
+    state = json.dumps({"cohorts": swarm.population.state(), "payload": swarm.attack.describe()}).encode()
     return state, save(swarm.population.tensors()), buffer.getvalue().to_pybytes()
 
 
 def _take_up(swarm: Swarm, parts: Sequence[bytes]) -> None:
     """Go on from where `_standing` was; from the start where there are no parts."""
     if parts:
-        state, tensors, rows = parts
-        swarm.population.restore(load(tensors), json.loads(state))
+        standing, tensors, rows = parts
+        state = json.loads(standing)
+        swarm.recall(state["payload"])
+        swarm.population.restore(load(tensors), state["cohorts"])
         swarm.remember(table_rows(pq.read_table(pa.BufferReader(rows))))
 
 

@@ -20,6 +20,9 @@ from thiefbench.tasks.text import printable
 LONGEST = 1500
 """Characters of a completion that are shown."""
 
+_ABOUT_THE_ATTACK = ("position", "member", "rehearsal")
+"""What payloads say of where and how they are put in. It is no string that stands in a text."""
+
 _COLUMNS = ["phase", "round", "group", "item_id", "place", "text", "reward", "outcome", "payload", "advantage"]
 
 
@@ -108,7 +111,7 @@ def mark(text: str, payload: Mapping[str, str]) -> tuple[tuple[str, bool], ...]:
 
     As attacks count a phrase without its first word, so does this.
     """
-    values = [value for name, value in payload.items() if name != "position" and value.strip()]
+    values = [value for name, value in payload.items() if name not in _ABOUT_THE_ATTACK and value.strip()]
     needles = [*values, *(value.split(" ", 1)[1] for value in values if " " in value.strip())]
     if not needles:
         return ((text, False),)
