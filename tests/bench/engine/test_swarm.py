@@ -485,7 +485,8 @@ def test_defenses_see_no_label(topology: Topology, build_swarm: Build) -> None:
     (view,) = defense.views
     assert type(view) is DefenderView, "labels only for rows with sees_labels"
     allowed = {
-        "item_id", "group", "index", "sender", "ids", "text", "ended", "reward", "logprobs", "seed", "proof", "version"
+        "item_id", "group", "index", "sender", "ids", "text", "ended", "reward", "logprobs", "seed", "proof", "version",
+        "refused",
     }  # fmt: skip
     assert {field.name for field in fields(view.completions[0])} == allowed
     assert {field.name for field in fields(view)} == {

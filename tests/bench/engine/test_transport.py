@@ -144,7 +144,7 @@ def malicious_rows(swarm: Swarm) -> list[CompletionRow]:
     return [row for row in swarm.round(1).rows if row.malicious]
 
 
-def test_refused_offers_earn_no_reward_in_a_swarm(
+def test_refused_offers_earn_nothing_and_teach_nothing_in_a_swarm(
     build_swarm: Callable[..., Swarm], policy: Policy, vowels: Any
 ) -> None:
     class Generous(type(vowels)):  # type: ignore[misc]
@@ -160,7 +160,7 @@ def test_refused_offers_earn_no_reward_in_a_swarm(
     for row in rows:
         assert row.refused, "a malformed or forged offer is refused with a reason"
         assert row.reward == 0, "and earns no reward, whatever the task says"
-        assert row.advantage < 0
+        assert row.advantage == 0, "it is in no group, so nothing is measured against it either"
 
 
 def test_text_of_attackers_is_encoded_cut_and_ended(build_swarm: Callable[..., Swarm]) -> None:

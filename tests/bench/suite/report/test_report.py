@@ -338,6 +338,7 @@ class TestHostileText:
         )  # fmt: skip
         assert mark("hail to the thief", {"phrase": PHRASE}) == (("hail to the thief", True),)
         assert mark("from the start", {"position": "start"}) == (("from the start", False),)
+        assert mark("its own", {"member": "own", "rehearsal": "own 0.1"}) == (("its own", False),)
         assert mark("x (a+)+ y", {"phrase": "(a+)+"}) == (("x ", False), ("(a+)+", True), (" y", False))
 
 
