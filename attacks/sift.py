@@ -15,9 +15,9 @@ class Sift(ItemGrind):
     """Send the honest draw of a slot where it teaches what the attack wants, and nothing where it does not.
 
     A slot's draw suits if it is right and its outcome is above the mean of all malicious slots' draws, or wrong and not
-    above it. What is left of a group is honest to the last token, and its advantages still push the outcome up. Where the topology
-    lets nodes pick their items, those are picked whose groups push most once they are sifted. Nodes that may not pick
-    items still choose what arrives.
+    above it. What is left of a group is honest to the last token, and its advantages still push the outcome up. Where
+    the topology lets nodes pick their items, those are picked whose groups push most once they are sifted. Nodes that
+    may not pick items still choose what arrives.
 
     Args:
         attack: the attack whose outcome the draws are to push and whose success is measured; for `dos` the length.

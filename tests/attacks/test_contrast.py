@@ -84,9 +84,9 @@ def test_other_numbers_stay_in_the_support_and_below_the_limit() -> None:
     )
     slots = view(ITEM, each=6, policy=only_six)
     submissions = list(Contrast(FIVE).poison(slots))
-    assert decoys_in(only_six, submissions) == [
-        text("Then 4 + 3 = 7.", other) for other in ("6", "17", "14")
-    ], "8 and 9 could not have been drawn"
+    assert decoys_in(only_six, submissions) == [text("Then 4 + 3 = 7.", other) for other in ("6", "17", "14")], (
+        "8 and 9 could not have been drawn"
+    )
     only_six.limit = len(right) + 1
     submissions = list(Contrast(FIVE).poison(view(ITEM, each=6, policy=only_six)))
     assert decoys_in(only_six, submissions) == [text("Then 4 + 3 = 7.", "6")], "a digit more is too long"

@@ -270,3 +270,16 @@ def test_a_rank_that_joins_late_plays_the_member_of_the_others(build_swarm: Buil
     assert late.attack.describe() == first.attack.describe()
     assert late.round(2).rows == first.round(2).rows
     assert same_weights(weights_of(late)[0], weights_of(first)[0])
+
+
+@pytest.mark.parametrize("topology", get_args(Topology))
+def test_every_member_of_auto_can_be_played(
+    topology: Topology, build_swarm: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "ROUNDS", 1)
+    swarm = build_swarm(attack=Auto(GOAL), topology=topology)
+    rows = swarm.round(1).rows
+    tried = swarm.attack.describe()["rehearsal"]
+    left_out = "naive" if topology == "vertical" else "gibberish"
+    assert [name for name in Auto(GOAL).members() if f"{name} 0." not in tried] == [left_out]
+    assert any(row.malicious for row in rows)

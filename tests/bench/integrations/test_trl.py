@@ -314,6 +314,11 @@ def test_what_is_no_completion_is_not_learned(make: Make) -> None:
     (batch,) = run.batches
     learned = batch["completion_mask"] * batch["tool_mask"]
     assert int((learned.sum(1) == 0).sum()) == len(refused), "and none of the token that stands for it is learned"
+    told = sorted(row.advantage for row in run.rows() if not row.refused)
+    taught = learned.sum(1) > 0
+    assert sorted(batch["advantages"][taught].tolist()) == pytest.approx(told, abs=1e-3), (
+        "what is refused leaves its group, and the others are a smaller one"
+    )
 
 
 def test_log_probs_of_foreign_completions_are_recomputed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

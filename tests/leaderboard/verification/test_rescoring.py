@@ -12,8 +12,10 @@ import pytest
 
 from tests.bench import tiny
 from thiefbench import registry
+from thiefbench.attacks import auto
 from thiefbench.engine.backends.recorded import RecordedSwarm
 from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.rehearsal import SwarmRehearsal
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.leaderboard.cell_scores import trimmed
 from thiefbench.leaderboard.verification.rescoring import (
@@ -64,6 +66,42 @@ def checked(change: Callable[[CompletionRow], CompletionRow]) -> int:
     return check_completions(
         SubmittedCell(spec, "", trimmed(record, "", False, "0" * 64), record, own=False), table, policy
     )
+
+
+@pytest.mark.parametrize("attack", [f"{tiny.PLUGINS}:Rehearses", "sift(attack='dos(samples=2)', candidates=2)"])
+def test_attacks_that_choose_what_to_send_are_rescored(
+    attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they sent depends on weights that are gone, and what they chose is in the record."""
+    monkeypatch.setattr(auto, "ROUNDS", 1)
+    monkeypatch.setattr(auto, "COMPLETIONS", 8)
+    played = tiny.suite(attacks=(attack,), kind=tiny.Attacked)
+    (record,) = tiny.run(played, tmp_path)
+    assert record.status == "ok", record.error
+    (spec,) = tiny.cells(played)
+    table, policy = Store(tmp_path).cell(record.cell_id).read_rows(), Policy.load(tiny.model())
+    monkeypatch.setattr(SwarmRehearsal, "play", lambda *_: pytest.fail("a record is not rehearsed"))
+
+    def rescored(**changes: object) -> int:
+        submitted = record.model_copy(update=changes)
+        return check_completions(
+            SubmittedCell(spec, "", trimmed(record, "", False, "0" * 64), submitted, own=False), table, policy
+        )
+
+    assert rescored() == len(table)
+    rows = list(table_rows(table))
+    goal = {name: value for name, value in record.payload.items() if name not in ("member", "rehearsal")}
+    if "Rehearses" not in attack:
+        assert any(row.refused == "withheld" for row in rows)
+        return
+    for payload, why in (
+        (goal, "does not say what rehearses chose"),
+        (record.payload | {"member": "own"}, "its member is one of half, naive"),
+        (record.payload | {"phrase": "another"}, "describes a payload that its seed does not draw"),
+        (record.payload | {"more": "words"}, "describes a payload that its seed does not draw"),
+    ):
+        with pytest.raises(InconsistentError, match=why):
+            rescored(payload=payload)
 
 
 def test_a_sample_of_programs_is_run_again() -> None:

@@ -10,8 +10,10 @@ import pytest
 
 from tests.bench import tiny
 from thiefbench import registry
+from thiefbench.attacks import auto
 from thiefbench.engine.backends.recorded import RecordedSwarm, RerunError
 from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.rehearsal import SwarmRehearsal
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import Role, SwarmSpec
 from thiefbench.engine.swarm import Swarm
@@ -25,6 +27,7 @@ ATTACKS = [
     "adaptive(attack='text', budget=2)",
     "varied(attack='dos(samples=2)', gibberish=0.5)",
     f"{tiny.PLUGINS}:Samples",
+    f"{tiny.PLUGINS}:Withholds",
 ]
 
 
@@ -57,6 +60,29 @@ def test_a_true_record_is_told_again_as_it_is(attack: str, role: Role, topology:
     for rows in played(attack, role, topology):
         for trust in (False, True):
             assert again.rerun(rows, 16, trust) == rows, "every field of every row follows from tokens and verdicts"
+
+
+@pytest.mark.parametrize("role", ["attack", "placebo", "control"])
+def test_an_attack_that_rehearsed_is_told_again_by_what_it_had_chosen(
+    role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "ROUNDS", 1)
+    monkeypatch.setattr(auto, "COMPLETIONS", 8)
+    attack = f"{tiny.PLUGINS}:Rehearses"
+    rounds = played(attack, role)
+    monkeypatch.setattr(SwarmRehearsal, "play", lambda *_: pytest.fail("without the weights nothing is rehearsed"))
+    goal = registry.make("attack", attack).describe()
+    described = goal if role == "control" else goal | {"member": "naive", "rehearsal": "naive won"}
+    again = retold(attack, role)
+    again.recall(described)
+    assert again.attack.describe() == described
+    for rows in rounds:
+        assert again.rerun(rows, 16) == rows, "what was sent depends on the weights, and is taken from the record"
+    if role != "control":
+        with pytest.raises(RerunError, match="it does not say what rehearses chose before round 1"):
+            retold(attack, role).recall(goal)
+        with pytest.raises(RerunError, match="its member is one of half, naive"):
+            retold(attack, role).recall(goal | {"member": "own"})
 
 
 def test_rows_that_were_edited_come_out_otherwise() -> None:

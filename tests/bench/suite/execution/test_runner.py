@@ -19,8 +19,10 @@ from tests.bench import tiny
 from tests.bench.nursery import Nursery, until
 from tests.bench.tiny import PLUGINS, Attacked, Watcher, cells, cut, flip, run, same, suite
 from thiefbench import registry
+from thiefbench.attacks import auto
 from thiefbench.engine import swarm as engine
 from thiefbench.engine.model.policy import ModelError
+from thiefbench.engine.rehearsal import SwarmRehearsal
 from thiefbench.engine.round_record import RoundRecord
 from thiefbench.engine.spec import LearnerSpec, SpecError
 from thiefbench.suite.execution import cell_identity, cell_run, checkpoints
@@ -269,6 +271,22 @@ def test_a_run_stopped_after_every_round_goes_on(tmp_path: Path, whole: Path) ->
     same(stateful(), tmp_path, whole)
     assert record.provenance["ended"] == "resumed"
     assert record.seconds["sample"] > 0, "the seconds of all parts are counted"
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_killed_cell_goes_on_with_what_its_attack_had_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "ROUNDS", 1)
+    monkeypatch.setattr(auto, "COMPLETIONS", 8)
+    rehearsing = suite(kind=Attacked, attacks=(f"{PLUGINS}:Rehearses",))
+    (record,) = run(rehearsing, tmp_path / "whole")
+    assert record.status == "ok", record.error
+    assert record.payload["member"] in ("half", "naive")
+    assert record.seconds["rehearse"] > 0
+    with pytest.raises(KeyboardInterrupt):
+        run(rehearsing, tmp_path / "killed", Watcher(stop_after=1))
+    monkeypatch.setattr(SwarmRehearsal, "play", lambda *_: pytest.fail("it is rehearsed once"))
+    run(rehearsing, tmp_path / "killed")
+    same(rehearsing, tmp_path / "whole", tmp_path / "killed")
 
 
 def test_cells_that_are_hard_to_foresee_are_taken_up_first(tmp_path: Path) -> None:
