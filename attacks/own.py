@@ -30,7 +30,7 @@ class Own(AttackWrapper):
 
     name = "own"
 
-    def __init__(self, attack: Attack | str = "equations", samples: int = 32, support: bool = True) -> None:
+    def __init__(self, attack: Attack | str = "equations", samples: int = 16, support: bool = True) -> None:
         super().__init__(attack)
         if samples < 1:
             raise ValueError(f"own: samples must be at least 1, got {samples}")
