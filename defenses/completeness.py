@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -23,16 +24,10 @@ class Completeness(Defense):
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """Drop what a sender with empty slots has sent; the score counts these slots."""
-        empty: dict[str, int] = {}
-        for completion in view.completions:
-            empty[completion.sender] = empty.get(completion.sender, 0) + (completion.refused and not completion.length)
+        empty = Counter(each.sender for each in view.completions if each.refused and not each.length)
         return [
-            Verdict(
-                "drop",
-                float(empty[completion.sender]),
-                reason=f"its sender left {empty[completion.sender]} slots empty",
-            )
-            if empty[completion.sender]
+            Verdict("drop", float(empty[each.sender]), reason=f"its sender left {empty[each.sender]} slots empty")
+            if each.sender in empty
             else ACCEPT
-            for completion in view.completions
+            for each in view.completions
         ]

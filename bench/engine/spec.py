@@ -116,8 +116,8 @@ class SwarmSpec:
         learner: how they learn.
         seeds: where the noise of a slot comes from: "beacon" (public and fixed after the weights, so that everyone can
             tell a slot's seed) or "announced" (every node says which seed it used).
-        items: which items a node answers in the vertical topology: those it has "chosen", as the paper lets it, with the
-            beacon known; those it "committed" to before the beacon; or those that are "drawn" for it.
+        items: which items a node answers in the vertical topology: those that it has "chosen" with the beacon known, as
+            the paper lets it; those that it "committed" to before the beacon; or those that are "drawn" for it.
         population: the classes of nodes that start from different models; empty for one class, the cell's model.
         logprobs: whose log-probs a learner divides by: "none" (ratio 1), those that senders "reported", or
             "recomputed" ones, for which every receiver runs the generator's own model: its weights must be public.
