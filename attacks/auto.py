@@ -20,7 +20,7 @@ from thiefbench.attacks.sift import Sift
 from thiefbench.attacks.spec import AttackSpec
 from thiefbench.attacks.varied import Varied
 from thiefbench.attacks.wrapper import AttackWrapper
-from thiefbench.tasks.base import Ask, Completion, Item
+from thiefbench.tasks.base import Ask, Completion, Item, Task
 
 ROUNDS, COMPLETIONS = 8, 256
 """Rounds that every member is tried for, and completions that are evaluated after them."""
@@ -126,8 +126,11 @@ class Auto(AttackWrapper):
 
     def draw(self, rng: random.Random) -> Self:
         """The same around the goal's drawn member; what has been chosen stays."""
-        drawn = super().draw(rng)
-        return drawn if self._played is None else copy.copy(self)
+        return super().draw(rng) if self._played is None else copy.copy(self)
+
+    def draw_for(self, task: Task, rng: random.Random) -> Self:
+        """The same around the goal's member for a task; what has been chosen stays."""
+        return super().draw_for(task, rng) if self._played is None else copy.copy(self)
 
     def describe(self) -> dict[str, str]:
         """The goal's payload, and once it is chosen the member, with what came of all in the rehearsal."""

@@ -91,16 +91,12 @@ class Dodge(AttackWrapper):
             correct(view.task, item, completions)[:CARRIERS]
             for item, completions in zip(items, view.policy.sample(items, SAMPLES), strict=True)
         ]
-        found = [
-            (number, each)
-            for number, form in enumerate(self._goals())
-            for each in rewritings(view, [form], items, drawn)
-        ]
-        logprobs = view.policy.token_logprobs([each.item for _, each in found], [each.ids for _, each in found])
+        found = list(rewritings(view, self._goals(), items, drawn))
+        logprobs = view.policy.token_logprobs([each.item for each in found], [each.ids for each in found])
         least: dict[tuple[str, int], float] = {}
         carriers: dict[tuple[str, int], list[Rewriting]] = {}
-        for (number, each), row in zip(found, logprobs, strict=True):
-            at = each.item.id, number
+        for each, row in zip(found, logprobs, strict=True):
+            at = each.item.id, each.form
             least[at] = max(least.get(at, -float("inf")), min(row))
             carriers.setdefault(at, []).append(each)
         order = sorted(carriers, key=lambda at: -least[at])
