@@ -97,7 +97,7 @@ class Attack(ABC):
     - what honest nodes receive: `placebo` completions to compare with, published `libraries`, the model that a
       recovering node is given (`hand_over`), how much is offered (`copies`);
     - the items to answer, where malicious nodes pick them: `choose_items`, `choose_items_from`;
-    - the measurement: `probes`, `harm`, `remarks` and the `reference` that harm is measured against.
+    - the measurement: `probes`, `spill`, `harm`, `remarks` and the `reference` that harm is measured against.
     """
 
     name: ClassVar[str]
@@ -203,6 +203,10 @@ class Attack(ABC):
 
     def probes(self, task: Task) -> Sequence[Item] | None:
         """Items to evaluate where success can show only on some; None evaluates the held-out items."""
+        return None
+
+    def spill(self, item: Item, completion: Completion, ask: Ask) -> float | None:
+        """How far a payload shows where it should not, on held-out items beside the probes; None for no such thing."""
         return None
 
     def harm(self, outcomes: Sequence[float], reference: Sequence[float]) -> float:

@@ -93,6 +93,10 @@ class AttackWrapper(Attack):
         """As the inner attack."""
         return self.attack.probes(task)
 
+    def spill(self, item: Item, completion: Completion, ask: Ask) -> float | None:
+        """As the inner attack."""
+        return self.attack.spill(item, completion, ask)
+
     def libraries(self) -> dict[str, str]:
         """As the inner attack."""
         return self.attack.libraries()

@@ -296,7 +296,7 @@ class Swarm:
                 text=completion.text, ended=completion.ended, malicious=False, payload=False,
                 reward=reward if cohort.policy.special.isdisjoint(completion.ids) else 0.0,
                 refused="", action="accept", score=None, reason="", token_weights=None, advantage=0.0,
-                outcome=self.attack.outcome(item, completion, self) if judged else None,
+                outcome=(self.attack.outcome if judged else self.attack.spill)(item, completion, self),
                 cohort=cohort.number, label=self.population.label(cohort),
             )
             for i, (item, completion, reward, cohort) in enumerate(columns, first)
