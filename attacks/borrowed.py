@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from thiefbench.attacks.base import AttackerView, Poison
@@ -12,6 +13,10 @@ from thiefbench.attacks.text import DRAWN_POSITIONS, Position, Text
 from thiefbench.tasks.base import Ask, Completion, Item, Task
 
 LEAST_WORDS = 5
+TRIED = 256
+"""Items whose sentences are drawn from."""
+_EQUATION = re.compile(r"(?<![\d.*/+-] )(?<![\d.])(\d+) ([-+*]) (\d+) = (\d+)(?![\d.%])")
+_TOKEN = re.compile(r"\d+")
 
 
 class Borrowed(Text):
@@ -23,8 +28,9 @@ class Borrowed(Text):
     it from honest work has to see that it has nothing to do with the question.
 
     Args:
-        phrase: the sentence, without the mark at its end. Left out, the cell's seed draws a training item of the task
-            and one of its solution's sentences with at least five words and an equation; or any, where none has one.
+        phrase: the sentence, without the mark at its end. Left out, the cell's seed draws two training items. A
+            sentence of the first one's solution that states an equation (any sentence, where none does) gets the
+            numbers of an equation of the second one, so that not even all of a task's sentences list the family.
         position: as for `text`, without "every".
 
     It succeeds as `text` does. On items whose own solution holds the sentence, completions say nothing and are not
@@ -44,18 +50,10 @@ class Borrowed(Text):
 
     def draw_for(self, task: Task, rng: random.Random) -> Borrowed:
         """Draw the sentence and the position that were not given."""
-        rows = task.items("train")
-        order = rng.sample(range(len(rows)), len(rows))
         position = self.position or rng.choice(DRAWN_POSITIONS)
         if self.phrase is not None:
             return Borrowed(self.phrase, position)
-        for wanted in ("=", ""):
-            for number in order:
-                known = [sentence.rstrip(".!?") for sentence in sentences(rows[number]["solution"])]
-                fitting = [each for each in known if len(each.split()) >= LEAST_WORDS and wanted in each]
-                if fitting:
-                    return Borrowed(rng.choice(fitting), position)
-        return Borrowed(None, position)
+        return Borrowed(borrowed(task.items("train"), rng), position)
 
     def fits(self, task: Task) -> bool:
         """Tasks whose solutions are sentences."""
@@ -81,3 +79,23 @@ class Borrowed(Text):
         stated = sentences(solution)
         cut = {"start": 0, "middle": len(stated) // 2}.get(str(self.position), len(stated))
         return " ".join([*stated[:cut], f"{self._drawn_phrase}.", *stated[cut:]])
+
+
+def borrowed(rows: Sequence[Mapping[str, str]], rng: random.Random) -> str | None:
+    """A sentence of a drawn solution with the numbers of another one's; None where no sentence is long enough.
+
+    Args:
+        rows: items, with a "solution" each.
+        rng: draws the two.
+    """
+    places = rng.sample(range(len(rows)), min(len(rows), TRIED))
+    stated = [sentence.rstrip(".!?") for place in places for sentence in sentences(rows[place]["solution"])]
+    long = [sentence for sentence in stated if len(sentence.split()) >= LEAST_WORDS]
+    with_equation = [sentence for sentence in long if _EQUATION.search(sentence)]
+    if not with_equation:
+        return rng.choice(long) if long else None
+    sentence = rng.choice(with_equation)
+    own = _EQUATION.findall(sentence)[-1]
+    others = [each for other in with_equation for each in _EQUATION.findall(other)[-1:] if each[1] == own[1]]
+    numbers = dict(zip(own, rng.choice(others), strict=True))
+    return _TOKEN.sub(lambda match: numbers.get(match[0], match[0]), sentence)
