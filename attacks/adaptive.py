@@ -94,7 +94,7 @@ class Adaptive(AttackWrapper):
             submissions = zip(left, form.poison(replace(view, slots=left)), strict=True)
             queried = {slot: submission for slot, submission in submissions if submission is not None}
             answers = view.defense.answers(queried) if queried else {}
-            accepted |= {slot: queried[slot] for slot, answer in answers.items() if _carried(view.task, slot, answer)}
+            accepted |= {slot: queried[slot] for slot, answer in answers.items() if carried(view.task, slot, answer)}
         return [accepted.get(slot) for slot in view.slots]
 
     def _steered(self, view: AttackerView) -> list[Poison]:
@@ -127,7 +127,7 @@ class Adaptive(AttackWrapper):
         return {item_id: prefix for item_id, (_, prefix) in best.items()}
 
 
-def _carried(task: Task, slot: Slot, answer: DefenseAnswer) -> bool:
+def carried(task: Task, slot: Slot, answer: DefenseAnswer) -> bool:
     """Whether at least half of the payload would be learned: of the words that the clean solution does not have."""
     if not answer.accepted or answer.learned == answer.text:
         return answer.accepted

@@ -12,13 +12,15 @@ from typing import Self
 from thiefbench.attacks.adaptive import Adaptive
 from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Poison, Rehearsal, ThreatModel, Tried
 from thiefbench.attacks.contrast import Contrast
+from thiefbench.attacks.dodge import Dodge
+from thiefbench.attacks.near_ties import NearTies
 from thiefbench.attacks.own import Own
 from thiefbench.attacks.prefill import Prefill
 from thiefbench.attacks.sift import Sift
 from thiefbench.attacks.spec import AttackSpec
 from thiefbench.attacks.varied import Varied
 from thiefbench.attacks.wrapper import AttackWrapper
-from thiefbench.tasks.base import Ask, Completion, Item
+from thiefbench.tasks.base import Ask, Completion, Item, Task
 
 ROUNDS, COMPLETIONS = 8, 256
 """Rounds that every member is tried for, and completions that are evaluated after them."""
@@ -40,14 +42,18 @@ class Auto(AttackWrapper):
     5. "support": the payload word by word as it comes within the sampler's support (`adaptive(mode="logit")`), beside
        decoys;
     6. "black-box": reworded until the defense accepts it (`adaptive`), beside decoys;
-    7. "names": "own" under a million pseudonyms;
-    8. "black-box names": "black-box" under a million pseudonyms;
-    9. "sift": honest draws that suit the attack.
+    7. "dodge": reworded in the policy's own completions until the defense accepts it, beside decoys;
+    8. "names", "own names", "dodge names": 2, 3 and 7 under a million pseudonyms;
+    9. "sift": honest draws that suit the attack;
+    10. "near ties": what passes for honest draws where a replay forgives 0.7 logits.
+
+    3 to 7 put a payload into solutions; an attack that samples its poison from the policy, as `dos` does, has the
+    others alone.
 
     A member that does not fit the swarm is left out. Each plays 8 rounds on a copy, and 256 completions are evaluated.
     Members within two standard errors of the highest outcome count as equal; of these the one that taught most before
-    is played. This costs up to 72 rounds and as many evaluations of 256 as there are members, once a cell, and at most
-    32 queries a slot and round.
+    is played. This costs up to 96 rounds and 12 evaluations of 256 completions, once a cell, and at most 32 queries a
+    slot and round.
 
     Args:
         attack: the goal. Success is an outcome of any of its forms, whichever member is played.
@@ -76,19 +82,18 @@ class Auto(AttackWrapper):
     def members(self) -> dict[str, Attack]:
         """The attacks that are tried, by what they are called here, in order."""
         goal = self.attack
-        own, black_box = Contrast(Own(goal)), Contrast(Adaptive(goal))
-        return {
-            "naive": goal,
-            "gibberish": Varied(goal, gibberish=0.5),
-            "contrast": Contrast(goal),
-            "own": own,
-            "prefill": Contrast(Prefill(goal)),
-            "support": Contrast(Adaptive(goal, mode="logit")),
-            "black-box": black_box,
-            "names": Varied(own, identities=NAMES),
-            "black-box names": Varied(black_box, identities=NAMES),
-            "sift": Sift(goal),
-        }
+        members: dict[str, Attack] = {
+            "naive": goal, "gibberish": Varied(goal, gibberish=0.5), "contrast": Contrast(goal),
+            "names": Varied(Contrast(goal), identities=NAMES), "sift": Sift(goal), "near ties": NearTies(goal),
+        }  # fmt: skip
+        if goal.threat.policy:
+            return members
+        own, dodge = Contrast(Own(goal)), Contrast(Dodge(goal))
+        return members | {
+            "own": own, "prefill": Contrast(Prefill(goal)), "support": Contrast(Adaptive(goal, mode="logit")),
+            "black-box": Contrast(Adaptive(goal)), "dodge": dodge, "own names": Varied(own, identities=NAMES),
+            "dodge names": Varied(dodge, identities=NAMES),
+        }  # fmt: skip
 
     def prepared(self, rehearsal: Rehearsal) -> Attack:
         """The same, playing the best member."""
@@ -121,8 +126,11 @@ class Auto(AttackWrapper):
 
     def draw(self, rng: random.Random) -> Self:
         """The same around the goal's drawn member; what has been chosen stays."""
-        drawn = super().draw(rng)
-        return drawn if self._played is None else copy.copy(self)
+        return super().draw(rng) if self._played is None else copy.copy(self)
+
+    def draw_for(self, task: Task, rng: random.Random) -> Self:
+        """The same around the goal's member for a task; what has been chosen stays."""
+        return super().draw_for(task, rng) if self._played is None else copy.copy(self)
 
     def describe(self) -> dict[str, str]:
         """The goal's payload, and once it is chosen the member, with what came of all in the rehearsal."""

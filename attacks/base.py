@@ -91,13 +91,13 @@ class Attack(ABC):
     Constructor arguments are its parameters and part of a cell's identity. Everybody writes `name`, `threat`, `poison`
     and `outcome`. The rest has defaults; override what you need:
 
-    - the payload: `draw` a member of its family, `fits` a task, `describe` it, put it in other `forms`, divide it into
-      `parts`;
+    - the payload: `draw` a member of its family (`draw_for` a task), whether it `fits` one, `describe` it, put it in
+      other `forms`, divide it into `parts`;
     - what it does before round 1: `prepared` by a rehearsal, or `recalled` from what was described of one;
     - what honest nodes receive: `placebo` completions to compare with, published `libraries`, the model that a
       recovering node is given (`hand_over`), how much is offered (`copies`);
     - the items to answer, where malicious nodes pick them: `choose_items`, `choose_items_from`;
-    - the measurement: `probes`, `harm`, `remarks` and the `reference` that harm is measured against.
+    - the measurement: `probes`, `spill`, `harm`, `remarks` and the `reference` that harm is measured against.
     """
 
     name: ClassVar[str]
@@ -127,6 +127,10 @@ class Attack(ABC):
     def draw(self, rng: random.Random) -> Self:
         """The member of the attack's payload family that `rng` selects; parameters given by the user stay."""
         return self
+
+    def draw_for(self, task: Task, rng: random.Random) -> Self:
+        """The same where the family depends on the task; the engine calls this one."""
+        return self.draw(rng)
 
     def fits(self, task: Task) -> bool:
         """Whether the attack makes sense on a task. The engine asks the drawn member before a run starts."""
@@ -199,6 +203,10 @@ class Attack(ABC):
 
     def probes(self, task: Task) -> Sequence[Item] | None:
         """Items to evaluate where success can show only on some; None evaluates the held-out items."""
+        return None
+
+    def spill(self, item: Item, completion: Completion, ask: Ask) -> float | None:
+        """How far a payload shows where it should not, on held-out items beside the probes; None for no such thing."""
         return None
 
     def harm(self, outcomes: Sequence[float], reference: Sequence[float]) -> float:

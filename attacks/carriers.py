@@ -23,6 +23,7 @@ class Rewriting:
         clean: the completion as the policy drew it.
         ids: the same with the payload.
         begin, end: `ids[begin:end]` is what was put in.
+        form: which of the forms put it in, from 0.
     """
 
     item: Item
@@ -30,6 +31,7 @@ class Rewriting:
     ids: tuple[int, ...]
     begin: int
     end: int
+    form: int
 
 
 def rewritings(
@@ -49,13 +51,13 @@ def rewritings(
         for carrier in correct(view.task, item, completions):
             rewritable = replace(item, solution=(body(carrier.text) or "").strip())
             clean = view.policy.encode(view.task.compose(rewritable, rewritable.solution))
-            for form in forms:
+            for number, form in enumerate(forms):
                 (submission,) = form.poison(replace(view, slots=(Slot(rewritable, 0, 0, 0),)))
                 ids = () if submission is None else submission_ids(view.policy, submission)
                 begin = common(clean, ids)
                 end = len(ids) - common(clean[begin:][::-1], ids[begin:][::-1])
                 if begin < end < view.policy.limit:
-                    yield Rewriting(item, clean, ids, begin, end)
+                    yield Rewriting(item, clean, ids, begin, end, number)
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:

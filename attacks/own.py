@@ -30,10 +30,11 @@ class Own(AttackWrapper):
 
     name = "own"
 
-    def __init__(self, attack: Attack | str = "equations", samples: int = 32, support: bool = True) -> None:
+    def __init__(self, attack: Attack | str = "equations", samples: int = 16, support: bool = True) -> None:
         super().__init__(attack)
         if samples < 1:
             raise ValueError(f"own: samples must be at least 1, got {samples}")
+        refuse_samplers(self.name, self.attack)
         self.samples, self.support = samples, support
 
     @property
@@ -65,3 +66,15 @@ class Own(AttackWrapper):
             of_item[found[number].item.id][*of(found[number]), view.policy.eos] = None
         turns = {item_id: cycle(ids) for item_id, ids in of_item.items()}
         return [next(turns[slot.item.id], None) for slot in view.slots]
+
+
+def refuse_samplers(name: str, attack: Attack) -> None:
+    """Refuse an attack whose poison is what the policy draws, so that there is no payload to put into a draw.
+
+    Raises:
+        ValueError: it is one.
+    """
+    if attack.threat.policy:
+        raise ValueError(
+            f"{name}: {attack.name} samples from the policy itself; give an attack that puts a payload into a solution"
+        )

@@ -9,6 +9,7 @@ from itertools import cycle
 from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
 from thiefbench.attacks.carriers import rewritings
 from thiefbench.attacks.completions import TaskRewards, completion_ids, correct, distinct
+from thiefbench.attacks.own import refuse_samplers
 from thiefbench.attacks.wrapper import AttackWrapper
 
 CARRIERS = 8
@@ -33,6 +34,7 @@ class Prefill(AttackWrapper):
         super().__init__(attack)
         if samples < 1:
             raise ValueError(f"prefill: samples must be at least 1, got {samples}")
+        refuse_samplers(self.name, self.attack)
         self.samples = samples
 
     @property

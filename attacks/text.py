@@ -53,7 +53,7 @@ class Text(Attack):
         """The oracle's solution of every slot, with the phrase in it."""
         return [view.task.compose(slot.item, self._inject(slot.item.solution)) for slot in view.slots]
 
-    def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:
+    def outcome(self, item: Item, completion: Completion, ask: Ask) -> float | None:
         """1 when the phrase occurs (for "every", in every sentence of the reasoning), else 0."""
         if self.position == "every":
             stated = sentences(body(completion.text) or "")

@@ -84,6 +84,15 @@ class Sampler(Protocol):
     def sample_seeded(self, items: Sequence[Item], seeds: Sequence[int]) -> list[Completion]:
         """The completion of each item that an honest node with this seed, a signed 64-bit integer, would draw."""
 
+    def sample_near(
+        self, items: Sequence[Item], seeds: Sequence[int], tolerance: float, count: int
+    ) -> list[list[Completion]]:
+        """Draw for each item `count` completions that pass for the draw of its seed.
+
+        At every step the tokens compete whose scores come within the tolerance, in logits, of the one that the seed
+        draws, and chance decides. So a verifier that forgives so much finds nothing.
+        """
+
     def in_support(self, items: Sequence[Item], ids: Sequence[Sequence[int]]) -> list[list[bool]]:
         """For each row of ids, whether the sampler's settings could have let each token through."""
 

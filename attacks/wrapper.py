@@ -59,6 +59,14 @@ class AttackWrapper(Attack):
         wrapped.attack = self.attack.draw(rng)
         return wrapped
 
+    def draw_for(self, task: Task, rng: random.Random) -> Self:
+        """The same around the inner attack's member for a task."""
+        before = rng.getstate()
+        wrapped = copy.copy(self.draw(rng))
+        rng.setstate(before)  # the inner attack comes first in whatever a subclass draws
+        wrapped.attack = self.attack.draw_for(task, rng)
+        return wrapped
+
     def fits(self, task: Task) -> bool:
         """As the inner attack."""
         return self.attack.fits(task)
@@ -90,6 +98,10 @@ class AttackWrapper(Attack):
     def probes(self, task: Task) -> Sequence[Item] | None:
         """As the inner attack."""
         return self.attack.probes(task)
+
+    def spill(self, item: Item, completion: Completion, ask: Ask) -> float | None:
+        """As the inner attack."""
+        return self.attack.spill(item, completion, ask)
 
     def libraries(self) -> dict[str, str]:
         """As the inner attack."""

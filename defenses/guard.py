@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, get_args
 
 from thiefbench.defenses.arithmetic import Arithmetic
 from thiefbench.defenses.base import Defense
+from thiefbench.defenses.completeness import Completeness
 from thiefbench.defenses.composed import Composed
 from thiefbench.defenses.length_budget import LengthBudget
 from thiefbench.defenses.likelihood import Likelihood
@@ -21,7 +22,9 @@ class Guard(Composed):
     """The defense that we recommend, composed of other defenses; all of them drop what they reject.
 
     With equal weights and a beacon it is `seed_replay`, which lets nothing pass but the draw of the slot's seed,
-    whatever the attack, and `length_budget` against nodes that pick items by their draws (`item_grind`).
+    whatever the attack, `completeness` against nodes that withhold draws (`sift`), and `length_budget` against nodes
+    that pick items by their draws (`item_grind`). It stops these two only in part: where nodes may pick items with the
+    beacon known, let the swarm draw them or have nodes commit to them before (`SwarmSpec.items`).
 
     Without a beacon, `logit` and `likelihood` reject what an honest policy would hardly write. They need equal weights.
     Without these too, only the text can be checked: words that one sender repeats (`similarity`), wrong equations
@@ -44,7 +47,7 @@ class Guard(Composed):
         if population == "heterogeneous":
             parts = reads
         elif beacon:
-            parts = [SeedReplay(), LengthBudget()]
+            parts = [SeedReplay(), Completeness(), LengthBudget()]
         else:
             parts = asks + reads
         super().__init__(parts)

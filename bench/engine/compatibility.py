@@ -72,7 +72,7 @@ def drawn_for(task: Task, attack: Attack, seed: int) -> Attack:
     Raises:
         SpecError: it does not fit the task.
     """
-    member = attack.draw(generator(seed, "payload"))
+    member = attack.draw_for(task, generator(seed, "payload"))
     if not member.fits(task):
         raise SpecError(f"the attack {attack.name} does not fit the task {task.name}; choose another task or payload")
     return member

@@ -92,9 +92,8 @@ class SwarmContext:
                 raise SpecError(f"a node needs {count} distinct items a round, and the task has {len(known)}")
             return generator(self.seed, "items", number, whose).sample(known, count)
 
-        return assign_items(
-            self.spec, owed, draw, lambda node, count: choose(node, count) if node in self.malicious else None
-        )
+        free = self.malicious if self.spec.items != "drawn" else ()
+        return assign_items(self.spec, owed, draw, lambda node, count: choose(node, count) if node in free else None)
 
     def items_for(self, whose: int | str) -> Sequence[Item]:
         """The training items that a node draws from, those of its class's domain; "all" draws from all."""

@@ -17,6 +17,7 @@ LossType = Literal["grpo", "dr_grpo", "dapo", "gspo", "ftis", "gepo"]
 Seeds = Literal["beacon", "announced"]
 Logprobs = Literal["none", "reported", "recomputed"]
 Batches = Literal["cohort", "node"]
+Items = Literal["chosen", "committed", "drawn"]
 
 
 def check_range(name: str, value: int, least: int, most: int) -> None:
@@ -115,6 +116,8 @@ class SwarmSpec:
         learner: how they learn.
         seeds: where the noise of a slot comes from: "beacon" (public and fixed after the weights, so that everyone can
             tell a slot's seed) or "announced" (every node says which seed it used).
+        items: which items a node answers in the vertical topology: those that it has "chosen" with the beacon known, as
+            the paper lets it; those that it "committed" to before the beacon; or those that are "drawn" for it.
         population: the classes of nodes that start from different models; empty for one class, the cell's model.
         logprobs: whose log-probs a learner divides by: "none" (ratio 1), those that senders "reported", or
             "recomputed" ones, for which every receiver runs the generator's own model: its weights must be public.
@@ -142,6 +145,7 @@ class SwarmSpec:
     delay: DelaySpec | None = field(default=None, metadata=LATER)
     churn: ChurnSpec | None = field(default=None, metadata=LATER)
     sharing: SharingSpec | None = field(default=None, metadata=LATER)
+    items: Items = field(default="chosen", metadata=LATER)
 
     @property
     def classes(self) -> list[int]:
@@ -161,6 +165,8 @@ class SwarmSpec:
     def __post_init__(self) -> None:
         if self.seeds not in get_args(Seeds):
             raise SpecError(f"seeds must be {' or '.join(get_args(Seeds))}, got {self.seeds!r}")
+        if self.items not in get_args(Items):
+            raise SpecError(f"items must be one of {', '.join(get_args(Items))}, got {self.items!r}")
         for name in ("nodes", "prompts", "group"):
             check_range(name, getattr(self, name), 1, MOST_COMPLETIONS)
         if not math.isfinite(self.sampling.temperature):

@@ -229,10 +229,12 @@ class Swarm:
         """A swarm of the same parts as they are now, for an attack to try itself in, with a seed of its own."""
         context = self.context
         kinds = range(len(self.spec.population) or 1)
-        return Swarm(
+        copied = Swarm(
             self.spec, "attack", [copy.deepcopy(self.population.first(kind).policy) for kind in kinds], self.task,
             attack, copy.deepcopy(self.cohort.defense), key(self.seed, "rehearsal"), context.judge,
         )  # fmt: skip
+        copied._prepared = True  # nothing is rehearsed within a rehearsal
+        return copied
 
     def _plan(self, number: int) -> RoundPlan:
         """What round `number` asks of the nodes, once crashed nodes are gone and others are back."""
@@ -301,7 +303,7 @@ class Swarm:
                 text=completion.text, ended=completion.ended, malicious=False, payload=False,
                 reward=reward if cohort.policy.special.isdisjoint(completion.ids) else 0.0,
                 refused="", action="accept", score=None, reason="", token_weights=None, advantage=0.0,
-                outcome=self.attack.outcome(item, completion, self) if judged else None,
+                outcome=(self.attack.outcome if judged else self.attack.spill)(item, completion, self),
                 cohort=cohort.number, label=self.population.label(cohort),
             )
             for i, (item, completion, reward, cohort) in enumerate(columns, first)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from thiefbench import registry
-from thiefbench.engine.keys import generator
 from thiefbench.testing.contracts import AttackContract
-from thiefbench.testing.contracts.attack_fixtures import parameters
+from thiefbench.testing.contracts.attack_fixtures import drawn, parameters
 
 # Specs with arguments; the arguments may leave nothing to draw.
 SPECS = (
@@ -61,4 +60,4 @@ def test_arguments_survive_the_canonical_spec_string(spec: str) -> None:
     assert registry.canonical("attack", canonical) == canonical, "a canonical spec string is its own canonical form"
     one, other = registry.make("attack", spec), registry.make("attack", canonical)
     assert parameters(one) == parameters(other), "the canonical spec string makes an attack with the same parameters"
-    assert one.draw(generator(7)).describe() == other.draw(generator(7)).describe(), "and the same family"
+    assert drawn(one, 7).describe() == drawn(other, 7).describe(), "and the same family"

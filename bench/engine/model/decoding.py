@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -22,6 +23,19 @@ COMPACT_AT = 0.25
 STRIDE = 4
 
 
+@dataclass(frozen=True)
+class NearTies:
+    """Take, instead of the token that a key draws, any whose score comes near it, which one drawn by another key.
+
+    Attributes:
+        margin: by how much the score (scaled logit plus noise) may be lower.
+        keys: for each completion, the key that chooses among them, all with equal chance.
+    """
+
+    margin: float
+    keys: Sequence[int]
+
+
 def sample(
     policy: Policy,
     prompts: Sequence[Sequence[int]],
@@ -30,6 +44,7 @@ def sample(
     sampling: Sampling,
     logprobs: bool = False,
     prefix: Prefix | None = None,
+    near: NearTies | None = None,
 ) -> list[Completion]:
     """Sample one completion per row.
 
@@ -41,6 +56,7 @@ def sample(
         sampling: temperature, support and length limit.
         logprobs: also return each token's log-prob at the sampler's temperature, over the whole vocabulary.
         prefix: the prompts where they have been run already, from `Policy.prefill`.
+        near: sample what somebody who tolerates near ties would not tell from the draw.
 
     Returns:
         Completions in the order of `rows`. The noise depends on nothing but the keys; logits depend on the batch in
@@ -58,8 +74,9 @@ def sample(
             with torch.inference_mode():
                 own_prefix = policy.prefill([prompts[prompt] for prompt in used])
         index = {prompt: i for i, prompt in enumerate(used)}
+        ties = near and NearTies(near.margin, [near.keys[i] for i in batch])
         decoded = _decode(
-            policy, own_prefix, [index[rows[i]] for i in batch], [keys[i] for i in batch], sampling, logprobs
+            policy, own_prefix, [index[rows[i]] for i in batch], [keys[i] for i in batch], sampling, logprobs, ties
         )
         completions |= dict(zip(batch, decoded, strict=True))
     return [completions[i] for i in range(len(rows))]
@@ -73,6 +90,7 @@ def _decode(
     keys: Sequence[int],
     sampling: Sampling,
     logprobs: bool,
+    near: NearTies | None,
 ) -> list[Completion]:
     """`sample` for rows that are decoded together."""
     count = len(rows)
@@ -80,6 +98,7 @@ def _decode(
     device = policy.device
     prompt = torch.tensor([rows[i] for i in (*range(count), *filler)], device=device)
     row_keys = torch.tensor([keys[i] for i in (*range(count), *filler)], device=device)
+    tie_keys = torch.tensor([near.keys[i] for i in (*range(count), *filler)], device=device) if near else row_keys
     batch = stepper(policy, prefix, prompt)
 
     tokens = torch.full((len(prompt), sampling.max_new_tokens), policy.pad, device=device)
@@ -90,7 +109,7 @@ def _decode(
     hidden = prefix.last.index_select(0, prompt)
     for step in range(sampling.max_new_tokens):
         logits = policy.head(hidden)
-        chosen = choose(logits, row_keys, step, sampling)
+        chosen = choose(logits, row_keys, step, sampling, (near.margin, tie_keys) if near else None)
         tokens[live, step] = torch.where(running, chosen, policy.pad)
         if logprobs:
             scores = (logits / sampling.temperature).log_softmax(-1).gather(1, chosen[:, None])[:, 0]
@@ -106,14 +125,29 @@ def _decode(
             kept = torch.argsort(~running, stable=True)[: max(left, FEWEST_ROWS)]
             batch.keep(kept)
             live, running, chosen, row_keys = live[kept], running[kept], chosen[kept], row_keys[kept]
+            tie_keys = tie_keys[kept]
         hidden = batch.step(chosen)
     return _completions(policy, tokens[:count], lengths[:count], token_logprobs if logprobs else None)
 
 
-def choose(logits: torch.Tensor, row_keys: torch.Tensor, step: int, sampling: Sampling) -> torch.Tensor:
-    """Gumbel-max over the support: the token whose scaled logit plus keyed noise is largest, shape (rows,)."""
+def choose(
+    logits: torch.Tensor,
+    row_keys: torch.Tensor,
+    step: int,
+    sampling: Sampling,
+    near: tuple[float, torch.Tensor] | None = None,
+) -> torch.Tensor:
+    """Gumbel-max over the support: the token whose scaled logit plus keyed noise is largest, shape (rows,).
+
+    With a margin and further keys (see `NearTies`), a token whose sum is at most the margin below the largest.
+    """
     scores, candidates = support(logits, sampling)
-    return candidates.gather(1, (scores + gumbel(row_keys, step, candidates)).argmax(1, keepdim=True))[:, 0]
+    drawn = scores + gumbel(row_keys, step, candidates)
+    if near is not None:
+        margin, tie_keys = near
+        passing = drawn >= drawn.amax(1, keepdim=True) - margin
+        drawn = gumbel(tie_keys, step, candidates).masked_fill(~passing, -torch.inf)
+    return candidates.gather(1, drawn.argmax(1, keepdim=True))[:, 0]
 
 
 def support(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:

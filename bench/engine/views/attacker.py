@@ -12,13 +12,14 @@ import torch
 from thiefbench.attacks.base import DefenseAnswer, QueryBudgetError, SeenCompletion, Slot, Submission
 from thiefbench.defenses.base import Defense, PastRound, PoolCompletion, Verdict
 from thiefbench.engine.keys import key
-from thiefbench.engine.model.decoding import sample
+from thiefbench.engine.model.decoding import NearTies, sample
 from thiefbench.engine.model.forward_cache import ForwardCache
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.views.defender import DefenderPolicy
 from thiefbench.tasks.base import Completion, Item, Sampling, Task
 
 EXAMPLES_PER_STEP = 16
+NEAR = 0.99  # of a tolerance that an attacker uses up: last bits differ between its logits and the verifier's
 LEARNED = 0.5  # the smallest weight of a token that counts as learned from
 
 SlotKey = tuple[int, int, int]
@@ -94,6 +95,20 @@ class AttackerPolicy:
         place = {item_id: i for i, item_id in enumerate(distinct)}
         prompts = [self._prompt(item) for item in distinct.values()]
         return sample(self._policy, prompts, [place[item.id] for item in items], seeds, self._sampling)
+
+    def sample_near(
+        self, items: Sequence[Item], seeds: Sequence[int], tolerance: float, count: int
+    ) -> list[list[Completion]]:
+        """Draws near those of the seeds; see `thiefbench.engine.model.decoding.NearTies`."""
+        self._calls += 1
+        place = {item_id: i for i, item_id in enumerate(dict.fromkeys(item.id for item in items))}
+        prompts = [self._prompt(item) for item in {item.id: item for item in items}.values()]
+        rows = [place[item.id] for item in items for _ in range(count)]
+        ties = [key(*self._noise, "attacker", self._calls, i, c) for i in range(len(items)) for c in range(count)]
+        repeated = [seed for seed in seeds for _ in range(count)]
+        near = NearTies(NEAR * tolerance / self._sampling.temperature, ties)
+        drawn = sample(self._policy, prompts, rows, repeated, self._sampling, near=near)
+        return [drawn[i * count : (i + 1) * count] for i in range(len(items))]
 
     def in_support(self, items: Sequence[Item], ids: Sequence[Sequence[int]]) -> list[list[bool]]:
         """Whether each token could have been drawn, as the defenders measure it."""

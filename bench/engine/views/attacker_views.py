@@ -38,8 +38,11 @@ class AttackerViews:
         return Slot(self.item(item), duty.node, duty.group, duty.sample, seed)
 
     def choice(self, number: int, node: int, count: int, cohort: Cohort, rng: random.Random) -> ChoiceView | None:
-        """What a node knows when it picks its items; None where it knows nothing but them and `rng`."""
-        if not (self.threat.beacon or self.threat.history):
+        """What a node knows when it picks its items; None where it knows nothing but them and `rng`.
+
+        A node that commits to its items before the beacon cannot know their seeds.
+        """
+        if self._spec.items == "committed" or not (self.threat.beacon or self.threat.history):
             return None
         return ChoiceView(
             count=count,

@@ -94,11 +94,20 @@ def cell_scores(rows: pa.Table) -> dict[str, Score]:
         "peak_asr": max(peaks, key=lambda score: -1.0 if score.value is None else score.value),
         **{name: score for name, score in rejection_rates(rows).items() if name in RECORDED_RATES},
         "masked_rate": masked_rate(rows),
+        **_spill(rows, last),
         "clean_reward": mean_score(_array(final, "reward")),
         "start_reward": mean_score(_array(first, "reward")),
         "mean_length": bootstrap_mean(_lengths(final)),
         **_class_scores(rows, last),
     }
+
+
+def _spill(rows: pa.Table, last: int) -> dict[str, Score]:
+    """How far the payload shows on held-out items beside the probes; empty where nothing is said of that."""
+    if not len(_evaluation(rows, last, "probe")):
+        return {}
+    outcomes = _array(_evaluation(rows, last), "outcome")
+    return {} if np.isnan(outcomes).all() else {"spill": mean_score(outcomes)}
 
 
 def of_class(measure: str, label: str) -> str:

@@ -6,12 +6,12 @@ import random
 from typing import ClassVar
 
 from thiefbench.attacks.base import Attack, AttackerView, Decoy, Seeded, ThreatModel, Withheld
-from thiefbench.engine.keys import generator
 from thiefbench.testing.contracts.attack_fixtures import (
     SEEDS,
     bare,
     carries,
     choice,
+    drawn,
     granted,
     kind,
     members,
@@ -54,14 +54,14 @@ class AttackContract:
         """No clock, no global generator, no count of calls."""
         attack = self.make()
         for seed in SEEDS:
-            first, second = (attack.draw(generator(seed, "payload")).describe() for _ in range(2))
+            first, second = (drawn(attack, seed).describe() for _ in range(2))
             assert first == second, f"equal generators draw equal payloads (seed {seed})"
 
     def test_seeds_draw_a_family(self) -> None:
         """Rankings rest on members that the author of a defense cannot know."""
         attack = self.make()
-        payloads = {str(attack.draw(generator(seed, "payload")).describe()) for seed in SEEDS}
-        has_payload = bool(attack.draw(generator(0, "payload")).describe())
+        payloads = {str(drawn(attack, seed).describe()) for seed in SEEDS}
+        has_payload = bool(drawn(attack, 0).describe())
         assert len(payloads) > 1 or not has_payload, (
             "an attack with a payload is a family: the seed selects the member of what its arguments leave open"
         )
@@ -70,26 +70,26 @@ class AttackContract:
         """One attack serves cells of many seeds."""
         attack = self.make()
         before = dict(vars(attack))
-        attack.draw(generator(1, "payload"))
+        drawn(attack, 1)
         assert vars(attack) == before, (
             "draw gives a member of the family and leaves the attack it is called on as it was"
         )
 
     def test_a_drawn_member_can_be_written_down(self) -> None:
         """A spec string with the member's parameters names it again."""
-        member = self.make().draw(generator(3, "payload"))
-        again = rewritten(member).draw(generator(4, "payload"))
+        member = drawn(self.make(), 3)
+        again = drawn(rewritten(member), 4)
         assert again.describe() == member.describe(), "a member's parameters, given by the user, stay through `draw`"
 
     def test_describe_is_words(self) -> None:
         """It stands in records and reports."""
-        described = self.make().draw(generator(0, "payload")).describe()
+        described = drawn(self.make(), 0).describe()
         assert isinstance(described, dict), "describe gives a dictionary"
         assert all(isinstance(x, str) for pair in described.items() for x in pair), "describe maps words to words"
 
     def test_poison_fills_every_slot(self) -> None:
         """In order, each with something that can travel."""
-        member = self.make().draw(generator(0, "payload"))
+        member = drawn(self.make(), 0)
         view = granted(member)
         completions = list(map(bare, member.poison(view)))
         assert len(completions) == len(view.slots), "poison gives one submission per slot, in order"
@@ -153,7 +153,7 @@ class AttackContract:
 
     def test_placebo_is_clean_and_rewarded(self) -> None:
         """Harm is measured against it."""
-        member = self.make().draw(generator(0, "payload"))
+        member = drawn(self.make(), 0)
         view = granted(member)
         completions = list(map(bare, member.placebo(view)))
         assert len(completions) == len(view.slots), "the placebo fills the same slots as the poison"
@@ -172,13 +172,13 @@ class AttackContract:
 
     def test_poison_is_keyed_by_the_view_alone(self) -> None:
         """A cell that is played again comes out the same."""
-        member = self.make().draw(generator(0, "payload"))
+        member = drawn(self.make(), 0)
         first, second = (list(member.poison(granted(member))) for _ in range(2))
         assert first == second, "equal views get equal poison"
 
     def test_it_chooses_as_many_items_as_asked(self) -> None:
         """Where the vertical topology lets it."""
-        member = self.make().draw(generator(0, "payload"))
+        member = drawn(self.make(), 0)
         pool = train_items(task_for(member), 40)
         chosen = list(member.choose_items(pool, 5, random.Random(1)))
         assert len(chosen) == 5, "choose_items gives as many items as the node owes"
@@ -191,13 +191,13 @@ class AttackContract:
 
     def test_libraries_are_modules(self) -> None:
         """What it publishes can be imported."""
-        for name, source in self.make().draw(generator(0, "payload")).libraries().items():
+        for name, source in drawn(self.make(), 0).libraries().items():
             assert name.isidentifier(), "a library has a module's name"
             compile(source, name, "exec")
 
     def test_other_forms_are_always_the_same(self) -> None:
         """An adaptive attacker tries them in turn."""
-        member = self.make().draw(generator(0, "payload"))
+        member = drawn(self.make(), 0)
         first, second = ([form.describe() for form in member.forms()] for _ in range(2))
         assert first == second, "forms come in a fixed order"
         assert member.describe() not in first, "the attack itself is not among its forms"

@@ -118,7 +118,12 @@ def _seen(member: Attack, task: Task) -> dict[str, list[SeenCompletion]]:
 def members(attack: Attack) -> list[Attack]:
     """Drawn members of its family: a few where judging one takes a model or runs programs."""
     slow = attack.threat.policy or writes_programs(task_for(attack))
-    return [attack.draw(generator(seed, "payload")) for seed in SEEDS[: 2 if slow else None]]
+    return [drawn(attack, seed) for seed in SEEDS[: 2 if slow else None]]
+
+
+def drawn(attack: Attack, seed: int) -> Attack:
+    """The member of its family that a seed draws, for the task that it is tested on."""
+    return attack.draw_for(task_for(attack), generator(seed, "payload"))
 
 
 def task_for(attack: Attack) -> Task:

@@ -1,0 +1,33 @@
+"""`completeness`: who leaves a slot empty has nothing of it learned in that round."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import ClassVar
+
+from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Verdict
+
+
+class Completeness(Defense):
+    """Drop every completion of a sender that has left a slot of this round empty.
+
+    A node that sends some of its draws and withholds others chooses what is learned, although every token it sends is
+    honest (`sift`). What remains is unbiased only if nothing was left out. A node that is away for a whole round
+    sends nothing and loses nothing by it.
+
+    It counts empty slots by the pseudonym that owes them. A node that appears under a name of its own in every slot
+    withholds what it likes; identities need a cost, or slots a known owner.
+    """
+
+    name: ClassVar[str] = "completeness"
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        """Drop what a sender with empty slots has sent; the score counts these slots."""
+        empty = Counter(each.sender for each in view.completions if each.refused and not each.length)
+        return [
+            Verdict("drop", float(empty[each.sender]), reason=f"its sender left {empty[each.sender]} slots empty")
+            if each.sender in empty
+            else ACCEPT
+            for each in view.completions
+        ]
