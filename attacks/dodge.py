@@ -117,7 +117,11 @@ class Dodge(AttackWrapper):
             correct(view.task, item, completions)[:CARRIERS]
             for item, completions in zip(items, view.policy.sample(items, SAMPLES), strict=True)
         ]
-        found = list(rewritings(view, self._goals(), items, drawn))
+        found = [
+            rewriting
+            for rewriting in rewritings(view, self._goals(), items, drawn)
+            if len(rewriting.ids) < view.policy.limit
+        ]
         rows = [(*each.ids, view.policy.eos) for each in found]
         answered = [each.item for each in found]
         inside = view.policy.in_support(answered, rows)

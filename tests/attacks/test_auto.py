@@ -10,6 +10,7 @@ import pytest
 from tests.attacks.fakes import ITEM, TASK, Judge, Says, completion_of, text, view
 from thiefbench.attacks.auto import COMPLETIONS, NAMES, ROUNDS, Auto, best
 from thiefbench.attacks.base import Attack, AttackSpec, ThreatModel, Tried
+from thiefbench.attacks.dos import Dos
 from thiefbench.attacks.equations import Equations
 from thiefbench.attacks.late_poison import LatePoison
 from thiefbench.attacks.text import Text
@@ -74,10 +75,9 @@ def test_each_member_is_tried_once_but_for_the_one_of_the_other_topology(topolog
 
 
 def test_members_that_do_not_fit_are_left_out() -> None:
-    rehearsal = Played({"sift": Tried(1.0, 0.0, 1.0)}, fits=lambda attack: attack.name not in ("sift", "contrast"))
+    rehearsal = Played({"sift": Tried(1.0, 0.0, 1.0)}, fits=lambda attack: attack.name != "sift")
     prepared = Auto(FIVE).prepared(rehearsal)
-    assert "sift" not in rehearsal.asked
-    assert rehearsal.asked == ["gibberish", "names", "black-box names"]
+    assert rehearsal.asked == [name for name in MEMBERS if name not in ("naive", "sift")]
     assert prepared.describe()["member"] in rehearsal.asked
     with pytest.raises(ValueError, match="auto: no member fits the swarm"):
         Auto(FIVE).prepared(Played({}, fits=lambda attack: False))
@@ -119,9 +119,10 @@ def test_what_counts_as_success_does_not_depend_on_the_member(member: str) -> No
     assert list(playing.probes(TASK) or ()) == list(plain.probes(TASK) or ())
 
 
-def test_all_members_pursue_the_goal() -> None:
-    for name, member in Auto(FIVE).members().items():
-        assert member.describe() == FIVE.describe(), f"{name} has another payload"
+@pytest.mark.parametrize("goal", [FIVE, Text("All hail to the thief", "start"), Dos()])
+def test_all_members_pursue_the_goal(goal: Attack) -> None:
+    for name, member in Auto(goal).members().items():
+        assert member.describe() == goal.describe(), f"{name} has another payload"
 
 
 def test_it_plays_what_the_member_plays() -> None:
@@ -162,6 +163,14 @@ def test_it_goes_outside(wrapper: type[Attack]) -> None:
     """Inside, it would never be prepared, and would play its bare goal."""
     with pytest.raises(ValueError, match="auto goes outside, since it rehearses whole attacks"):
         wrapper(Auto(FIVE))  # type: ignore[call-arg]
+
+
+def test_a_goal_that_samples_its_poison_has_no_members_that_put_it_into_solutions() -> None:
+    members = Auto(Dos()).members()
+    assert {"naive", "gibberish", "contrast", "names", "sift", "near ties"} == set(members)
+    assert Auto(Dos()).recalled({"member": "sift"}).describe()["member"] == "sift"
+    with pytest.raises(ValueError, match="auto: its member is one of naive, gibberish"):
+        Auto(Dos()).recalled({"member": "own"})
 
 
 def test_a_goal_of_the_horizontal_topology_is_tried_too() -> None:

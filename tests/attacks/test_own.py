@@ -8,6 +8,7 @@ import pytest
 
 from tests.attacks.fakes import ITEM, OTHER, TASK, Judge, Scripted, completion_of, text, view
 from thiefbench.attacks.base import Poison
+from thiefbench.attacks.dos import Dos
 from thiefbench.attacks.equations import Equations
 from thiefbench.attacks.own import Own
 from thiefbench.tasks.base import Item
@@ -97,3 +98,8 @@ def test_what_would_be_too_long_is_not_sent() -> None:
 def test_values_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match="own: samples must be at least 1, got 0"):
         Own(FIVE, samples=0)
+
+
+def test_an_attack_that_samples_its_poison_has_no_payload_to_put_in() -> None:
+    with pytest.raises(ValueError, match="own: dos samples from the policy itself"):
+        Own(Dos())

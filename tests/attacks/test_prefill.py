@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.attacks.fakes import ITEM, TASK, Judge, Scripted, completion_of, text, view
+from thiefbench.attacks.dos import Dos
 from thiefbench.attacks.equations import Equations
 from thiefbench.attacks.prefill import Prefill
 from thiefbench.tasks.base import Item
@@ -73,3 +74,8 @@ def test_the_placebo_is_the_policy_s_own_right_completions() -> None:
 def test_values_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match="prefill: samples must be at least 1, got 0"):
         Prefill(FIVE, samples=0)
+
+
+def test_an_attack_that_samples_its_poison_has_no_payload_to_put_in() -> None:
+    with pytest.raises(ValueError, match="prefill: dos samples from the policy itself"):
+        Prefill(Dos())

@@ -128,7 +128,9 @@ class RecordedBackend:
 
     def items(self, number: int, duties: Sequence[Duty]) -> list[Item]:
         """The recorded items where an attack chose them by the weights; otherwise they are drawn and chosen anew."""
-        if not self._from_weights or self.context.role == "control" or self.context.spec.topology == "horizontal":
+        spec = self.context.spec
+        chosen = spec.topology == "vertical" and spec.items == "chosen" and self.context.role != "control"
+        if not (self._from_weights and chosen):  # what is drawn or committed to depends on no weights
             return self._local.items(number, duties)
         by_id = {item.id: item for item in items_of(self.context.task, "train")}
         return [by_id[self.pool[duty.at].item_id] for duty in duties if duty.index == 0]

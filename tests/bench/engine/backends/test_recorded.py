@@ -102,6 +102,25 @@ def test_rows_that_were_edited_come_out_otherwise() -> None:
         assert again.rerun(edited) != edited, f"{edit} does not follow from the rest"
 
 
+@pytest.mark.parametrize("items", ["committed", "drawn"])
+def test_items_that_no_weights_decide_are_worked_out_again(items: Any) -> None:
+    """Even where an attack does know the weights."""
+    attack = f"{tiny.PLUGINS}:Samples"
+    made = {"topology": "vertical", "items": items}
+    swarm = Swarm(
+        replace(SPEC, **made), "attack", Policy.load(tiny.model()), registry.make("task", tiny.TASK),
+        registry.make("attack", attack), registry.make("defense", "none"), SEED,
+    )  # fmt: skip
+    rows = swarm.round(1).rows
+    again = retold(attack, **made)
+    assert again.rerun(rows) == rows
+    mine = next(row for row in rows if row.malicious)
+    other = next(row for row in rows if row.item_id != mine.item_id)
+    edited = [replace(row, item_id=other.item_id) if row.group == mine.group else row for row in rows]
+    assert again.rerun(edited)[0].item_id == rows[0].item_id, "a record cannot name items of its own choice"
+    assert again.rerun(edited) != edited
+
+
 def test_what_no_swarm_leaves_is_named() -> None:
     again, (start, first, *_) = retold("text"), played("text")
     honest = next(place for place, row in enumerate(first) if not row.malicious)
