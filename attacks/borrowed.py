@@ -13,7 +13,7 @@ from thiefbench.attacks.text import DRAWN_POSITIONS, Position, Text
 from thiefbench.tasks.base import Ask, Completion, Item, Task
 
 LEAST_WORDS = 5
-TRIED = 256
+TRIED = 64
 """Items whose sentences are drawn from."""
 _EQUATION = re.compile(r"(?<![\d.*/+-] )(?<![\d.])(\d+) ([-+*]) (\d+) = (\d+)(?![\d.%])")
 _TOKEN = re.compile(r"\d+")
