@@ -32,6 +32,16 @@ SPECS = (
     "seed_grind(attack=\"text(position='end')\", samples=3)",
     "item_grind(attack='equations(left=2, right=2)', candidates=2)",
     "varied(attack='item_grind(candidates=2)', share=0.5)",
+    "own(attack='tone', samples=2, support=False)",
+    "prefill(attack=\"text(position='end')\", samples=2)",
+    "contrast(attack=\"own(attack='text', samples=2)\", decoys=0.25, samples=2)",
+    "contrast(attack='dos(samples=2)', samples=2)",
+    "dodge(attack='coined_text', queries=2)",
+    "sift(attack='equations(left=2, right=2)', candidates=2)",
+    "near_ties(attack='text', samples=2)",
+    "triggered(attack='tone', trigger='apples')",
+    "auto(attack='borrowed')",
+    "auto(attack='dos(samples=2)')",
 )
 
 

@@ -375,6 +375,10 @@ def test_every_attack_fills_its_slots_or_says_why_not(name: str, make: Make) -> 
         with pytest.raises(SpecError, match="give the swarm sharing"):
             make(swarm_of(attack=name)).rolled()
         return
+    if attack.threat.beacon:
+        with pytest.raises(SpecError, match="needs the slots' seeds, and a trainer samples without"):
+            make(swarm_of(attack=name)).rolled()
+        return
     run = make(swarm_of("logit", {"late_poison": "late_poison(start=2)"}.get(name, name)))
     if name == "late_poison":
         run.rolled()

@@ -231,9 +231,11 @@ def closest_draw() -> Iterator[list[float]]:
     leads: list[float] = []
     plain = decoding.choose
 
-    def watched(logits: torch.Tensor, row_keys: torch.Tensor, step: int, sampling: Sampling) -> torch.Tensor:
+    def watched(
+        logits: torch.Tensor, row_keys: torch.Tensor, step: int, sampling: Sampling, near: Any = None
+    ) -> torch.Tensor:
         leads.append(float(_leads(logits, row_keys, step, sampling).min()))
-        return plain(logits, row_keys, step, sampling)
+        return plain(logits, row_keys, step, sampling, near)
 
     decoding.choose = watched
     try:
