@@ -16,6 +16,9 @@ class Completeness(Defense):
     honest (`sift`). What remains is unbiased only if nothing was left out. A node that is away for a whole round
     sends nothing and loses nothing by it.
 
+    What no node may send counts as nothing, since it leaves its group just the same: too many tokens, a control token
+    inside. A text that only this receiver's tokenizer cannot read is not the sender's fault, and does not count.
+
     It counts empty slots by the pseudonym that owes them. A node that appears under a name of its own in every slot
     withholds what it likes; identities need a cost, or slots a known owner.
     """
@@ -24,7 +27,7 @@ class Completeness(Defense):
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """Drop what a sender with empty slots has sent; the score counts these slots."""
-        empty = Counter(each.sender for each in view.completions if each.refused and not each.length)
+        empty = Counter(each.sender for each in view.completions if each.refused and (each.ids or not each.text))
         return [
             Verdict("drop", float(empty[each.sender]), reason=f"its sender left {empty[each.sender]} slots empty")
             if each.sender in empty

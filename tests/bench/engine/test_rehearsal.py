@@ -126,12 +126,19 @@ def test_who_is_not_granted_a_rehearsal_is_given_none(build_swarm: Build) -> Non
     assert Ungranted().threat == ThreatModel("out-of-context", rehearsal=False), "an attack asks for it by name"
 
 
-@pytest.mark.parametrize("topology", get_args(Topology))
-def test_a_rehearsal_changes_nothing_in_the_swarm_itself(topology: Topology, build_swarm: Build) -> None:
+@pytest.mark.parametrize(
+    ("chosen", "topology"),
+    [("naive", "horizontal"), ("names", "horizontal"), ("gibberish", "vertical"), ("contrast", "vertical")],
+)
+def test_a_rehearsal_changes_nothing_in_the_swarm_itself(
+    chosen: str, topology: Topology, build_swarm: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The swarm goes on as one in which the chosen member is played from the start."""
+    monkeypatch.setattr(auto, "best", lambda tried: chosen)  # after all have been tried
     rehearsed = build_swarm(attack=Few(GOAL), defense=Counting(), topology=topology)
     rows = played(rehearsed)
-    chosen = Few(GOAL).members()[member(rehearsed)]
-    direct = build_swarm(attack=chosen, defense=Counting(), topology=topology)
+    assert member(rehearsed) == chosen
+    direct = build_swarm(attack=Few(GOAL).members()[chosen], defense=Counting(), topology=topology)
     assert but_for_outcomes(rows) == but_for_outcomes(played(direct)), "items, noise, verdicts and rows are the same"
     assert same_weights(weights_of(rehearsed)[0], weights_of(direct)[0]), "bit for bit"
     assert rehearsed.cohort.defense.state() == direct.cohort.defense.state(), "the defense has seen its own rounds only"
@@ -241,8 +248,8 @@ def test_an_attack_that_does_not_fit_is_told_so(build_swarm: Build) -> None:
         attack = Prepares()
         rehearsal = rehearsal_of(build_swarm(attack=attack, topology=topology), attack)
         assert rehearsal.topology == topology
-        assert rehearsal.possible(Flat("so", "start")) is possible
-        assert not rehearsal.possible(Fitting("so", "start"))
+        assert rehearsal.possible(Flat("so be it", "start")) is possible
+        assert not rehearsal.possible(Fitting("so be it", "start"))
 
 
 def test_outcomes_that_say_nothing_are_told_as_such(build_swarm: Build) -> None:
@@ -254,7 +261,7 @@ def test_outcomes_that_say_nothing_are_told_as_such(build_swarm: Build) -> None:
             return None
 
     attack = Prepares()
-    tried = rehearsal_of(build_swarm(attack=attack), attack).play(Mute("so", "start"), 1, 8)
+    tried = rehearsal_of(build_swarm(attack=attack), attack).play(Mute("so be it", "start"), 1, 8)
     assert (tried.outcome, tried.error) == (0.0, float("inf"))
 
 
