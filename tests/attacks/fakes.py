@@ -73,6 +73,15 @@ class Scripted:
         texts = [self.say(item, "", seed) for item, seed in zip(items, seeds, strict=True)]
         return [Completion(self.encode(written), written, True) for written in texts]
 
+    def sample_near(
+        self, items: Sequence[Item], seeds: Sequence[int], tolerance: float, count: int
+    ) -> list[list[Completion]]:
+        """Draws near a seed are those of the seeds behind it."""
+        return [
+            self.sample_seeded([item] * count, range(seed, seed + count))
+            for item, seed in zip(items, seeds, strict=True)
+        ]
+
     def in_support(self, items: Sequence[Item], ids: Sequence[Sequence[int]]) -> list[list[bool]]:
         rows = [self.decode(row) for row in ids]
         return [[self.allowed(row[:at], character) for at, character in enumerate(row)] for row in rows]
