@@ -30,7 +30,7 @@ def test_the_sentence_stands_whole_in_a_right_solution() -> None:
 
 def test_where_the_sentence_belongs_nothing_is_said_of_it() -> None:
     mine = ITEM.__class__("mine", "?", "10", f"{SENTENCE}.")
-    assert list(ATTACK.poison(view(mine, OTHER)))[0] is None
+    assert ATTACK.poison(view(mine, OTHER))[0] is None
     assert [each is None for each in ATTACK.placebo(view(mine, OTHER))] == [True, False]
     assert ATTACK.outcome(mine, completion_of(TASK.oracle(mine)), Judge()) is None
 
