@@ -10,8 +10,9 @@ from thiefbench.suite.analysis.comparison import Comparison
 from thiefbench.suite.analysis.statistics import Summary, paired, summarize
 from thiefbench.suite.store.records import Record
 
-NOT_A_ROUND = {"evaluate", "attack"}
-"""Phases that no honest node spends in a round: what measures it, and what the attacker works on its poison.
+NOT_A_ROUND = {"evaluate", "attack", "rehearse"}
+"""Phases that no honest node spends in a round: what measures it, and what the attacker works on its poison or tries
+before the first round.
 
 An attacker that asks the defense pays for the answers itself, and asks a swarm without one nothing.
 """

@@ -163,12 +163,13 @@ class TestTable:
 
 class TestCosts:
     def test_a_round_is_paired_with_the_undefended_one(self, tmp_path: Path) -> None:
-        slow = (("sample", 4.0), ("inspect", 5.0), ("update", 6.0), ("evaluate", 1.0), ("attack", 70.0))
+        slow = (("sample", 4.0), ("inspect", 5.0), ("update", 6.0), ("evaluate", 1.0), ("attack", 70.0),
+                ("rehearse", 700.0))  # fmt: skip
         says = but(usual, lambda c: c.defense == "logit", seconds=slow)
         (found, *_) = [c for c in costs(comparisons(store(tmp_path, suite(), says))) if c.defense == "logit"]
         assert found.seconds is not None
         assert found.seconds.mean == pytest.approx(1.5), (
-            "15 s in 10 rounds; evaluations and an attacker's questions do not count"
+            "15 s in 10 rounds; evaluations, an attacker's questions and its rehearsal do not count"
         )
         assert found.ratio is not None
         assert found.ratio.mean == pytest.approx(1.5)
