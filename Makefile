@@ -26,7 +26,7 @@ types: install
 check: install
 	$(PYTEST)
 
-# What guards rare machinery at length: twenty random kills, ranks that stand still.
+# What guards rare machinery at length: random kills, Ray, torchrun, the browser.
 test-slow: install
 	$(PYTEST) -m slow
 
