@@ -9,4 +9,5 @@ pip_index "$(dirname "$uv")/python"
 rm -rf build ./*.egg-info
 "$uv" pip install --quiet --python "$venv/bin/python" --resolution "$resolution" --upgrade --reinstall-package thiefbench --compile-bytecode '.[dev]'
 rm -rf build ./*.egg-info
+[ "$resolution" = highest ] || "$venv/bin/python" requirements/lower_bounds.py
 "$uv" pip list --quiet --python "$venv/bin/python" | grep -E '^(torch|transformers|datasets|numpy|pyarrow|trl|ray|mypy|pytest) '
