@@ -13,13 +13,13 @@ EXTRAS = ("", *metadata.metadata("thiefbench").get_all("Provides-Extra", []))
 
 above = []
 for line in metadata.requires("thiefbench") or []:
-    wanted = Requirement(line)
-    bounds = [each.version for each in wanted.specifier if each.operator == ">="]
-    if wanted.marker is not None and not any(wanted.marker.evaluate({"extra": extra}) for extra in EXTRAS):
+    requirement = Requirement(line)
+    bounds = [each.version for each in requirement.specifier if each.operator == ">="]
+    if requirement.marker is not None and not any(requirement.marker.evaluate({"extra": extra}) for extra in EXTRAS):
         continue
     if bounds:
-        found, bound = Version(metadata.version(wanted.name)), Version(bounds[0])
-        if (found.major, found.minor) != (bound.major, bound.minor):
-            above.append(f"{wanted.name} {found} in place of {bound}")
+        installed, bound = Version(metadata.version(requirement.name)), Version(bounds[0])
+        if (installed.major, installed.minor) != (bound.major, bound.minor):
+            above.append(f"{requirement.name} {installed} in place of {bound}")
 if above:
     sys.exit(f"these are not at the lower bounds of pyproject.toml; raise the bounds: {', '.join(above)}")
