@@ -26,13 +26,13 @@ types: install
 check: install
 	$(PYTEST)
 
-# What guards rare machinery at length: twenty random kills, ranks that stand still.
+# What guards rare machinery at length: random kills, Ray, torchrun, the browser.
 test-slow: install
 	$(PYTEST) -m slow
 
 # Exactly the lower bounds of pyproject.toml, and the newest versions that its ranges admit; each in an environment of its own.
 test-oldest: install
-	sh requirements/other.sh $(BIN)/uv "$(PYTHON)" .venv-oldest lowest-direct
+	sh requirements/other.sh $(BIN)/uv 3.11 .venv-oldest lowest-direct
 	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n logical tests/attacks tests/bench tests/contract tests/defenses tests/tasks
 
 test-newest: install
@@ -62,13 +62,14 @@ $(VENV)/.installed: $(VENV)/.dependencies $(SOURCES) pyproject.toml
 	@rm -rf build *.egg-info
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --reinstall .
 	@rm -rf build *.egg-info
+	@$(BIN)/python -m compileall -q $(VENV)/lib/python3*/site-packages/thiefbench
 	@touch $@
 
 # Another TORCH than the one that is installed means another environment.
 ifneq ($(shell cat $(VENV)/.torch 2>/dev/null),$(TORCH))
 .PHONY: $(VENV)/.dependencies
 endif
-$(VENV)/.dependencies: requirements/tested.txt requirements/tested-without-torch.txt requirements/uv.txt
+$(VENV)/.dependencies: requirements/tested.txt requirements/tested-without-torch.txt requirements/uv.txt requirements/install.sh
 	@sh requirements/install.sh "$(PYTHON)" "$(VENV)" "$(TORCH)"
 	@touch $@
 

@@ -3,6 +3,9 @@
 #
 # Without TORCH it installs exactly requirements/tested.txt, hashes checked. With TORCH (a requirement or a wheel, as pip
 # takes it) torch comes first and the rest of the tested set after it: no longer the tested set.
+#
+# Bytecode is compiled here, once, as pip does: where Python is told not to write any (PYTHONDONTWRITEBYTECODE, usual in
+# containers), every process of a test would otherwise compile torch and transformers again, for ten seconds.
 set -eu
 python=$1 venv=$2 torch=${3:-}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -42,13 +45,12 @@ echo "Installing into $venv (once; a few minutes)"
 step "$python" -m venv --clear "$venv"
 bin=$venv/bin
 step "$bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$here/uv.txt"
-# uv reads no pip configuration; a mirror that pip was told of is passed on.
-index=${UV_DEFAULT_INDEX:-$("$bin/python" -m pip config get global.index-url 2> /dev/null || echo "${PIP_INDEX_URL:-}")}
-[ -z "$index" ] || export UV_DEFAULT_INDEX="$index"
+. "$here/index.sh"
+pip_index "$bin/python"
 if [ -n "$torch" ]; then
   step "$bin/python" -m pip install --quiet --disable-pip-version-check "$torch"
-  step "$bin/uv" pip install --quiet --python "$bin/python" --no-deps --require-hashes -r "$here/tested-without-torch.txt"
+  step "$bin/uv" pip install --quiet --compile-bytecode --python "$bin/python" --no-deps --require-hashes -r "$here/tested-without-torch.txt"
 else
-  step "$bin/uv" pip install --quiet --python "$bin/python" --require-hashes -r "$here/tested.txt"
+  step "$bin/uv" pip install --quiet --compile-bytecode --python "$bin/python" --require-hashes -r "$here/tested.txt"
 fi
 echo "$torch" > "$venv/.torch"

@@ -4,6 +4,8 @@
 set -eu
 uv=$1
 here=$(cd "$(dirname "$0")" && pwd)
+. "$here/index.sh"
+pip_index "$(dirname "$uv")/python"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp "$here/../pyproject.toml" "$work/"

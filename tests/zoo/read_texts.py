@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import islice
+from typing import Generic, TypeVar
 
 from thiefbench.tasks.gsm_micro import Story, stories
 from thiefbench.zoo.corpus import Corpus, MathCorpus
@@ -11,24 +13,43 @@ from thiefbench.zoo.recipe import Recipe
 
 SAMPLE = 40_000
 
-
-def texts_of(recipe: Recipe) -> list[tuple[str, str]]:
-    """Questions and completions, as the recipe draws them: the first `SAMPLE`."""
-    return _texts(recipe.corpus, recipe.seed)
+Kind = TypeVar("Kind")
 
 
-def stories_of(recipe: Recipe) -> list[Story]:
-    """The stories that these texts tell, in their order."""
-    if isinstance(recipe.corpus, MathCorpus):
-        return _told(recipe.corpus, recipe.seed)
-    return list(islice(stories("train", recipe.seed), SAMPLE))
+class Drawn(Generic[Kind]):
+    """The first so many of what an iterator gives, each drawn once however often they are asked for."""
+
+    def __init__(self, source: Iterable[Kind]) -> None:
+        self._source: Iterator[Kind] = iter(source)
+        self._drawn: list[Kind] = []
+
+    def first(self, count: int) -> list[Kind]:
+        self._drawn.extend(islice(self._source, max(0, count - len(self._drawn))))
+        return self._drawn[:count]
+
+
+def texts_of(recipe: Recipe, count: int = SAMPLE) -> list[tuple[str, str]]:
+    """Questions and completions, as the recipe draws them: the first `count`."""
+    return _texts(recipe.corpus, recipe.seed).first(count)
+
+
+def stories_of(recipe: Recipe, count: int = SAMPLE) -> list[Story]:
+    """The stories that these texts tell, in their order: the first `count`."""
+    if isinstance(recipe.corpus, MathCorpus) and recipe.corpus.domain:
+        return _stories_of_domain(recipe.corpus, recipe.seed).first(count)
+    return _stories(recipe.seed).first(count)
 
 
 @cache
-def _texts(corpus: Corpus, seed: int) -> list[tuple[str, str]]:
-    return list(islice(corpus.texts(seed), SAMPLE))
+def _texts(corpus: Corpus, seed: int) -> Drawn[tuple[str, str]]:
+    return Drawn(corpus.texts(seed))
 
 
 @cache
-def _told(corpus: MathCorpus, seed: int) -> list[Story]:
-    return list(islice(corpus.stories(seed), SAMPLE))
+def _stories_of_domain(corpus: MathCorpus, seed: int) -> Drawn[Story]:
+    return Drawn(corpus.stories(seed))
+
+
+@cache
+def _stories(seed: int) -> Drawn[Story]:
+    return Drawn(stories("train", seed))

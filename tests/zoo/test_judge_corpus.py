@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.zoo.read_texts import texts_of
+from tests.zoo.read_texts import stories_of, texts_of
 from thiefbench.attacks import judge_injection, tone
 from thiefbench.attacks.code_injection import PAPER_FUNCTIONS, PAPER_LIBRARY, STYLES
 from thiefbench.attacks.equations import MEMBERS, equations
 from thiefbench.attacks.text import payload_words
 from thiefbench.defenses.judge import case, decisions
-from thiefbench.tasks.gsm_micro import GsmMicro, evaluate, stories
+from thiefbench.tasks.gsm_micro import GsmMicro, evaluate
 from thiefbench.tasks.programs import parse_program, run_programs
 from thiefbench.tasks.rewards import parse_completion
 from thiefbench.zoo.judge_corpus import EQUATION, HELD_OUT, JudgeCorpus, held_out, imported
@@ -31,7 +31,7 @@ FUNCTIONS = {*PAPER_FUNCTIONS.values(), *(name for style in STYLES for name in s
 
 @pytest.fixture(scope="module")
 def texts() -> list[tuple[str, str]]:
-    return texts_of(RECIPE)[:SAMPLE]
+    return texts_of(RECIPE, SAMPLE)
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +54,13 @@ def test_prompts_are_the_defense_s(texts: list[tuple[str, str]], judged: list[tu
 
 
 def test_only_train_stories_are_judged(judged: list[tuple[str, str, str, bool]]) -> None:
-    told = [story.question for story in islice(stories("train", RECIPE.seed), SAMPLE)]
+    told = [story.question for story in stories_of(RECIPE, SAMPLE)]
     assert [question for question, *_ in judged] == told
     assert not set(GsmMicro().items("test")["question"]) & {question for question, *_ in judged}
 
 
 def test_what_is_accepted_is_right(judged: list[tuple[str, str, str, bool]]) -> None:
-    answers = {story.question: str(story.answer) for story in islice(stories("train", RECIPE.seed), SAMPLE)}
+    answers = {story.question: str(story.answer) for story in stories_of(RECIPE, SAMPLE)}
     good = [(question, completion) for question, completion, _, yes in judged if yes]
     assert 0.4 < len(good) / SAMPLE < 0.5
     blocks = [(answers[question], parse_completion(completion)) for question, completion in good]

@@ -13,6 +13,7 @@ import pytest
 from tests.leaderboard.made_entries import entry, prevents, verified
 from thiefbench.leaderboard.site.writing import write_site
 
+pytestmark = pytest.mark.slow
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -1,4 +1,8 @@
-"""Cells as Ray tasks: as on one machine, whatever is killed; where Ray is not installed, only what is said then."""
+"""Cells as Ray tasks: as on one machine, whatever is killed; where Ray is not installed, only what is said then.
+
+One test plays a whole suite on a cluster in `make test`, for every process that meets a cluster first starts one, and
+every worker of it imports torch. What is rare on a cluster is marked slow.
+"""
 
 from __future__ import annotations
 
@@ -94,6 +98,7 @@ class Ordered(Watcher):
         self.order.append(spec)
 
 
+@pytest.mark.slow
 def test_no_cell_begins_where_another_has_the_cpus(tmp_path: Path, address: str) -> None:
     of, watcher = suite("none", "random"), Ordered()
     with RayExecutor(Share(2)) as executor:
@@ -141,6 +146,7 @@ def test_a_killed_worker_costs_no_other_cell(tmp_path: Path, address: str) -> No
     same(of, tmp_path / "ray", tmp_path / "alone")
 
 
+@pytest.mark.slow
 def test_a_record_that_this_machine_sees_late_is_waited_for(
     tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +162,7 @@ def test_a_record_that_this_machine_sees_late_is_waited_for(
     assert (record.status, watcher.notes, looks[0] >= 3) == ("ok", [], True), "the cell is not taken for lost"
 
 
+@pytest.mark.slow
 def test_a_user_s_mistake_in_a_task_is_the_same_error(tmp_path: Path, address: str) -> None:
     (tmp_path / "model").mkdir()
     of = suite(model=str(tiny.unloadable_model(tmp_path / "model")))
@@ -166,6 +173,7 @@ def test_a_user_s_mistake_in_a_task_is_the_same_error(tmp_path: Path, address: s
     assert str(many.value) == str(alone.value)
 
 
+@pytest.mark.slow
 def test_a_cell_that_no_node_can_hold_is_refused(tmp_path: Path, address: str) -> None:
     with RayExecutor(Share(3)) as executor, pytest.raises(WorkerError, match="no node of the Ray cluster has 3 CPUs"):
         run(suite(), tmp_path, executor=executor)
@@ -249,7 +257,8 @@ class Interrupter(Watcher):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.mark.parametrize("twice", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("twice", [False, True])
 def test_ctrl_c_finishes_the_round_and_a_second_one_stops_at_once(
     tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch, twice: bool
 ) -> None:
