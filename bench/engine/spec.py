@@ -19,6 +19,8 @@ Batches = Literal["cohort", "node"]
 
 MOST_COMPLETIONS: Final = 1_000_000
 """Completions of a round; more than fit into a machine."""
+MOST_DRAWN: Final = 8
+"""An evaluation in which most outcomes say nothing draws at most so many times as many completions as it was to."""
 
 
 @dataclass(frozen=True)

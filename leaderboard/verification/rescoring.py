@@ -25,7 +25,7 @@ from thiefbench.attacks.completions import writes_programs
 from thiefbench.engine.backends.recorded import RecordedSwarm, RerunError
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow
-from thiefbench.engine.swarm import MOST_DRAWN
+from thiefbench.engine.spec import MOST_DRAWN
 from thiefbench.leaderboard.cell_scores import CellScores, trimmed
 from thiefbench.leaderboard.entry import Entry
 from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS

@@ -14,6 +14,7 @@ from thiefbench.suite.analysis.comparison import Cell, Comparison, Line, Result
 from thiefbench.suite.analysis.line_scores import comparative_scores, label_notes
 from thiefbench.suite.analysis.untrained_lines import untrained_lines
 from thiefbench.suite.store.records import BrokenRecordError, Store
+from thiefbench.suite.store.runs import check_run
 
 
 class ReportError(UserError):
@@ -25,10 +26,12 @@ def last_run(store: Store) -> dict[str, Any]:
 
     Raises:
         ReportError: the store has no run.
+        RunError: it has one that cannot be used.
     """
     run = store.read_run()
     if run is None:
         raise ReportError(f"{store.root} holds no run; make one with: thiefbench run SUITE --store {store.root}")
+    check_run(run, str(store.root / "run.json"))
     return run
 
 

@@ -25,6 +25,7 @@ from thiefbench import strict_json
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.locks import locked
 from thiefbench.regular_files import open_regular, read_regular
+from thiefbench.suite.store.tables import TableError, TableLimit, limit_of, read_limited
 
 SCHEMA_VERSION = 1
 
@@ -44,6 +45,8 @@ ROWS = pa.schema(
         ("token_weights", pa.list_(pa.float64())), ("advantage", pa.float64()), ("outcome", pa.float64()),
     ]
 )  # fmt: skip
+MAY_LACK = ("score", "token_weights", "outcome", "version")
+"""Columns in which a completion may have no value."""
 ROWS_OF_MIXED = pa.schema(
     [*ROWS, ("cohort", pa.int32()), ("label", pa.dictionary(pa.int32(), pa.string())), ("version", pa.int32())]
 )
@@ -192,8 +195,21 @@ class CellDir:
         write_sealed(self.record_path, record.model_dump(mode="json"))
 
     def read_rows(self, columns: list[str] | None = None) -> pa.Table:
-        """The completions, or some columns of them."""
-        return pq.read_table(self.completions_path, columns=columns)
+        """The completions, or some columns of them.
+
+        Raises:
+            TableError: they are damaged, have other columns, or are more than a cell of the record's shape can have.
+        """
+        try:
+            cell = read_sealed(self.record_path).get("cell")
+        except BrokenRecordError:  # rows that lie alone
+            cell = None
+        limit = limit_of(cell) if isinstance(cell, dict) else TableLimit()
+        table = read_limited(self.completions_path, limit, columns, (ROWS, ROWS_OF_MIXED))
+        for name in table.column_names:
+            if name not in MAY_LACK and table[name].null_count:
+                raise TableError(self.completions_path, f"has a completion without its {name}")
+        return table
 
     def write_rows(self, table: pa.Table) -> str:
         """Write the completions and return their SHA-256."""
