@@ -67,7 +67,7 @@ def _problems(limits: Mapping[Path, TableLimit]) -> list[str | None]:
     command = [sys.executable, "-P", _tables_worker.__file__, str(_SECONDS)]
     lines = "".join(f"{limit.rows} {limit.tokens} {limit.bytes} {file.resolve()}\n" for file, limit in limits.items())
     done = subprocess.run(command, input=lines, text=True, capture_output=True, check=False)
-    problems: list[str | None] = [line for line in done.stdout.split("\n")[:-1]]
+    problems: list[str | None] = list(done.stdout.split("\n")[:-1])
     return [*problems, *[None] * len(limits)][: len(limits)]
 
 

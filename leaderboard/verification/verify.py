@@ -233,7 +233,14 @@ class _Verifier:
         except RejectedError as error:
             self._tell(question, "FAILED", "; ".join(map(str, error.args)))
             raise
-        except (EntryError, InconsistentError, DisagreesError, DefenseError, TableError, registry.SpecStringError) as error:
+        except (
+            EntryError,
+            InconsistentError,
+            DisagreesError,
+            DefenseError,
+            TableError,
+            registry.SpecStringError,
+        ) as error:
             self._tell(question, "FAILED", str(error))
             raise RejectedError(str(error)) from error
         self._tell(question, "ok", ", ".join(details))

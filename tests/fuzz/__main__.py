@@ -11,10 +11,10 @@ from pathlib import Path
 
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "MPLBACKEND": "agg"}
 
-import torch  # noqa: E402
+import torch
 
-from tests.fuzz.run import fuzz, told  # noqa: E402
-from tests.fuzz.targets import TARGETS, bases  # noqa: E402
+from tests.fuzz.run import fuzz, told
+from tests.fuzz.targets import TARGETS, bases
 
 
 def main() -> int:
@@ -22,7 +22,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Fuzz what reads data from strangers.")
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--target", action="append", choices=sorted(TARGETS), help="repeat it for several; default: all")
+    parser.add_argument(
+        "--target", action="append", choices=sorted(TARGETS), help="repeat it for several; default: all"
+    )
     parser.add_argument("--case", type=int, help="this one alone")
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--examples", type=Path, help="folder that keeps the valid examples for the next call")

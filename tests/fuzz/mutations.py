@@ -36,8 +36,10 @@ def evil_specs(marker: str, canary: str) -> list[str]:
 STRANGE: list[Any] = [
     None, True, False, 0, 1, -1, 2, 10**6, 10**9, 2**31, 2**63, -(2**63), 2**64, 10**30, 10**400, 0.5, -0.0, 1e300,
     -1e300, 1e-320, float("nan"), float("inf"), float("-inf"), "", " ", "x", "none", "0", "\x00", "\x1b[2J\x1b[31m",
-    "\ud800", "\u202eabc", "\n", "a\r\nb", "é" * 50, "x" * 5000, "../../evil", "/etc/passwd", "/dev/zero", "/proc/self/mem",
-    "..", ".", "C:\\x", "file:///etc/passwd", "{{7*7}}", "{0.__class__}", "%s%n", "<script>alert(1)</script>", "\\input{/etc/passwd}",
+    "\ud800", "\u202eabc", "\n", "a\r\nb", "é" * 50, "x" * 5000, "../../evil", "/etc/passwd",
+    "/dev/zero", "/proc/self/mem",
+    "..", ".", "C:\\x", "file:///etc/passwd", "{{7*7}}", "{0.__class__}", "%s%n", "<script>alert(1)</script>",
+    "\\input{/etc/passwd}",
     [], {}, [[]], [None], [0], ["x"], {"": None}, {"x": 1}, [1, "x", None, {}], "!!python/object/apply:os.system",
 ]  # fmt: skip
 """Values that stand where others are expected."""
@@ -70,7 +72,9 @@ class Mutator:
             return rng.choice(self.specs)
         if isinstance(old, str) and kind < 0.5 and old:
             at = rng.randrange(len(old) + 1)
-            return old[:at] + rng.choice(["\x00", "\x1b", "\n", "'", '"', "(", ")", ":", "/", "..", "é", " "]) + old[at:]
+            return (
+                old[:at] + rng.choice(["\x00", "\x1b", "\n", "'", '"', "(", ")", ":", "/", "..", "é", " "]) + old[at:]
+            )
         if type(old) in (int, float) and kind < 0.5:
             return rng.choice([old + 1, old - 1, -old, old * 2, old * 10**6, float(old), str(old), old / 3, not old])
         if isinstance(old, list) and kind < 0.5:
@@ -104,7 +108,9 @@ class Mutator:
             del holder[name]
         elif isinstance(holder, dict):
             if how < 0.9:
-                holder[rng.choice(["x", "", "__class__", str(name).upper(), f"{name} ", "schema_version"])] = holder[name]
+                holder[rng.choice(["x", "", "__class__", str(name).upper(), f"{name} ", "schema_version"])] = holder[
+                    name
+                ]
             elif how < 0.95:
                 holder[rng.choice(["x", f"{name}s", "\x1b"])] = holder.pop(name)
             else:
@@ -139,7 +145,14 @@ class Mutator:
         how = self.rng.random()
         if how < 0.06 and isinstance(data, dict) and data:
             name = self.rng.choice(list(data))
-            return b"{" + json.dumps(str(name)).encode() + b":" + json.dumps(self.value(data[name])).encode() + b"," + written[1:]
+            return (
+                b"{"
+                + json.dumps(str(name)).encode()
+                + b":"
+                + json.dumps(self.value(data[name])).encode()
+                + b","
+                + written[1:]
+            )
         return self.data(written) if how < 0.12 else written
 
     def parquet(self, content: bytes) -> bytes:
@@ -154,7 +167,8 @@ class Mutator:
             return _parquet(table.select(names[: rng.randrange(len(names) + 1)]))
         if how < 0.5:
             name = rng.choice(table.column_names)
-            other = rng.choice([pa.array([rng.choice([0, None])] * len(table)), pa.array([None] * len(table), pa.string()),
+            plain = pa.array([rng.choice([0, None])] * len(table))
+            other = rng.choice([plain, pa.array([None] * len(table), pa.string()),
                                 pa.array([["x"]] * len(table)), pa.array([0.5] * len(table))])  # fmt: skip
             return _parquet(table.set_column(table.column_names.index(name), name, other))
         if how < 0.56:

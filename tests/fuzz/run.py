@@ -28,11 +28,21 @@ from tests.fuzz.mutations import Mutator, evil_specs
 from tests.fuzz.targets import TARGETS, Bases, chosen, surroundings
 from thiefbench.cli import _UNUSABLE
 from thiefbench.errors import UserError
+from thiefbench.regular_files import NotRegularError
 
 SECONDS = 10
 MEMORY = 2 << 30
 CANARY = Path(__file__).with_name("canary.py")
-_STARTS = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "os.spawn", "subprocess.Popen", "pty.spawn", "os.startfile")
+_STARTS = (
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.fork",
+    "os.spawn",
+    "subprocess.Popen",
+    "pty.spawn",
+    "os.startfile",
+)
 _NEVER = {"antigravity", "this", "canary", "tests.fuzz.canary", "idlelib", "turtle"}
 _CHUNK = 100
 
@@ -73,7 +83,9 @@ class Findings:
             self.findings.append((target, number, outcome))
 
 
-def fuzz(made: Bases, seed: int, numbers: Sequence[int], targets: Sequence[str], until: float = float("inf")) -> Findings:
+def fuzz(
+    made: Bases, seed: int, numbers: Sequence[int], targets: Sequence[str], until: float = float("inf")
+) -> Findings:
     """Run cases.
 
     Args:
@@ -172,7 +184,11 @@ def _outcome(made: Bases, seed: int, number: int, target: str, folder: Path, wat
     except UserError as error:
         outcome = "error" if str(error).strip() else f"a {type(error).__name__} that says nothing"
     except OSError as error:  # the command line has a sentence for these
-        outcome = "error" if error.errno in {*_UNUSABLE, errno.ENOSPC} else _traceback(error)
+        outcome = (
+            "error"
+            if isinstance(error, NotRegularError) or error.errno in {*_UNUSABLE, errno.ENOSPC}
+            else _traceback(error)
+        )
     except (Exception, ForbiddenError, TooLongError, SystemExit) as error:
         outcome = _traceback(error)
     finally:

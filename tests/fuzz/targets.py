@@ -54,7 +54,15 @@ SUITES = [
 ]
 """Those whose data comes with the package."""
 NUMERICS = Numerics(device="cpu", dtype="float32", threads=1)
-JUDGES_OF_TEXT = ("arithmetic", "blacklist", "length_quantile", "max_tokens", "reputation", "reward_outlier", "similarity")
+JUDGES_OF_TEXT = (
+    "arithmetic",
+    "blacklist",
+    "length_quantile",
+    "max_tokens",
+    "reputation",
+    "reward_outlier",
+    "similarity",
+)
 """Defenses that need no policy, so that `replay` runs them on a file alone."""
 
 
@@ -100,7 +108,12 @@ def bases(folder: Path, played: bool = True) -> Bases:
         made.released[suite.title] = suite
         with mock.patch.object(rows, "released", lambda: made.released):
             own = submit.prepare(
-                "similarity", submit.credits_of("Fuzzed", "A. Author", ""), suite, NUMERICS, made.played, folder / "entries"
+                "similarity",
+                submit.credits_of("Fuzzed", "A. Author", ""),
+                suite,
+                NUMERICS,
+                made.played,
+                folder / "entries",
             )
             if not (folder / "archive.tar").exists():
                 submit.write(own, submit.run(own, _Quiet()))
@@ -110,7 +123,9 @@ def bases(folder: Path, played: bool = True) -> Bases:
             made.played_entry = read_entry(of_entry)
         store = Store(made.played)
         record = next(r for r in store.records() if r.cell["role"] == "attack" and r.cell["defense"] == "none")
-        recording = of_cohort(Recording(store.cell(record.cell_id), record, registry.make("task", record.cell["task"])), None)
+        recording = of_cohort(
+            Recording(store.cell(record.cell_id), record, registry.make("task", record.cell["task"])), None
+        )
         made.lines += write_lines(header_of(recording), list(lines_of(recording))[:12]).partition(b"\n")[2]
     return made
 
@@ -148,7 +163,9 @@ def _mutate_entry(target: Path, mutator: Mutator, cells: bool = True) -> None:
         manifest = mutator.tree(manifest)
     if rng.random() < 0.2:
         (target / "defense").mkdir(exist_ok=True)
-        content = rng.choice([b"import os\nos.system('touch marker')\n", b"\x00\x01", b"(" * 5000, b"x = " + b"-" * 9000 + b"1"])
+        content = rng.choice(
+            [b"import os\nos.system('touch marker')\n", b"\x00\x01", b"(" * 5000, b"x = " + b"-" * 9000 + b"1"]
+        )
         (target / "defense" / "mine.py").write_bytes(content)
         if isinstance(manifest, dict):
             manifest["defense"] = rng.choice(["defense/mine.py:Mine", "reputation(defense='defense/mine.py:Mine')"])
@@ -186,7 +203,10 @@ def _changed_cell(store: Store, cell: Any, mutator: Mutator) -> Any:
     """A cell whose record or table was changed, as the entry then names it."""
     directory = store.cell(cell.cell_id)
     _mutate_cell(directory.path, mutator)
-    update = {"record_sha256": file_sha256(directory.record_path), "completions_sha256": file_sha256(directory.completions_path)}
+    update = {
+        "record_sha256": file_sha256(directory.record_path),
+        "completions_sha256": file_sha256(directory.completions_path),
+    }
     if mutator.rng.random() < 0.8:
         try:
             record = directory.read()
@@ -370,5 +390,3 @@ def _problems(limits: Any) -> list[str]:
         except TableError as error:
             problems.append(error.problem)
     return problems
-
-

@@ -57,7 +57,7 @@ def _side(name: str, folder: Path, defense: str = "") -> ComparedRun:
             raise ReportError(f"the run in {folder} has no cell with the defense {defense}; it has {', '.join(known)}")
     comparisons = tuple(trained_comparisons(store, run))
     return ComparedRun(
-        name, str(folder), run["title"], run["fingerprint"], tuple(suite["modified"]), comparisons, defense
+        name, str(folder), run["title"], run["fingerprint"], tuple(suite.get("modified", ())), comparisons, defense
     )
 
 
@@ -79,7 +79,7 @@ def write_comparison(comparison: StoreComparison, folder: Path) -> Path:
         ],
         state_of=state_of,
     )
-    write_atomically(folder / "compare.csv", comparison_csv(comparison).encode())
+    write_atomically(folder / "compare.csv", comparison_csv(comparison).encode("utf-8", "replace"))
     write_atomically(page, html.encode("utf-8", "replace"))
     return page
 

@@ -52,7 +52,7 @@ def _with(one: Run, other: Run) -> Run | None:
     apart = {name for name in first.keys() | second.keys() if first.get(name) != second.get(name)}
     if not apart <= {*_UNITED, "about"}:
         return None
-    united = {name: list(dict.fromkeys([*first[name], *second[name]])) for name in _UNITED}
+    united = {name: list(dict.fromkeys([*first.get(name, ()), *second.get(name, ())])) for name in _UNITED}
     united |= {name: sorted(united[name]) for name in ("seeds", "recorded")}
     suite = _made({**first, **united})
     if suite is None:

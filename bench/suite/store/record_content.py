@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from thiefbench import registry
 from thiefbench.engine.spec import SpecError
+from thiefbench.limits import MOST_ROUNDS
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import Record
 from thiefbench.tasks.text import one_line
@@ -37,22 +38,24 @@ def wrong_in(record: Record) -> str:
         return one_line(f"its parameters are no cell's: {error}", 300)
     if not same or record.cell.get("topology", spec.swarm.topology) != spec.swarm.topology:
         return "its parameters are not written as a cell's are"
+    if not 1 <= spec.rounds <= MOST_ROUNDS or not -(2**63) <= spec.seed < 2**63:
+        return "it has a number of rounds or a seed that no cell has"
     if record.status != "ok":
         return ""
     if lacking := next((name for name in SCORES if name not in record.scores), ""):
         return f"it has no {lacking}"
-    return _wrong_number(record)
+    return _wrong_number(record, spec.rounds)
 
 
-def _wrong_number(record: Record) -> str:
+def _wrong_number(record: Record, rounds: int) -> str:
     for name, score in record.scores.items():
-        if score.count < 0 or not all(map(_sound, (score.value, score.low, score.high))):
+        if not 0 <= score.count <= _MOST or not all(map(_sound, (score.value, score.low, score.high))):
             return one_line(f"its {name} is no measured number", 100)
     for name, points in record.curves.items():
         if name == "grad_norm":  # of a swarm that diverged it is not finite, and nothing is computed from it
             continue
         for point in points:
-            if point.round < 0 or not all(map(_sound, (point.value, point.low, point.high))):
+            if not 0 <= point.round <= rounds or not all(map(_sound, (point.value, point.low, point.high))):
                 return one_line(f"its curve {name} holds no measured number", 100)
     if not all(_sound(value) and value >= 0 for value in record.seconds.values()):
         return "its seconds are no times"

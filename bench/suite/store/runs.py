@@ -37,7 +37,7 @@ class RunCell(BaseModel):
     role: Role
     attack: Annotated[Text, Field(min_length=1)]
     defense: Annotated[Text, Field(min_length=1)]
-    seed: StrictInt
+    seed: Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)]
     label: Text = ""
 
 
