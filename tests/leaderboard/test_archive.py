@@ -348,7 +348,14 @@ def test_a_bomb_is_refused_by_what_its_cell_can_have(made: Made, size: int, rows
     bomb = repeated(size, rows)
     assert len(bomb) < size, "hundreds of megabytes of text lie in some kilobytes"
     hold(made.store.cell(made.cells[1]), bomb)
-    with pytest.raises(EntryError, match=r"takes more than [\d,]+ bytes in memory, and at most [\d,]+ are allowed"):
+    with pytest.raises(EntryError, match=r"holds a text of [\d,]+ bytes, and at most [\d,]+ are allowed"):
+        made.unpacked()
+
+
+def test_a_table_that_grows_when_it_is_read_is_refused(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold(made.store.cell(made.cells[1]), repeated(10_000, 2000))
+    monkeypatch.setattr(foreign_tables, "TABLE_BYTES", 1_000_000)
+    with pytest.raises(EntryError, match=r"takes more than [\d,]+ bytes in memory, and at most 1,000,000 are allowed"):
         made.unpacked()
 
 
@@ -360,7 +367,7 @@ def test_the_suite_s_shape_counts_where_a_record_claims_another(made: Made) -> N
     directory.write(record.model_copy(update={"cell": record.cell | {"rounds": 10**6}}))
     hold(directory, repeated(100_000, 1000))
     entry, path = made.entry()
-    with pytest.raises(EntryError, match=r"takes more than [\d,]+ bytes in memory"):
+    with pytest.raises(EntryError, match=r"holds a text of [\d,]+ bytes"):
         unpack(path, entry, made.folder / "unpacked", [spec] * len(entry.cells))
 
 

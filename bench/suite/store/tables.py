@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,13 +19,17 @@ import pyarrow.parquet as pq
 from thiefbench.engine.spec import MOST_DRAWN
 from thiefbench.errors import UserError
 
-MOST_TOKENS: Final = 2
-"""Tokens of one completion in units of `max_new_tokens`, as another vocabulary may need more of them."""
+_REENCODED = 2
+"""In a swarm of several vocabularies a completion may have so many times `max_new_tokens` (`engine.transport`)."""
 
 _ROW_BYTES = 2048
 """Of a completion, beside its tokens: its names, numbers and reasons. A mean; single ones may have more."""
-_TOKEN_BYTES = 64 + 4 + 8
-"""Of one token: 16 code points of 4 bytes in its text, its id and its weight. A mean."""
+_TOKEN_BYTES = 32 + 4 + 8
+"""Of one token: eight code points of 4 bytes in its text, its id and its weight. A mean."""
+_LONGEST_TOKEN = 256
+"""Bytes of one token's text; the longest of common vocabularies are some 128 spaces."""
+_LONGEST_TEXT = 64 << 10
+"""Bytes that any text may have, such as a reason, whatever the tokens."""
 _LEAST_BYTES = 4 << 20
 """Tables of tiny cells may have so many, whatever their rows."""
 _UNSHAPED_ROWS, _UNSHAPED_BYTES = 2_000_000, 1 << 30
@@ -57,6 +61,11 @@ class TableLimit:
     tokens: int = _UNSHAPED_BYTES // 4
     bytes: int = _UNSHAPED_BYTES
 
+    @property
+    def text(self) -> int:
+        """Bytes of one text."""
+        return max(_LONGEST_TEXT, self.tokens * _LONGEST_TOKEN)
+
     def of_file(self, size: int) -> TableLimit:
         """The limit for a file of `size` bytes: a record can claim any shape."""
         return TableLimit(self.rows, self.tokens, min(self.bytes, max(_UNSHAPED_BYTES, _MOST_FOLDED * size)))
@@ -71,8 +80,9 @@ def limit_of(cell: Mapping[str, Any]) -> TableLimit:
         swarm, evaluation = cell["swarm"], cell["evaluation"]
         rounds, every = _count(cell["rounds"]), _count(evaluation["every"])
         pool = _count(swarm["prompts"]) * _count(swarm["group"])
-        tokens = MOST_TOKENS * _count(swarm["sampling"]["max_new_tokens"])
-        cohorts = _count(swarm["nodes"]) if _mixed(swarm) else 1
+        mixed = _mixed(swarm)
+        tokens = _count(swarm["sampling"]["max_new_tokens"]) * (_REENCODED if mixed else 1)
+        cohorts = _count(swarm["nodes"]) if mixed else 1
         evaluated = ((rounds - 1) // every + 1) * _count(evaluation["completions"]) + _count(evaluation["final"])
     except (KeyError, TypeError, ValueError):
         return TableLimit()
@@ -161,6 +171,8 @@ def _unfolded(path: Path, limit: TableLimit, columns: Sequence[str] | None, text
             schema = batch.schema
             rows += batch.num_rows
             size += sum(_bytes(column) for column in batch.columns)
+            if (longest := max(map(_longest, batch.columns), default=0)) > limit.text:
+                raise TableError(path, f"holds a text of {longest:,} bytes, and at most {limit.text:,} are allowed")
             if rows > limit.rows:
                 raise TableError(path, f"has more than the {limit.rows:,} rows that are allowed")
             if size > limit.bytes:
@@ -179,3 +191,10 @@ def _bytes(column: pa.Array) -> int:
         lengths = pc.binary_length(column.dictionary)
         return int(pc.sum(pc.take(lengths, column.indices)).as_py() or 0) + 4 * len(column)
     return int(column.nbytes)
+
+
+def _longest(column: pa.Array) -> int:
+    """Bytes of the longest text of a column; 0 where it holds none."""
+    if not pa.types.is_dictionary(column.type):
+        return 0
+    return int(pc.max(pc.binary_length(column.dictionary)).as_py() or 0)

@@ -43,7 +43,7 @@ def test_six_kilobytes_that_unfold_to_hundreds_of_megabytes_are_refused(cell: Ce
     assert len(content) < 10_000, "a small file"
     hold(cell, content)
     assert cell.read() is not None, "whose checksums fit"
-    with pytest.raises(TableError, match=r"takes more than [\d,]+ bytes in memory, and at most [\d,]+ are allowed"):
+    with pytest.raises(TableError, match=r"holds a text of 400,000 bytes, and at most [\d,]+ are allowed"):
         cell.read_rows()
 
 
@@ -61,6 +61,12 @@ def test_a_bomb_is_refused_before_it_is_unfolded(cell: CellDir) -> None:
     )
     grown = int(done.stdout) * (1 if sys.platform == "darwin" else 1024)
     assert grown < 100 << 20, "of 400 MB"
+
+
+def test_texts_that_a_dictionary_repeats_count_each_time(cell: CellDir) -> None:
+    hold(cell, bomb(cell.read_rows(), 50_000, 20_000))
+    with pytest.raises(TableError, match=r"takes more than [\d,]+ bytes in memory, and at most [\d,]+ are allowed"):
+        cell.read_rows()
 
 
 def test_more_rows_than_the_rounds_can_have_are_refused(cell: CellDir) -> None:
