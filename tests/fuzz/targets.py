@@ -58,7 +58,7 @@ JUDGES_OF_TEXT = (
     "arithmetic",
     "blacklist",
     "length_quantile",
-    "max_tokens",
+    "max_tokens(limit=96)",
     "reputation",
     "reward_outlier",
     "similarity",
