@@ -322,7 +322,10 @@ def plan(made: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
     text = rng.choice(SUITES).read_bytes()
     if rng.random() < 0.8:
         data = mutator.tree(yaml.safe_load(text))
-        text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True).encode("utf-8", "replace")
+        try:
+            text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True).encode("utf-8", "replace")
+        except RecursionError:  # nested too deeply to be dumped; JSON is YAML too
+            text = json.dumps(data).encode()
     if rng.random() < 0.25:
         text = mutator.data(text)
     if rng.random() < 0.08:
