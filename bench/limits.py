@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+MOST_COMPLETIONS: Final = 1_000_000
+"""Of a round or an evaluation; more than fit into a machine."""
 MOST_ROUNDS: Final = 1_000_000
 MOST_SEEDS: Final = 10_000
 MOST_CELLS: Final = 200_000

@@ -114,11 +114,13 @@ def parse(kind: Kind, spec: str) -> ParsedSpec:
         raise SpecStringError(f"malformed {kind} spec: {expected}")
     if not bracket:
         return ParsedSpec(head.strip(), {})
+    source = f"_({rest}".rstrip()
     try:
-        call = ast.parse(f"_({rest}", mode="eval").body
+        call = ast.parse(source, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise SpecStringError(f"malformed {kind} spec: {expected}") from error
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+    whole = ast.get_source_segment(source, call) == source  # nothing follows, such as a comment that hides another part
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or not whole:
         raise SpecStringError(f"malformed {kind} spec: {expected}")
     keys = [str(keyword.arg) for keyword in call.keywords if keyword.arg is not None]
     if call.args or len(keys) < len(call.keywords) or len(set(keys)) < len(keys):
@@ -256,7 +258,7 @@ def named_in(kind: Kind, spec: str) -> Iterator[tuple[Kind, str]]:
         yield kind, parsed.target
         if ":" in parsed.target:
             for value in parsed.arguments.values():
-                yield from (("defense", target) for target in classes_in(value) if _reads_like_class(target))
+                yield from (("defense", target) for target in classes_in(value) if reads_like_class(target))
         else:
             for within in _inner(kind, parsed, find(kind, parsed.target)).values():
                 yield from named_in(*within)
@@ -286,7 +288,7 @@ def allow(spec: str) -> None:
         trust.allow_place(target)
 
 
-def _reads_like_class(target: str) -> bool:
+def reads_like_class(target: str) -> bool:
     """Whether a text is a class after a colon, and not a sentence or an address with a colon in it."""
     where, _, name = target.rpartition(":")
     return name.isidentifier() and (names_module(target) or where.endswith(".py"))

@@ -96,12 +96,6 @@ def allow_place(target: str) -> None:
         _TRUST.set(replace(trust, places=trust.places | {_place(target)}))
 
 
-def restricted() -> bool:
-    """Whether a class after a colon may be refused."""
-    trust = _TRUST.get()
-    return trust is not None and not trust.plugins
-
-
 def check(kind: str, target: str) -> None:
     """Refuse a class after a colon that only a file names.
 

@@ -22,25 +22,30 @@ CHAT = (
 )
 
 
+def byte_items(split: Split, count: int) -> datasets.Dataset:
+    """`count` items that a model of bytes can answer with a vowel."""
+    import datasets
+
+    rows = [
+        {
+            "id": f"{split}-{i}",
+            "question": f"say a{'?' * (i % 5)}",
+            "answer": "a",
+            "solution": f"so {i}",
+            "tests": "",
+        }
+        for i in range(count)
+    ]
+    return datasets.Dataset.from_list(rows)
+
+
 class Vowels(Task):
     """Any completion with a vowel in it is right: a random byte model earns it often, but not always."""
 
     name = "vowels"
 
     def items(self, split: Split) -> datasets.Dataset:
-        import datasets
-
-        rows = [
-            {
-                "id": f"{split}-{i}",
-                "question": f"say a{'?' * (i % 5)}",
-                "answer": "a",
-                "solution": f"so {i}",
-                "tests": "",
-            }
-            for i in range(12)
-        ]
-        return datasets.Dataset.from_list(rows)
+        return byte_items(split, 12)
 
     def messages(self, item: Item) -> list[Message]:
         return [{"role": "user", "content": f"{item.id}: {item.question}"}]

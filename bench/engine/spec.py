@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import Final, Literal, get_args
+from typing import Literal, get_args
 
 from thiefbench.engine.heterogeneity import LATER, ChurnSpec, DelaySpec, NodeClass, SharingSpec, classes_of
 from thiefbench.engine.heterogeneity import STRICT as STRICT
 from thiefbench.engine.heterogeneity import SpecError as SpecError
+from thiefbench.limits import MOST_COMPLETIONS
 from thiefbench.tasks.base import Sampling, Topology
 
 Role = Literal["attack", "placebo", "control"]
@@ -17,10 +18,20 @@ Seeds = Literal["beacon", "announced"]
 Logprobs = Literal["none", "reported", "recomputed"]
 Batches = Literal["cohort", "node"]
 
-MOST_COMPLETIONS: Final = 1_000_000
-"""Completions of a round; more than fit into a machine."""
 MOST_DRAWN: Final = 8
 """An evaluation in which most outcomes say nothing draws at most so many times as many completions as it was to."""
+
+
+def check_range(name: str, value: int, least: int, most: int) -> None:
+    """Refuse a number that is out of its range.
+
+    Raises:
+        SpecError: it names the number and the limit that was passed.
+    """
+    if value < least:
+        raise SpecError(f"{name} must be at least {least}, got {value}")
+    if value > most:
+        raise SpecError(f"{name} must be at most {most:,}, got {value:,}")
 
 
 @dataclass(frozen=True)
@@ -154,8 +165,7 @@ class SwarmSpec:
         if self.seeds not in get_args(Seeds):
             raise SpecError(f"seeds must be {' or '.join(get_args(Seeds))}, got {self.seeds!r}")
         for name in ("nodes", "prompts", "group"):
-            if not 1 <= getattr(self, name) <= MOST_COMPLETIONS:
-                raise SpecError(f"{name} must lie between 1 and {MOST_COMPLETIONS:,}, got {getattr(self, name)}")
+            check_range(name, getattr(self, name), 1, MOST_COMPLETIONS)
         if not math.isfinite(self.sampling.temperature):
             raise SpecError(f"temperature must be a finite number, got {self.sampling.temperature}")
         if self.prompts * self.group > MOST_COMPLETIONS:

@@ -18,8 +18,8 @@ from pydantic import TypeAdapter
 
 from thiefbench import registry
 from thiefbench.engine.heterogeneity import LATER, STRICT, SpecError, plain
-from thiefbench.engine.spec import MOST_COMPLETIONS, Batches, Role, SwarmSpec
-from thiefbench.limits import MOST_CELLS, MOST_ROUNDS, MOST_THREADS
+from thiefbench.engine.spec import Batches, Role, SwarmSpec, check_range
+from thiefbench.limits import MOST_CELLS, MOST_COMPLETIONS, MOST_ROUNDS, MOST_THREADS
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         for name in ("every", "completions", "final"):
-            if not 1 <= getattr(self, name) <= MOST_COMPLETIONS:
-                raise SpecError(
-                    f"evaluation.{name} must lie between 1 and {MOST_COMPLETIONS:,}, got {getattr(self, name)}"
-                )
+            check_range(f"evaluation.{name}", getattr(self, name), 1, MOST_COMPLETIONS)
 
 
 @dataclass(frozen=True)
@@ -77,8 +74,7 @@ class CellSpec:
     batches: Batches = field(default="cohort", metadata=LATER)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.threads <= MOST_THREADS:
-            raise SpecError(f"threads must lie between 1 and {MOST_THREADS:,}, got {self.threads}")
+        check_range("threads", self.threads, 1, MOST_THREADS)
 
     @property
     def label(self) -> str:
@@ -163,8 +159,7 @@ class Part:
         for name in ("task", "model", "attacks"):
             if not getattr(self, name):
                 raise SpecError(f"{name} must name at least one")
-        if not 1 <= self.rounds <= MOST_ROUNDS:
-            raise SpecError(f"rounds must lie between 1 and {MOST_ROUNDS:,}, got {self.rounds}")
+        check_range("rounds", self.rounds, 1, MOST_ROUNDS)
 
     @cached_property
     def _canonical(self) -> tuple[str, tuple[str, ...]]:

@@ -41,7 +41,10 @@ def setup(spec: str) -> str:
 
 
 def files(spec: str) -> list[Path]:
-    """The files that a spec string names, including those in its arguments; none of them is loaded.
+    """The files that a spec string names, including .py files in its arguments; none of them is loaded.
+
+    What stands in arguments counts by the same rule as in `registry.named_in`, by which an entry's files are checked:
+    no other file comes into the sandbox.
 
     Raises:
         SpecStringError: the spec string is malformed, or there is no such file or name.
@@ -49,18 +52,25 @@ def files(spec: str) -> list[Path]:
     paths: list[Path] = []
     for part in registry.parts("defense", spec):
         parsed = registry.parse("defense", part)
-        file, colon, _ = parsed.target.rpartition(":")
-        if colon:
-            path = Path(file).expanduser()
-            if not path.is_file():
-                raise registry.SpecStringError(f"defense {parsed.target}: there is no file {file}")
-            paths.append(path.resolve())
+        if ":" in parsed.target:
+            paths.append(_regular(parsed.target))
         else:
             registry.entry("defense", parsed.target)
         for value in parsed.arguments.values():
-            if isinstance(value, str) and ".py:" in value:
-                paths += files(value)
+            paths += [_regular(target) for target in registry.classes_in(value) if _in_py_file(target)]
     return list(dict.fromkeys(paths))
+
+
+def _in_py_file(target: str) -> bool:
+    """Whether what stands in an argument is a class in a .py file."""
+    return registry.reads_like_class(target) and target.rpartition(":")[0].endswith(".py")
+
+
+def _regular(target: str) -> Path:
+    path = Path(file := target.rpartition(":")[0]).expanduser()
+    if not path.is_file():
+        raise registry.SpecStringError(f"defense {target}: there is no file {file}")
+    return path.resolve()
 
 
 def absolute(spec: str) -> str:
@@ -82,13 +92,19 @@ def relocated(spec: str, place: Callable[[str], str]) -> str:
     Raises:
         SpecStringError: the spec string is malformed.
     """
+    return _relocated(spec, place, lambda target: ":" in target)
+
+
+def _relocated(spec: str, place: Callable[[str], str], counts: Callable[[str], bool]) -> str:
     moved = []
     for part in registry.parts("defense", spec):
         parsed = registry.parse("defense", part)
-        file, colon, name = parsed.target.rpartition(":")
-        target = f"{place(file)}:{name}" if colon else parsed.target
+        file, _, name = parsed.target.rpartition(":")
+        target = f"{place(file)}:{name}" if counts(parsed.target) else parsed.target
         nested = {
-            key: relocated(value, place) if isinstance(value, str) and ".py:" in value else value
+            key: _relocated(value, place, _in_py_file)
+            if isinstance(value, str) and any(map(_in_py_file, registry.classes_in(value)))
+            else value
             for key, value in parsed.arguments.items()
         }
         moved.append(str(registry.ParsedSpec(target, nested)))

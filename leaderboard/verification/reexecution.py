@@ -269,6 +269,7 @@ class Fresh:
         conclusive: trials that say what the defense prevents.
         inconclusive: trials of attacks that do not work undefended (see `thiefbench.suite.analysis.comparison`), or do
             so little harm that the completions leave the share prevented open by more than `MOST_APART`.
+        imprecise: how many of them are of the second kind.
     """
 
     reruns: list[Rerun] = field(default_factory=list)
@@ -276,6 +277,7 @@ class Fresh:
     below: list[str] = field(default_factory=list)
     conclusive: int = 0
     inconclusive: int = 0
+    imprecise: int = 0
 
 
 @dataclass(frozen=True)
@@ -299,7 +301,7 @@ def try_fresh(trials: Sequence[HeldOutTrial], defense: str, verification_run: Ve
     for number, trial in enumerate(trials, 1):
         what = "a held-out trial" if trial.held_out else f"{trial.attack} at a fresh seed"
         beside = Results(verification_run.submitted.placebo)
-        like = next(told for told in verification_run.submitted.records.values())  # any: for the numerics
+        like = next(iter(verification_run.submitted.records.values()))  # any: for the numerics
         cells = list(_cells(trial, defense, like, verification_run.submitted.placebo))
         if (trial.part.name, trial.seed) in known:  # without an attack, the attack changes nothing
             cells = [(cell, spec) for cell, spec in cells if (cell.role, cell.defense) != ("control", defense)]
@@ -365,6 +367,7 @@ def _outcomes(
         elif values := _submitted_harm(trial, defense, submitted):
             vague = harm_outcome.slack > MOST_APART and harm_outcome.value >= expected(values, harm_outcome.slack)[0]
             made.inconclusive += vague
+            made.imprecise += vague
             made.conclusive += not vague
             yield _Outcome(trial, harm_outcome, values)
         free = Cell(part, "control", trial.attack, defense, trial.seed)

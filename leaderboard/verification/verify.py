@@ -267,17 +267,18 @@ class _Verifier:
         with self._question("records are of this version and match the entry"):
             _each(cells, lambda cell: check_record(cell, source))
         with self._question("completions are consistent and give the scores") as details:
-            counts: list[int] = []
+            completions: list[int] = []
+            rewards: list[int] = []
 
             def rescore(cell: SubmittedCell) -> None:
                 if cell.record.status == "ok":
                     table = archive.cell(cell.record.cell_id).read_rows()
-                    counts.append(len(table))
-                    counts.append(check_completions(cell, table))
+                    completions.append(len(table))
+                    rewards.append(check_completions(cell, table))
 
             _each(cells, rescore)
-            details.append(f"{sum(counts[::2]):,} completions in {len(counts) // 2} cells")
-            details.append(f"{sum(counts[1::2]):,} rewards computed again")
+            details.append(f"{sum(completions):,} completions in {len(completions)} cells")
+            details.append(f"{sum(rewards):,} rewards computed again")
         return cells
 
     def _guest(self, scratch: Path) -> IsolatedFactory:

@@ -8,6 +8,7 @@ at the cached states of a prompt are summed over its rows and sent through the p
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -167,6 +168,7 @@ class Policy:
         check_directory(source)
         try:
             with _without_progress_bars():
+                check_config(source)
                 tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
                 model, loading = AutoModelForCausalLM.from_pretrained(
                     source,
@@ -176,6 +178,8 @@ class Policy:
                     attn_implementation="sdpa",
                     output_loading_info=True,
                 )
+        except ModelError:
+            raise
         except Exception as error:  # whatever a library says of a damaged file, the user reads one sentence
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise ModelError(f"the model {source} cannot be loaded: {reason}") from error
@@ -329,6 +333,37 @@ def check_directory(source: str | Path) -> None:
                 raise ModelError(f"the model {source} cannot be loaded: {weights.name} is damaged ({error})") from error
     elif str(source).startswith((".", "/", "~")):
         raise ModelError(f"there is no model directory {source}")
+
+
+def check_config(source: str | Path) -> None:
+    """Refuse a model whose configuration makes transformers load code from a hub, or weights that are no safetensors.
+
+    Such a kernel is named as OWNER/NAME, and a model's own configuration counts beside `attn_implementation`.
+
+    Raises:
+        ModelError: it does.
+    """
+    from transformers import PretrainedConfig
+
+    config, _ = PretrainedConfig.get_config_dict(source)
+    if kernel := next(_kernels(config), None):
+        raise ModelError(f"the model {source} asks for the kernel {kernel}, which is code from a hub; it is not loaded")
+    for index in Path(source).expanduser().glob("*.index.json"):
+        shards = json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values()
+        if other := next((shard for shard in shards if not str(shard).endswith(".safetensors")), None):
+            raise ModelError(f"the model {source} names the weights {other}; only safetensors are read")
+
+
+def _kernels(config: object, name: str = "") -> Iterator[str]:
+    """Values of settings that choose an implementation, where they are a place on a hub; at every level."""
+    if isinstance(config, Mapping):
+        for key, value in config.items():
+            yield from _kernels(value, name if "implementation" in name else str(key))
+    elif isinstance(config, list | tuple):
+        for value in config:
+            yield from _kernels(value, name)
+    elif isinstance(config, str) and "/" in config and ("implementation" in name or "kernel" in name):
+        yield config
 
 
 @contextmanager

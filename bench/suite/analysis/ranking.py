@@ -21,7 +21,6 @@ Anchor rows are shown and hold no place.
 
 from __future__ import annotations
 
-import ast
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -30,6 +29,7 @@ from itertools import product
 from statistics import fmean
 from typing import Literal
 
+from thiefbench import registry
 from thiefbench.suite.analysis.comparison import UndefendedAttack, listed, why_inconclusive
 from thiefbench.suite.analysis.statistics import MissingCellError, WorstCase, worst_case, worst_case_difference
 
@@ -95,11 +95,10 @@ class RankingRow:
 def anchor_of(defense: str) -> str:
     """Which anchor a spec string names; empty for any other, also for a composition that an anchor takes part in."""
     try:
-        spec = ast.parse(defense, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # a file's class, or nothing that was meant well
+        name = registry.parse("defense", defense).target
+    except registry.SpecStringError:  # several parts, or nothing that was meant well
         return ""
-    named = spec.func if isinstance(spec, ast.Call) else spec
-    return named.id if isinstance(named, ast.Name) and named.id in ANCHORS else ""
+    return name if name in ANCHORS else ""
 
 
 def beside_anchors(defenses: Sequence[str], chosen: Sequence[str]) -> tuple[str, ...]:

@@ -112,6 +112,9 @@ class CellInProgress:
         Raises:
             BrokenRecordError: the checkpoint is damaged.
         """
+        for folder in (self.directory.path, self._work):
+            if folder.is_symlink():  # of a store that somebody else made: what is written here belongs into the store
+                raise BrokenRecordError(f"{folder} is a link")
         path = self._work / "state.json"
         if not path.exists():
             return False

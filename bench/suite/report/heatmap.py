@@ -35,7 +35,7 @@ def write_matrix(store: Store, matrix: Matrix, suites: Sequence[Suite]) -> Path:
     Returns:
         The page, index.html. Beside it: matrix.csv and matrix.parquet.
     """
-    folder, named = store.root / "matrix", headings(matrix.columns)
+    folder, named = store.output_folder("matrix"), headings(matrix.columns)
     html = render(
         "matrix.html.jinja",
         suites=suites,

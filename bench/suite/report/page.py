@@ -63,7 +63,7 @@ def write_report(store: Store, damaged: Callable[[Cell], None] = lambda cell: No
     comparisons = comparisons_of_run(store, run)
     if not any(cell.record for comparison in comparisons for cell in comparison.cells):
         raise ReportError(f"no cell of the run in {store.root} is finished; go on with the same thiefbench run command")
-    folder = store.root / "report"
+    folder = store.output_folder("report")
     for stale in folder.glob("*.png"):
         stale.unlink()
     drawn = {c.title: plots.draw_all(c, f"ThiefBench {run['title']}, {c.title}") for c in comparisons}

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from thiefbench import strict_json
 from thiefbench.engine.round_record import CompletionRow
+from thiefbench.errors import UserError
 from thiefbench.locks import locked
 from thiefbench.regular_files import open_regular, read_regular
 from thiefbench.suite.store.tables import TableError, TableLimit, limit_of, read_limited
@@ -115,6 +116,10 @@ class Record(BaseModel):
 
 class BrokenRecordError(Exception):
     """A stored file is truncated or was edited. One sentence for the user."""
+
+
+class LinkedFolderError(UserError):
+    """A folder of a store is a link. One sentence for the user."""
 
 
 def identify(identity: dict[str, Any]) -> str:
@@ -282,6 +287,17 @@ class Store:
             if record is not None:
                 records.append(record)
         return records
+
+    def output_folder(self, name: str) -> Path:
+        """A folder for pages, existing or not.
+
+        Raises:
+            LinkedFolderError: it is a link, which in a store that somebody else made could lead anywhere.
+        """
+        folder = self.root / name
+        if folder.is_symlink():
+            raise LinkedFolderError(f"{folder} is a link, and pages are written into the store itself; remove the link")
+        return folder
 
     def write_run(self, run: dict[str, Any]) -> None:
         """Remember the last run: the suite and the cells it asked for, which is what a report shows."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import thiefbench
+from tests.bench import tiny
 from thiefbench.engine.model.policy import ModelError, Policy
 
 CODE = """
@@ -81,3 +82,25 @@ def test_every_loader_of_a_library_is_told_so() -> None:
                 told = {word.arg: ast.unparse(word.value) for word in node.keywords}
                 assert told.get("trust_remote_code") == "False", f"{path}, line {node.lineno}"
     assert found >= 5
+
+
+@pytest.mark.parametrize(
+    "key", ["_attn_implementation", "attn_implementation", "_experts_implementation", "_attn_implementation_internal"]
+)
+def test_a_configuration_that_asks_for_a_kernel_is_refused(tmp_path: Path, key: str) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny.model(), folder)
+    config = json.loads((folder / "config.json").read_text())
+    for value in ("someone/kernel@0123", {"": "someone/kernel"}):
+        (folder / "config.json").write_text(json.dumps(config | {key: value}))
+        with pytest.raises(ModelError, match="asks for the kernel someone/kernel"):
+            Policy.load(folder)
+
+
+def test_an_index_that_names_pickles_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny.model(), folder)
+    index = {"metadata": {}, "weight_map": {"model.embed_tokens.weight": "pytorch_model.bin"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelError, match=r"names the weights pytorch_model\.bin; only safetensors are read"):
+        Policy.load(folder)

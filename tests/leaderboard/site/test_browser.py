@@ -157,7 +157,7 @@ def test_an_entrys_page(opened: Opener) -> None:
     assert page.get_by_role("region", name="Scores of every").is_visible()
     page.get_by_role("link", name="All entries").click()
     page.get_by_role("link", name="Forged").click()
-    assert "it was forged" in page.get_by_role("note").inner_text()
+    assert "it was forged" in page.get_by_role("note").first.inner_text()
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])

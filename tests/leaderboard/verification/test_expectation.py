@@ -115,7 +115,7 @@ def test_held_out_attacks_are_run_at_all_seeds_or_at_one_drawn_for_them() -> Non
     [
         ("seeds: 7", "seeds: Input should be a valid tuple"),
         ("attack: [text]", "attack: Extra inputs are not permitted"),
-        ("[", "is not valid YAML"),
+        ("[", "not YAML"),
         ("- 1", "write seeds"),
     ],
 )

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.conftest import MERGES, save_model
+from tests.conftest import MERGES, byte_items, save_model
 from thiefbench.attacks.base import (
     Attack,
     AttackerView,
@@ -77,19 +77,7 @@ class Letters(Task):
     domains = ("odd", "even")
 
     def items(self, split: Split) -> Any:
-        import datasets
-
-        rows = [
-            {
-                "id": f"{split}-{i}",
-                "question": f"say a{'?' * (i % 5)}",
-                "answer": "a",
-                "solution": f"so {i}",
-                "tests": "",
-            }
-            for i in range(16)
-        ]
-        return datasets.Dataset.from_list(rows)
+        return byte_items(split, 16)
 
     def messages(self, item: Item) -> list[Message]:
         return [{"role": "user", "content": f"{item.id}: {item.question}"}]
