@@ -118,7 +118,7 @@ def export(
     from thiefbench.pools.export import ExportError, find_cell, header_of, lines_of, of_cohort
     from thiefbench.pools.files import write
     from thiefbench.suite.analysis.replay import Recording
-    from thiefbench.suite.store.record_content import wrong_in
+    from thiefbench.suite.store.record_content import wrong_parameters
     from thiefbench.suite.store.records import BrokenRecordError, Store, write_atomically
 
     if file.exists():
@@ -130,7 +130,7 @@ def export(
         raise ExportError(f"{error}; run the suite again") from error
     if record is None:
         raise ExportError(f"the cell {directory.path.name} is not finished; run the suite again to continue it")
-    if wrong := wrong_in(record):
+    if wrong := wrong_parameters(record):
         raise ExportError(f"the record of the cell {directory.path.name} cannot be used: {wrong}; run the suite again")
     whole = Recording(directory, record, registry.make("task", record.cell["task"]))
     recording = of_cohort(whole, cohort)

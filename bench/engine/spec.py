@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from thiefbench.engine.heterogeneity import LATER, ChurnSpec, DelaySpec, NodeClass, SharingSpec, classes_of
 from thiefbench.engine.heterogeneity import STRICT as STRICT

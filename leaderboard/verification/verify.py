@@ -238,7 +238,6 @@ class _Verifier:
             InconsistentError,
             DisagreesError,
             DefenseError,
-            TableError,
             registry.SpecStringError,
         ) as error:
             self._tell(question, "FAILED", str(error))
@@ -272,7 +271,10 @@ class _Verifier:
 
             def rescore(cell: SubmittedCell) -> None:
                 if cell.record.status == "ok":
-                    table = archive.cell(cell.record.cell_id).read_rows()
+                    try:
+                        table = archive.cell(cell.record.cell_id).read_rows()
+                    except TableError as error:
+                        raise InconsistentError(f"its completions.parquet {error.problem}") from error
                     completions.append(len(table))
                     rewards.append(check_completions(cell, table))
 

@@ -13,7 +13,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "MPLBACKEND": "agg
 
 import torch
 
-from tests.fuzz.run import fuzz, told
+from tests.fuzz.run import fuzz, summary
 from tests.fuzz.targets import TARGETS, bases
 
 
@@ -34,9 +34,9 @@ def main() -> int:
     torch.set_num_threads(1)
     numbers = range(options.first, options.first + options.cases) if options.case is None else [options.case]
     with tempfile.TemporaryDirectory(prefix="thiefbench-fuzz-") as folder:
-        made = bases(options.examples or Path(folder))
-        known = fuzz(made, options.seed, numbers, options.target or sorted(TARGETS), began + options.seconds)
-    for line in told(known):
+        examples = bases(options.examples or Path(folder))
+        known = fuzz(examples, options.seed, numbers, options.target or sorted(TARGETS), began + options.seconds)
+    for line in summary(known):
         print(line)
     print(f"\n{sum(known.cases.values()):,} cases with seed {options.seed} in {time.monotonic() - began:.0f} s")
     return 1 if known.findings else 0

@@ -84,27 +84,27 @@ class Findings:
 
 
 def fuzz(
-    made: Bases, seed: int, numbers: Sequence[int], targets: Sequence[str], until: float = float("inf")
+    examples: Bases, seed: int, numbers: Sequence[int], targets: Sequence[str], until: float = float("inf")
 ) -> Findings:
     """Run cases.
 
     Args:
-        made: the examples.
+        examples: the examples.
         seed: with a case's number, all that its changes depend on.
         numbers: of the cases.
         targets: names of `TARGETS`.
         until: the time (`time.monotonic`) after which no further chunk is begun.
     """
     known = Findings()
-    with surroundings(made):
-        _warm(made, list(targets))
+    with surroundings(examples):
+        _warm(examples, list(targets))
         gc.freeze()
         for first in range(0, len(numbers), _CHUNK):
             if time.monotonic() > until:
                 break
             left = list(numbers[first : first + _CHUNK])
             while left:
-                done = _chunk(made, seed, left, list(targets), known)
+                done = _chunk(examples, seed, left, list(targets), known)
                 left = left[done:]
     return known
 
@@ -114,20 +114,20 @@ def target_of(seed: int, number: int, targets: Sequence[str]) -> str:
     return chosen(random.Random(f"{seed} {number}"), list(targets))
 
 
-def case(made: Bases, seed: int, number: int, target: str, folder: Path, marker: Path) -> Callable[[], object]:
+def case(examples: Bases, seed: int, number: int, target: str, folder: Path, marker: Path) -> Callable[[], object]:
     """A case: its folder is filled, and what is returned reads it."""
     mutator = Mutator(random.Random(f"{seed} {number} {target}"), evil_specs(str(marker), str(CANARY)))
-    return TARGETS[target][0](made, mutator, folder)
+    return TARGETS[target][0](examples, mutator, folder)
 
 
-def _chunk(made: Bases, seed: int, numbers: list[int], targets: list[str], known: Findings) -> int:
+def _chunk(examples: Bases, seed: int, numbers: list[int], targets: list[str], known: Findings) -> int:
     """Run cases in one process; returns how many were judged, all of them or as many as the process survived."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read)
         try:
-            _run(made, seed, numbers, targets, write)
+            _run(examples, seed, numbers, targets, write)
         finally:
             os._exit(0)
     os.close(write)
@@ -146,7 +146,7 @@ def _chunk(made: Bases, seed: int, numbers: list[int], targets: list[str], known
     return done
 
 
-def _run(made: Bases, seed: int, numbers: list[int], targets: list[str], write: int) -> None:
+def _run(examples: Bases, seed: int, numbers: list[int], targets: list[str], write: int) -> None:
     """The child: every case with a line on what became of it."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
@@ -163,18 +163,18 @@ def _run(made: Bases, seed: int, numbers: list[int], targets: list[str], write: 
             folder = Path(tempfile.mkdtemp(prefix="thiefbench-fuzz-"))
             began = time.monotonic()
             try:
-                outcome = _outcome(made, seed, number, target, folder, watch)
+                outcome = _outcome(examples, seed, number, target, folder, watch)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
             seconds = time.monotonic() - began
             print(target, number, f"{seconds:.3f}", outcome.replace("\n", "\\n"), sep="\t", file=out, flush=True)
 
 
-def _outcome(made: Bases, seed: int, number: int, target: str, folder: Path, watch: _Watch) -> str:
+def _outcome(examples: Bases, seed: int, number: int, target: str, folder: Path, watch: _Watch) -> str:
     marker = folder / "marker"
     os.environ["THIEFBENCH_FUZZ_MARKER"] = str(marker)
     os.chdir(folder)
-    read = case(made, seed, number, target, folder, marker)
+    read = case(examples, seed, number, target, folder, marker)
     watch.seen = []
     signal.alarm(SECONDS)
     watch.on = True
@@ -233,12 +233,12 @@ class _Watch:
             raise ForbiddenError(event)
 
 
-def _warm(made: Bases, targets: list[str]) -> None:
+def _warm(examples: Bases, targets: list[str]) -> None:
     """Load what the readings load, so that every forked process starts with it."""
     for target in targets:
         folder = Path(tempfile.mkdtemp(prefix="thiefbench-fuzz-"))
         try:
-            _untouched(made, target, folder)
+            _untouched(examples, target, folder)
         finally:
             shutil.rmtree(folder)
 
@@ -256,17 +256,17 @@ class _Unchanged(Mutator):
         return content
 
 
-def _untouched(made: Bases, target: str, folder: Path) -> None:
+def _untouched(examples: Bases, target: str, folder: Path) -> None:
     class Calm(random.Random):
         """Takes the branch that changes least."""
 
         def random(self) -> float:
             return 0.94
 
-    TARGETS[target][0](made, _Unchanged(Calm(0), []), folder)()
+    TARGETS[target][0](examples, _Unchanged(Calm(0), []), folder)()
 
 
-def told(known: Findings) -> Iterator[str]:
+def summary(known: Findings) -> Iterator[str]:
     """What came out, a line each."""
     yield f"{'target':10}{'cases':>9}{'results':>9}{'errors':>9}{'findings':>10}{'slowest':>10}"
     for target in sorted(known.cases):

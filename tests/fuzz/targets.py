@@ -93,11 +93,11 @@ class Bases:
 
 def bases(folder: Path, played: bool = True) -> Bases:
     """Make the examples, or take those in the folder; `played` is whether cells are run, which takes half a minute."""
-    made = Bases(folder, dict(rows.released()))
+    examples = Bases(folder, dict(rows.released()))
     small = handmade.suite(attacks=(handmade.TEXT,), defenses=("none", "logit"), seeds=(0, 1))
-    if not made.numbers.exists():
-        handmade.store(made.numbers, small)
-    made.lines = b"".join(json.dumps(lines.line(round=n, sender=s)).encode() + b"\n" for n in (1, 2) for s in "abc")
+    if not examples.numbers.exists():
+        handmade.store(examples.numbers, small)
+    examples.lines = b"".join(json.dumps(lines.line(round=n, sender=s)).encode() + b"\n" for n in (1, 2) for s in "abc")
     if played:
         suite = Suite(
             name="fuzzed", version=1, task="gsm_micro(size=12)", model="micro-math", attacks=("text",),
@@ -105,29 +105,29 @@ def bases(folder: Path, played: bool = True) -> Bases:
             swarm=SwarmSpec(nodes=2, malicious=1, prompts=2, group=4, sampling=Sampling(max_new_tokens=24)),
             evaluation=Evaluation(every=1, completions=8, final=8),
         )  # fmt: skip
-        made.released[suite.title] = suite
-        with mock.patch.object(rows, "released", lambda: made.released):
+        examples.released[suite.title] = suite
+        with mock.patch.object(rows, "released", lambda: examples.released):
             own = submit.prepare(
                 "similarity",
                 submit.credits_of("Fuzzed", "A. Author", ""),
                 suite,
                 NUMERICS,
-                made.played,
+                examples.played,
                 folder / "entries",
             )
             if not (folder / "archive.tar").exists():
                 submit.write(own, submit.run(own, _Quiet()))
-                run_suite(suite, suite.cells("cpu", "float32", 1), Store(made.played), _Quiet())
+                run_suite(suite, suite.cells("cpu", "float32", 1), Store(examples.played), _Quiet())
                 shutil.copy(own.archive, folder / "archive.tar")
             (of_entry,) = (folder / "entries").iterdir()
-            made.played_entry = read_entry(of_entry)
-        store = Store(made.played)
+            examples.played_entry = read_entry(of_entry)
+        store = Store(examples.played)
         record = next(r for r in store.records() if r.cell["role"] == "attack" and r.cell["defense"] == "none")
         recording = of_cohort(
             Recording(store.cell(record.cell_id), record, registry.make("task", record.cell["task"])), None
         )
-        made.lines += write_lines(header_of(recording), list(lines_of(recording))[:12]).partition(b"\n")[2]
-    return made
+        examples.lines += write_lines(header_of(recording), list(lines_of(recording))[:12]).partition(b"\n")[2]
+    return examples
 
 
 class _Quiet:
@@ -144,7 +144,7 @@ Case = Callable[[Bases, Mutator, Path], Callable[[], object]]
 # --- entries ---
 
 
-def entry(made: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
+def entry(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
     """`leaderboard verify ENTRY`: shipped entries with other manifests and scores, whose hashes fit."""
     sources = sorted(path for path in SHIPPED.iterdir() if path.is_dir())
     source = mutator.rng.choice(sources)
@@ -176,20 +176,20 @@ def _mutate_entry(target: Path, mutator: Mutator, cells: bool = True) -> None:
     (target / "entry.json").write_bytes(mutator.text(manifest))
 
 
-def rescored(made: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
+def rescored(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
     """`leaderboard verify ENTRY --archive`: records and tables changed, and everything signed again."""
-    rng, original = mutator.rng, made.played_entry
+    rng, original = mutator.rng, examples.played_entry
     assert original is not None
     target = Path(shutil.copytree(original.folder, folder / original.folder.name))
     tar = folder / "archive.tar"
     if rng.random() < 0.1:
-        tar.write_bytes(mutator.data((made.folder / "archive.tar").read_bytes()))
+        tar.write_bytes(mutator.data((examples.folder / "archive.tar").read_bytes()))
         _name_archive(target, tar)
     else:
         store = Store(folder / "store")
         cells, changed = list(original.cells), rng.randrange(len(original.cells))
         for number, cell in enumerate(cells):
-            shutil.copytree(made.played / "cells" / cell.cell_id, store.cell(cell.cell_id).path)
+            shutil.copytree(examples.played / "cells" / cell.cell_id, store.cell(cell.cell_id).path)
             if number == changed:
                 cells[number] = _changed_cell(store, cell, mutator)
         archive.pack(tar, store, cells)
@@ -259,36 +259,36 @@ def _mutate_store(store: Path, mutator: Mutator) -> None:
         _mutate_cell(folder, mutator)
 
 
-def _store(made: Bases, mutator: Mutator, folder: Path, name: str) -> Path:
+def _store(examples: Bases, mutator: Mutator, folder: Path, name: str) -> Path:
     """A changed copy of a store."""
-    source = made.played if made.played.exists() and mutator.rng.random() < 0.3 else made.numbers
+    source = examples.played if examples.played.exists() and mutator.rng.random() < 0.3 else examples.numbers
     copied = Path(shutil.copytree(source, folder / name))
     _mutate_store(copied, mutator)
     return copied
 
 
-def report(made: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
+def report(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
     """`report STORE`, plots included."""
-    store = _store(made, mutator, folder, "store")
+    store = _store(examples, mutator, folder, "store")
     return lambda: write_report(Store(store))
 
 
-def compare(made: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
+def compare(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
     """`compare STORE STORE --out DIR`."""
-    one = _store(made, mutator, folder, "one")
-    other = made.numbers if mutator.rng.random() < 0.8 else one
+    one = _store(examples, mutator, folder, "one")
+    other = examples.numbers if mutator.rng.random() < 0.8 else one
     return lambda: write_comparison(compared([one, other], []), folder / "out")
 
 
-def merging(made: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
+def merging(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
     """`merge STORE STORE --into DIR`."""
-    one, prefer = _store(made, mutator, folder, "one"), mutator.rng.choice([None, "first", "second"])
-    return lambda: merge([one, made.numbers], folder / "into", prefer)  # type: ignore[arg-type]
+    one, prefer = _store(examples, mutator, folder, "one"), mutator.rng.choice([None, "first", "second"])
+    return lambda: merge([one, examples.numbers], folder / "into", prefer)  # type: ignore[arg-type]
 
 
-def export(made: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
+def export(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
     """`export STORE CELL FILE`."""
-    source = made.played if made.played.exists() else made.numbers
+    source = examples.played if examples.played.exists() else examples.numbers
     store = Path(shutil.copytree(source, folder / "store"))
     cell = mutator.rng.choice(sorted((store / "cells").iterdir()))
     _mutate_cell(cell, mutator)
@@ -297,10 +297,10 @@ def export(made: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
     return lambda: pools.export(store, cell.name, folder / "pools.jsonl")
 
 
-def replay(made: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
+def replay(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
     """`replay FILE` with defenses that judge texts."""
     rng, file = mutator.rng, folder / "pools.jsonl"
-    content = made.lines.splitlines()
+    content = examples.lines.splitlines()
     if rng.random() < 0.3:
         content.insert(0, b'{"thiefbench_pool": 1, "task": "gsm_micro", "sampling": {"max_new_tokens": 24}}')
     for number in rng.sample(range(len(content)), rng.choice([1, 1, 2, 5])):
@@ -316,7 +316,7 @@ def replay(made: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
     return read
 
 
-def plan(made: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
+def plan(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
     """`run SUITE.yaml --plan` on a store that knows nothing."""
     rng, file = mutator.rng, folder / "suite.yaml"
     text = rng.choice(SUITES).read_bytes()
@@ -370,12 +370,12 @@ def chosen(rng: random.Random, names: list[str]) -> str:
 
 
 @contextmanager
-def surroundings(made: Bases) -> Iterator[None]:
+def surroundings(examples: Bases) -> Iterator[None]:
     """What all cases share: the tiny suite counts as released, and nothing is measured, told apart or written twice."""
     here = provenance.provenance("cpu", 1)
     with ExitStack() as stack:
         stack.enter_context(trust.declared_only())
-        stack.enter_context(mock.patch.object(rows, "released", lambda: made.released))
+        stack.enter_context(mock.patch.object(rows, "released", lambda: examples.released))
         stack.enter_context(mock.patch.object(provenance, "provenance", lambda *options: dict(here)))
         stack.enter_context(mock.patch.object(foreign_tables, "_problems", _problems))
         stack.enter_context(mock.patch.object(run_plan, "measure", lambda spec: MeasuredCell(spec, 1, 1.0)))

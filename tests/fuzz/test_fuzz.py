@@ -12,7 +12,7 @@ import torch
 
 from tests.fuzz import run, targets
 from tests.fuzz.mutations import Mutator
-from tests.fuzz.run import Findings, fuzz, told
+from tests.fuzz.run import Findings, fuzz, summary
 from tests.fuzz.targets import PLAYED, TARGETS, Bases, bases
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc, and limits address space")
@@ -21,21 +21,21 @@ QUICK = sorted(TARGETS.keys() - PLAYED - {"report", "plan"})
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Bases:
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Bases:
     torch.set_num_threads(1)  # forked processes have no other
     return bases(tmp_path_factory.mktemp("examples"), played=False)
 
 
-def test_nothing_that_is_read_is_run_or_ends_in_a_traceback(made: Bases) -> None:
-    known = fuzz(made, 0, range(60), QUICK)
-    assert not known.findings, "\n".join(told(known))
+def test_nothing_that_is_read_is_run_or_ends_in_a_traceback(examples: Bases) -> None:
+    known = fuzz(examples, 0, range(60), QUICK)
+    assert not known.findings, "\n".join(summary(known))
     assert sum(known.cases.values()) == 60
     assert known.errors.total() > 5, "mutations are noticed"
     assert known.results.total() > 5, "and not all of them are fatal"
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "expected"),
     [
         (lambda folder: os.system("true"), "os.system"),
         (lambda folder: __import__("antigravity"), "import"),
@@ -47,7 +47,7 @@ def test_nothing_that_is_read_is_run_or_ends_in_a_traceback(made: Bases) -> None
     ],
 )
 def test_what_must_not_happen_is_found(
-    made: Bases, monkeypatch: pytest.MonkeyPatch, bad: Callable[[Path], object], said: str
+    examples: Bases, monkeypatch: pytest.MonkeyPatch, bad: Callable[[Path], object], expected: str
 ) -> None:
     def case(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
         return lambda: bad(folder)
@@ -55,7 +55,7 @@ def test_what_must_not_happen_is_found(
     monkeypatch.setattr(run, "SECONDS", 1)
     monkeypatch.setattr(run, "_warm", lambda *options: None)
     monkeypatch.setitem(targets.TARGETS, "bad", (case, 1))
-    known: Findings = fuzz(made, 0, [0], ["bad"])
+    known: Findings = fuzz(examples, 0, [0], ["bad"])
     ((_, number, what),) = known.findings
     assert number == 0
-    assert said in what
+    assert expected in what

@@ -26,7 +26,16 @@ _MOST = 1e12
 
 
 def wrong_in(record: Record) -> str:
-    """What of a record no cell leaves, in a clause; empty where nothing is."""
+    """What of a record no finished cell leaves, in a clause; empty where nothing is."""
+    if (wrong := wrong_parameters(record)) or record.status != "ok":
+        return wrong
+    if lacking := next((name for name in SCORES if name not in record.scores), ""):
+        return f"it has no {lacking}"
+    return _wrong_number(record)
+
+
+def wrong_parameters(record: Record) -> str:
+    """What of a record's parameters no cell has, in a clause; empty where nothing is."""
     parameters = {name: value for name, value in record.cell.items() if name != "topology"}
     try:
         spec = CellSpec.from_dict(parameters)
@@ -40,14 +49,11 @@ def wrong_in(record: Record) -> str:
         return "its parameters are not written as a cell's are"
     if not 1 <= spec.rounds <= MOST_ROUNDS or not -(2**63) <= spec.seed < 2**63:
         return "it has a number of rounds or a seed that no cell has"
-    if record.status != "ok":
-        return ""
-    if lacking := next((name for name in SCORES if name not in record.scores), ""):
-        return f"it has no {lacking}"
-    return _wrong_number(record, spec.rounds)
+    return ""
 
 
-def _wrong_number(record: Record, rounds: int) -> str:
+def _wrong_number(record: Record) -> str:
+    rounds = record.cell["rounds"]
     for name, score in record.scores.items():
         if not 0 <= score.count <= _MOST or not all(map(_sound, (score.value, score.low, score.high))):
             return one_line(f"its {name} is no measured number", 100)

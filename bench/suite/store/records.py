@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -143,6 +144,16 @@ def table_rows(table: pa.Table) -> Iterator[CompletionRow]:
         yield CompletionRow(**line)
 
 
+def lacking(table: pa.Table) -> str:
+    """The first column in which a completion lacks a value that every one has, lists' members too; "" for none."""
+    for name in table.column_names:
+        column = table[name]
+        members = pc.list_flatten(column) if pa.types.is_list(column.type) else column
+        if (name not in MAY_LACK and column.null_count) or (members is not column and members.null_count):
+            return str(name)
+    return ""
+
+
 @dataclass(frozen=True)
 class CellDir:
     """The directory of one cell.
@@ -211,9 +222,8 @@ class CellDir:
             cell = None
         limit = limit_of(cell) if isinstance(cell, dict) else TableLimit()
         table = read_limited(self.completions_path, limit, columns, (ROWS, ROWS_OF_MIXED))
-        for name in table.column_names:
-            if name not in MAY_LACK and table[name].null_count:
-                raise TableError(self.completions_path, f"has a completion without its {name}")
+        if name := lacking(table):
+            raise TableError(self.completions_path, f"is incomplete: a completion has no {name}")
         return table
 
     def write_rows(self, table: pa.Table) -> str:
