@@ -86,6 +86,11 @@ class Bases:
         return self.folder / "numbers"
 
     @property
+    def seeds(self) -> Path:
+        """As `numbers`, with two seeds of each cell."""
+        return self.folder / "seeds"
+
+    @property
     def played(self) -> Path:
         """A store whose cells were run."""
         return self.folder / "played"
@@ -94,9 +99,9 @@ class Bases:
 def bases(folder: Path, played: bool = True) -> Bases:
     """Make the examples, or take those in the folder; `played` is whether cells are run, which takes half a minute."""
     examples = Bases(folder, dict(rows.released()))
-    small = handmade.suite(attacks=(handmade.TEXT,), defenses=("none", "logit"), seeds=(0, 1))
-    if not examples.numbers.exists():
-        handmade.store(examples.numbers, small)
+    for store, seeds in ((examples.numbers, (0,)), (examples.seeds, (0, 1))):
+        if not store.exists():
+            handmade.store(store, handmade.suite(attacks=(handmade.TEXT,), defenses=("none", "logit"), seeds=seeds))
     examples.lines = b"".join(json.dumps(lines.line(round=n, sender=s)).encode() + b"\n" for n in (1, 2) for s in "abc")
     if played:
         suite = Suite(
@@ -261,7 +266,8 @@ def _mutate_store(store: Path, mutator: Mutator) -> None:
 
 def _store(examples: Bases, mutator: Mutator, folder: Path, name: str) -> Path:
     """A changed copy of a store."""
-    source = examples.played if examples.played.exists() and mutator.rng.random() < 0.3 else examples.numbers
+    played = examples.played if examples.played.exists() else examples.numbers
+    source = mutator.rng.choices([examples.numbers, examples.seeds, played], [6, 2, 2])[0]
     copied = Path(shutil.copytree(source, folder / name))
     _mutate_store(copied, mutator)
     return copied
