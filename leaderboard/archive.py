@@ -22,7 +22,9 @@ from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.isolation.limits import ARCHIVE_BYTES, COMPLETIONS_BYTES, RECORD_BYTES, WEIGHTS_BYTES
 from thiefbench.leaderboard.manifest import Packed
 from thiefbench.leaderboard.verification.foreign_tables import check_tables
-from thiefbench.suite.store.records import HALF_WRITTEN, BrokenRecordError, CellDir, Store, file_sha256
+from thiefbench.suite.scenario import CellSpec
+from thiefbench.suite.store.records import HALF_WRITTEN, BrokenRecordError, CellDir, Record, Store, file_sha256
+from thiefbench.suite.store.tables import limit_of
 
 _BLOCK = tarfile.BLOCKSIZE
 _END = bytes(2 * _BLOCK)
@@ -105,13 +107,15 @@ def packed_file(file: Path) -> Packed:
     return Packed(name=file.name, sha256=file_sha256(file), bytes=file.stat().st_size)
 
 
-def unpack(archive: Path, entry: Entry, folder: Path) -> Store:
+def unpack(archive: Path, entry: Entry, folder: Path, specs: Sequence[CellSpec] = ()) -> Store:
     """Unpack a stranger's archive; only content whose hash the entry names is accepted.
 
     Args:
         archive: the file.
         entry: the one that it is said to belong to.
         folder: will be created; weights are put into its `weights`. A broken archive leaves what came before the fault.
+        specs: the suite's cells in the entry's order, whose shape says how much their tables may hold; where they are
+            not given, what records say of themselves does.
 
     Returns:
         The store of the entry's cells: every record is valid, and every table has the stored schema and fits in memory.
@@ -139,9 +143,15 @@ def unpack(archive: Path, entry: Entry, folder: Path) -> Store:
         if rest[: len(_END)] != _END or rest.strip(b"\0") or file.read(1):
             raise EntryError(f"the archive holds {_after_last(rest)} after its last member, {wanted[-1].name}")
     store = Store(folder)
-    for cell in entry.cells:
-        _check_record(store.cell(cell.cell_id), cell)
-    check_tables([store.cell(cell.cell_id).completions_path for cell in entry.cells if cell.completions_sha256])
+    records = [_checked_record(store.cell(cell.cell_id), cell) for cell in entry.cells]
+    shapes = [spec.as_dict() for spec in specs] if specs else [record.cell for record in records]
+    check_tables(
+        {
+            store.cell(cell.cell_id).completions_path: limit_of(shape)
+            for cell, shape in zip(entry.cells, shapes, strict=True)
+            if cell.completions_sha256
+        }
+    )
     return store
 
 
@@ -229,12 +239,13 @@ def _after_last(rest: bytes) -> str:
         return "something other than an end" if rest else "no end"
 
 
-def _check_record(directory: CellDir, cell: CellScores) -> None:
+def _checked_record(directory: CellDir, cell: CellScores) -> Record:
     name = f"cells/{cell.cell_id}/record.json"
     try:
         record = directory.read()
     except BrokenRecordError as error:
         raise EntryError(f"{name} in the archive is not a record of this version") from error
-    named = None if record is None else (record.cell_id, record.status, record.completions_sha256)
-    if named != (cell.cell_id, cell.status, cell.completions_sha256):
+    expected = (cell.cell_id, cell.status, cell.completions_sha256)
+    if record is None or (record.cell_id, record.status, record.completions_sha256) != expected:
         raise EntryError(f"{name} in the archive is the record of another cell than the one that the entry names")
+    return record

@@ -18,6 +18,7 @@ from thiefbench import __version__, trust
 from thiefbench.cli import audit, matrix, pools, run, show, zoo
 from thiefbench.console import fail, out
 from thiefbench.errors import UserError
+from thiefbench.regular_files import NotRegularError
 from thiefbench.tasks.text import printable
 
 app = typer.Typer(
@@ -53,6 +54,8 @@ def main() -> None:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             fail("the disk is full; what was finished is kept, so make room and run the same command again")
+        if isinstance(error, NotRegularError):
+            fail(str(error))
         if error.errno in _UNUSABLE:
             fail(f"{error.filename or 'a file'} cannot be read or written: {error.strerror}")
         raise

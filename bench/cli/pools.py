@@ -112,10 +112,13 @@ def export(
     trust_plugins: TrustOption = False,
 ) -> None:
     """Write a cell's rounds, labels included, to a file that `thiefbench replay` reads."""
+    from pydantic import ValidationError
+
     from thiefbench import registry
     from thiefbench.pools.export import ExportError, find_cell, header_of, lines_of, of_cohort
     from thiefbench.pools.files import write
     from thiefbench.suite.analysis.replay import Recording
+    from thiefbench.suite.store.record_content import wrong_parameters
     from thiefbench.suite.store.records import BrokenRecordError, Store, write_atomically
 
     if file.exists():
@@ -127,10 +130,18 @@ def export(
         raise ExportError(f"{error}; run the suite again") from error
     if record is None:
         raise ExportError(f"the cell {directory.path.name} is not finished; run the suite again to continue it")
+    if wrong := wrong_parameters(record):
+        raise ExportError(f"the record of the cell {directory.path.name} cannot be used: {wrong}; run the suite again")
     whole = Recording(directory, record, registry.make("task", record.cell["task"]))
     recording = of_cohort(whole, cohort)
-    lines = list(lines_of(recording))
-    write_atomically(file, write(header_of(recording), lines))
+    try:
+        lines = list(lines_of(recording))
+        content = write(header_of(recording), lines)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        problem = f"{first['loc'][0]}: {first['msg']}" if first["loc"] else first["msg"]
+        raise ExportError(f"the cell {directory.path.name} holds what no file of pools can: {problem}") from error
+    write_atomically(file, content)
     written = sum(len(line.completions) for line in lines)
     out.print(f"{escaped(str(file))}: {len(recording.pools)} rounds, {len(lines)} lines, {written} completions")
     if len(whole.cohorts) > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from thiefbench.engine.heterogeneity import LATER, ChurnSpec, DelaySpec, NodeClass, SharingSpec, classes_of
 from thiefbench.engine.heterogeneity import STRICT as STRICT
@@ -18,6 +18,9 @@ Seeds = Literal["beacon", "announced"]
 Logprobs = Literal["none", "reported", "recomputed"]
 Batches = Literal["cohort", "node"]
 Items = Literal["chosen", "committed", "drawn"]
+
+MOST_DRAWN: Final = 8
+"""An evaluation in which most outcomes say nothing draws at most so many times as many completions as it was to."""
 
 
 def check_range(name: str, value: int, least: int, most: int) -> None:

@@ -25,14 +25,14 @@ from thiefbench.engine.population import Population
 from thiefbench.engine.rehearsal import SwarmRehearsal
 from thiefbench.engine.round_plan import RoundPlan
 from thiefbench.engine.round_record import Clock, CompletionRow, RoundRecord, remembered
-from thiefbench.engine.spec import Role, SpecError, SwarmSpec
+from thiefbench.engine.spec import MOST_DRAWN, Role, SpecError, SwarmSpec
 from thiefbench.engine.topology import Duty, PoolPosition
 from thiefbench.engine.transport import Received
 from thiefbench.engine.views.defender import Judge
 from thiefbench.tasks.base import Completion, Item, Task
 
-# An evaluation goes on until so many outcomes say something, but not past this multiple of what was asked for.
-LEAST_JUDGED, MOST_DRAWN = 256, 8
+# An evaluation goes on until so many outcomes say something, but not past `MOST_DRAWN` times what was asked for.
+LEAST_JUDGED = 256
 
 
 class Swarm:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,6 +9,7 @@ from typing import Any
 
 from thiefbench.pools.rounds import FiledRounds
 from thiefbench.pools.scores import RATES, FileReplay
+from thiefbench.spreadsheet import csv_of
 from thiefbench.suite.store.records import Score
 
 OUTPUT_VERSION = 1
@@ -76,16 +75,14 @@ class Outcome:
 
     def csv(self) -> str:
         """One line per defense, scope and rate; limits are 95 % Wilson intervals over completions."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(("defense", "scope", "name", "measure", "value", "low", "high", "count"))
+        lines: list[Sequence[object]] = [("defense", "scope", "name", "measure", "value", "low", "high", "count")]
         for replay in self.replays:
             for scope, name, scores in _scopes(replay):
                 for measure in RATES:
                     score = scores[measure]
                     numbers = (score.value, score.low, score.high, score.count)
-                    writer.writerow((replay.defense, scope, name, measure, *numbers))
-        return out.getvalue()
+                    lines.append((replay.defense, scope, name, measure, *numbers))
+        return csv_of(lines)
 
 
 def _scopes(replay: FileReplay) -> Iterator[tuple[str, str | int, Mapping[str, Score]]]:

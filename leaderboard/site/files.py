@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from typing import Any
 
 from thiefbench.leaderboard.site.board import Board, BoardRow, SuiteBoard
 from thiefbench.leaderboard.verification.verdict import entry_sha256
+from thiefbench.spreadsheet import csv_of
 from thiefbench.suite.analysis.statistics import Summary
 from thiefbench.suite.report.tables import short_names
 
 BOARD_SCHEMA = 1
-
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def board_data(board: Board) -> dict[str, Any]:
@@ -32,10 +29,7 @@ def board_json(data: dict[str, Any]) -> bytes:
 
 
 def board_csv(data: dict[str, Any]) -> str:
-    """`board_data` as CSV: a line for every row of every suite, then those for entries without a row.
-
-    Texts that a spreadsheet would take for a formula are preceded by an apostrophe.
-    """
+    """`board_data` as CSV: a line for every row of every suite, then those for entries without a row."""
     titles = list(dict.fromkeys(each["title"] for suite in data["suites"] for each in suite["attacks"]))
     lines: list[dict[str, Any]] = []
     for suite in data["suites"]:
@@ -43,11 +37,7 @@ def board_csv(data: dict[str, Any]) -> str:
         lines += [{"suite": suite["suite"], **apart, "status": "apart"} for apart in suite["apart"]]
     lines += [{"slug": each["folder"], "status": "apart", "reason": each["reason"]} for each in data["broken"]]
     head = [*_HEAD, *(f"{title}: {name}" for title in titles for name in _FIELD)]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, head, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _written(value) for name, value in line.items()} for line in lines)
-    return out.getvalue()
+    return csv_of([head, *([line.get(name) for name in head] for line in lines)])
 
 
 def _suite(board: SuiteBoard) -> dict[str, Any]:
@@ -152,11 +142,3 @@ def _line(suite: str, row: dict[str, Any]) -> dict[str, Any]:
 
 def _three(name: str, summary: dict[str, Any] | None) -> dict[str, Any]:
     return {f"{name}{end}": summary and summary[part] for end, part in zip(_ENDS, ("mean", "low", "high"), strict=True)}
-
-
-def _written(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return f"'{value}" if value.startswith(_FORMULA) else value
-    return str(int(value)) if isinstance(value, bool) else repr(value)

@@ -1,33 +1,59 @@
 """Reads parquet files from a stranger in a separate process with little memory, before anything else reads them.
 
-The sizes that a parquet file claims cannot be trusted either: a page may contradict the footer, and a dictionary may
-repeat one long text a million times. So each file is first read whole here, where running out of memory ends one
-process and not the machine. Run as a script, with the paths as lines of standard input; it prints the bytes that each
-table takes.
+The sizes that a parquet file claims cannot be trusted: a page may contradict the footer, and a dictionary may repeat
+one long text a million times. So each file is first read whole here, where running out of memory ends one process and
+not the machine. Run as a script; a line of standard input holds the rows, tokens of a row and bytes that a table may
+have, and the file's path. For each it prints a line: nothing where the table can be read, or what is wrong with it.
 """
 
 from __future__ import annotations
 
 import resource
 import sys
+from pathlib import Path
+
+_BESIDE = 256 << 20
+"""Address space of what reading takes whatever the table's size: the file, one page, the columns of one batch."""
+_IN_PARTS = 3
+"""A table is held folded, then unfolded, and checked a column at a time."""
 
 
-def main(memory: int, seconds: int) -> None:
-    """Print the bytes of each table, one a line; the process ends where one needs more memory or time."""
+def memory_of(most_bytes: int) -> int:
+    """Address space beyond the interpreter's own in which a table of so many bytes can be read."""
+    return _BESIDE + _IN_PARTS * most_bytes
+
+
+def main(seconds: int) -> None:
+    """Check the tables one by one; the process ends where one needs more memory or time than its limit lets it."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
+
+    from thiefbench.suite.store.tables import TableError, TableLimit, read_limited
 
     pa.set_cpu_count(1)
     pa.set_memory_pool(pa.system_memory_pool())
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in sys.stdin:
+        rows, tokens, size, path = line.rstrip("\n").split(" ", 3)
+        memory = _address_space() + memory_of(int(size))
+        resource.setrlimit(resource.RLIMIT_AS, (memory, resource.RLIM_INFINITY))
         now = int(resource.getrusage(resource.RUSAGE_SELF).ru_utime)
         resource.setrlimit(resource.RLIMIT_CPU, (now + seconds, resource.RLIM_INFINITY))
-        table = pq.read_table(line.rstrip("\n"), use_threads=False, pre_buffer=False)
-        table.validate(full=True)
-        print(table.get_total_buffer_size(), flush=True)
+        try:
+            read_limited(Path(path), TableLimit(int(rows), int(tokens), int(size)))
+        except TableError as error:
+            print(error.problem, flush=True)
+        else:
+            print(flush=True)
+
+
+def _address_space() -> int:
+    """Bytes that this process has mapped; where the system does not tell, a generous guess."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except OSError:
+        return 2 << 30
+    return pages * resource.getpagesize()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]))

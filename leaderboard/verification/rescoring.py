@@ -17,7 +17,6 @@ from secrets import SystemRandom
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from thiefbench import registry
@@ -25,14 +24,14 @@ from thiefbench.attacks.completions import writes_programs
 from thiefbench.engine.backends.recorded import RecordedSwarm, RerunError
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow
-from thiefbench.engine.swarm import MOST_DRAWN
+from thiefbench.engine.spec import MOST_DRAWN
 from thiefbench.leaderboard.cell_scores import CellScores, trimmed
 from thiefbench.leaderboard.entry import Entry
 from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.scenario import CellSpec
-from thiefbench.suite.store.records import Point, Record, Score, Store, identify, table_rows
+from thiefbench.suite.store.records import Point, Record, Score, Store, identify, lacking, table_rows
 from thiefbench.zoo.models import resolve
 
 PROGRAM_ROUNDS = 4
@@ -43,8 +42,6 @@ _CLOSE = 1e-9
 """Relative difference of two equal numbers whose sums were taken in different orders."""
 _CLOSE_ADVANTAGE = 1e-5
 """Advantages are float32."""
-_MAY_LACK = ("score", "token_weights", "outcome")
-"""Columns in which a completion may have no value."""
 _CHOSEN = SystemRandom()
 
 
@@ -133,7 +130,8 @@ def check_completions(submitted: SubmittedCell, table: pa.Table, policy: Policy 
     most = train + sum(planned.values()) * (1 + MOST_DRAWN)
     if not train < len(table) <= most:
         raise InconsistentError(f"it has {len(table):,} completions, but such a cell has {train:,} to {most:,}")
-    _check_nulls(table)
+    if name := lacking(table):
+        raise InconsistentError(f"a completion has no {name}")
     blocks = _blocks(table, spec, planned)
     _check_scores(submitted.record, table)
     task, attack = registry.make("task", spec.task), registry.make("attack", spec.attack)
@@ -197,14 +195,6 @@ def _identity_here(spec: CellSpec) -> dict[str, Any]:
 @cache
 def _policy(model: str) -> Policy:
     return Policy.load(resolve(model))
-
-
-def _check_nulls(table: pa.Table) -> None:
-    for name in table.column_names:
-        column = table[name]
-        inside = pc.list_flatten(column) if pa.types.is_list(column.type) else column
-        if (name not in _MAY_LACK and column.null_count) or (inside is not column and inside.null_count):
-            raise InconsistentError(f"a completion has no {name}")
 
 
 def _check_scores(record: Record, table: pa.Table) -> None:

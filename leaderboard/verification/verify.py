@@ -78,6 +78,7 @@ from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.execution.cell_identity import RegistryFactory
 from thiefbench.suite.scenario import CellSpec, Suite, heading
 from thiefbench.suite.store.records import Store
+from thiefbench.suite.store.tables import TableError
 from thiefbench.tasks.text import one_line
 from thiefbench.trust import reads_strangers
 
@@ -183,7 +184,7 @@ class _Verifier:
             return "self-reported"
         with TemporaryDirectory(prefix="thiefbench-verify-") as scratch:
             with self._question("the archive is the entry's"):
-                archive = unpack(options.archive, entry, Path(scratch) / "archive")
+                archive = unpack(options.archive, entry, Path(scratch) / "archive", [spec for _, spec in specs])
             cells = self._rescored(specs, archive)
             if not options.runs:
                 self.reasons = ["no cell was run again"]
@@ -232,7 +233,13 @@ class _Verifier:
         except RejectedError as error:
             self._tell(question, "FAILED", "; ".join(map(str, error.args)))
             raise
-        except (EntryError, InconsistentError, DisagreesError, DefenseError, registry.SpecStringError) as error:
+        except (
+            EntryError,
+            InconsistentError,
+            DisagreesError,
+            DefenseError,
+            registry.SpecStringError,
+        ) as error:
             self._tell(question, "FAILED", str(error))
             raise RejectedError(str(error)) from error
         self._tell(question, "ok", ", ".join(details))
@@ -264,7 +271,10 @@ class _Verifier:
 
             def rescore(cell: SubmittedCell) -> None:
                 if cell.record.status == "ok":
-                    table = archive.cell(cell.record.cell_id).read_rows()
+                    try:
+                        table = archive.cell(cell.record.cell_id).read_rows()
+                    except TableError as error:
+                        raise InconsistentError(f"its completions.parquet {error.problem}") from error
                     completions.append(len(table))
                     rewards.append(check_completions(cell, table))
 

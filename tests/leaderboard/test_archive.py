@@ -23,7 +23,8 @@ from thiefbench.leaderboard.archive import pack, packed_file, unpack
 from thiefbench.leaderboard.cell_scores import Scores, trimmed
 from thiefbench.leaderboard.entry import Entry, EntryError, write_entry
 from thiefbench.leaderboard.manifest import Manifest, Numerics, Packed, SuiteName
-from thiefbench.leaderboard.verification import foreign_tables
+from thiefbench.leaderboard.verification import _tables_worker, foreign_tables
+from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import ROWS, CellDir, Store, file_sha256
 
 Members = list[tuple[tarfile.TarInfo, bytes]]
@@ -342,20 +343,46 @@ def repeated(size: int, rows: int) -> bytes:
     return file.getvalue()
 
 
-def test_a_bomb_ends_a_process_and_not_the_machine(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    bomb = repeated(1 << 20, 3000)
-    assert len(bomb) < 1 << 20, "3 GB of text lie in less than a megabyte"
+@pytest.mark.parametrize(("size", "rows"), [(1 << 20, 300), (400_000, 1000)])
+def test_a_bomb_is_refused_by_what_its_cell_can_have(made: Made, size: int, rows: int) -> None:
+    bomb = repeated(size, rows)
+    assert len(bomb) < size, "hundreds of megabytes of text lie in some kilobytes"
     hold(made.store.cell(made.cells[1]), bomb)
-    monkeypatch.setattr(foreign_tables, "_MEMORY", 2 << 30)
-    with pytest.raises(EntryError, match=r"completions\.parquet in the archive cannot be read in 2,048 MiB and 120 s"):
+    with pytest.raises(EntryError, match=r"holds a text of [\d,]+ bytes, and at most [\d,]+ are allowed"):
         made.unpacked()
 
 
 def test_a_table_that_grows_when_it_is_read_is_refused(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     hold(made.store.cell(made.cells[1]), repeated(10_000, 2000))
     monkeypatch.setattr(foreign_tables, "TABLE_BYTES", 1_000_000)
-    with pytest.raises(EntryError, match=r"takes [\d,]+ bytes in memory, and at most 1,000,000 are allowed"):
+    with pytest.raises(EntryError, match=r"takes more than [\d,]+ bytes in memory, and at most 1,000,000 are allowed"):
         made.unpacked()
+
+
+def test_the_suite_s_shape_counts_where_a_record_claims_another(made: Made) -> None:
+    directory = made.store.cell(made.cells[1])
+    record = directory.read()
+    assert record is not None
+    spec = CellSpec.from_dict({name: value for name, value in record.cell.items() if name != "topology"})
+    directory.write(record.model_copy(update={"cell": record.cell | {"rounds": 10**6}}))
+    hold(directory, repeated(100_000, 1000))
+    entry, path = made.entry()
+    with pytest.raises(EntryError, match=r"holds a text of [\d,]+ bytes"):
+        unpack(path, entry, made.folder / "unpacked", [spec] * len(entry.cells))
+
+
+def test_a_reader_that_runs_out_of_memory_ends_alone(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dying = tmp_path / "dying.py"
+    dying.write_text("import os\nos.abort()\n")
+    monkeypatch.setattr(_tables_worker, "__file__", str(dying))
+    with pytest.raises(EntryError, match=r"completions\.parquet in the archive cannot be read in [\d,]+ MiB and 120 s"):
+        made.unpacked()
+
+
+def test_the_reader_s_memory_follows_from_the_limit() -> None:
+    assert _tables_worker.memory_of(4 << 20) < 512 << 20 < _tables_worker.memory_of(1 << 30)
 
 
 def test_the_caps_hold_for_what_is_packed_too(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,6 +168,10 @@ class Recording:
             return [cast(int, self._no_seeds)] * len(rows)
         everyone = duties(self.swarm, generator(self.seed, "duties", number), self._copies)
         owed = {(duty.group, duty.index): duty for duty in everyone}
+        if odd := next((row for row in rows if (row.group, row.place) not in owed), None):
+            raise ReplayError(
+                f"round {number} has a completion in group {odd.group}, place {odd.place}, that none owed"
+            )
         return [slot_seed(self.seed, number, owed[row.group, row.place], row.item_id) for row in rows]
 
     @cached_property
@@ -280,6 +284,8 @@ def replay(recording: Recorded, make: Callable[[], Defense]) -> Replay:
         LackingError: the recording lacks what the defense needs, such as the weights of the policy it asks.
         ReplayError: the defense fails.
     """
+    if not recording.pools:
+        raise ReplayError("the recording holds no round to replay")
     defense = make()
     if problem := recording.lacks(defense):
         raise LackingError(problem)

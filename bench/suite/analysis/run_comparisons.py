@@ -13,7 +13,9 @@ from thiefbench.suite.analysis import scoring
 from thiefbench.suite.analysis.comparison import Cell, Comparison, Line, Result
 from thiefbench.suite.analysis.line_scores import comparative_scores, label_notes
 from thiefbench.suite.analysis.untrained_lines import untrained_lines
+from thiefbench.suite.store.record_content import named_alike, wrong_in
 from thiefbench.suite.store.records import BrokenRecordError, Store
+from thiefbench.suite.store.runs import check_run
 
 
 class ReportError(UserError):
@@ -25,10 +27,12 @@ def last_run(store: Store) -> dict[str, Any]:
 
     Raises:
         ReportError: the store has no run.
+        RunError: it has one that cannot be used.
     """
     run = store.read_run()
     if run is None:
         raise ReportError(f"{store.root} holds no run; make one with: thiefbench run SUITE --store {store.root}")
+    check_run(run, str(store.root / "run.json"))
     return run
 
 
@@ -69,6 +73,10 @@ def _read_cell(store: Store, entry: Mapping[str, Any]) -> Cell:
     else:
         if record is None:
             problem = "missing: it has not been run to its end; run the suite again to finish it"
+        elif not named_alike(record, entry):
+            record, problem = None, "damaged: its record belongs to another cell; run the suite again"
+        elif wrong := wrong_in(record):
+            record, problem = None, f"damaged: {wrong}; run the suite again"
         elif record.status == "error":
             problem = f"failed: {record.error}"
     named = {name: entry[name] for name in ("cell_id", "role", "attack", "defense", "seed")}

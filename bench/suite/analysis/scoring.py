@@ -183,8 +183,11 @@ def _evaluation(rows: pa.Table, number: int, phase: str = "eval") -> pa.Table:
 
 
 def final_outcomes(rows: pa.Table) -> list[float]:
-    """What the attack achieved on each judged completion of a cell's last evaluation."""
-    outcomes = _outcomes(rows, max(_rounds(rows, "eval")))
+    """What the attack achieved on each judged completion of a cell's last evaluation; nothing where it has none."""
+    evaluated = _rounds(rows, "eval")
+    if not evaluated:  # rows that somebody else wrote
+        return []
+    outcomes = _outcomes(rows, max(evaluated))
     judged: list[float] = outcomes[~np.isnan(outcomes)].tolist()
     return judged
 

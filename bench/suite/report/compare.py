@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from thiefbench import registry
+from thiefbench.spreadsheet import csv_of
 from thiefbench.suite.analysis.differences import MEASURES, ComparedRun, Difference, LinePair, StoreComparison, versus
 from thiefbench.suite.analysis.run_comparisons import ReportError, last_run, trained_comparisons
 from thiefbench.suite.report.rendering import render
@@ -57,7 +56,7 @@ def _side(name: str, folder: Path, defense: str = "") -> ComparedRun:
             raise ReportError(f"the run in {folder} has no cell with the defense {defense}; it has {', '.join(known)}")
     comparisons = tuple(trained_comparisons(store, run))
     return ComparedRun(
-        name, str(folder), run["title"], run["fingerprint"], tuple(suite["modified"]), comparisons, defense
+        name, str(folder), run["title"], run["fingerprint"], tuple(suite.get("modified", ())), comparisons, defense
     )
 
 
@@ -79,7 +78,7 @@ def write_comparison(comparison: StoreComparison, folder: Path) -> Path:
         ],
         state_of=state_of,
     )
-    write_atomically(folder / "compare.csv", comparison_csv(comparison).encode())
+    write_atomically(folder / "compare.csv", comparison_csv(comparison).encode("utf-8", "replace"))
     write_atomically(page, html.encode("utf-8", "replace"))
     return page
 
@@ -165,10 +164,8 @@ def differing(comparison: StoreComparison, title: str) -> list[tuple[LinePair, l
 
 def comparison_csv(comparison: StoreComparison) -> str:
     """One line per comparison, line and measure, unrounded; A and B are means over the seeds that both have."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     head = ["comparison", "line", "a", "b", "state", "measure", "seeds", "mean_a", "mean_b", "difference"]
-    writer.writerow([*head, "low", "high", "limits", "differences", "problem"])
+    lines: list[list[object]] = [[*head, "low", "high", "limits", "differences", "problem"]]
     sides = [side.defense or side.where for side in (comparison.one, comparison.other)]
     for pair in comparison.pairs:
         by_measure = {each.column.measure: each for each in pair.differences}
@@ -176,10 +173,10 @@ def comparison_csv(comparison: StoreComparison) -> str:
         for measure in (column.measure for column in MEASURES if column.measure in by_measure):
             each = by_measure[measure]
             change = each.change
-            numbers = [repr(value) for value in (each.one, each.other, change.mean, change.low, change.high)]
+            numbers = (each.one, each.other, change.mean, change.low, change.high)
             points = " ".join(f"{seed}:{value!r}" for seed, value in change.points)
             who = [pair.title, pair.name, *sides, pair.state, measure, len(change.points)]
-            writer.writerow([*who, *numbers, change.kind, points, problem])
+            lines.append([*who, *numbers, change.kind, points, problem])
         if not by_measure:
-            writer.writerow([pair.title, pair.name, *sides, pair.state, *[""] * 9, problem])
-    return out.getvalue()
+            lines.append([pair.title, pair.name, *sides, pair.state, *[""] * 9, problem])
+    return csv_of(lines)

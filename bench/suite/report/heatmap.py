@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import csv
 
 from thiefbench.provenance import now, provenance
+from thiefbench.spreadsheet import csv_of
 from thiefbench.suite.analysis.line_scores import label_notes
 from thiefbench.suite.analysis.matrix import MEASURES, TOLERATED, Column, DefenseRow, Matrix
 from thiefbench.suite.analysis.ranking import anchor_of
@@ -47,10 +47,10 @@ def write_matrix(store: Store, matrix: Matrix, suites: Sequence[Suite]) -> Path:
         scale=legend(),
         making=_making(matrix, suites),
     )
-    text = pa.BufferOutputStream()
-    csv.write_csv(table(matrix), text)
-    write_atomically(folder / "matrix.csv", text.getvalue().to_pybytes())
-    write_table(folder / "matrix.parquet", table(matrix))
+    lines = table(matrix)
+    text = csv_of([lines.column_names, *zip(*lines.to_pydict().values(), strict=True)])
+    write_atomically(folder / "matrix.csv", text.encode("utf-8", "replace"))
+    write_table(folder / "matrix.parquet", lines)
     write_atomically(folder / "index.html", html.encode("utf-8", "replace"))
     return folder / "index.html"
 

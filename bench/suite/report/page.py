@@ -70,14 +70,14 @@ def write_report(store: Store, damaged: Callable[[Cell], None] = lambda cell: No
     for number, comparison in enumerate(comparisons, 1):
         for plot in drawn[comparison.title]:
             write_atomically(folder / f"{_prefix(number, comparisons)}{plot.name}.png", plot.png)
-    write_atomically(folder / "results.csv", csv_text(run, comparisons).encode())
-    write_atomically(folder / "table.tex", tex_text(run, comparisons).encode())
+    write_atomically(folder / "results.csv", csv_text(run, comparisons).encode("utf-8", "replace"))
+    write_atomically(folder / "table.tex", tex_text(run, comparisons).encode("utf-8", "replace"))
     table = suite_table(run, comparisons)
     tradeoff = draw_tradeoff(table, f"ThiefBench {run['title']}")
     if tradeoff:
         write_atomically(folder / "tradeoff.png", tradeoff.png)
-    write_atomically(folder / "suite.csv", suite_csv(run, table).encode())
-    write_atomically(folder / "suite.tex", suite_tex(run, table).encode())
+    write_atomically(folder / "suite.csv", suite_csv(run, table).encode("utf-8", "replace"))
+    write_atomically(folder / "suite.tex", suite_tex(run, table).encode("utf-8", "replace"))
     page = folder / "index.html"
     sections = [_section(number, c, drawn[c.title]) for number, c in enumerate(comparisons, 1)]
     write_atomically(page, _render(run, comparisons, sections, table, tradeoff).encode("utf-8", "replace"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -15,6 +16,7 @@ def render(template: str, **values: Any) -> str:
     return environment(str(__package__)).get_template(template).render(**values)
 
 
+@cache  # a template is compiled once in a process
 def environment(*packages: str) -> Environment:
     """The templates that lie in some packages; of several with one name that of the first counts.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from thiefbench.spreadsheet import csv_of
 from thiefbench.suite.analysis.line_scores import label_notes
 from thiefbench.suite.analysis.statistics import Summary
 from thiefbench.suite.report.overview import Field, SuiteRow, SuiteTable
@@ -115,20 +114,17 @@ def suite_csv(run: Mapping[str, Any], table: SuiteTable) -> str:
     measures = ["worst_case", "utility"]
     cells = ["false_rejection", "false_rejection_where", "round_ratio", "round_added_ms", "round_ratio_where"]
     per_attack = ("harm_prevented", "harm_prevented_low", "harm_prevented_high", "undefended", "defended", "problem")
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        [
-            *head, *(f"{m}{end}" for m in measures for end in ("", "_low", "_high")), *cells, "limits", "seeds",
-            *(f"{c.title}: {name}" for c in table.comparisons for name in per_attack),
-        ]
-    )  # fmt: skip
+    heads = [
+        *head, *(f"{m}{end}" for m in measures for end in ("", "_low", "_high")), *cells, "limits", "seeds",
+        *(f"{c.title}: {name}" for c in table.comparisons for name in per_attack),
+    ]  # fmt: skip
+    lines: list[list[object]] = [[*heads]]
     for row in table.rows:
         worst = row.place.worst
         summaries = [
             s for s in (worst and worst.summary, row.utility, *(f.prevented for f in row.fields.values())) if s
         ]
-        line: list[object] = [run["title"], row.defense, row.place.status, row.place.number, int(row.tied)]
+        line: list[object] = [run["title"], row.defense, row.place.status, row.place.number, row.tied]
         line += [row.place.reason or table.unranked, worst.attack if worst else None]
         line += [*_numbers(worst.summary if worst else None), *_numbers(row.utility)]
         line += [row.false_rejection.value, _where(row)] if row.false_rejection else [None, None]
@@ -136,8 +132,8 @@ def suite_csv(run: Mapping[str, Any], table: SuiteTable) -> str:
         for comparison in table.comparisons:
             field = row.fields[comparison.title]
             line += [*_numbers(field.prevented), field.undefended, field.defended, field.problem]
-        writer.writerow(["" if value is None else repr(value) if isinstance(value, float) else value for value in line])
-    return out.getvalue()
+        lines.append(line)
+    return csv_of(lines)
 
 
 def _where(row: SuiteRow) -> str:

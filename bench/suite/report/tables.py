@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from thiefbench import registry
+from thiefbench.spreadsheet import csv_of
 from thiefbench.suite.analysis.comparison import Comparison, Line
 from thiefbench.suite.analysis.statistics import FEW_SEEDS, Summary, paired
 from thiefbench.suite.store.records import NOTHING, Score
@@ -149,9 +148,7 @@ def csv_text(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
     """Every result of every line at every seed, unrounded; intervals are over the completions of one cell."""
     measures = [*(column.measure for column in COLUMNS), "start_reward", "gain", "rejection_rate"]
     head = ["suite", "part", "attack", "line", "how", "role", "defense", "seed", "cell_id", "status", "problem"]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*head, *(f"{m}{part}" for m in measures for part in ("", "_low", "_high"))])
+    rows: list[list[object]] = [[*head, *(f"{m}{part}" for m in measures for part in ("", "_low", "_high"))]]
     for comparison in comparisons:
         for line in comparison.lines:
             for result in line.results:
@@ -159,8 +156,8 @@ def csv_text(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
                 state = [result.seed, result.cell_id, "no score" if result.problem else "ok", result.problem]
                 scores = [result.scores.get(measure, NOTHING) for measure in measures]
                 numbers = [number for score in scores for number in (score.value, score.low, score.high)]
-                writer.writerow([*who, *state, *("" if v is None else repr(v) for v in numbers)])
-    return out.getvalue()
+                rows.append([*who, *state, *numbers])
+    return csv_of(rows)
 
 
 def tex_text(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:

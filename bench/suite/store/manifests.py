@@ -7,6 +7,7 @@ from typing import Any
 
 from thiefbench.engine.spec import SpecError
 from thiefbench.suite.scenario import Suite
+from thiefbench.suite.store.runs import RunError, check_run
 from thiefbench.suite.suite_yaml import SuiteError, make_suite
 
 Run = dict[str, Any]
@@ -51,7 +52,7 @@ def _with(one: Run, other: Run) -> Run | None:
     apart = {name for name in first.keys() | second.keys() if first.get(name) != second.get(name)}
     if not apart <= {*_UNITED, "about"}:
         return None
-    united = {name: list(dict.fromkeys([*first[name], *second[name]])) for name in _UNITED}
+    united = {name: list(dict.fromkeys([*first.get(name, ()), *second.get(name, ())])) for name in _UNITED}
     united |= {name: sorted(united[name]) for name in ("seeds", "recorded")}
     suite = _made({**first, **united})
     if suite is None:
@@ -68,10 +69,10 @@ def _with(one: Run, other: Run) -> Run | None:
 def _suite_of(run: Mapping[str, Any]) -> Suite | None:
     """A run's suite; None where the run is not what `Store.write_run` wrote."""
     try:
-        sound = all(isinstance(cell["cell_id"], str) for cell in run["cells"]) and isinstance(run["title"], str)
-        return _made(run["suite"]) if sound else None
-    except (KeyError, TypeError):
+        check_run(run, "run.json")
+    except RunError:
         return None
+    return _made(run["suite"])
 
 
 def _made(fields: Mapping[str, Any]) -> Suite | None:

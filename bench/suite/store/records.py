@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -26,6 +27,7 @@ from thiefbench.engine.round_record import CompletionRow
 from thiefbench.errors import UserError
 from thiefbench.locks import locked
 from thiefbench.regular_files import open_regular, read_regular
+from thiefbench.suite.store.tables import TableError, TableLimit, limit_of, read_limited
 
 SCHEMA_VERSION = 1
 
@@ -45,6 +47,8 @@ ROWS = pa.schema(
         ("token_weights", pa.list_(pa.float64())), ("advantage", pa.float64()), ("outcome", pa.float64()),
     ]
 )  # fmt: skip
+MAY_LACK = ("score", "token_weights", "outcome", "version")
+"""Columns in which a completion may have no value."""
 ROWS_OF_MIXED = pa.schema(
     [*ROWS, ("cohort", pa.int32()), ("label", pa.dictionary(pa.int32(), pa.string())), ("version", pa.int32())]
 )
@@ -140,6 +144,16 @@ def table_rows(table: pa.Table) -> Iterator[CompletionRow]:
         yield CompletionRow(**line)
 
 
+def lacking(table: pa.Table) -> str:
+    """The first column in which a completion lacks a value that every one has, lists' members too; "" for none."""
+    for name in table.column_names:
+        column = table[name]
+        members = pc.list_flatten(column) if pa.types.is_list(column.type) else column
+        if (name not in MAY_LACK and column.null_count) or (members is not column and members.null_count):
+            return str(name)
+    return ""
+
+
 @dataclass(frozen=True)
 class CellDir:
     """The directory of one cell.
@@ -197,8 +211,20 @@ class CellDir:
         write_sealed(self.record_path, record.model_dump(mode="json"))
 
     def read_rows(self, columns: list[str] | None = None) -> pa.Table:
-        """The completions, or some columns of them."""
-        return pq.read_table(self.completions_path, columns=columns)
+        """The completions, or some columns of them.
+
+        Raises:
+            TableError: they are damaged, have other columns, or are more than a cell of the record's shape can have.
+        """
+        try:
+            cell = read_sealed(self.record_path).get("cell")
+        except BrokenRecordError:  # rows that lie alone
+            cell = None
+        limit = limit_of(cell) if isinstance(cell, dict) else TableLimit()
+        table = read_limited(self.completions_path, limit, columns, (ROWS, ROWS_OF_MIXED))
+        if name := lacking(table):
+            raise TableError(self.completions_path, f"is incomplete: a completion has no {name}")
+        return table
 
     def write_rows(self, table: pa.Table) -> str:
         """Write the completions and return their SHA-256."""

@@ -6,6 +6,7 @@ their checksums. They belong neither to a cell's identity nor to its record, so 
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import torch
@@ -22,6 +23,8 @@ from thiefbench.suite.store.records import (
     write_sealed,
 )
 
+_ROUND = re.compile(r"[1-9][0-9]{0,8}|0", re.ASCII)
+
 
 def keep(cell: CellDir, number: int, policy: Policy) -> None:
     """Keep the weights with which round `number` samples and inspects: those before its update."""
@@ -33,9 +36,7 @@ def keep(cell: CellDir, number: int, policy: Policy) -> None:
 def kept(cell: CellDir) -> list[int]:
     """The rounds whose weights are there and intact, ascending."""
     return sorted(
-        int(number)
-        for number, expected in _checksums(cell).items()
-        if _path(cell, int(number)).exists() and file_sha256(_path(cell, int(number))) == expected
+        int(number) for number, expected in _checksums(cell).items() if _is(_path(cell, int(number)), expected)
     )
 
 
@@ -78,6 +79,15 @@ def _index(cell: CellDir) -> Path:
 def _checksums(cell: CellDir) -> dict[str, str]:
     """By round; empty where the index is missing or damaged, so that the weights are made again."""
     try:
-        return read_sealed(_index(cell))
+        index = read_sealed(_index(cell))
     except BrokenRecordError:
         return {}
+    return {number: digest for number, digest in index.items() if _ROUND.fullmatch(number) and isinstance(digest, str)}
+
+
+def _is(path: Path, expected: str) -> bool:
+    """Whether a file is there with this content."""
+    try:
+        return file_sha256(path) == expected
+    except OSError:
+        return False

@@ -73,19 +73,18 @@ def small_world(suite: Suite | None = None, **changes: Any) -> World:
 def build(store: Store, world: World, skip: Sequence[str] = (), fail: Sequence[str] = ()) -> dict[str, str]:
     """Write the run; cells named in `skip` are missing, those in `fail` failed. Returns cell ids by label."""
     cells = world.suite.cells("cpu", "float32", 2)
-    ids = {cell.label: identify({"cell": cell.as_dict()}) for cell in cells}
+    entries = []
     for cell in cells:
+        cell_id = identify({"cell": cell.as_dict()})
         if cell.label not in skip:
-            write_cell(store, world, cell, ids[cell.label], failed=cell.label in fail)
-    entries = [
-        {"cell_id": ids[c.label], "label": c.label} | {n: getattr(c, n) for n in ("role", "attack", "defense", "seed")}
-        for c in cells
-    ]
+            write_cell(store, world, cell, cell_id, failed=cell.label in fail)
+        named = {name: getattr(cell, name) for name in ("role", "attack", "defense", "seed")}
+        entries.append({"cell_id": cell_id, "label": cell.label} | named)
     suite = world.suite
     store.write_run(
         {"title": suite.title, "suite": asdict(suite), "fingerprint": suite.fingerprint(), "cells": entries}
     )
-    return ids
+    return {entry["label"]: entry["cell_id"] for entry in entries}
 
 
 def write_cell(store: Store, world: World, cell: CellSpec, cell_id: str, failed: bool) -> None:

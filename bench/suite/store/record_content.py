@@ -1,0 +1,78 @@
+"""Whether a record says what a finished cell's does, checked before anything is computed from it.
+
+A record may be a stranger's: that its checksum fits says only that it was written on purpose.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from thiefbench import registry
+from thiefbench.engine.spec import SpecError
+from thiefbench.limits import MOST_ROUNDS
+from thiefbench.suite.scenario import CellSpec
+from thiefbench.suite.store.records import Record
+from thiefbench.tasks.text import one_line
+
+SCORES = ("asr", "stop_rate", "false_rejection_rate", "clean_reward", "start_reward", "mean_length")
+"""What every finished cell is scored with."""
+_MOST = 1e12
+"""No measure of a cell comes near it, and sums of such numbers do not overflow."""
+
+
+def wrong_in(record: Record) -> str:
+    """What of a record no finished cell leaves, in a clause; empty where nothing is."""
+    if (wrong := wrong_parameters(record)) or record.status != "ok":
+        return wrong
+    if lacking := next((name for name in SCORES if name not in record.scores), ""):
+        return f"it has no {lacking}"
+    return _wrong_number(record)
+
+
+def wrong_parameters(record: Record) -> str:
+    """What of a record's parameters no cell has, in a clause; empty where nothing is."""
+    parameters = {name: value for name, value in record.cell.items() if name != "topology"}
+    try:
+        spec = CellSpec.from_dict(parameters)
+        same = json.dumps(spec.as_dict(), sort_keys=True) == json.dumps(parameters, sort_keys=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        return one_line(f"its {'.'.join(map(str, first['loc']))[:100]} is no cell's: {first['msg']}", 300)
+    except (SpecError, registry.SpecStringError, ValueError, OverflowError) as error:
+        return one_line(f"its parameters are no cell's: {error}", 300)
+    if not same or record.cell.get("topology", spec.swarm.topology) != spec.swarm.topology:
+        return "its parameters are not written as a cell's are"
+    if not 1 <= spec.rounds <= MOST_ROUNDS or not -(2**63) <= spec.seed < 2**63:
+        return "it has a number of rounds or a seed that no cell has"
+    return ""
+
+
+def _wrong_number(record: Record) -> str:
+    rounds = record.cell["rounds"]
+    for name, score in record.scores.items():
+        if not 0 <= score.count <= _MOST or not all(map(_sound, (score.value, score.low, score.high))):
+            return one_line(f"its {name} is no measured number", 100)
+    for name, points in record.curves.items():
+        if name == "grad_norm":  # of a swarm that diverged it is not finite, and nothing is computed from it
+            continue
+        for point in points:
+            if not 0 <= point.round <= rounds or not all(map(_sound, (point.value, point.low, point.high))):
+                return one_line(f"its curve {name} holds no measured number", 100)
+    if not all(_sound(value) and value >= 0 for value in record.seconds.values()):
+        return "its seconds are no times"
+    return ""
+
+
+def _sound(value: float | None) -> bool:
+    return value is None or (math.isfinite(value) and abs(value) <= _MOST)
+
+
+def named_alike(record: Record, entry: Mapping[str, Any]) -> bool:
+    """Whether a record belongs to the cell that a run names."""
+    named = ("role", "attack", "defense", "seed")
+    return record.cell_id == entry["cell_id"] and all(record.cell.get(name) == entry[name] for name in named)

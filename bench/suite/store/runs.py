@@ -1,0 +1,77 @@
+"""What a store says of its last run, checked before anything is done with it: a store may be a stranger's.
+
+Ids of cells are used as names of folders, names of defenses stand in tables, and the suite says what is replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
+
+from thiefbench.engine.spec import Role, SpecError
+from thiefbench.errors import UserError
+from thiefbench.limits import MOST_CELLS
+from thiefbench.suite.suite_yaml import SuiteError, make_suite
+from thiefbench.tasks.text import one_line
+
+CELL_ID: Final = r"^[0-9a-f]{16}$"
+"""What `records.identify` makes."""
+
+_LONGEST = 10_000
+Text = Annotated[StrictStr, Field(max_length=_LONGEST)]
+
+
+class RunError(UserError):
+    """What a store says of its last run cannot be used. One sentence for the user."""
+
+
+class RunCell(BaseModel):
+    """One cell that a run asked for; its id names a folder of the store."""
+
+    model_config = ConfigDict(frozen=True)
+
+    cell_id: Annotated[StrictStr, Field(pattern=CELL_ID)]
+    part: Text = ""
+    role: Role
+    attack: Annotated[Text, Field(min_length=1)]
+    defense: Annotated[Text, Field(min_length=1)]
+    seed: Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)]
+    label: Text = ""
+
+
+class Run(BaseModel):
+    """The content of run.json, see `Store.write_run`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    title: Text
+    fingerprint: Text
+    suite: dict[StrictStr, Any]
+    cells: Annotated[list[RunCell], Field(max_length=MOST_CELLS)]
+
+
+def check_run(run: Mapping[str, Any], where: str) -> None:
+    """Check that a run is what `Store.write_run` writes; `where` names its file.
+
+    Raises:
+        RunError: something is missing, or is not what it should be.
+    """
+    try:
+        checked = Run.model_validate(dict(run))
+        make_suite(checked.suite, "its suite")
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        path = ".".join(map(str, first["loc"])) or "the file"
+        problem = f"{path}: {first['msg']}"
+    except (SuiteError, SpecError) as error:
+        problem = str(error)
+    else:
+        ids = [cell.cell_id for cell in checked.cells]
+        if len(set(ids)) == len(ids):
+            return
+        problem = "a cell is listed twice"
+    raise RunError(
+        f"{where} is not what a run leaves: {one_line(problem, 300)}; run the suite again with this store to renew it"
+    )
