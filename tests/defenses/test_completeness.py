@@ -40,5 +40,5 @@ def test_what_a_receiver_cannot_read_is_not_the_senders_fault() -> None:
 
 def test_the_score_counts_the_empty_slots() -> None:
     verdicts = Completeness().inspect(view([NOTHING, replace(NOTHING, item_id="2"), offer("c", "thief", "3")]))
-    assert [verdict.score for verdict in verdicts] == [2.0] * 3
+    assert [(verdict.action, verdict.score) for verdict in verdicts] == [("drop", 2.0)] * 3
     assert verdicts[2].reason == "its sender left 2 slots empty"
