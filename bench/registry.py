@@ -269,6 +269,17 @@ def classes_in(spec: object) -> Iterator[str]:
 
     Any text among the arguments is taken for a spec string. What is malformed names nothing.
     """
+    return (parsed.target for parsed in _nested(spec) if ":" in parsed.target)
+
+
+def _endpoints_in(spec: object) -> Iterator[str]:
+    """The addresses of judges' servers that stand in a spec string, at every level of nesting."""
+    values = (parsed.arguments.get("endpoint") for parsed in _nested(spec))
+    return (value for value in values if isinstance(value, str))
+
+
+def _nested(spec: object) -> Iterator[ParsedSpec]:
+    """Everything in a spec string that reads like one."""
     if not isinstance(spec, str):
         return
     try:
@@ -276,16 +287,20 @@ def classes_in(spec: object) -> Iterator[str]:
     except SpecStringError:
         return
     for parsed in parsed_parts:
-        if ":" in parsed.target:
-            yield parsed.target
+        yield parsed
         for value in parsed.arguments.values():
-            yield from classes_in(value)
+            yield from _nested(value)
 
 
 def allow(spec: str) -> None:
-    """Let the classes be loaded that a spec string names which the user typed; see `thiefbench.trust`."""
+    """Trust a spec string that the user typed: its classes may be loaded, and its judge's server may see the key.
+
+    See `thiefbench.trust`.
+    """
     for target in classes_in(spec):
         trust.allow_place(target)
+    for endpoint in _endpoints_in(spec):
+        trust.allow_server(endpoint)
 
 
 def reads_like_class(target: str) -> bool:
