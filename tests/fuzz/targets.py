@@ -7,6 +7,7 @@ both stand in this process here, so that cases are many: the round is left out, 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import random
 import shutil
@@ -64,6 +65,13 @@ JUDGES_OF_TEXT = (
     "similarity",
 )
 """Defenses that need no policy, so that `replay` runs them on a file alone."""
+
+
+ODD: list[Any] = [
+    None, True, -1, 0, 10**9, 10**30, 0.5, -0.5, 1e300, "", "x", "\x1b", "[" * 200, "x" * 3000, "gsm_micro", "logit",
+    "/dev/zero", "http://localhost:1/v1", [], ["x"], [1] * 1000, {}, {"x": 1}, (1, 2),
+]  # fmt: skip
+"""Arguments in spec strings."""
 
 
 @dataclass
@@ -358,6 +366,18 @@ def _shorten(suite: Any, rng: random.Random) -> None:
         for name in ("attacks", "defenses", "replayed", "seeds", "parts"):
             if len(several := holder.get(name, ())) > 2:
                 holder[name] = [several[0], rng.choice(several[1:])]
+
+
+def odd_specs() -> list[str]:
+    """Spec strings of declared names, each with one argument that nobody gives."""
+    kinds: tuple[registry.Kind, ...] = ("attack", "defense", "task")
+    parameters = [
+        f"{name}({parameter}="
+        for kind in kinds
+        for name in registry.names(kind)
+        for parameter in inspect.signature(registry.find(kind, name)).parameters
+    ]
+    return [f"{beginning}{value!r})" for beginning in parameters for value in ODD]
 
 
 class _Dumper(yaml.SafeDumper):
