@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from thiefbench.defenses.base import Defense, JudgeError, JudgeSpec
 from thiefbench.engine.keys import key
@@ -23,10 +23,17 @@ from thiefbench.engine.spec import SpecError
 from thiefbench.engine.views.defender import Judge, fits
 from thiefbench.tasks.base import Message, Sampling
 from thiefbench.tasks.text import one_line
+from thiefbench.trust import may_see_key
 from thiefbench.zoo.models import resolve, weights_fingerprint
 
 if TYPE_CHECKING:
     from openai import OpenAI
+
+_NO_KEY = "none"
+_KEYLESS = (
+    "OPENAI_API_KEY is sent only to servers that you name yourself; if it is meant for this one, set OPENAI_BASE_URL "
+    "to its address or type the defense as an option"
+)
 
 # Statuses after which the same request may yet succeed; any other 4xx is a refusal.
 PASSING = frozenset({408, 409, 425, 429})
@@ -168,8 +175,9 @@ class EndpointJudge:
         at_once: requests under way at the same time.
         note: called with a message when it does not answer and is asked again.
 
-    The key is read from OPENAI_API_KEY; servers without keys get a placeholder. Requests carry a seed, which a server
-    may ignore: then cells may not repeat bit for bit.
+    The key is read from OPENAI_API_KEY where the server may see it (see `thiefbench.trust`); any other gets a
+    placeholder, and nothing else that the environment has for OpenAI. Requests carry a seed, which a server may ignore:
+    then cells may not repeat bit for bit.
     """
 
     def __init__(
@@ -182,6 +190,9 @@ class EndpointJudge:
     ) -> None:
         self.endpoint, self.model, self.note, self.at_once = endpoint, model, note, at_once
         self.patience = patience or Patience()
+        self._trusted = may_see_key(endpoint)
+        self._keyless = "" if self._trusted or not os.environ.get("OPENAI_API_KEY") else _KEYLESS
+        self._warned = False
 
     def ask(self, prompts: Sequence[Sequence[Message]], sampling: Sampling, votes: int, noise: int) -> list[list[str]]:
         """`votes` replies to each prompt, none to one that is too long for the server.
@@ -189,18 +200,18 @@ class EndpointJudge:
         Raises:
             JudgeError: the server refuses, or has not answered within the judge's patience.
         """
-        from openai import OpenAI
-
+        if self._keyless and not self._warned:
+            self._warned = True
+            self.note(f"the judge at {self.endpoint} is asked without a key: {self._keyless}")
         waiting = [(row, vote) for row in range(len(prompts)) for vote in range(votes)]
         replies: dict[tuple[int, int], str | None] = {}
         failures = 0
-        key_given = os.environ.get("OPENAI_API_KEY", "none")
-        with OpenAI(base_url=self.endpoint, api_key=key_given, timeout=self.patience.timeout, max_retries=0) as client:
+        with self._client() as client:
 
             def one(place: tuple[int, int]) -> str | None:
                 messages = prompts[place[0]]
                 seed = key(noise, sha256(repr(messages).encode()).hexdigest(), place[1]) & 0x7FFFFFFF
-                return _request(client, self.model, messages, sampling, seed)
+                return _request(client, self.model, messages, sampling, seed, self._keyless)
 
             while waiting:
                 answered, problem = self._wave(one, waiting)
@@ -217,6 +228,19 @@ class EndpointJudge:
         return [
             [reply for vote in range(votes) if (reply := replies[row, vote]) is not None] for row in range(len(prompts))
         ]
+
+    def _client(self) -> OpenAI:
+        """A client of the server, without what the environment has for OpenAI unless the server may see it."""
+        from openai import OpenAI
+
+        settings: dict[str, Any] = {"base_url": self.endpoint, "timeout": self.patience.timeout, "max_retries": 0}
+        if self._trusted:
+            return OpenAI(**settings, api_key=os.environ.get("OPENAI_API_KEY") or _NO_KEY)
+        hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OPENAI_")}
+        try:
+            return OpenAI(**settings, api_key=_NO_KEY)
+        finally:
+            os.environ.update(hidden)
 
     def _wave(
         self, one: Callable[[tuple[int, int]], str | None], places: Sequence[tuple[int, int]]
@@ -250,8 +274,15 @@ class EndpointJudge:
         return answered, problem
 
 
-def _request(client: OpenAI, model: str, messages: Sequence[Message], sampling: Sampling, seed: int) -> str | None:
+def _request(
+    client: OpenAI, model: str, messages: Sequence[Message], sampling: Sampling, seed: int, keyless: str
+) -> str | None:
     """One reply; None where the prompt is too long for the server.
+
+    Args:
+        client: of the server.
+        model, messages, sampling, seed: of the request.
+        keyless: why it is sent without the user's key; empty where it is sent with it, or there is none.
 
     Raises:
         _UnansweredError: no reply came, or none in the format of a chat completion.
@@ -273,6 +304,8 @@ def _request(client: OpenAI, model: str, messages: Sequence[Message], sampling: 
         if error.status_code in (400, 413) and ("context" in refusal or "too long" in refusal):
             return None
         hint = "; write top_k=0 for a server that takes no top_k" if "top_k" in refusal else ""
+        if keyless and error.status_code in (401, 403):
+            hint = f"; {keyless}"
         raise JudgeError(f"refused: {refusal}{hint}") from error
     except openai.APITimeoutError as error:
         raise _UnansweredError(f"no reply within {client.timeout} s") from error

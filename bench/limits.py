@@ -8,6 +8,8 @@ MOST_COMPLETIONS: Final = 1_000_000
 """Of a round or an evaluation; more than fit into a machine."""
 MOST_ROUNDS: Final = 1_000_000
 MOST_SEEDS: Final = 10_000
+MOST_ITEMS: Final = 100_000
+"""Of a split of a generated task; they take ten seconds."""
 MOST_CELLS: Final = 200_000
 """Of one suite: their plan alone takes some hundred megabytes."""
 MOST_THREADS: Final = 1024

@@ -47,6 +47,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Directory that keeps the results. Default: .thiefbench in the root directory.",
     )
     group.addoption(
+        "--thiefbench-trust-plugins", action="store_true",
+        help="Also load attacks, defenses and tasks that a suite file or a store names as mine.py:Mine or "
+        "package.module:Mine. Their code runs in this process: only if you wrote it or trust whoever did.",
+    )  # fmt: skip
+    group.addoption(
         "--thiefbench-threads", metavar="N", type=_positive, default=1,
         help="CPU threads of each process. Results depend on it. Default: 1, with and without pytest-xdist.",
     )  # fmt: skip

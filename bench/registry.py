@@ -27,6 +27,7 @@ from thiefbench import trust
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
 from thiefbench.defenses.composed import Composed
+from thiefbench.limits import MOST_ITEMS
 from thiefbench.loading import SpecStringError as SpecStringError
 from thiefbench.loading import class_at, names_module
 from thiefbench.package_meaning import package_digest
@@ -170,11 +171,29 @@ def make(kind: Kind, spec: str) -> Any:
     except TypeError as error:
         allowed = ", ".join(inspect.signature(plugin).parameters) or "none"
         raise SpecStringError(f"{kind} {parsed.target}: {error}; its arguments: {allowed}") from error
+    if kind == "task":
+        _check_items(parsed, plugin)
     inner = _of_inner(make, kind, parsed, plugin)
     try:
         return plugin(**parsed.arguments | inner)
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:  # of values of another type than is meant, too
         raise SpecStringError(f"{kind} {spec}: {error}") from error
+
+
+def _check_items(parsed: ParsedSpec, task: type) -> None:
+    """Refuse so many items of a generated task that making them would not end, and what is no seed.
+
+    Raises:
+        SpecStringError: it says what to write.
+    """
+    hints = _hints(task)
+    for name in ("size", "seed"):
+        if name not in parsed.arguments or hints.get(name) is not int:
+            continue
+        if type(value := parsed.arguments[name]) is not int:
+            raise SpecStringError(f"task {parsed.target}: {name} must be a whole number, got {value!r:.100}")
+        if name == "size" and value > MOST_ITEMS:
+            raise SpecStringError(f"task {parsed.target}: size must be at most {MOST_ITEMS:,}, got {value:,}")
 
 
 def argument(kind: Kind, parsed: ParsedSpec, name: str) -> Any:
@@ -269,6 +288,17 @@ def classes_in(spec: object) -> Iterator[str]:
 
     Any text among the arguments is taken for a spec string. What is malformed names nothing.
     """
+    return (parsed.target for parsed in _nested(spec) if ":" in parsed.target)
+
+
+def _endpoints_in(spec: object) -> Iterator[str]:
+    """The addresses of judges' servers that stand in a spec string, at every level of nesting."""
+    values = (parsed.arguments.get("endpoint") for parsed in _nested(spec))
+    return (value for value in values if isinstance(value, str))
+
+
+def _nested(spec: object) -> Iterator[ParsedSpec]:
+    """Everything in a spec string that reads like one."""
     if not isinstance(spec, str):
         return
     try:
@@ -276,16 +306,20 @@ def classes_in(spec: object) -> Iterator[str]:
     except SpecStringError:
         return
     for parsed in parsed_parts:
-        if ":" in parsed.target:
-            yield parsed.target
+        yield parsed
         for value in parsed.arguments.values():
-            yield from classes_in(value)
+            yield from _nested(value)
 
 
 def allow(spec: str) -> None:
-    """Let the classes be loaded that a spec string names which the user typed; see `thiefbench.trust`."""
+    """Trust a spec string that the user typed: its classes may be loaded, and its judge's server may see the key.
+
+    See `thiefbench.trust`.
+    """
     for target in classes_in(spec):
         trust.allow_place(target)
+    for endpoint in _endpoints_in(spec):
+        trust.allow_server(endpoint)
 
 
 def reads_like_class(target: str) -> bool:
@@ -366,13 +400,9 @@ def _inner(kind: Kind, parsed: ParsedSpec, plugin: Any) -> dict[str, tuple[Kind,
     """
     if not inspect.isclass(plugin):
         return {}
-    try:
-        hints = get_type_hints(plugin.__init__)
-    except (NameError, TypeError):  # a user's annotation that only a type checker can resolve names no plugin
-        return {}
     parameters = inspect.signature(plugin).parameters
     inner = {}
-    for name, hint in hints.items():
+    for name, hint in _hints(plugin).items():
         nested = next((nested for base_class, nested in _NESTED.items() if base_class in (hint, *get_args(hint))), None)
         if name not in parameters or nested is None:
             continue
@@ -383,6 +413,14 @@ def _inner(kind: Kind, parsed: ParsedSpec, plugin: Any) -> dict[str, tuple[Kind,
         elif name in parsed.arguments:
             raise SpecStringError(f"{kind} {parsed.target}: {name} is a spec string such as {example!r}, not {spec!r}")
     return inner
+
+
+def _hints(plugin: type) -> dict[str, Any]:
+    """The types of a constructor's arguments; nothing where only a type checker can resolve them."""
+    try:
+        return get_type_hints(plugin.__init__)  # type: ignore[misc]
+    except (NameError, TypeError):
+        return {}
 
 
 def _digest_sources(digest: hashlib._Hash, defined: Any, whole: bool = False) -> None:

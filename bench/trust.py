@@ -1,4 +1,4 @@
-"""Whose code may be loaded: one rule for every spec string, wherever it comes from.
+"""Whose code may be loaded, and who may see the user's key: one rule for every spec string, wherever it comes from.
 
 A spec string names code in one of two ways. A *declared name* (``logit``) stands for a class that an installed package
 declares by an entry point; whoever installed the package has trusted it. A *class after a colon*
@@ -16,13 +16,17 @@ So it depends on who named the class:
 Where nothing was said, as in a Python program or a test, the writer of the program named the class. The command line
 says `declared_only` before any command, and so does each function that reads a store and may make what it names.
 
+A spec string may also name a judge's server. OPENAI_API_KEY goes to OpenAI's own server, to the one in OPENAI_BASE_URL,
+and to those whose addresses the user typed as options (`allow_server`). Any other gets a placeholder.
+
 The trust belongs to the current context (`contextvars`); a new thread starts without one, so resolve no read spec
 string in a thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -43,20 +47,31 @@ class Trust:
     Attributes:
         plugins: all of them.
         places: else these files, by resolved path, and modules, by name.
+        servers: addresses of judges that may see the user's key.
+        flag: the option that means `plugins`.
     """
 
     plugins: bool = False
     places: frozenset[str] = frozenset()
+    servers: frozenset[str] = frozenset()
+    flag: str = "--trust-plugins"
 
+
+OPENAI = "https://api.openai.com/v1"
+"""Where the key comes from."""
 
 _TRUST: ContextVar[Trust | None] = ContextVar("thiefbench_trust", default=None)
 
 
 @contextmanager
-def declared_only() -> Iterator[None]:
-    """Load declared names alone, and what is allowed by `allow`; a trust that was already given stays as it is."""
+def declared_only(flag: str = Trust.flag) -> Iterator[None]:
+    """Load declared names alone, and what is allowed by `allow_place`; a trust that was already given stays as it is.
+
+    Args:
+        flag: the option that means `trust_plugins`, for messages.
+    """
     trust = _TRUST.get()
-    token = _TRUST.set(Trust() if trust is None else trust)
+    token = _TRUST.set(Trust(flag=flag) if trust is None else trust)
     try:
         yield
     finally:
@@ -66,7 +81,17 @@ def declared_only() -> Iterator[None]:
 @contextmanager
 def plugins() -> Iterator[None]:
     """Load any class that a spec string names."""
-    token = _TRUST.set(Trust(plugins=True))
+    token = _TRUST.set(replace(_TRUST.get() or Trust(), plugins=True))
+    try:
+        yield
+    finally:
+        _TRUST.reset(token)
+
+
+@contextmanager
+def checked_elsewhere(servers: Iterable[str]) -> Iterator[None]:
+    """Load any class that a spec string names, as the process that sent it has checked it; see `allowed_servers`."""
+    token = _TRUST.set(Trust(plugins=True, servers=frozenset(servers)))
     try:
         yield
     finally:
@@ -86,7 +111,7 @@ def reads_strangers(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 def trust_plugins() -> None:
     """From here on, until the surrounding `declared_only` ends, load any class that a spec string names."""
-    _TRUST.set(Trust(plugins=True))
+    _TRUST.set(replace(_TRUST.get() or Trust(), plugins=True))
 
 
 def allow_place(target: str) -> None:
@@ -94,6 +119,24 @@ def allow_place(target: str) -> None:
     trust = _TRUST.get()
     if trust is not None:
         _TRUST.set(replace(trust, places=trust.places | {_place(target)}))
+
+
+def allow_server(endpoint: str) -> None:
+    """Also send the user's key to the judge at this address; the user typed it."""
+    trust = _TRUST.get()
+    if trust is not None:
+        _TRUST.set(replace(trust, servers=trust.servers | {_address(endpoint)}))
+
+
+def allowed_servers() -> tuple[str, ...]:
+    """The addresses that `allow_server` was called with, for another process."""
+    return tuple(sorted((_TRUST.get() or Trust()).servers))
+
+
+def may_see_key(endpoint: str) -> bool:
+    """Whether OPENAI_API_KEY is meant for the judge at this address."""
+    address, named = _address(endpoint), os.environ.get("OPENAI_BASE_URL", "")
+    return address in {OPENAI, *allowed_servers(), *([_address(named)] if named else [])}
 
 
 def check(kind: str, target: str) -> None:
@@ -107,8 +150,15 @@ def check(kind: str, target: str) -> None:
         return
     raise SpecStringError(
         f"the {kind} {target} is named by a file that was read, and no installed package declares it, so its code was "
-        "not loaded; add --trust-plugins if you wrote it or trust whoever did"
+        f"not loaded; add {trust.flag} if you wrote it or trust whoever did"
     )
+
+
+def _address(endpoint: str) -> str:
+    """A base URL in the one form in which two of the same server are equal."""
+    scheme, _, rest = endpoint.strip().partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme.lower()}://{host.lower()}{slash}{path}".rstrip("/")
 
 
 def _place(target: str) -> str:

@@ -170,8 +170,8 @@ class Judge(Judging):
 
     Args:
         model: a built-in model, a local directory or a hub name; with `endpoint`, the name it is served under.
-        endpoint: base URL of an OpenAI-compatible server, such as "http://localhost:8000/v1"; the key is read from
-            the environment variable OPENAI_API_KEY. Left out, the model is loaded into this process.
+        endpoint: base URL of an OpenAI-compatible server, such as "http://localhost:8000/v1"; `thiefbench.trust` says
+            which servers get the key in OPENAI_API_KEY. Left out, the model is loaded into this process.
         criticism: whether to ask for a criticism before the decision. Without it the paper's judge let twelve times as
             much wrong maths through.
         votes: replies drawn per completion; the majority decides, and a tie rejects.

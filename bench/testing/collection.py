@@ -29,8 +29,12 @@ class SuiteCollector(pytest.Collector):
         collector.plan = plan
         return collector
 
-    def collect(self) -> Iterator[pytest.Item]:
+    def collect(self) -> list[pytest.Item]:
         """Cells in the suite's order, each after those it is compared with; then rules and baselines."""
+        with self.plan.trusted():
+            return list(self._items())
+
+    def _items(self) -> Iterator[pytest.Item]:
         plan = self.plan
         for cell in plan.cells:
             yield _item(CellItem, self, plan.name_of(cell), cell=cell)
@@ -54,6 +58,15 @@ class SuiteItem(pytest.Item):
         """Location and heading; pytest would take dots in a heading that is the bare name for those of a module."""
         return self.plan.short_name, None, f"suite {self.name}"
 
+    def runtest(self) -> None:
+        """Run and check, with no code of what only the suite's file names."""
+        with self.plan.trusted():
+            self.check()
+
+    def check(self) -> None:
+        """The test itself."""
+        raise NotImplementedError
+
     def fail(self, lines: Sequence[str]) -> None:
         """Fail with a message and no traceback: there is no code of the user to show."""
         pytest.fail("\n".join([*lines, f"to repeat this test: {self.plan.command(self.name)}"]), pytrace=False)
@@ -68,7 +81,7 @@ class CellItem(SuiteItem):
 
     cell: CellSpec
 
-    def runtest(self) -> None:
+    def check(self) -> None:
         """Run the cell, after those it is compared with."""
         cell = self.cell
         comparison = _only(self.plan.run(self.plan.with_references(cell)), self.plan.suite.title_of(cell))
@@ -87,7 +100,7 @@ class ThresholdItem(SuiteItem):
     defense: str
     threshold: Threshold
 
-    def runtest(self) -> None:
+    def check(self) -> None:
         """Run the missing cells of the defense, then check the measure."""
         metric = self.threshold.metric
         comparisons = self.plan.run(self.plan.all_of(self.defense))
@@ -106,7 +119,7 @@ class BaselineItem(SuiteItem):
     defense: str
     title: str
 
-    def runtest(self) -> None:
+    def check(self) -> None:
         """Run the missing cells of the defense, then compare."""
         assert self.plan.baseline is not None
         ours = _only(self.plan.run(self.plan.all_of(self.defense)), self.title)

@@ -6,6 +6,7 @@ import copy
 import os
 import shlex
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from thiefbench.testing.bounds import MisuseError
 from thiefbench.testing.recorded import replay
 from thiefbench.testing.reporting import properties_of
 from thiefbench.testing.results import ReplayedResult, TrainedResult
-from thiefbench.testing.session import options, runs_of
+from thiefbench.testing.session import options, runs_of, trusting
 from thiefbench.testing.settings import suite_of
 from thiefbench.testing.specs import spec_of
 
@@ -39,7 +40,8 @@ class ThiefBench:
         self._item, self._runs = item, runs_of(item.config)
         self._marked = item.get_closest_marker(MARKER) is not None
         self._arguments = _arguments(item)
-        self._suite = suite_of(self._arguments)
+        with self._trusted():
+            self._suite = suite_of(self._arguments)
 
     def run(self, defense: str | Defense | type[Defense]) -> TrainedResult:
         """Train the swarms without an attack, undefended and defended, as far as they are missing, and score them.
@@ -57,9 +59,10 @@ class ThiefBench:
             )
         spec = spec_of(defense)
         suite = replace(self._suite, defenses=tuple(dict.fromkeys(("none", spec))))
-        cells = self._runs.cells(suite)
-        self._runs.run(suite, cells)
-        (comparison,) = self._runs.comparisons(suite, cells)
+        with self._trusted(spec):
+            cells = self._runs.cells(suite)
+            self._runs.run(suite, cells)
+            (comparison,) = self._runs.comparisons(suite, cells)
         line = next(line for line in comparison.lines if (line.role, line.defense) == ("attack", spec))
         result = TrainedResult(comparison, line, suite.title, self._command(*options(self._item.config)))
         self._item.user_properties += properties_of(result, self._item.nodeid)
@@ -85,6 +88,10 @@ class ThiefBench:
         result = ReplayedResult(_name(defense), replayed, self._command())
         self._item.user_properties += properties_of(result, self._item.nodeid)
         return result
+
+    def _trusted(self, *defenses: str) -> AbstractContextManager[None]:
+        """The context in which what the test itself names is loaded, and nothing that only its suite's file names."""
+        return trusting(self._item.config, (self._arguments.get("attack"), self._arguments.get("task"), *defenses))
 
     def _command(self, *options: str) -> str:
         """The command that runs this test alone, from the directory where pytest was called."""

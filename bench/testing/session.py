@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from thiefbench import trust
 
 if TYPE_CHECKING:
     from thiefbench.testing.runs import Runs
@@ -43,6 +47,32 @@ def runs_of(config: pytest.Config) -> Runs:
     return config.stash[_RUNS]
 
 
+TRUST = "--thiefbench-trust-plugins"
+
+
+@contextmanager
+def trusting(config: pytest.Config, written: Iterable[object] = ()) -> Iterator[None]:
+    """In the `with` block, load of what files name declared names alone, unless the user trusts plugins.
+
+    What the user wrote is loaded: as an option, or as a spec string in a test (`written`; what is no text names
+    nothing). See `thiefbench.trust`.
+    """
+    from thiefbench import registry
+
+    with trust.declared_only(TRUST):
+        if _trusts_plugins(config):
+            trust.trust_plugins()
+        for spec in (*config.getoption("thiefbench_defense"), *written):
+            if isinstance(spec, str):
+                registry.allow(spec)
+        yield
+
+
+def _trusts_plugins(config: pytest.Config) -> bool:
+    in_environment = os.environ.get("THIEFBENCH_TRUST_PLUGINS", "").lower()
+    return bool(config.getoption("thiefbench_trust_plugins")) or in_environment in ("1", "true", "yes", "on")
+
+
 def shown_path(path: Path, config: pytest.Config) -> str:
     """A path as a user types it in the directory where pytest was called."""
     here = config.invocation_params.dir
@@ -56,6 +86,7 @@ def options(config: pytest.Config) -> list[str]:
     """
     threads: int = config.getoption("thiefbench_threads")
     chosen = [f"--thiefbench-store={shown_path(store_of(config), config)}"]
+    chosen += [TRUST] if config.getoption("thiefbench_trust_plugins") else []
     return chosen if threads == 1 else [*chosen, f"--thiefbench-threads={threads}"]
 
 

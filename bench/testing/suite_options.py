@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from thiefbench.suite.store.records import Store
 from thiefbench.suite.suite_yaml import load_suite
 from thiefbench.testing.bounds import MisuseError, Threshold, parse_threshold
 from thiefbench.testing.runs import Runs
-from thiefbench.testing.session import from_here, options, runs_of
+from thiefbench.testing.session import from_here, options, runs_of, trusting
 
 _UNSELECTABLE = re.compile(r"[^\w:+\-./]")
 """What `pytest -k` cannot read."""
@@ -39,6 +40,7 @@ class SuiteSession:
         thresholds: when a defense fails.
         baseline: a store to compare with.
         command_options: of the command that runs the same suite again.
+        trusted: the context in which its suite and stores are read and its cells are run, see `session.trusting`.
     """
 
     suite_name: str
@@ -48,6 +50,7 @@ class SuiteSession:
     thresholds: tuple[Threshold, ...]
     baseline: Path | None
     command_options: tuple[str, ...]
+    trusted: Callable[[], AbstractContextManager[None]]
     _remembered: bool = field(default=False, init=False)
 
     @cached_property
@@ -124,8 +127,9 @@ def check(config: pytest.Config) -> None:
     try:
         plan = plan_of(config)
         if plan.baseline is not None:
-            for defense in plan.tested:
-                baseline(plan.baseline, defense, [plan.suite.title_of(cell) for cell in plan.cells])
+            with plan.trusted():
+                for defense in plan.tested:
+                    baseline(plan.baseline, defense, [plan.suite.title_of(cell) for cell in plan.cells])
     except UserError as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -137,7 +141,8 @@ def plan_of(config: pytest.Config) -> SuiteSession:
         UserError: an option is wrong.
     """
     if _PLAN not in config.stash:
-        config.stash[_PLAN] = _plan_from(config)
+        with trusting(config):
+            config.stash[_PLAN] = _plan_from(config)
     return config.stash[_PLAN]
 
 
@@ -164,7 +169,7 @@ def _plan_from(config: pytest.Config) -> SuiteSession:
     plan = SuiteSession(
         suite_name, suite, tested, runs_of(config), thresholds,
         None if compare is None else from_here(config, compare),
-        (*words, *options(config)),
+        (*words, *options(config)), partial(trusting, config),
     )  # fmt: skip
     assert plan.cells, "a suite has cells"
     return plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -166,7 +167,7 @@ def server(react: Reaction) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             with lock:
-                seen.append(body | {"path": self.path, "key": self.headers["authorization"]})
+                seen.append(body | {"path": self.path, "key": self.headers["authorization"], "headers": self.headers})
                 number = len(seen)
             status, said = react(number, body)
             if said is None:
@@ -206,8 +207,10 @@ def echo(number: int, body: dict[str, Any]) -> tuple[int, Any]:
 
 
 @pytest.fixture
-def client() -> None:
+def client(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openai", reason="the judge extra is not installed")
+    for name in [name for name in os.environ if name.startswith("OPENAI_")]:
+        monkeypatch.delenv(name)
 
 
 @pytest.mark.usefixtures("client")
@@ -215,6 +218,7 @@ def test_a_server_is_asked_in_its_own_terms(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     asked = chats(*(f"q{i}" for i in range(40)))
     with server(echo) as (url, seen):
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
         replies = EndpointJudge(url, "m", QUICK).ask(asked, SAMPLING, 2, 5)
         assert replies == [[f"said q{i}"] * 2 for i in range(40)], "replies come in the order of the prompts"
         again = len(seen)

@@ -181,6 +181,30 @@ def test_bad_arguments_name_the_allowed_ones(spec: str, complaint: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("spec", "complaint"),
+    [
+        ("gsm_micro(size=1000000000)", r"gsm_micro: size must be at most 100,000, got 1,000,000,000$"),
+        ("gsm_micro(size=1e300)", r"gsm_micro: size must be a whole number, got 1e\+300$"),
+        ("code_micro(size=True)", r"code_micro: size must be a whole number, got True$"),
+        ("code_micro(seed=None)", r"code_micro: seed must be a whole number, got None$"),
+        ("gsm_micro(seed=[])", r"gsm_micro: seed must be a whole number, got \[\]$"),
+        ("gsm_micro(size=0)", r"size must be at least 1, got 0$"),
+    ],
+)
+def test_no_task_makes_items_without_an_end(spec: str, complaint: str) -> None:
+    with pytest.raises(SpecStringError, match=complaint) as error:
+        registry.make("task", spec)
+    sentence(error)
+
+
+@pytest.mark.parametrize("spec", ["text(phrase=True)", "tone(address=True)", "code_injection(library=1)"])
+def test_arguments_of_another_type_are_a_sentence(spec: str) -> None:
+    with pytest.raises(SpecStringError) as error:
+        registry.make("attack", spec)
+    assert spec in sentence(error)
+
+
+@pytest.mark.parametrize(
     ("spec", "canonical"),
     [
         ("logit", "logit"),

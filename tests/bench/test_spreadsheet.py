@@ -48,7 +48,7 @@ def of_the_suite(store: Store, run: Mapping[str, Any]) -> str:
 
 
 def of_a_comparison(store: Store, run: Mapping[str, Any]) -> str:
-    return comparison_csv(compared([store.root, store.root], ["logit", "similarity"]))
+    return comparison_csv(compared([store.root], ["logit", "similarity"]))
 
 
 @pytest.mark.parametrize("written", [of_the_report, of_the_suite, of_a_comparison])

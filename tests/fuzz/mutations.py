@@ -75,7 +75,7 @@ class Mutator:
             return (
                 old[:at] + rng.choice(["\x00", "\x1b", "\n", "'", '"', "(", ")", ":", "/", "..", "é", " "]) + old[at:]
             )
-        if type(old) in (int, float) and kind < 0.5:
+        if type(old) in (int, float) and kind < 0.5 and abs(old) < 1e300:  # else there is no float of an integer
             return rng.choice([old + 1, old - 1, -old, old * 2, old * 10**6, float(old), str(old), old / 3, not old])
         if isinstance(old, list) and kind < 0.5:
             return rng.choice([old * 2, old[::-1], old[:-1], old[1:], [old], dict(enumerate(map(str, old))), old * 50])

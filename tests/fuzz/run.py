@@ -21,11 +21,12 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tests.fuzz.mutations import Mutator, evil_specs
-from tests.fuzz.targets import TARGETS, Bases, chosen, surroundings
+from tests.fuzz.targets import TARGETS, Bases, chosen, odd_specs, surroundings
 from thiefbench.cli import _UNUSABLE
 from thiefbench.errors import UserError
 from thiefbench.regular_files import NotRegularError
@@ -98,6 +99,7 @@ def fuzz(
     known = Findings()
     with surroundings(examples):
         _warm(examples, list(targets))
+        _odd()  # so that every forked process has them
         gc.freeze()
         for first in range(0, len(numbers), _CHUNK):
             if time.monotonic() > until:
@@ -116,8 +118,14 @@ def target_of(seed: int, number: int, targets: Sequence[str]) -> str:
 
 def case(examples: Bases, seed: int, number: int, target: str, folder: Path, marker: Path) -> Callable[[], object]:
     """A case: its folder is filled, and what is returned reads it."""
-    mutator = Mutator(random.Random(f"{seed} {number} {target}"), evil_specs(str(marker), str(CANARY)))
+    rng = random.Random(f"{seed} {number} {target}")
+    mutator = Mutator(rng, [*evil_specs(str(marker), str(CANARY)), *rng.sample(_odd(), 20)])
     return TARGETS[target][0](examples, mutator, folder)
+
+
+@cache
+def _odd() -> list[str]:
+    return odd_specs()
 
 
 def _chunk(examples: Bases, seed: int, numbers: list[int], targets: list[str], known: Findings) -> int:

@@ -6,13 +6,16 @@ both stand in this process here, so that cases are many: the round is left out, 
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import inspect
 import json
 import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,6 +27,7 @@ from tests.bench.pools import lines
 from tests.fuzz.mutations import Mutator
 from thiefbench import provenance, registry, trust
 from thiefbench.engine.spec import SwarmSpec
+from thiefbench.errors import UserError
 from thiefbench.leaderboard import archive, rows, submit
 from thiefbench.leaderboard.cell_scores import Scores, trimmed
 from thiefbench.leaderboard.checking.check import Finding
@@ -35,6 +39,7 @@ from thiefbench.pools.files import write as write_lines
 from thiefbench.pools.judging import judge_file
 from thiefbench.pools.rounds import read_rounds
 from thiefbench.suite.analysis.replay import Recording
+from thiefbench.suite.analysis.run_comparisons import last_run
 from thiefbench.suite.estimates import run_plan
 from thiefbench.suite.estimates.eta import MeasuredCell
 from thiefbench.suite.execution.runner import run_suite
@@ -42,7 +47,8 @@ from thiefbench.suite.report.compare import compared, write_comparison
 from thiefbench.suite.report.page import write_report
 from thiefbench.suite.scenario import Evaluation, Suite
 from thiefbench.suite.store.merging import merge
-from thiefbench.suite.store.records import BrokenRecordError, Store, file_sha256, identify, write_sealed
+from thiefbench.suite.store.record_content import named_alike, wrong_in
+from thiefbench.suite.store.records import BrokenRecordError, CellDir, Store, file_sha256, identify, write_sealed
 from thiefbench.suite.store.tables import TableError, read_limited
 from thiefbench.suite.suite_yaml import load_suite
 from thiefbench.tasks.base import Sampling
@@ -66,6 +72,13 @@ JUDGES_OF_TEXT = (
 """Defenses that need no policy, so that `replay` runs them on a file alone."""
 
 
+ODD: list[Any] = [
+    None, True, -1, 0, 10**9, 10**30, 0.5, -0.5, 1e300, "", "x", "\x1b", "[" * 200, "x" * 3000, "gsm_micro", "logit",
+    "/dev/zero", "http://localhost:1/v1", [], ["x"], [1] * 1000, {}, {"x": 1}, (1, 2),
+]  # fmt: skip
+"""Arguments in spec strings."""
+
+
 @dataclass
 class Bases:
     """Valid examples, made once; every case works on a copy.
@@ -79,6 +92,11 @@ class Bases:
     released: dict[str, Suite] = field(default_factory=dict)
     played_entry: Entry | None = None
     lines: bytes = b""
+
+    @cached_property
+    def run(self) -> dict[str, Any]:
+        """What the store `seeds` says of its last run."""
+        return Store(self.seeds).read_run() or {}
 
     @property
     def numbers(self) -> Path:
@@ -292,6 +310,39 @@ def merging(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], obj
     return lambda: merge([one, examples.numbers], folder / "into", prefer)  # type: ignore[arg-type]
 
 
+def record(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
+    """What every command does first with a cell's record."""
+    rng, source = mutator.rng, examples.seeds
+    cell = rng.choice(sorted((source / "cells").iterdir()))
+    content = json.loads((cell / "record.json").read_bytes())["content"]
+    within = rng.choice(["cell", "scores", "curves", ""])
+    content = mutator.tree(content, lambda path: not within or path[0] == within)
+    copied = CellDir(folder / cell.name)
+    copied.path.mkdir()
+    if (cell / "completions.parquet").exists():
+        shutil.copy(cell / "completions.parquet", copied.completions_path)
+    if isinstance(content, dict) and rng.random() < 0.95:
+        write_sealed(copied.record_path, content)
+    else:
+        copied.record_path.write_bytes(mutator.text(content))
+    entry = next(each for each in examples.run["cells"] if each["cell_id"] == cell.name)
+
+    def read() -> object:
+        try:
+            found = copied.read()
+        except BrokenRecordError as error:  # for which every command has a sentence
+            raise UserError(str(error)) from error
+        return found and (wrong_in(found), named_alike(found, entry))
+
+    return read
+
+
+def run(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
+    """What every command does first with what a store says of its last run."""
+    (folder / "run.json").write_bytes(mutator.text(mutator.tree(json.loads(json.dumps(examples.run)))))
+    return lambda: last_run(Store(folder))
+
+
 def export(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
     """`export STORE CELL FILE`."""
     source = examples.played if examples.played.exists() else examples.numbers
@@ -322,12 +373,29 @@ def replay(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], obje
     return read
 
 
+def suite(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
+    """What every command does first with a suite's file."""
+    file = _suite_file(mutator, folder)
+    return lambda: load_suite(str(file))
+
+
 def plan(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
     """`run SUITE.yaml --plan` on a store that knows nothing."""
+    file = _suite_file(mutator, folder)
+
+    def read() -> object:
+        suite = load_suite(str(file))
+        return run_plan.look_ahead(suite, suite.cells("cpu", "float32", 1), Store(folder / "nothing"))
+
+    return read
+
+
+def _suite_file(mutator: Mutator, folder: Path) -> Path:
     rng, file = mutator.rng, folder / "suite.yaml"
-    text = rng.choice(SUITES).read_bytes()
+    shipped = rng.choice(SUITES)
+    text = shipped.read_bytes()
     if rng.random() < 0.8:
-        data = yaml.safe_load(text)
+        data = copy.deepcopy(_loaded(shipped))
         if rng.random() < 0.97:
             _shorten(data, rng)
         data = mutator.tree(data)
@@ -344,12 +412,12 @@ def plan(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object
         ])  # fmt: skip
         text += attack
     file.write_bytes(text)
+    return file
 
-    def read() -> object:
-        suite = load_suite(str(file))
-        return run_plan.look_ahead(suite, suite.cells("cpu", "float32", 1), Store(folder / "nothing"))
 
-    return read
+@cache
+def _loaded(suite: Path) -> Any:
+    return yaml.safe_load(suite.read_bytes())
 
 
 def _shorten(suite: Any, rng: random.Random) -> None:
@@ -358,6 +426,18 @@ def _shorten(suite: Any, rng: random.Random) -> None:
         for name in ("attacks", "defenses", "replayed", "seeds", "parts"):
             if len(several := holder.get(name, ())) > 2:
                 holder[name] = [several[0], rng.choice(several[1:])]
+
+
+def odd_specs() -> list[str]:
+    """Spec strings of declared names, each with one argument that nobody gives."""
+    kinds: tuple[registry.Kind, ...] = ("attack", "defense", "task")
+    parameters = [
+        f"{name}({parameter}="
+        for kind in kinds
+        for name in registry.names(kind)
+        for parameter in inspect.signature(registry.find(kind, name)).parameters
+    ]
+    return [f"{beginning}{value!r})" for beginning in parameters for value in ODD]
 
 
 class _Dumper(yaml.SafeDumper):
@@ -371,9 +451,10 @@ def _tell(finding: Finding) -> None:
     str(finding)
 
 
-TARGETS: dict[str, tuple[Case, int]] = {
-    "entry": (entry, 20), "rescored": (rescored, 12), "report": (report, 3), "compare": (compare, 15),
-    "merge": (merging, 15), "export": (export, 12), "replay": (replay, 15), "plan": (plan, 4),
+TARGETS: dict[str, tuple[Case, float]] = {
+    "record": (record, 60), "run": (run, 40), "suite": (suite, 20), "entry": (entry, 40), "replay": (replay, 40),
+    "rescored": (rescored, 6), "report": (report, 0.3), "compare": (compare, 7), "merge": (merging, 7),
+    "export": (export, 6), "plan": (plan, 1),
 }  # fmt: skip
 """By name what is done, and its share of the cases."""
 

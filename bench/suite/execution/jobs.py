@@ -58,6 +58,7 @@ class Job:
         identity: everything that can change its outcome.
         recorded: rounds whose weights it keeps.
         retry_failed: run it again where its record is an error.
+        servers: of judges to which the user's key may be sent, see `thiefbench.trust`.
     """
 
     spec: CellSpec
@@ -65,6 +66,7 @@ class Job:
     identity: dict[str, Any]
     recorded: tuple[int, ...]
     retry_failed: bool
+    servers: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """As text for a worker on another machine, which reaches the directory by the same path."""
@@ -74,6 +76,7 @@ class Job:
             "identity": self.identity,
             "recorded": self.recorded,
             "retry_failed": self.retry_failed,
+            "servers": self.servers,
         }
         return json.dumps(fields)
 
@@ -82,7 +85,8 @@ class Job:
         """The inverse of `to_json`."""
         fields = json.loads(text)
         spec, directory = CellSpec.from_dict(fields["spec"]), CellDir(Path(fields["directory"]))
-        return cls(spec, directory, fields["identity"], tuple(fields["recorded"]), fields["retry_failed"])
+        recorded, servers = tuple(fields["recorded"]), tuple(fields["servers"])
+        return cls(spec, directory, fields["identity"], recorded, fields["retry_failed"], servers)
 
 
 Work = Callable[[Job, CellListener, Stopping, bool], Record]

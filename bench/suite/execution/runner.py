@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from types import FrameType
 from typing import Any
 
-from thiefbench import registry
+from thiefbench import registry, trust
 from thiefbench.engine.compatibility import check_requirements, drawn
 from thiefbench.engine.model.policy import ModelError, check_directory
 from thiefbench.engine.spec import SpecError
@@ -132,7 +132,8 @@ def jobs_of(suite: Suite, cells: Sequence[CellSpec], store: Store, retry_failed:
     jobs = {}
     for spec in cells:
         what = identity(spec)
-        jobs[spec] = Job(spec, store.cell(identify(what)), what, suite.recorded_in(spec), retry_failed)
+        recorded = suite.recorded_in(spec)
+        jobs[spec] = Job(spec, store.cell(identify(what)), what, recorded, retry_failed, trust.allowed_servers())
     return jobs
 
 

@@ -14,7 +14,7 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from typing import Any
 
-from thiefbench import registry
+from thiefbench import registry, trust
 from thiefbench.engine.spec import SpecError
 from thiefbench.locks import LockedError
 from thiefbench.suite.execution.jobs import Job, JobListener, Work
@@ -87,8 +87,9 @@ def worked(
 ) -> tuple[Any, ...]:
     """Work on a cell and say how it ended; exceptions travel as plain data, as plugins may define their own."""
     try:
-        check_sources(job)
-        work(job, overseer, overseer, waiting)
+        with trust.checked_elsewhere(job.servers):
+            check_sources(job)
+            work(job, overseer, overseer, waiting)
     except KeyboardInterrupt:
         return STOPPED
     except LockedError:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import escape
-from matplotlib.figure import Figure
+
+from thiefbench.suite.report.plotting import Figure
 
 # Okabe and Ito's palette, darkened to 4.5:1 on white; the page exchanges every colour for a variable of this name.
 INK = {"#1b1f24": "--ink", "#5b6470": "--muted", "#dfe3e8": "--rule"}

@@ -8,9 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-
 from thiefbench.suite.analysis.comparison import Comparison
 from thiefbench.suite.analysis.statistics import FEW_SEEDS, summarize
 from thiefbench.suite.report.drawing import (
@@ -24,6 +21,7 @@ from thiefbench.suite.report.drawing import (
     saved,
     short_label,
 )
+from thiefbench.suite.report.plotting import Figure, settings
 from thiefbench.suite.store.records import Point
 
 LABEL_WIDTH = 20
@@ -127,7 +125,7 @@ def _draw(name: str, title: str, series: Sequence[Series], size: tuple[float, fl
     values = [value for one in series for _, value in one.mean]
     percent = name != "reward" and max(values) <= 1
     scale = 100 if percent else 1
-    with mpl.rc_context({**SETTINGS, "svg.hashsalt": name}):
+    with settings({**SETTINGS, "svg.hashsalt": name}):
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots()
         for one in reversed(series):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import matplotlib as mpl
-from matplotlib.colors import to_hex, to_rgb
+from thiefbench.suite.report.plotting import mpl, to_hex, to_rgb
 
 SCALE = (0, 25, 50, 75, 100)
 """Percent that a map's legend shows."""

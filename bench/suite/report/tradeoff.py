@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-
 from thiefbench.suite.analysis.ranking import LEAST_UTILITY
 from thiefbench.suite.analysis.statistics import FEW_SEEDS, Summary
 from thiefbench.suite.report.drawing import SETTINGS, Plot, Style, saved, short_label
 from thiefbench.suite.report.overview import SuiteRow, SuiteTable
 from thiefbench.suite.report.plots import defense_styles
+from thiefbench.suite.report.plotting import Figure, settings
 
 LEAST, MOST = -0.5, 1.5
 """The widest range that is drawn; marks beyond it stand at its edge with an arrow."""
@@ -44,7 +42,7 @@ def draw_tradeoff(table: SuiteTable, footer: str) -> Plot | None:
         return None
     note = what_marks_are(marks)
     lines = -(-len(marks) // _LEGEND_COLUMNS)
-    with mpl.rc_context({**SETTINGS, "axes.grid.axis": "both", "svg.hashsalt": "tradeoff"}):
+    with settings({**SETTINGS, "axes.grid.axis": "both", "svg.hashsalt": "tradeoff"}):
         figure = Figure(figsize=(_SIZE[0], _SIZE[1] + _LEGEND_LINE * lines), layout="constrained")
         axes = figure.subplots()
         _frame(axes, marks)

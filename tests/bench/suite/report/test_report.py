@@ -500,6 +500,17 @@ class TestNumbers:
 
 
 class TestWhatIsNotThere:
+    def test_a_task_that_would_never_end_is_said_at_once(self, tmp_path: Path) -> None:
+        store = Store(tmp_path)
+        build(store, small_world())
+        for record in store.records():
+            store.cell(record.cell_id).write(
+                record.model_copy(update={"cell": record.cell | {"task": "gsm_micro(size=1000000000)"}})
+            )
+        _, page = report(store)
+        (said,) = page.row("blacklist replayed")[1:]
+        assert said == "not replayed: task gsm_micro: size must be at most 100,000, got 1,000,000,000"
+
     def test_failed_cells_show_their_error_and_no_score(self, tmp_path: Path) -> None:
         store = Store(tmp_path)
         build(store, small_world(), fail=[label("attack", "logit")])

@@ -219,6 +219,15 @@ def test_kept_weights_of_equal_cells_come_together(tmp_path: Path, a: Path, b: P
     assert (cell.weights / "round-000003.safetensors").read_bytes() == b"three"
 
 
+@pytest.mark.parametrize("number", ["abc", "-1", "1.0", "007", "../../1", "\u0661", "9" * 400])
+def test_weights_of_no_round_are_not_copied(tmp_path: Path, a: Path, b: Path, number: str) -> None:
+    keep(attacked(b, 1), 3, b"three")
+    index = attacked(b, 1).weights / "index.json"
+    write_sealed(index, {number: "0" * 64, "3": file_sha256(index.with_name("round-000003.safetensors"))})
+    merge([a, b], tmp_path / "out")
+    assert weights.kept(attacked(tmp_path / "out", 1)) == [3]
+
+
 def test_weights_of_a_cell_that_lost_are_not_those_of_the_winner(tmp_path: Path, a: Path) -> None:
     other = handmade.store(tmp_path / "b", small(0, 1), otherwise).root
     keep(attacked(a, 0), 1, b"of other pools")
