@@ -509,7 +509,8 @@ def test_a_full_disk_is_one_sentence(cli: Cli, file: Path, tmp_path: Path, monke
     assert cli(*words).code == 0, "and that is what works"
 
 
-def test_a_matrix_prints_a_table_and_says_where_the_page_is(cli: Cli, file: Path, tmp_path: Path) -> None:
+def test_a_matrix_prints_a_table_and_says_where_the_page_is(cli: Cli, tmp_path: Path) -> None:
+    file = tiny.suite_file(tmp_path, rounds=1)  # every defense judges every recorded round, some with a model
     words = ("matrix", file, "--attack", tiny.ATTACK, "--attack", "tone", "--store", tmp_path / "s", "--threads", "1")
     ended = cli(*words)
     assert ended.code == 0, ended.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -10,12 +11,14 @@ import pytest
 from thiefbench import registry
 from thiefbench.defenses.base import DefenderView, Defense, Verdict
 from thiefbench.suite.analysis.replay import ReplayError
+from thiefbench.suite.store.records import CellDir, rows_table
 from thiefbench.testing import recorded
-from thiefbench.testing.recorded import RATES, RecordedReplay, names, opened, replay
+from thiefbench.testing.recipe import ROLES
+from thiefbench.testing.recorded import RATES, RECORDINGS, RecordedReplay, names, opened, replay
 
 
-def judged(spec: str, attack: str | None = None) -> RecordedReplay:
-    return replay(lambda: registry.make("defense", spec), attack)
+def judged(spec: str, attack: str | None = None, folder: Path = RECORDINGS) -> RecordedReplay:
+    return replay(lambda: registry.make("defense", spec), attack, folder)
 
 
 def value(done: RecordedReplay, rate: str = "stop_rate") -> float | None:
@@ -120,9 +123,21 @@ def test_an_unknown_attack_is_one_sentence() -> None:
     assert "text_learned" in told, "and the recordings"
 
 
-def test_judges_and_proofs_are_asked_for() -> None:
-    assert value(judged("judge", "text_paper")) == 1.0, "micro-judge sees the phrase"
-    assert value(judged("judge", "dos")) < 1.0, "and not that an answer was chosen for its length"
+@pytest.fixture(scope="module")
+def first_rounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Recordings cut down to their first rounds, for whoever reads every completion with a model."""
+    folder = tmp_path_factory.mktemp("recordings")
+    for name in ("dos", "text_paper"):
+        for role in ROLES:
+            recording, directory = opened(name, role), CellDir(folder / name / role)
+            digest = directory.write_rows(rows_table(recording.pools[1]))
+            directory.write(recording.record.model_copy(update={"completions_sha256": digest}))
+    return folder
+
+
+def test_judges_and_proofs_are_asked_for(first_rounds: Path) -> None:
+    assert value(judged("judge", "text_paper", first_rounds)) == 1.0, "micro-judge sees the phrase"
+    assert value(judged("judge", "dos", first_rounds)) < 1.0, "and not that an answer was chosen for its length"
     assert value(judged("toploc", "text_paper")) == 0.0, "a poisoner proves its poison"
 
 

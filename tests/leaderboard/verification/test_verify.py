@@ -71,6 +71,12 @@ def honest(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Iterator[Ma
 
 
 @pytest.fixture(scope="module")
+def rerun_cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A verifier's store, so that cells which several verifications run again are run once; some tests use none."""
+    return tmp_path_factory.mktemp("rerun")
+
+
+@pytest.fixture(scope="module")
 def jail() -> Iterator[None]:
     """A working sandbox, with a warm worker."""
     try:
@@ -139,12 +145,12 @@ def test_a_comparison_run_again_on_this_machine_is_bit_equal(honest: Made, jail:
     assert (found.comparisons, found.forgery_found, found.fresh_trials) == ((1, 1), 1.0, 1)
 
 
-def test_what_lacks_for_re_executed_is_said(honest: Made, jail: None) -> None:
-    found = verified(honest, reruns=None, fresh=0)
+def test_what_lacks_for_re_executed_is_said(honest: Made, rerun_cells: Path, jail: None) -> None:
+    found = verified(honest, reruns=None, fresh=0, store=rerun_cells)
     assert (found.verdict, found.reasons) == (
         "rescored", ("it was not tried at a fresh seed, where it cannot know who is malicious",),
     )  # fmt: skip
-    found = verified(honest, reruns=None, fresh=1, secret=NOTHING_LEARNED)
+    found = verified(honest, reruns=None, fresh=1, secret=NOTHING_LEARNED, store=rerun_cells)
     assert (found.verdict, found.fresh_trials, found.inconclusive) == ("rescored", 1, 1)
     (reason,) = found.reasons
     assert reason == (
@@ -153,14 +159,16 @@ def test_what_lacks_for_re_executed_is_said(honest: Made, jail: None) -> None:
     )
 
 
-def test_the_published_key_repeats_a_verification(honest: Made, jail: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_published_key_repeats_a_verification(
+    honest: Made, rerun_cells: Path, jail: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The secret is new each time, and only the verdict tells it."""
     told: list[Finding] = []
     monkeypatch.setattr("thiefbench.leaderboard.verification.verify.new_secret", lambda: SECRET)
     options = VerifyOptions(honest.archive, caps=CAREFUL)
     assert VerifyOptions(honest.archive).secret != VerifyOptions(honest.archive).secret, "drawn for each"
     assert options.secret.hex() not in repr(options)
-    first = verified(honest, told, reruns=None, fresh=1, secret=options.secret)
+    first = verified(honest, told, reruns=None, fresh=1, secret=options.secret, store=rerun_cells)
     assert not any(options.secret.hex() in finding.detail for finding in told)
     again = verified(honest, reruns=None, fresh=1, secret=bytes.fromhex(first.key))
     assert again.reruns == first.reruns
@@ -175,9 +183,9 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_elsewhere_scores_lie_in_the_range_predicted_from_the_submitted_seeds(
-    honest: Made, tmp_path: Path, jail: None, elsewhere: None
+    honest: Made, rerun_cells: Path, tmp_path: Path, jail: None, elsewhere: None
 ) -> None:
-    found = verified(honest, reruns=1, fresh=1)
+    found = verified(honest, reruns=1, fresh=1, store=rerun_cells)
     again, *beside = (each for each in found.reruns if each.seed is not None)
     assert (found.verdict, again.equal, again.agrees) == ("re-executed", False, True)
     assert all(each.agrees for each in beside)
@@ -190,7 +198,7 @@ def test_elsewhere_scores_lie_in_the_range_predicted_from_the_submitted_seeds(
     assert reason.endswith("; here are torch 2.15.0 in place of 2.13.0<U+001B>"), (
         "it says which versions differ, and no more"
     )
-    said = rejected(masked(honest, tmp_path, HOSTILE, "Spies"), reruns=1)
+    said = rejected(masked(honest, tmp_path, HOSTILE, "Spies"), reruns=1, store=rerun_cells)
     outside = "outside the range predicted from the submitted seeds"
     assert re.search(rf"run again, its harm_prevented is -?0\.\d+, {outside}, 0\.\d+ to 1\.\d+", said), said
 
@@ -210,7 +218,7 @@ def test_bits_are_promised_where_everything_that_is_recorded_is_the_same(honest:
 
 
 def test_an_entry_made_with_other_versions_is_not_rejected_for_its_last_bits(
-    honest: Made, tmp_path: Path, jail: None
+    honest: Made, rerun_cells: Path, tmp_path: Path, jail: None
 ) -> None:
     """Made with another torch, whose last bits let one near-tie of a late evaluation fall the other way."""
 
@@ -223,16 +231,18 @@ def test_an_entry_made_with_other_versions_is_not_rejected_for_its_last_bits(
 
     moved = forged(honest, tmp_path / "moved", near_tie, attacked)
     assert verified(moved).verdict == "rescored", "tokens are data: scores, rewards and advantages follow from them"
-    found = verified(moved, reruns=1, fresh=1)
+    found = verified(moved, reruns=1, fresh=1, store=rerun_cells)
     unequal = [(again.kind, again.role) for again in found.reruns if again.equal is False]
     assert (found.verdict, unequal) == ("re-executed", [("own", "attack")])
     assert re.search(r"; here are torch \S+ in place of 2\.13\.0\+cpu$", found.reasons[0]), found.reasons
 
 
-def test_fresh_seeds_and_held_out_attacks_are_run_and_never_told(honest: Made, jail: None, tmp_path: Path) -> None:
+def test_fresh_seeds_and_held_out_attacks_are_run_and_never_told(
+    honest: Made, rerun_cells: Path, jail: None, tmp_path: Path
+) -> None:
     known = HeldOut(seeds=(2**62 + 3,), attacks=(f"{ATTACK}(letter='x')",))
     told: list[Finding] = []
-    found = verified(honest, told, fresh=1, held_out=known)
+    found = verified(honest, told, fresh=1, held_out=known, store=rerun_cells)
     assert found.verdict == "rescored", "no submitted cell was run again"
     assert "does not generalise" not in found.flags, found.reasons
     published = found.model_dump_json()
@@ -258,21 +268,23 @@ def test_the_secret_of_a_fresh_trial_is_nowhere_in_the_sandbox(honest: Made, tmp
 
 
 @pytest.fixture(scope="module")
-def three_seeds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+def three_seeds(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Iterator[Made]:
     """A true entry of three seeds, whose suite counts as released."""
     with pytest.MonkeyPatch.context() as patch:
         of = suite(name="three", seeds=(0, 1, 2))
-        yield made(tmp_path_factory.mktemp("three"), f"{CHEATS}:Hears", patch, of)
+        yield made(tmp_path_factory.mktemp("three"), f"{CHEATS}:Hears", patch, of, store)
 
 
-def test_elsewhere_several_seeds_are_asked_for(three_seeds: Made, jail: None, elsewhere: None) -> None:
-    found = verified(three_seeds, reruns=1)
+def test_elsewhere_several_seeds_are_asked_for(
+    three_seeds: Made, rerun_cells: Path, jail: None, elsewhere: None
+) -> None:
+    found = verified(three_seeds, reruns=1, store=rerun_cells)
     assert (found.verdict, found.comparisons) == ("rescored", (1, 3))
     assert found.reasons[0] == (
         "1 of its comparisons were run again, and 3 are needed, so that 3 seeds of every attack agree, as equal bits "
         "are not promised here"
     )
-    again = {each.seed for each in verified(three_seeds, reruns=None).reruns}
+    again = {each.seed for each in verified(three_seeds, reruns=None, store=rerun_cells).reruns}
     assert again == {0, 1, 2}, "which is the default there"
 
 
@@ -367,7 +379,7 @@ def test_rounds_and_places_that_are_missing(honest: Made, tmp_path: Path) -> Non
 
 
 def test_completions_edited_consistently_are_found_by_running_the_cell_again(
-    honest: Made, tmp_path: Path, jail: None
+    honest: Made, rerun_cells: Path, tmp_path: Path, jail: None
 ) -> None:
     """Another poison than the model really said, whose tokens, text, reward and outcome all go together."""
 
@@ -379,7 +391,7 @@ def test_completions_edited_consistently_are_found_by_running_the_cell_again(
 
     lie = forged(honest, tmp_path, swap, undefended)
     assert verified(lie).verdict == "rescored", "it is consistent"
-    found = verified(lie, reruns=None)
+    found = verified(lie, reruns=None, store=rerun_cells)
     (said,) = found.reasons
     assert (found.verdict, [each.agrees for each in found.reruns].count(False)) == ("rejected", 1)
     place = "from the evaluation after round 4 on"
@@ -387,7 +399,7 @@ def test_completions_edited_consistently_are_found_by_running_the_cell_again(
 
 
 def test_an_accept_all_beside_forged_undefended_cells_is_rejected(
-    honest: Made, store: Path, tmp_path: Path, jail: None, monkeypatch: pytest.MonkeyPatch
+    honest: Made, store: Path, rerun_cells: Path, tmp_path: Path, jail: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own cells are true. The undefended ones were given held-out tokens that the model never wrote so often."""
 
@@ -400,7 +412,7 @@ def test_an_accept_all_beside_forged_undefended_cells_is_rejected(
     true = made(tmp_path / "1", f"{CHEATS}:Accepts", monkeypatch, store=store)
     lie = forged(true, tmp_path / "2", harmed, undefended)
     assert verified(lie).verdict == "rescored", "it is consistent"
-    found = verified(lie, reruns=1, fresh=1)
+    found = verified(lie, reruns=1, fresh=1, store=rerun_cells)
     assert found.verdict == "rejected", found.reasons
     assert "x none, seed 0: run again on the same kind of machine and versions" in found.reasons[0]
     assert [each.kind for each in found.reruns if not each.agrees] == ["undefended"]
@@ -550,12 +562,18 @@ def test_one_that_finds_labels_where_they_are_finds_none_in_isolation(
 
 @pytest.mark.parametrize("spec", ["MatchesRng", "KnowsSeeds", "KnowsPayloads(letters='q')"])
 def test_one_that_recognises_public_seeds_or_payloads_is_not_re_executed(
-    honest: Made, store: Path, tmp_path: Path, jail: None, monkeypatch: pytest.MonkeyPatch, spec: str
+    honest: Made,
+    store: Path,
+    rerun_cells: Path,
+    tmp_path: Path,
+    jail: None,
+    monkeypatch: pytest.MonkeyPatch,
+    spec: str,
 ) -> None:
     cheat = made(tmp_path, f"{CHEATS}:{spec}", monkeypatch, store=store)
     (own,) = filter(attacked, cheat.entry.cells)
     assert own.scores["stop_rate"][0] == 1.0, "at a public seed it knows everything"
-    found = verified(cheat, reruns=None, fresh=1)
+    found = verified(cheat, reruns=None, fresh=1, store=rerun_cells)
     assert (found.verdict, found.flags) == ("rescored", ("does not generalise",)), "its scores are true"
     assert all(each.equal for each in found.reruns if each.seed is not None)
     below = "below the range predicted from the submitted seeds"
@@ -593,9 +611,17 @@ def test_a_hostile_defense_is_rejected_and_its_deed_named(
 
 @pytest.mark.parametrize(("name", "flag"), [("Positional", "depends on order"), ("Clock", "non-deterministic")])
 def test_what_a_reader_should_know_is_a_flag(
-    honest: Made, store: Path, tmp_path: Path, jail: None, monkeypatch: pytest.MonkeyPatch, name: str, flag: str
+    honest: Made,
+    store: Path,
+    rerun_cells: Path,
+    tmp_path: Path,
+    jail: None,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    flag: str,
 ) -> None:
-    found = verified(made(tmp_path, f"{CHEATS}:{name}", monkeypatch, store=store), samples=True, reruns=1, fresh=1)
+    entry = made(tmp_path, f"{CHEATS}:{name}", monkeypatch, store=store)
+    found = verified(entry, samples=True, reruns=1, fresh=1, store=rerun_cells)
     assert (found.verdict, found.flags) == ("re-executed", (flag,)), found.reasons
 
 

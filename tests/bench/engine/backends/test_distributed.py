@@ -192,6 +192,7 @@ def test_a_lost_rank_ends_its_cell_and_the_next_run_goes_on(
     same(gated.whole, store)
 
 
+@pytest.mark.slow
 def test_ranks_that_are_all_killed_go_on_with_the_same_result(nursery: Nursery, tmp_path: Path, gated: Gated) -> None:
     children = ranks(nursery, gated.suite, tmp_path / "store")
     until(lambda: gated.at_round(2, children[0]))
@@ -205,6 +206,7 @@ def test_ranks_that_are_all_killed_go_on_with_the_same_result(nursery: Nursery, 
     same(gated.whole, tmp_path / "store")
 
 
+@pytest.mark.slow
 def test_without_rank_0_the_others_end_with_one_sentence(nursery: Nursery, tmp_path: Path, gated: Gated) -> None:
     children = ranks(nursery, gated.suite, tmp_path / "store")
     until(lambda: gated.at_round(2, children[0]))
