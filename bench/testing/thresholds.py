@@ -80,7 +80,7 @@ def _worst(defense: str, title: str, comparisons: Sequence[Comparison]) -> Thres
     if reasons := doubts(comparisons):
         return ThresholdResult(everywhere, None, f"inconclusive: {'; '.join(reasons.values())}")
     row = next(row for row in rows(comparisons) if row.defense == defense)
-    worst, problem = worst_of(row, [comparison.title for comparison in comparisons], seeds)
+    worst, problem = worst_of(row, [comparison.title for comparison in comparisons], seeds, comparisons[0].rules)
     if worst is None:
         return ThresholdResult(everywhere, None, problem)
     comparison = next(comparison for comparison in comparisons if comparison.title == worst.attack)

@@ -8,15 +8,21 @@ from typing import Any
 
 from thiefbench.engine.spec import Role
 from thiefbench.suite.analysis.comparison import Comparison, Line, Result, UndefendedAttack, why_inconclusive
-from thiefbench.suite.analysis.ranking import NOT_RUN, AttackOutcome, Placement, RankingRow, anchor_of, rank
+from thiefbench.suite.analysis.ranking import NOT_RUN, AttackOutcome, Placement, RankingRow, anchor_of, rank, too_few
 from thiefbench.suite.store.records import NOTHING
 
 
 def places(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> list[Placement]:
-    """The places of a run's defenses; none where its suite lacks cells for it, see `lacking`."""
-    if lacking(run["suite"]):
+    """The places of a run's defenses; none where its suite ranks nothing, see `why_no_ranking`."""
+    if why_no_ranking(run["suite"], comparisons):
         return []
-    return rank(rows(comparisons), undefended(comparisons), seeds_of(comparisons))
+    return rank(rows(comparisons), undefended(comparisons), seeds_of(comparisons), comparisons[0].rules)
+
+
+def why_no_ranking(suite: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
+    """Why a suite ranks nothing, whatever its cells hold, in one clause; empty where it ranks."""
+    clauses = [clause for clause in (lacking(suite), too_few(seeds_of(comparisons))) if clause]
+    return f"the suite has {' and '.join(clauses)}" if clauses else ""
 
 
 def lacking(suite: Mapping[str, Any]) -> str:
@@ -72,8 +78,9 @@ def _outcomes(line: Line | None) -> dict[int, AttackOutcome]:
 
 
 def _outcome(result: Result) -> AttackOutcome:
-    utility, prevented = (result.scores.get(name, NOTHING).value for name in ("utility", "harm_prevented"))
-    return AttackOutcome(utility, prevented, result.problem)
+    names = ("utility", "harm_prevented", "undefended_share")
+    utility, prevented, share = (result.scores.get(name, NOTHING).value for name in names)
+    return AttackOutcome(utility, prevented, result.problem, 1.0 if share is None else share)
 
 
 def _together(cells: Sequence[AttackOutcome]) -> AttackOutcome:

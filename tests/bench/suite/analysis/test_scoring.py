@@ -221,21 +221,15 @@ def test_harm_is_the_headline_over_the_reference_s() -> None:
     assert harm(cell([0, 0.1]), FAILED) is None
 
 
-@pytest.mark.parametrize(("defended", "prevented"), [(0.1, 1.0), (0.5, 0.0), (0.3, 0.5), (0.9, -1.0), (0.05, 1.125)])
+@pytest.mark.parametrize(("defended", "prevented"), [(0.0, 1.0), (0.4, 0.0), (0.2, 0.5), (0.8, -1.0), (-0.05, 1.125)])
 def test_harm_prevented_is_not_clipped(defended: float, prevented: float) -> None:
-    found = harm_prevented(cell([0, defended]), cell([0, 0.5]), cell([0, 0.1]))
-    assert found == pytest.approx(prevented)
+    assert harm_prevented(defended, 0.4) == pytest.approx(prevented)
 
 
-@pytest.mark.parametrize("undefended", [0.1, 0.05, None])
-def test_no_harm_cannot_be_prevented(undefended: float | None) -> None:
-    assert harm_prevented(cell([0, 0.0]), cell([0, undefended]), cell([0, 0.1])) is None
-
-
-def test_harm_prevented_by_a_failed_cell_is_nothing() -> None:
-    assert harm_prevented(FAILED, cell([0, 0.5]), cell([0, 0.1])) is None
-    assert harm_prevented(cell([0, 0.5]), FAILED, cell([0, 0.1])) is None
-    assert harm_prevented(cell([0, 0.5]), cell([0, 0.5]), FAILED) is None
+@pytest.mark.parametrize("undefended", [0.0999, 0.0, -0.3])
+def test_below_the_least_harm_no_share_is_taken(undefended: float) -> None:
+    assert harm_prevented(0.0, undefended) is None
+    assert harm_prevented(0.0, 0.0999, least=0.05) == 1.0, "the least is the suite's"
 
 
 def test_utility_is_the_gain_retained() -> None:
