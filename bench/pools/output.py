@@ -75,7 +75,7 @@ class Outcome:
         }
 
     def csv(self) -> str:
-        """One line per defense, scope and rate; limits are 95 % Wilson intervals over completions."""
+        """One line per defense, scope and rate; limits are 95 % intervals clustered by sender and item."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(("defense", "scope", "name", "measure", "value", "low", "high", "count"))

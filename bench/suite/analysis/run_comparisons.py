@@ -14,7 +14,7 @@ from thiefbench.suite.analysis.comparison import Cell, Comparison, Line, Result
 from thiefbench.suite.analysis.line_scores import comparative_scores, label_notes
 from thiefbench.suite.analysis.untrained_lines import untrained_lines
 from thiefbench.suite.scenario import RankingRules
-from thiefbench.suite.store.records import BrokenRecordError, Store
+from thiefbench.suite.store.records import SCHEMA_VERSION, BrokenRecordError, Store
 
 
 class ReportError(UserError):
@@ -74,6 +74,8 @@ def _read_cell(store: Store, entry: Mapping[str, Any]) -> Cell:
             problem = "missing: it has not been run to its end; run the suite again to finish it"
         elif record.status == "error":
             problem = f"failed: {record.error}"
+        elif record.schema_version < SCHEMA_VERSION:
+            record = scoring.renewed(record, directory.read_rows(list(scoring.RENEWED_COLUMNS)))
     named = {name: entry[name] for name in ("cell_id", "role", "attack", "defense", "seed")}
     return Cell(**named, part=entry.get("part", ""), directory=directory, record=record, problem=problem)
 
