@@ -137,9 +137,9 @@ def rare(draws: int, rng: np.random.Generator) -> None:
 
 
 def bias(draws: int, rng: np.random.Generator) -> None:
-    """Of the smallest mean; of twice it minus the mean of resampled minima (Efron and Tibshirani, An Introduction to the
-    Bootstrap, section 10.6); and of the mean over seeds of the attack that is worst at the other seeds (van Hasselt,
-    arXiv:1302.7175)."""  # fmt: skip
+    """Of the smallest mean; of twice it minus the mean of resampled minima (Efron and Tibshirani, An Introduction to
+    the Bootstrap, section 10.6); and of the mean over seeds of the attack that is worst at the other seeds (van
+    Hasselt, arXiv:1302.7175)."""
     print("bias: of the worst case of six attacks; and of two corrections, which are not made")
     print("  the worst is     spread over seeds   smallest mean   bootstrap   the other seeds choose   interval holds")
     gaps = {"equal": 0.0, "0.05 apart": 0.05, "0.2 below": 0.2}
@@ -191,7 +191,7 @@ def powers(draws: int, rng: np.random.Generator) -> None:
 
 
 def clusters(draws: int, rng: np.random.Generator) -> None:
-    """Verdicts with a logit that varies by item and by sender (standard deviations), on 60 items of four completions."""
+    """Verdicts with a logit that varies by item and by sender (standard deviations); 60 items of four completions."""
     print("clusters: 95 % intervals of a rejection rate that hold it; before: Wilson over completions")
     print("  by item  by sender  senders   rate    covered: before, now     mean width: before, now")
     for by_item, by_sender, senders, middle in (

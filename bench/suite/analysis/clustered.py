@@ -8,9 +8,9 @@ rejected, p their mean and n their number:
    Miller, Journal of Business & Economic Statistics 29, 2011). V_c is G / (G - 1) * the sum over
    the G clusters of (sum of y_i - p in the cluster)^2 / n^2, and V_both has the pairs of sender and item for clusters.
    It counts as at least the larger of its two parts, and as at least p (1 - p) / n. A single sender adds nothing.
-2. **Design effect** V n / (p (1 - p)) (Kish, Survey Sampling, 1965). Where few items hold a rejection (or few hold none)
-   it cannot be estimated: with m such items it is taken as (m times the estimate + its worst) / (m + 1), the worst being
-   n over the number of items, that is, one verdict for each item.
+2. **Design effect** V n / (p (1 - p)) (Kish, Survey Sampling, 1965). Where few items hold a rejection (or few hold
+   none) it cannot be estimated: with m such items it is taken as (m times the estimate + its worst) / (m + 1), the
+   worst being n over the number of items, that is, one verdict for each item.
 3. **Interval.** That of Clopper and Pearson with n / design effect * (z / t(df))^2 for the number of cases, which holds
    close to 0 and 1 as well (Korn and Graubard, Survey Methodology 24, 1998). df is Satterthwaite's for the two
    variances, of G - 1 each.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from thiefbench.engine.spec import Role
 from thiefbench.suite.analysis.comparison import Comparison, Line, Result, UndefendedAttack, why_inconclusive
 from thiefbench.suite.analysis.ranking import NOT_RUN, AttackOutcome, Placement, RankingRow, anchor_of, rank, too_few
+from thiefbench.suite.analysis.statistics import linearised
 from thiefbench.suite.store.records import NOTHING
 
 
@@ -55,6 +57,26 @@ def doubts(comparisons: Sequence[Comparison]) -> dict[str, str]:
     seeds = seeds_of(comparisons)
     reasons = {attack.name: why_inconclusive(attack, seeds) for attack in undefended(comparisons)}
     return {name: reason for name, reason in reasons.items() if reason}
+
+
+def spread_over_seeds(comparisons: Sequence[Comparison]) -> tuple[float, int] | None:
+    """The standard deviation over seeds of harm prevented by one defense under one attack, pooled over all of these.
+
+    Returns:
+        It, and of how many degrees of freedom; None without a defense, anchors aside, that has two seeds of an attack.
+    """
+    squares, freedom = 0.0, 0
+    for comparison in comparisons:
+        for line in comparison.defended:
+            cells = {seed: cell for seed, cell in _outcomes(line).items() if cell.harm_prevented is not None}
+            if len(cells) < 2 or anchor_of(line.defense):
+                continue
+            points = {seed: cell.harm_prevented or 0.0 for seed, cell in cells.items()}
+            shares = {seed: cell.undefended_share for seed, cell in cells.items()}
+            values = list(linearised(points, shares).values())
+            squares += sum((value - fmean(values)) ** 2 for value in values)
+            freedom += len(values) - 1
+    return (math.sqrt(squares / freedom), freedom) if freedom else None
 
 
 def _row(defense: str, comparisons: Sequence[Comparison]) -> RankingRow:

@@ -39,10 +39,10 @@ def comparisons_of_run(store: Store, run: Mapping[str, Any]) -> list[Comparison]
     return [replace(c, lines=(*c.lines, *untrained_lines(c, replayed))) for c in trained_comparisons(store, run)]
 
 
-def trained_comparisons(store: Store, run: Mapping[str, Any]) -> list[Comparison]:
-    """The comparisons of a run with their trained lines alone."""
+def trained_comparisons(store: Store, run: Mapping[str, Any], remarks: bool = True) -> list[Comparison]:
+    """The comparisons of a run with their trained lines alone; see `comparisons_of_cells`."""
     rules = RankingRules(**run["suite"].get("ranking", {}))
-    return comparisons_of_cells([_read_cell(store, entry) for entry in run["cells"]], rules)
+    return comparisons_of_cells([_read_cell(store, entry) for entry in run["cells"]], rules, remarks)
 
 
 def comparisons_of_cells(cells: Sequence[Cell], rules: RankingRules, remarks: bool = True) -> list[Comparison]:
