@@ -10,7 +10,6 @@ import typer
 from thiefbench.cli.execution import BatchKinds, Execution, Executors
 from thiefbench.cli.overrides import Overrides, Topologies
 from thiefbench.console import (
-from thiefbench.errors import UsageError
     FAILED,
     HARDWARE,
     DeviceOption,
@@ -28,6 +27,7 @@ from thiefbench.errors import UsageError
     stoppable,
     typed_spec,
 )
+from thiefbench.errors import UsageError
 
 if TYPE_CHECKING:
     from thiefbench.suite.scenario import Suite
