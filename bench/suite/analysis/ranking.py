@@ -197,8 +197,8 @@ def judged(
     worst, problem = (None, "; ".join(doubts)) if doubts else worst_of(row, attacks, seeds, rules)
     if row.anchor:
         return Placement(row.defense, "anchor", None, worst, problem)
-    if too_few(seeds):
-        return Placement(row.defense, "unplaced", None, worst, problem)
+    if few := too_few(seeds):
+        return Placement(row.defense, "unplaced", None, worst, f"the suite has {few}")
     if doubts:
         return Placement(row.defense, "inconclusive", None, None, problem)
     if worst is None or (problem := unfit(row, oracles, attacks, seeds, rules)):

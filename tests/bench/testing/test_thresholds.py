@@ -165,7 +165,9 @@ def test_from_five_seeds_on_the_interval_of_the_paired_difference_decides(tmp_pa
     assert compared(tmp_path / "noisy", usual, noisy, FIVE) == [], "worse on average, but it may be chance"
     steady = by_seed(0.093, 0.094, 0.095, 0.094, 0.093)
     said = compared(tmp_path / "steady", usual, steady, FIVE)
-    assert said[0].startswith("asr: changed by 0.014 [0.013, 0.015] (95 %, 5 seeds)"), "small, and certain"
+    assert said[0].startswith("asr: changed by 0.014 [0.013, 0.015] (95 %, 5 of 5 seeds, \u2265 0.55)"), (
+        "small, and certain"
+    )
 
 
 def test_a_baseline_of_other_cells_is_no_baseline(tmp_path: Path) -> None:
