@@ -65,7 +65,7 @@ def design_effect(rejected: NDArray[np.bool_], senders: Labels, items: Labels) -
     if told == 0:
         return worst
     sender_of, several = _numbered(senders)
-    rests = rejected - rate
+    rests = rejected.astype(np.float64) - rate
     by_item, by_sender = _variance(rests, item_of, number), _variance(rests, sender_of, several)
     both, pairs = _numbered(sender_of * number + item_of)
     single = rate * (1 - rate) / count

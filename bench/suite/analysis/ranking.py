@@ -250,7 +250,7 @@ def unfit(
         return f"its utility without an attack is {_limited(fmean(kept.values()), limit)}, and {least:g} is asked"
     if not oracles:
         return "there is no oracle row to hold its utility under attack to"
-    differences = {}
+    differences: dict[str, dict[int, float]] = {}
     for attack in attacks:
         reference = _best_oracle(oracles, attack, seeds)
         for seed in seeds:
@@ -334,7 +334,7 @@ def _prevented(row: RankingRow, attacks: Sequence[str], seeds: Sequence[int]) ->
 
 def _linear(row: RankingRow, attacks: Sequence[str], seeds: Sequence[int]) -> dict[str, dict[int, float | None]]:
     """Harm prevented by attack and seed, with the spread of a ratio; as it is where a cell has no score."""
-    table = {}
+    table: dict[str, dict[int, float | None]] = {}
     for attack, points in _prevented(row, attacks, seeds).items():
         known = {seed: value for seed, value in points.items() if value is not None}
         shares = {seed: _cell(row, attack, seed).undefended_share for seed in known}

@@ -260,7 +260,7 @@ class TestBroken:
             ({"suite": "smoke"}, "nothing on it is ranked"),
             ({"slug": "oracle", "name": "Mine"}, "the name of an anchor"),
             ({"says": prevents(error="CUDA is gone")}, ""),
-            ({"others": lambda c: Numbers(asr=1e-300) if c.role == "attack" else Numbers()}, "no measurement can"),
+            ({"others": lambda c: replace(shared(c), reward=0.25 + 1e-9)}, "no measurement can"),
         ],
     )  # fmt: skip
     def test_what_cannot_be_ranked_says_why(self, made: tuple[Path, Path], changes, told: str) -> None:
