@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from thiefbench.suite.analysis.statistics import Summary, summarize
+from thiefbench.suite.analysis.statistics import Summary, ratio, summarize
 from thiefbench.suite.store.records import Score
 
 Over = Literal["completions", "range", "seeds"]
@@ -56,13 +56,18 @@ class Number(float):
         return Number, (float(self), self.low, self.high, self.count, self.points, self.over)
 
 
-def over_seeds(scores: Mapping[int, Score]) -> Number:
+def over_seeds(scores: Mapping[int, Score], shares: Mapping[int, float] | None = None) -> Number:
     """A measure at every seed as one number.
+
+    Args:
+        scores: by seed.
+        shares: of a ratio of means, such as harm prevented, what `statistics.ratio` takes.
 
     Raises:
         StatisticsError: there is no seed, or one has no value.
     """
-    summary = summarize({seed: float("nan") if score.value is None else score.value for seed, score in scores.items()})
+    points = {seed: float("nan") if score.value is None else score.value for seed, score in scores.items()}
+    summary = summarize(points) if shares is None else ratio(points, shares)
     count = sum(score.count for score in scores.values())
     if len(scores) > 1:
         return Number(summary.mean, summary.low, summary.high, count, summary.points, _over(summary))

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Literal
 
 from thiefbench import registry
 from thiefbench.engine.spec import Role
-from thiefbench.suite.analysis.statistics import FEW_SEEDS, StatisticsError, paired
+from thiefbench.suite.analysis.statistics import FEW_SEEDS, StatisticsError, linearised, paired
 from thiefbench.suite.scenario import RankingRules, heading
 
 if TYPE_CHECKING:
@@ -266,6 +266,20 @@ class Result:
     cell_id: str
     scores: Mapping[str, Score]
     problem: str = ""
+
+
+def values_over(results: Mapping[int, Result], measure: str) -> dict[int, float]:
+    """A measure at every seed that has a value for it, to be compared seed by seed.
+
+    Harm prevented has the mean and the spread of a ratio, see `statistics.linearised`.
+    """
+
+    def known(name: str) -> dict[int, float]:
+        values = {seed: result.scores[name].value for seed, result in results.items() if name in result.scores}
+        return {seed: value for seed, value in values.items() if value is not None}
+
+    points = known(measure)
+    return linearised(points, known("undefended_share")) if measure == "harm_prevented" and points else points
 
 
 @dataclass(frozen=True)
