@@ -17,7 +17,8 @@ Defenses are ranked by harm prevented in the worst case over attacks, in four st
    The differences under all attacks share one standard deviation (`statistics.lower_limits`), as five seeds alone say
    little about it. A defense is tested on every attack and must pass each, so no limit is widened for their number
    (Berger, Technometrics 24, 1982: the intersection-union test). A defense that truly costs m of its utility under one
-   attack passes in at most 5 % of suites. A cell without a score is no score, good or bad, and takes the row out of the
+   attack passes in 5 % of suites where attacks spread alike, and in 16 % where that attack spreads twice as much as the
+   others (`tests/benchmarks/ranking.py`). A cell without a score is no score, good or bad, and takes the row out of the
    ranking as well.
 4. **Places follow the worst case.** Rows are sorted by it, best first. The first row opens a group. Each next row
    joins the group while the interval of its paired difference to the group's *best* row includes 0; the first row for
