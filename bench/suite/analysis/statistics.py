@@ -216,7 +216,7 @@ def lower_limits(differences: Sequence[Mapping[int, float]], miss: float = _MISS
 
 
 def paired(one: Mapping[int, float], other: Mapping[int, float]) -> Summary:
-    """The difference one - other over the seeds that both have, paired by seed, and at how many it is above 0.
+    """The difference one - other over the seeds that both have, paired by seed; it counts those with its mean's sign.
 
     Raises:
         StatisticsError: they share no seed, or a value is not finite.
@@ -224,12 +224,14 @@ def paired(one: Mapping[int, float], other: Mapping[int, float]) -> Summary:
     shared = one.keys() & other.keys()
     if not shared:
         raise StatisticsError("the two measures share no seed, so they cannot be paired; run both with the same seeds")
-    return _above_0_counted(summarize({seed: one[seed] - other[seed] for seed in shared}))
+    return _signs_counted(summarize({seed: one[seed] - other[seed] for seed in shared}))
 
 
-def _above_0_counted(difference: Summary) -> Summary:
-    count = SeedCount(sum(value > 0 for _, value in difference.points), len(difference.points))
-    return replace(difference, count=count)
+def _signs_counted(difference: Summary) -> Summary:
+    """A difference that counts the seeds where it has the sign of its mean."""
+    side = -1 if difference.mean < 0 else 1
+    agreeing = sum(side * value > 0 for _, value in difference.points)
+    return replace(difference, count=SeedCount(agreeing, len(difference.points)))
 
 
 def ratio(points: Mapping[int, float], shares: Mapping[int, float], least: float | None = None) -> Summary:
@@ -284,8 +286,8 @@ def worst_case_difference(
         one, other: as in `worst_case`.
 
     Returns:
-        Its points are the differences, seed by seed, between the two at their worst attacks, and it counts those above
-        0; from `FEW_SEEDS` seeds on it has the 95 % interval of the module's formula.
+        Its points are the differences, seed by seed, between the two at their worst attacks, and it counts those with
+        its mean's sign; from `FEW_SEEDS` seeds on it has the 95 % interval of the module's formula.
 
     Raises:
         MissingCellError: a cell has no score.
@@ -295,7 +297,7 @@ def worst_case_difference(
     _, others, theirs = _table(other)
     if seeds != others:
         raise StatisticsError("the two worst cases rest on different seeds; run both with the same seeds")
-    return _above_0_counted(_difference(seeds, ours, theirs))
+    return _signs_counted(_difference(seeds, ours, theirs))
 
 
 def _difference(seeds: Sequence[int], one: NDArray[np.float64], other: NDArray[np.float64]) -> Summary:

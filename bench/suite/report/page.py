@@ -31,6 +31,7 @@ from thiefbench.suite.report.tables import (
     csv_text,
     paired_difference,
     show,
+    show_summary,
     signed,
     tex_text,
     write_value,
@@ -146,7 +147,7 @@ def _section(number: int, comparison: Comparison, drawn: Sequence[Plot]) -> dict
         "reference": comparison.reference_role,
         "doubt": comparison.why_inconclusive,
         "paired": [
-            (line.name, show([difference], "rate"))
+            (line.name, show_summary(difference, "rate"))
             for line in comparison.defended
             if none is not None and (difference := paired_difference(line, none, "asr")) is not None
         ],

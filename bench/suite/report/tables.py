@@ -136,7 +136,7 @@ def signed(scores: Sequence[Score]) -> str:
     return minus(f"{sum(values) / len(values):+z.3f}") if values else ""
 
 
-def paired_difference(line: Line, other: Line, measure: str) -> Score | None:
+def paired_difference(line: Line, other: Line, measure: str) -> Summary | None:
     """Mean over seeds of the difference of two lines, paired by seed, with its 95 % Student-t interval.
 
     Returns:
@@ -148,8 +148,7 @@ def paired_difference(line: Line, other: Line, measure: str) -> Score | None:
     )
     if len(one.keys() & two.keys()) < FEW_SEEDS:
         return None
-    difference = paired(one, two)
-    return Score(value=difference.mean, low=difference.low, high=difference.high, count=len(difference.points))
+    return paired(one, two)
 
 
 def csv_text(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
