@@ -185,6 +185,7 @@ def test_a_failure_counts_the_seeds_that_keep_a_bound(tmp_path: Path) -> None:
     with pytest.raises(AssertionError) as error:
         assert_robust(found, asr="<0.05")
     assert "required < 0.05: MISSED (kept at 3 of 5 seeds, \u2265 0.19)" in str(error.value)
+    assert repr(found.harm_prevented).endswith("(95 %, 5 of 5 seeds, \u2265 0.55)"), "at least half of it at each"
     few = result(tmp_path / "few")
     with pytest.raises(AssertionError) as error:
         assert_robust(few, asr="<0.05")
