@@ -13,6 +13,7 @@ from thiefbench.suite.analysis.ranking import (
     AttackOutcome,
     Placement,
     RankingRow,
+    RankingStatus,
     placed,
     prevented_over,
     worst_of,
@@ -116,7 +117,7 @@ def suite_table(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> Su
     reasons = doubts(comparisons)
     why = why_no_ranking(run["suite"], comparisons) or "; ".join(reasons.values())
     by_defense = {row.defense: row for row in rows(comparisons)}
-    placements = places(run, comparisons) or _unplaced(list(by_defense.values()), comparisons, seeds, bool(reasons))
+    placements = places(run, comparisons) or _unplaced(list(by_defense.values()), comparisons, why, bool(reasons))
     has_utility = bool(run["suite"].get("utility"))
     table_rows = [
         suite_row(place, tied(place, placements), by_defense[place.defense], comparisons, has_utility)
@@ -126,14 +127,16 @@ def suite_table(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> Su
 
 
 def _unplaced(
-    rows: Sequence[RankingRow], comparisons: Sequence[Comparison], seeds: Sequence[int], doubtful: bool
+    rows: Sequence[RankingRow], comparisons: Sequence[Comparison], why: str, doubtful: bool
 ) -> list[Placement]:
     """Rows without a ranking: by name, then anchors."""
+    seeds = seeds_of(comparisons)
     attacks = [comparison.title for comparison in comparisons]
 
     def unplaced(row: RankingRow) -> Placement:
         worst = None if doubtful else worst_of(row, attacks, seeds, comparisons[0].rules)[0]
-        return Placement(row.defense, "anchor" if row.anchor else "unplaced", None, worst, "")
+        status: RankingStatus = "anchor" if row.anchor else "unplaced"
+        return Placement(row.defense, status, None, worst, "" if row.anchor else why)
 
     return placed([(row, unplaced(row)) for row in rows], attacks, seeds)
 

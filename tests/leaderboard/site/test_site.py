@@ -143,7 +143,12 @@ class TestPlaces:
     def test_a_tie_with_a_claim_is_told_below_the_row(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
         verified(seen, entry(entries, "good", prevents(0.9), STANDARD), "re-executed")
-        entry(entries, "claims", prevents(0.9), STANDARD)
+
+        def wobbly(cell: CellSpec) -> Numbers:
+            own = prevents(0.88)(cell)
+            return replace(own, asr=own.asr + (0.05, -0.05, 0.05, -0.05, 0.0)[cell.seed] * (cell.role == "attack"))
+
+        entry(entries, "claims", wobbly, STANDARD)
         rows = {each["name"]: each for each in shown_suite(board(entries, seen).suites[0], 1)["rows"]}
         assert rows["Claims"]["rank"] == "(1=)"
         assert "cannot be told apart from good" in rows["Claims"]["footnotes"][0], "the heading names one row alone"
@@ -260,7 +265,10 @@ class TestBroken:
             ({"suite": "smoke"}, "nothing on it is ranked"),
             ({"slug": "oracle", "name": "Mine"}, "the name of an anchor"),
             ({"says": prevents(error="CUDA is gone")}, ""),
-            ({"others": lambda c: replace(shared(c), reward=0.25 + 1e-9)}, "no measurement can"),
+            (
+                {"says": prevents(utility=4.0), "others": lambda c: replace(shared(c), reward=0.250001)},
+                "no measurement can",
+            ),
         ],
     )  # fmt: skip
     def test_what_cannot_be_ranked_says_why(self, made: tuple[Path, Path], changes, told: str) -> None:
