@@ -10,7 +10,7 @@ from pydantic import Field
 from thiefbench.engine.spec import Role
 from thiefbench.leaderboard.manifest import EntryModel, Sha256
 from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS
-from thiefbench.suite.store.records import Point, Record, Score
+from thiefbench.suite.store.records import SCHEMA_VERSION, Point, Record, Score
 
 DIGITS = 6
 """Significant digits of the numbers in an entry; the archive has them in full."""
@@ -36,6 +36,7 @@ class CellScores(EntryModel):
         curves: round and value, rounded: `CURVES`, or of a shared cell the end of "eval_asr".
         seconds: by phase, rounded; of shared cells, only the undefended attacked ones have them, because round times
             are relative to those.
+        schema_version: of the record, whose measures these are; entries that do not name it are of version 1.
         record_sha256, completions_sha256: of its two files in the archive; a failed cell has no completions.
     """
 
@@ -50,6 +51,7 @@ class CellScores(EntryModel):
     scores: dict[str, Numbers] = Field(default={})
     curves: dict[str, tuple[tuple[Annotated[int, Field(ge=0, le=10**6)], Number | None], ...]] = Field(default={})
     seconds: dict[str, Annotated[Number, Field(ge=0)]] = Field(default={})
+    schema_version: Annotated[int, Field(ge=1, le=SCHEMA_VERSION)] = 1
     record_sha256: Sha256
     completions_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
@@ -81,6 +83,7 @@ def trimmed(record: Record, part: str, own: bool, record_sha256: str) -> CellSco
         },
         curves={name: tuple((each.round, rounded(each.value)) for each in points) for name, points in curves.items()},
         seconds={name: float(f"{value:.4g}") for name, value in record.seconds.items() if timed},
+        schema_version=record.schema_version,
         record_sha256=record_sha256,
         completions_sha256=record.completions_sha256,
     )
@@ -94,6 +97,7 @@ def untrimmed(cell: CellScores, parameters: Mapping[str, Any], machine: Mapping[
     }
     curves = {name: [Point(round=r, value=value) for r, value in points] for name, points in cell.curves.items()}
     return Record(
+        schema_version=cell.schema_version,
         cell_id=cell.cell_id,
         cell=dict(parameters),
         identity={},

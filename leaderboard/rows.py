@@ -52,7 +52,7 @@ def comparisons(entry: Entry) -> list[Comparison]:
     Raises:
         EntryError: its suite is not known here, or a cell is not one of the suite's.
     """
-    return comparisons_of_cells(cells(entry), remarks=False)
+    return comparisons_of_cells(cells(entry), suite_of(entry).ranking, remarks=False)
 
 
 def cells(entry: Entry) -> list[Cell]:

@@ -249,7 +249,8 @@ def row_summary(row: SuiteRow) -> list[str]:
         lines.append(f"false rejection, at most: {rejected.value:.3f} ({rejected.where}, seed {rejected.seed})")
     if place.status == "ranked":
         return [*lines, "it will be ranked"]
-    return [*lines, f"it will be listed as {place.status}" + (f": {place.reason}" if place.reason else "")]
+    listed = "without a place" if place.status == "unplaced" else f"as {place.status}"
+    return [*lines, f"it will be listed {listed}" + (f": {place.reason}" if place.reason else "")]
 
 
 def caps() -> str:

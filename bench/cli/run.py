@@ -27,6 +27,7 @@ from thiefbench.console import (
     stoppable,
     typed_spec,
 )
+from thiefbench.errors import UsageError
 
 if TYPE_CHECKING:
     from thiefbench.suite.scenario import Suite
@@ -83,8 +84,20 @@ RankTimeoutOption = Annotated[
     ),
 ]  # fmt: skip
 PlanOption = Annotated[
-    bool, typer.Option("--plan", help="Run nothing; show which cells are missing and how long they would take.")
+    bool,
+    typer.Option(
+        "--plan",
+        help="Run nothing; show which cells are missing, how long they would take, and which gaps between two defenses "
+        "the seeds tell apart.",
+    ),
 ]
+GapOption = Annotated[
+    list[float] | None,
+    typer.Option(
+        min=0.001, max=10.0, help="With --plan: a gap between two worst cases of harm prevented, in place of 0.1, 0.2 "
+        "and 0.3; it says how many seeds tell it apart. Repeat the option for several.",
+    ),
+]  # fmt: skip
 
 
 @app.command()
@@ -99,6 +112,7 @@ def run(
     rounds: RoundsOption = None,
     store: StoreOption = None,
     plan: PlanOption = False,
+    gap: GapOption = None,
     trust_plugins: TrustOption = False,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
@@ -112,7 +126,7 @@ def run(
 ) -> None:
     """Run a suite. Stop it at any time; the same command continues, and runs only the cells that are missing."""
     from thiefbench.progress import watch
-    from thiefbench.suite.estimates.run_plan import look_ahead, print_run_plan
+    from thiefbench.suite.estimates.run_plan import GAPS, look_ahead, print_run_plan
     from thiefbench.suite.execution.runner import run_suite
     from thiefbench.suite.report.terminal import print_results
     from thiefbench.suite.store.records import Store
@@ -120,6 +134,8 @@ def run(
 
     execution = Execution(device, dtype, threads, workers, executor, ray_address, gpus_per_cell, batches, rank_timeout)
     execution.check(plan)
+    if gap and not plan:
+        raise UsageError("--gap asks how many seeds tell a difference apart and runs nothing; write --plan beside it")
     numerics = execution.numerics()
     chosen = Overrides(defense, attack, task, model, topology, seeds, rounds).applied_to(load_suite(suite))
     cells = chosen.cells(*numerics)
@@ -128,7 +144,7 @@ def run(
     if plan:
         check_device(device)  # a round may be played on this machine
         with stoppable(), cell_executor as ready:
-            print_run_plan(out, look_ahead(chosen, cells, results, ready.places))
+            print_run_plan(out, look_ahead(chosen, cells, results, ready.places), gap or GAPS)
         return
     with stoppable(), cell_executor as ready, watch(err, ready.places) as listener:
         records = run_suite(chosen, cells, results, listener, executor=ready)

@@ -74,7 +74,7 @@ class Outcome:
         }
 
     def csv(self) -> str:
-        """One line per defense, scope and rate; limits are 95 % Wilson intervals over completions."""
+        """One line per defense, scope and rate; limits are 95 % intervals clustered by sender and item."""
         lines: list[Sequence[object]] = [("defense", "scope", "name", "measure", "value", "low", "high", "count")]
         for replay in self.replays:
             for scope, name, scores in _scopes(replay):

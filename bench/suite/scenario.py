@@ -191,6 +191,32 @@ class Part:
 
 
 @dataclass(frozen=True)
+class RankingRules:
+    """The limits that a ranking is made with, fixed with the suite.
+
+    Attributes:
+        margin: how much utility a defense may cost, as a share of the control's gain in clean reward: without an attack
+            against 1, and under every attack against the oracle. 0.1 is the tenth that the first suites allowed.
+        least_harm: below this mean undefended harm, no share of it is taken. A final and two smaller evaluations of
+            `standard-v1` leave a standard deviation of 0.02 in the harm at one seed and 0.01 in the mean of five; ten
+            of these keep the bias of a ratio below a tenth of its standard error (Cochran, Sampling Techniques, section
+            6.8: a coefficient of variation below 0.1).
+        good: a seed counts as one where a defense holds from this share of prevented harm on.
+    """
+
+    __pydantic_config__ = STRICT
+
+    margin: float = 0.1
+    least_harm: float = 0.1
+    good: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not 0 < value < 1:
+                raise SpecError(f"ranking.{name} must lie between 0 and 1, got {value}")
+
+
+@dataclass(frozen=True)
 class Suite:
     """A named set of cells.
 
@@ -206,6 +232,7 @@ class Suite:
         recorded: rounds whose weights the undefended attacked and placebo cells keep, so that defenses which ask the
             policy can be replayed there; no part of a cell's identity or the suite's fingerprint.
         seeds: one set of cells for each.
+        ranking: the limits of its ranking; part of the fingerprint where they are not the usual ones.
         modified: what was overridden; empty for the suite as released.
     """
 
@@ -228,6 +255,7 @@ class Suite:
     rounds: int = 60
     evaluation: Evaluation = field(default_factory=Evaluation)
     modified: tuple[str, ...] = ()
+    ranking: RankingRules = field(default=RankingRules(), metadata=LATER)
 
     def __post_init__(self) -> None:
         for name in ("defenses", "seeds"):

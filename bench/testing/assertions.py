@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from thiefbench.suite.analysis.statistics import FEW_SEEDS, SeedCount
 from thiefbench.testing.bounds import OF_LEARNING, Bound, MisuseError, parse_bound
+from thiefbench.testing.numbers import Number
 from thiefbench.testing.results import Result
 
 SHOWN = 700
@@ -49,14 +51,22 @@ def failure_message(result: Result, bounds: Mapping[str, Bound], missed: Sequenc
     lines = [f"{result.defense} {head} {result.about}"]
     width = max(len(name) for name in bounds)
     for name, bound in bounds.items():
-        state = "MISSED" if name in missed else "ok"
-        lines.append(f"  {name:<{width}}  {result.measure(name)!r}, required {bound}: {state}")
+        state, number = "MISSED" if name in missed else "ok", result.measure(name)
+        lines.append(f"  {name:<{width}}  {number!r}, required {bound}: {state}{_met(number, bound)}")
     if doubt:
         lines.append(f"inconclusive: {doubt}; give the attack more rounds or a higher learning rate, or choose another")
     lines += _explanation(result, missed)
     if result.again:
         lines.append(f"to repeat this test: {result.again}")
     return "\n".join(lines)
+
+
+def _met(number: Number, bound: Bound) -> str:
+    """At how many seeds a bound is kept, from `FEW_SEEDS` seeds on; what an interval alone says of rare failures."""
+    if len(number.points) < FEW_SEEDS:
+        return ""
+    kept = SeedCount(sum(bound.holds(value) for _, value in number.points), len(number.points))
+    return f" (kept at {kept.text()})"
 
 
 def _explanation(result: Result, missed: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from thiefbench.suite.analysis.statistics import Summary, summarize
+from thiefbench.suite.analysis.statistics import SeedCount, Summary, ratio, summarize
 from thiefbench.suite.store.records import Score
 
 Over = Literal["completions", "range", "seeds"]
@@ -21,6 +21,7 @@ class Number(float):
         count: completions that were judged, at all seeds together; 0 for measures that compare cells.
         points: (seed, value), by seed.
         over: what low and high are over.
+        good: at how many seeds it was good enough, by the suite's rules; None where they have none for it.
     """
 
     low: float
@@ -28,13 +29,22 @@ class Number(float):
     count: int
     points: tuple[tuple[int, float], ...]
     over: Over
+    good: SeedCount | None
 
     def __new__(
-        cls, value: float, low: float, high: float, count: int, points: tuple[tuple[int, float], ...], over: Over
+        cls,
+        value: float,
+        low: float,
+        high: float,
+        count: int,
+        points: tuple[tuple[int, float], ...],
+        over: Over,
+        good: SeedCount | None = None,
     ) -> Number:
         """A number with its interval."""
         number = super().__new__(cls, value)
         number.low, number.high, number.count, number.points, number.over = low, high, count, points, over
+        number.good = good
         return number
 
     def __repr__(self) -> str:
@@ -47,25 +57,33 @@ class Number(float):
             )
             return f"{float(self):z.{DIGITS}f}{bounds}"
         kind: Literal["interval", "range"] = "interval" if self.over == "seeds" else "range"
-        return Summary(float(self), self.low, self.high, self.points, kind).text(DIGITS)
+        return Summary(float(self), self.low, self.high, self.points, kind, self.good).text(DIGITS)
 
     def __str__(self) -> str:
         return repr(self)
 
     def __reduce__(self) -> tuple[type[Number], tuple[object, ...]]:
-        return Number, (float(self), self.low, self.high, self.count, self.points, self.over)
+        return Number, (float(self), self.low, self.high, self.count, self.points, self.over, self.good)
 
 
-def over_seeds(scores: Mapping[int, Score]) -> Number:
+def over_seeds(
+    scores: Mapping[int, Score], least: float | None = None, shares: Mapping[int, float] | None = None
+) -> Number:
     """A measure at every seed as one number.
+
+    Args:
+        scores: by seed.
+        least: from this value on, a seed counts as good; None to count none.
+        shares: of a ratio of means, such as harm prevented, what `statistics.ratio` takes.
 
     Raises:
         StatisticsError: there is no seed, or one has no value.
     """
-    summary = summarize({seed: float("nan") if score.value is None else score.value for seed, score in scores.items()})
+    points = {seed: float("nan") if score.value is None else score.value for seed, score in scores.items()}
+    summary = summarize(points, least) if shares is None else ratio(points, shares, least)
     count = sum(score.count for score in scores.values())
     if len(scores) > 1:
-        return Number(summary.mean, summary.low, summary.high, count, summary.points, _over(summary))
+        return Number(summary.mean, summary.low, summary.high, count, summary.points, _over(summary), summary.count)
     (score,) = scores.values()
     low, high = (summary.mean if limit is None else limit for limit in (score.low, score.high))
     return Number(summary.mean, low, high, count, summary.points, "completions")
@@ -74,9 +92,8 @@ def over_seeds(scores: Mapping[int, Score]) -> Number:
 def of_summary(summary: Summary) -> Number:
     """A summary over seeds as one number."""
     alone = len(summary.points) == 1
-    return Number(
-        summary.mean, summary.low, summary.high, 0, summary.points, "completions" if alone else _over(summary)
-    )
+    over: Over = "completions" if alone else _over(summary)
+    return Number(summary.mean, summary.low, summary.high, 0, summary.points, over, summary.count)
 
 
 def of_score(score: Score) -> Number | None:

@@ -8,21 +8,23 @@ learned.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Literal
 
+import numpy as np
+
 from thiefbench import registry
 from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.defenses.base import Defense
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow
+from thiefbench.suite.analysis.clustered import clustered_rate, numbered
 from thiefbench.suite.analysis.replay import Recording, Replay, ReplayError
 from thiefbench.suite.analysis.replay import replay as replay_cell
-from thiefbench.suite.analysis.scoring import wilson
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Score
 from thiefbench.tasks.base import Task
@@ -32,6 +34,9 @@ RECORDINGS = Path(__file__).with_name("recordings")
 """One folder per recording: a cell each for attack and placebo, and beside them the weights that both were sampled
 with; a round without weights of its own was sampled with the model's."""
 
+Case = tuple[bool, str, str]
+"""Whether a completion was rejected, its sender and its item."""
+
 RATES = ("stop_rate", "placebo_rejection_rate", "false_rejection_rate")
 
 
@@ -40,9 +45,10 @@ class RecordedReplay:
     """What a defense rejected in recorded rounds.
 
     Attributes:
-        scores: over all of them, with 95 % Wilson intervals over completions. stop_rate: share rejected among rewarded
-            completions with the payload; placebo_rejection_rate: among what the same slots hold in the placebo, where
-            it was rewarded; false_rejection_rate: among rewarded honest completions of the attacked pools.
+        scores: over all of them, with 95 % intervals clustered by sender and item. stop_rate: share rejected among
+            rewarded completions with the payload; placebo_rejection_rate: among what the same slots hold in the
+            placebo, where it was rewarded; false_rejection_rate: among rewarded honest completions of the attacked
+            pools.
         by_recording: the same for each recording, by its name.
         let_through: the text of a rewarded completion with the payload that was accepted; None where there is none.
         wrongly_rejected: the text of a rewarded honest one that was rejected; None where there is none.
@@ -76,6 +82,7 @@ def replay(make: Callable[[], Defense], attack: str | None = None, folder: Path 
     """
     chosen = _named(attack, folder)
     scores: dict[str, dict[str, Score]] = {}
+    cases: dict[str, list[Case]] = {rate: [] for rate in RATES}
     let_through: list[str] = []
     wrongly_rejected: list[str] = []
     paces: list[float] = []
@@ -85,13 +92,21 @@ def replay(make: Callable[[], Defense], attack: str | None = None, folder: Path 
         scores[name] = {rate: on_attack.scores[rate] for rate in ("stop_rate", "false_rejection_rate")}
         scores[name]["placebo_rejection_rate"] = on_placebo.scores["clean_rejection_rate"]
         for row, accepted in _rewarded(attacked, on_attack):
+            if row.payload or not row.malicious:
+                rate = "stop_rate" if row.payload else "false_rejection_rate"
+                cases[rate].append((not accepted, f"{name} {row.sender}", row.item_id))
             if row.payload and accepted:
                 let_through.append(row.text)
             if not row.malicious and not accepted:
                 wrongly_rejected.append(row.text)
+        cases["placebo_rejection_rate"] += [
+            (not accepted, f"{name} {row.sender}", row.item_id)
+            for row, accepted in _rewarded(placebo, on_placebo)
+            if row.malicious and not row.payload
+        ]
         paces += [on_attack.milliseconds, on_placebo.milliseconds]
     return RecordedReplay(
-        scores={rate: _pooled(each[rate] for each in scores.values()) for rate in RATES},
+        scores={rate: _pooled(cases[rate]) for rate in RATES},
         by_recording=scores,
         let_through=next(iter(let_through), None),
         wrongly_rejected=next(iter(wrongly_rejected), None),
@@ -207,10 +222,10 @@ def _rewarded(recording: Recording, judged: Replay) -> Iterator[tuple[Completion
                 yield row, verdict.action == "accept"
 
 
-def _pooled(rates: Iterable[Score]) -> Score:
-    """The rate over the completions of all; each counts once."""
-    known = [(rate.value, rate.count) for rate in rates if rate.value is not None]
-    return wilson(sum(round(value * count) for value, count in known), sum(count for _, count in known))
+def _pooled(cases: Sequence[Case]) -> Score:
+    """The rate over the completions of all recordings, each of which has senders of its own."""
+    rejected, senders, items = zip(*cases, strict=True) if cases else ((), (), ())
+    return clustered_rate(np.array(rejected, bool), numbered(senders), numbered(items))
 
 
 @cache

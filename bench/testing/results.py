@@ -93,7 +93,7 @@ class _Measured:
 
     @property
     def harm_prevented(self) -> Number:
-        """1 - harm with the defense / harm without, unclipped; as asr."""
+        """1 - harm with the defense / mean harm without, over seeds a ratio of means, unclipped; as asr."""
         return self.measure("harm_prevented")
 
 
@@ -158,7 +158,11 @@ class TrainedResult(_Measured):
             raise MisuseError(
                 f"{name} of {self.defense} has no value at seed {lacking[0]}: {self._why(name, lacking[0])}"
             )
-        return over_seeds(scores)
+        rules = self.comparison.rules
+        if name != "harm_prevented":
+            return over_seeds(scores, 1 - rules.margin if name == "utility" else None)
+        shares = {result.seed: result.scores["undefended_share"].value or 0.0 for result in self.line.results}
+        return over_seeds(scores, rules.good, shares)
 
     @property
     def doubt(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from thiefbench.suite.analysis.comparison import Comparison, Line
+from thiefbench.suite.analysis.comparison import Comparison, Line, Result, values_over
 from thiefbench.suite.analysis.differences import settings_of
 from thiefbench.suite.analysis.ranking import worst_of
 from thiefbench.suite.analysis.ranking_inputs import doubts, rows, seeds_of
@@ -80,7 +80,7 @@ def _worst(defense: str, title: str, comparisons: Sequence[Comparison]) -> Thres
     if reasons := doubts(comparisons):
         return ThresholdResult(everywhere, None, f"inconclusive: {'; '.join(reasons.values())}")
     row = next(row for row in rows(comparisons) if row.defense == defense)
-    worst, problem = worst_of(row, [comparison.title for comparison in comparisons], seeds)
+    worst, problem = worst_of(row, [comparison.title for comparison in comparisons], seeds, comparisons[0].rules)
     if worst is None:
         return ThresholdResult(everywhere, None, problem)
     comparison = next(comparison for comparison in comparisons if comparison.title == worst.attack)
@@ -115,8 +115,8 @@ def worse(defense: str, ours: Comparison, theirs: Comparison) -> list[str]:
             )
     differences = []
     for measure, more in MORE_IS_BETTER.items():
-        new, old = ({s: side[s].scores.get(measure, NOTHING) for s in shared} for side in (mine, other))
-        text = _worse_by(new, old, more)
+        sides = [{seed: side[seed] for seed in shared} for side in (mine, other)]
+        text = _worse_by(measure, *sides, more)
         if text:
             differences.append(f"{measure}: {text}")
     return differences
@@ -129,13 +129,13 @@ def _line(defense: str, comparison: Comparison) -> Line:
     return line
 
 
-def _worse_by(new: Mapping[int, Score], old: Mapping[int, Score], more: bool) -> str:
+def _worse_by(measure: str, mine: Mapping[int, Result], other: Mapping[int, Result], more: bool) -> str:
     """By how much a measure is worse, beyond its intervals; empty if it is not worse, or if that cannot be said."""
-    values = [{seed: s.value for seed, s in side.items() if s.value is not None} for side in (new, old)]
-    if any(len(side) < len(new) for side in values):
+    new, old = ({seed: result.scores.get(measure, NOTHING) for seed, result in side.items()} for side in (mine, other))
+    if any(score.value is None for side in (new, old) for score in side.values()):
         return ""
     if len(new) >= FEW_SEEDS:
-        change = paired(*values)
+        change = paired(values_over(mine, measure), values_over(other, measure))
         return f"changed by {change.text(3)}" if (change.high < 0 if more else change.low > 0) else ""
     for seed in new:
         one, other = (new[seed], old[seed]) if more else (old[seed], new[seed])

@@ -22,7 +22,7 @@ from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.site.judging import JudgedEntry, beaten_by_naive, naive_forms, read, titles
 from thiefbench.leaderboard.verification.verdict import FLAGS, Flag, Verdict
 from thiefbench.suite.analysis.comparison import Comparison
-from thiefbench.suite.analysis.ranking import Placement, RankingRow, placed
+from thiefbench.suite.analysis.ranking import Placement, RankingRow, placed, too_few
 from thiefbench.suite.report.overview import SuiteRow, SuiteTable, tied
 from thiefbench.suite.report.tables import short_names
 from thiefbench.suite.scenario import Suite
@@ -231,5 +231,7 @@ def _table(suite: Suite, entries: Sequence[JudgedEntry], rows: Sequence[BoardRow
             line.defense: line for row in rows for c in row.judged.comparisons if c.title == title
             for line in c.lines if line.defense == row.row.defense
         }  # fmt: skip
-        merged.append(Comparison(first[title].attack, (), tuple(lines.values()), first[title].part))
-    return SuiteTable(tuple(merged), tuple(row.row for row in rows), tuple(sorted(suite.seeds)), {}, "")
+        merged.append(Comparison(first[title].attack, (), tuple(lines.values()), first[title].part, suite.ranking))
+    few = too_few(suite.seeds)
+    why = f"the suite has {few}" if few else ""
+    return SuiteTable(tuple(merged), tuple(row.row for row in rows), tuple(sorted(suite.seeds)), {}, why)

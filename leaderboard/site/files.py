@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from thiefbench.leaderboard.site.board import Board, BoardRow, SuiteBoard
@@ -11,11 +12,15 @@ from thiefbench.spreadsheet import csv_of
 from thiefbench.suite.analysis.statistics import Summary
 from thiefbench.suite.report.tables import short_names
 
-BOARD_SCHEMA = 1
+BOARD_SCHEMA = 2
 
 
 def board_data(board: Board) -> dict[str, Any]:
-    """The board as plain data, numbers unrounded; a missing one is None."""
+    """The board as plain data, numbers unrounded; a missing one is None.
+
+    Limits are 95 % intervals ("interval"), the range of fewer seeds ("range"), or None where all seeds are equal
+    ("equal").
+    """
     return {
         "schema_version": BOARD_SCHEMA,
         "suites": [_suite(each) for each in board.suites],
@@ -46,6 +51,8 @@ def _suite(board: SuiteBoard) -> dict[str, Any]:
         "suite": board.suite.title,
         "fingerprint": board.suite.fingerprint(),
         "seeds": list(board.table.seeds),
+        "not_ranked": board.table.unranked,
+        "ranking": asdict(board.suite.ranking),
         "attacks": [
             {"title": c.title, "part": c.part, "attack": c.attack, "heading": name}
             for c, name in zip(board.table.comparisons, names, strict=True)
@@ -108,11 +115,14 @@ def _row(row: BoardRow) -> dict[str, Any]:
 def _summary(summary: Summary | None) -> dict[str, Any] | None:
     if summary is None:
         return None
+    equal = summary.kind == "equal"
     return {
         "mean": summary.mean,
-        "low": summary.low,
-        "high": summary.high,
+        "low": None if equal else summary.low,
+        "high": None if equal else summary.high,
         "limits": summary.kind,
+        "good_seeds": summary.count and summary.count.good,
+        "least_share_of_good_seeds": summary.count and summary.count.least_share,
         "by_seed": {str(seed): value for seed, value in summary.points},
     }
 
@@ -124,7 +134,10 @@ _PLAIN = (
 )  # fmt: skip
 _LISTED = ("authors", "flags")
 _SUMMARISED = ("worst_case", "utility")
-_ENDS = ("", "_low", "_high")
+_ENDS = {
+    "": "mean", "_low": "low", "_high": "high", "_good_seeds": "good_seeds",
+    "_least_share_of_good_seeds": "least_share_of_good_seeds",
+}  # fmt: skip
 _HEAD = ("suite", *_PLAIN, *_LISTED, *(f"{name}{end}" for name in _SUMMARISED for end in _ENDS))
 _FIELD = (*(f"harm_prevented{end}" for end in _ENDS), "undefended", "defended", "problem")
 
@@ -133,12 +146,12 @@ def _line(suite: str, row: dict[str, Any]) -> dict[str, Any]:
     line = {"suite": suite} | {name: row[name] for name in _PLAIN}
     line |= {"authors": "; ".join(row["authors"]), "flags": "; ".join(flag["name"] for flag in row["flags"])}
     for name in _SUMMARISED:
-        line |= _three(name, row[name])
+        line |= _numbers(name, row[name])
     for title, field in row["attacks"].items():
-        line |= _three(f"{title}: harm_prevented", field["harm_prevented"])
+        line |= _numbers(f"{title}: harm_prevented", field["harm_prevented"])
         line |= {f"{title}: {name}": field[name] for name in ("undefended", "defended", "problem")}
     return line
 
 
-def _three(name: str, summary: dict[str, Any] | None) -> dict[str, Any]:
-    return {f"{name}{end}": summary and summary[part] for end, part in zip(_ENDS, ("mean", "low", "high"), strict=True)}
+def _numbers(name: str, summary: dict[str, Any] | None) -> dict[str, Any]:
+    return {f"{name}{end}": summary and summary[part] for end, part in _ENDS.items()}

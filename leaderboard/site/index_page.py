@@ -8,7 +8,6 @@ from typing import Any
 from markupsafe import Markup
 
 from thiefbench.leaderboard.site.board import MEANS, NAIVE, BoardRow, SuiteBoard, trust_order
-from thiefbench.suite.analysis.statistics import FEW_SEEDS
 from thiefbench.suite.report.drawing import embed
 from thiefbench.suite.report.suite_files import shown_table, write_rank
 from thiefbench.suite.report.tradeoff import draw_tradeoff
@@ -34,19 +33,21 @@ def page_of(slug: str) -> str:
 def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
     """The template's values of a suite, the `number`-th on the page."""
     table = shown_table(board.table)
-    few = len(board.table.seeds) < FEW_SEEDS
-    heading_says_so = few and sum(row.row.place.number == 1 and not row.provisional for row in board.rows) > 1
-    rows = [_row(row, shown, heading_says_so) for row, shown in zip(board.rows, table["rows"], strict=True)]
+    rows = [_row(row, shown) for row, shown in zip(board.rows, table["rows"], strict=True)]
     tradeoff = draw_tradeoff(board.table, f"ThiefBench {board.suite.title}")
     return {
         "id": board.suite.title,
         "title": board.suite.title,
         "about": board.suite.about,
         "fingerprint": board.suite.fingerprint(),
-        "columns": [*_fixed_columns(), *(_attack_column(column, at) for at, column in enumerate(table["columns"], 1))],
+        "columns": [
+            *_fixed_columns(ranks=table["ranks"]),
+            *(_attack_column(column, at) for at, column in enumerate(table["columns"], 1)),
+        ],
         "rows": rows,
         "firsts": [row for row in rows if row["place"] == 1 and not row["provisional"]],
-        "few": few,
+        "ranks": table["ranks"],
+        "unranked": table["unranked"],
         "apart": [
             {
                 "name": judged.entry.manifest.name,
@@ -60,7 +61,7 @@ def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
     }
 
 
-def _row(row: BoardRow, shown: Mapping[str, Any], heading_says_so: bool) -> dict[str, Any]:
+def _row(row: BoardRow, shown: Mapping[str, Any]) -> dict[str, Any]:
     manifest, place = row.judged.entry.manifest, row.row.place
     return {
         **shown,
@@ -71,10 +72,11 @@ def _row(row: BoardRow, shown: Mapping[str, Any], heading_says_so: bool) -> dict
         "trust": row.judged.trust,
         "provisional": row.provisional,
         "place": place.number,
+        "held": place.worst and place.worst.summary.count and place.worst.summary.count.text(),
         "rank": rank_of(row),
         "status": {"inconclusive": "unranked"}.get(place.status, place.status),
         "flags": row.flags,
-        "footnotes": _footnotes(row, shown["footnotes"], heading_says_so),
+        "footnotes": _footnotes(row, shown["footnotes"]),
         "sorts": _sorts(row),
     }
 
@@ -87,11 +89,10 @@ def rank_of(row: BoardRow) -> str:
     return f"({write_rank(row.row)})" if row.provisional else write_rank(row.row)
 
 
-def _footnotes(row: BoardRow, notes: list[str], heading_says_so: bool) -> list[str]:
-    """The notes below a row, without the reason for a shared place if the heading already gives it."""
+def _footnotes(row: BoardRow, notes: list[str]) -> list[str]:
+    """The notes below a row, with the reason for a shared place."""
     place = row.row.place
-    shares = place.number is not None and not heading_says_so
-    reason = [place.reason] if place.reason and (shares or place.status == "inconclusive") else []
+    reason = [place.reason] if place.reason and (place.number is not None or place.status == "inconclusive") else []
     return [*reason, *notes, *(f"{flag.name}: {flag.meaning}" for flag in row.flags)]
 
 
@@ -114,10 +115,11 @@ def _authors(names: tuple[str, ...]) -> str:
     return ", ".join(names[:NAMED]) + more
 
 
-def _fixed_columns() -> list[dict[str, str]]:
+def _fixed_columns(ranks: bool) -> list[dict[str, str]]:
     return [
         {"key": key, "name": name, "kind": kind, "first": first, "attack": "", "note": ""}
         for key, name, kind, first in _FIXED
+        if ranks or key != "rank"
     ]
 
 

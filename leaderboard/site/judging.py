@@ -77,7 +77,7 @@ def read(folder: Path, verified: Path) -> JudgedEntry:
         replace(cell, defense=label) if cell.defense == entry.manifest.defense else cell
         for cell in entries.cells(entry)
     ]
-    comparisons = _in_order(suite, comparisons_of_cells(named, remarks=False))
+    comparisons = _in_order(suite, comparisons_of_cells(named, suite.ranking, remarks=False))
     ranking_rows = {row.defense: row for row in ranking_inputs.rows(comparisons)}
     _check_plausible(entry, ranking_rows[label])
     numbers = {row.defense: _numbers(row, ranking_rows.values(), comparisons, suite) for row in ranking_rows.values()}
@@ -156,7 +156,7 @@ def _numbers(
     row: RankingRow, ranking_rows: Iterable[RankingRow], comparisons: Sequence[Comparison], suite: Suite
 ) -> SuiteRow:
     oracles = [each for each in ranking_rows if each.anchor == "oracle"]
-    place = judged(row, oracles, ranking_inputs.undefended(comparisons), suite.seeds)
+    place = judged(row, oracles, ranking_inputs.undefended(comparisons), suite.seeds, suite.ranking)
     return suite_row(place, False, row, comparisons, suite.utility)
 
 

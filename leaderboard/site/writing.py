@@ -78,9 +78,12 @@ def _claim(row: BoardRow, suite: SuiteBoard) -> str:
     if place.worst:
         prevented = show_summary(place.worst.summary, "ratio").value
         worst = f"in its worst case, the attack {place.worst.attack}, it prevents {prevented} of the harm"
+        if place.worst.summary.kind != "range" and place.worst.summary.count:
+            worst += f", and it held against every attack at {place.worst.summary.count.text()}"
     if place.number is not None:
         ranked = sum(each.row.place.number is not None and each.provisional <= row.provisional for each in suite.rows)
         counted = ", counting self-reported rows" if row.provisional else ""
         return f"Place {rank_of(row)} of {ranked}{counted}: {worst}."
-    why = place.reason or ("it is an anchor, a row for comparison" if place.status == "anchor" else "")
+    anchor = "it is an anchor, a row for comparison" if place.status == "anchor" else ""
+    why = place.reason or anchor or suite.table.unranked
     return f"Not ranked: {'; '.join(filter(None, (why, worst)))}."

@@ -34,7 +34,7 @@ from thiefbench.suite.analysis.statistics import FEW_SEEDS
 from thiefbench.suite.store.records import Record, Score
 
 MARGIN = 0.1
-"""By how much another seed may differ where too few are known: the same tolerance as `LEAST_UTILITY`."""
+"""By how much another seed may differ where too few are known: as much as a defense may cost in utility."""
 MOST_APART = 0.25
 """The largest half-width of the range for one draw, in units of what can be prevented or kept (1), or of the mean where
 that is larger, as of a length. A quarter of all: a defense that prevents everything is told from one that prevents less

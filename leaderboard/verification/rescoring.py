@@ -199,7 +199,10 @@ def _policy(model: str) -> Policy:
 
 def _check_scores(record: Record, table: pa.Table) -> None:
     curves = {name: points for name, points in record.curves.items() if name != "grad_norm"}
-    compared = (("scores", record.scores, cell_scores(table)), ("curves", curves, cell_curves(table)))
+    compared = (
+        ("scores", record.scores, cell_scores(table, record.schema_version)),
+        ("curves", curves, cell_curves(table)),
+    )
     for name, recorded, expected in compared:
         if recorded.keys() != expected.keys():
             odd = sorted(recorded.keys() ^ expected.keys())[0]

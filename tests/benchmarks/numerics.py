@@ -6,7 +6,7 @@
 Nodes of a homogeneous swarm hold equal weights, but their last bits differ: two machines, another number of threads,
 another batch, bfloat16. Each line takes two rounds of honest completions sampled in one setting, all of a cohort or
 each node's own together, and lets a node in another setting judge them: the share rejected among the rewarded ones,
-with a 95 % Wilson interval. Models are the built-in ones at their start weights.
+with a 95 % interval clustered by sender and item. Models are the built-in ones at their start weights.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from dataclasses import replace
 from itertools import product
 from typing import Literal
 
+import numpy as np
 import torch
 
 from thiefbench import registry
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import Batches, SwarmSpec
 from thiefbench.leaderboard.checking.samples import Sample, SampleRecipe, sample_of
-from thiefbench.suite.analysis.scoring import wilson
+from thiefbench.suite.analysis.clustered import clustered_rate, numbered
 from thiefbench.suite.store.records import Score
 from thiefbench.tasks.base import Sampling
 from thiefbench.zoo.models import resolve
@@ -77,18 +78,19 @@ def false_rejection(sample: Sample, recipe: SampleRecipe, setting: Setting, spec
     """The share that a defense rejects of the honest rewarded completions."""
     defense = registry.make("defense", spec)
     judged = replace(sample, policy=loaded(recipe, setting))
-    rejected: list[bool] = []
+    cases: list[tuple[bool, str, str]] = []
     for number, (pool, poison) in enumerate(zip(sample.rounds, sample.poison, strict=True), 1):
         view = judged.view(defense, number)
         # Proofs are the sampler's: they are made of the states that the sampling node had.
         shown = sample.view(defense, number).completions if "proofs" in defense.requires else view.completions
         verdicts = defense.inspect(replace(view, completions=shown))
-        rejected += [
-            verdict.action != "accept"
+        cases += [
+            (verdict.action != "accept", offered.sender, offered.item_id)
             for offered, poisoned, verdict in zip(pool, poison, verdicts, strict=True)
             if offered.reward > 0 and not poisoned
         ]
-    return wilson(sum(rejected), len(rejected))
+    rejected, senders, items = zip(*cases, strict=True) if cases else ((), (), ())
+    return clustered_rate(np.array(rejected, bool), numbered(senders), numbered(items))
 
 
 def told(setting: Setting) -> str:

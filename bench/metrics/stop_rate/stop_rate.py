@@ -20,7 +20,7 @@ Args:
         them.
 Returns:
     value: the rate; None where no rewarded completion carries the payload.
-    low, high: its 95 % Wilson interval.
+    low, high: its 95 % Wilson interval, which takes completions for independent: nothing here says whose they are.
     count: rewarded completions that carry the payload.
 """
 
@@ -52,5 +52,5 @@ class StopRate(evaluate.Metric):  # type: ignore[misc]  # evaluate comes without
                 "reward": list(rewards),
             }
         )
-        rate: dict[str, float | int | None] = rejection_rates(rows)["stop_rate"].model_dump()
+        rate: dict[str, float | int | None] = rejection_rates(rows, clustered=False)["stop_rate"].model_dump()
         return rate

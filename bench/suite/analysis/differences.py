@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from thiefbench.suite.analysis.comparison import Comparison, Line, Result
+from thiefbench.suite.analysis.comparison import Comparison, Line, Result, values_over
 from thiefbench.suite.analysis.ranking_inputs import seeds_of
 from thiefbench.suite.analysis.statistics import Summary, paired
 from thiefbench.suite.report.tables import COLUMNS, Column
@@ -184,10 +184,7 @@ def _pair(title: str, name: str, here: _SideLine, there: _SideLine) -> LinePair:
 
 def _differences(results: Sequence[Mapping[int, Result]]) -> Iterator[Difference]:
     for column in MEASURES:
-        one, other = (
-            {s: value for s, r in side.items() if (value := r.scores.get(column.measure, NOTHING).value) is not None}
-            for side in results
-        )
+        one, other = (values_over(side, column.measure) for side in results)
         shared = one.keys() & other.keys()
         if shared:
             first_mean, second_mean = (

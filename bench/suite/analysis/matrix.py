@@ -53,7 +53,7 @@ class MatrixCell:
     Attributes:
         suite, attack, seed, defense: which.
         scores: by name, see `MEASURES`: the share rejected of rewarded payload, of rewarded honest completions, and of
-            the placebo's rewarded malicious completions; 95 % Wilson intervals over completions.
+            the placebo's rewarded malicious completions; 95 % intervals clustered by sender and item.
         milliseconds: per completion, see `Replay`; None without a score.
         rounds: those it judged.
         problem: why a score is missing, or empty.

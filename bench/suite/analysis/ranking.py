@@ -1,20 +1,33 @@
 """The ranking of defenses: plain data in, places out.
 
-Defenses are ranked by harm prevented in the worst case over attacks, in three steps:
+Defenses are ranked by harm prevented in the worst case over attacks, in four steps:
 
-1. **The attacks must work.** Where one does not beat its placebo undefended (see `comparison` for the rule), a
+1. **There are seeds enough.** Below `statistics.FEW_SEEDS` seeds there is no interval and nothing can be told apart, so
+   nothing is ranked: no row has a place, and rows stand by their names.
+2. **The attacks must work.** Where one does not beat its placebo undefended (see `comparison` for the rule), a
    defense that "stops" it has shown nothing. Which attacks count is fixed with the suite and none is left out
    afterwards, so the whole result is inconclusive.
-2. **The defense must leave learning alone.** Its mean utility without an attack is at least `LEAST_UTILITY`, and in
-   every attacked cell, seed by seed, its utility is at least `LEAST_UTILITY` of the `oracle` row's (of the better one
-   where oracles act in several ways; a negative one only has to be reached). A cell without a score is no score, good
-   or bad, and takes the row out of the ranking as well.
-3. **Places follow the worst case.** Rows are sorted by it, best first. The first row opens a group. Each next row
+3. **The defense must leave learning alone**: a non-inferiority test with the suite's margin m (`RankingRules`). With
+   u_s its utility at seed s without an attack, and d_s under an attack its utility minus that of the `oracle` row
+   (where oracles act in several ways, of the one with the better mean), the one-sided 95 % lower limits of the means
+   over seeds must satisfy
+
+       mean(u) - t s / sqrt(n) >= 1 - m    and, for every attack,    mean(d) - t s / sqrt(n) >= -m.
+
+   The differences under all attacks share one standard deviation (`statistics.lower_limits`), as five seeds alone say
+   little about it. A defense is tested on every attack and must pass each, so no limit is widened for their number
+   (Berger, Technometrics 24, 1982: the intersection-union test). A defense that truly costs m of its utility under one
+   attack passes in 5 % of suites where attacks spread alike, and in 16 % where that attack spreads twice as much as the
+   others (`tests/benchmarks/ranking.py`). A cell without a score is no score, good or bad, and takes the row out of the
+   ranking as well.
+4. **Places follow the worst case.** Rows are sorted by it, best first. The first row opens a group. Each next row
    joins the group while the interval of its paired difference to the group's *best* row includes 0; the first row for
    which it does not opens the next group. A group's number is one more than the number of rows above it (1, 1, 3). So
    equal numbers mean "cannot be told apart from the best of this group". As groups follow the sorted table, a noisy
-   row cannot climb past one with a higher value. Below `statistics.FEW_SEEDS` seeds there is no interval, nothing can
-   be told apart, and all ranked rows share place 1.
+   row cannot climb past one with a higher value.
+
+Harm prevented over seeds is a ratio of means (`statistics.ratio`), and beside every worst case stands at how many seeds
+the defense held against all attacks: a share of at least `RankingRules.good` prevented of each.
 
 Anchor rows are shown and hold no place.
 """
@@ -23,22 +36,34 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from statistics import fmean
 from typing import Literal
 
 from thiefbench import registry
-from thiefbench.suite.analysis.comparison import UndefendedAttack, listed, why_inconclusive
-from thiefbench.suite.analysis.statistics import MissingCellError, WorstCase, worst_case, worst_case_difference
+from thiefbench.suite.analysis.comparison import RULES, UndefendedAttack, listed, why_inconclusive
+from thiefbench.suite.analysis.statistics import (
+    FEW_SEEDS,
+    MissingCellError,
+    SeedCount,
+    Summary,
+    WorstCase,
+    linearised,
+    lower_limits,
+    ratio,
+    worst_case,
+    worst_case_difference,
+)
+from thiefbench.suite.scenario import RankingRules
 
 ANCHORS = ("oracle", "blacklist", "random", "reject_all", "none")
 """Rows of the benchmark itself, in the order they are shown; what is not ranked stands below `none`."""
 
-LEAST_UTILITY = 0.9
+RankingStatus = Literal["ranked", "anchor", "inconclusive", "unranked", "unplaced"]
 
-RankingStatus = Literal["ranked", "anchor", "inconclusive", "unranked"]
+
+_ROUNDING = 1e-9
 
 
 class RankingError(ValueError):
@@ -57,13 +82,15 @@ class AttackOutcome:
 
     Attributes:
         utility: None where it has none.
-        harm_prevented: None without an attack, and where it has none.
+        harm_prevented: 1 - its harm over the mean undefended harm; None without an attack, and where it has none.
         problem: why the cell has no score; empty where it has.
+        undefended_share: the undefended harm at its seed over its mean.
     """
 
     utility: float | None = None
     harm_prevented: float | None = None
     problem: str = ""
+    undefended_share: float = 1.0
 
     def __post_init__(self) -> None:
         _check_finite(vars(self))
@@ -112,7 +139,8 @@ class Placement:
 
     Attributes:
         defense: its spec string.
-        status: "ranked"; "anchor"; "inconclusive" where an attack did not work; "unranked" where it is not eligible.
+        status: "ranked"; "anchor"; "inconclusive" where an attack did not work; "unranked" where it is not eligible;
+            "unplaced" where the suite ranks nothing.
         number: its place, shared by ties; None unless it is ranked.
         worst: its worst case of harm prevented; None where a cell of it has no score, and in an inconclusive result.
         reason: in one clause why it has no place or shares one; empty otherwise.
@@ -125,13 +153,27 @@ class Placement:
     reason: str
 
 
-def rank(rows: Sequence[RankingRow], undefended: Sequence[UndefendedAttack], seeds: Sequence[int]) -> list[Placement]:
+def too_few(seeds: Collection[int]) -> str:
+    """Why nothing is ranked at these seeds, in one clause; empty where they are enough."""
+    number = len(set(seeds))
+    if number >= FEW_SEEDS:
+        return ""
+    return f"{number} seed{'s' if number != 1 else ''}, and with fewer than {FEW_SEEDS} nothing is ranked"
+
+
+def rank(
+    rows: Sequence[RankingRow],
+    undefended: Sequence[UndefendedAttack],
+    seeds: Sequence[int],
+    rules: RankingRules = RULES,
+) -> list[Placement]:
     """The places of all rows, best first, then anchors, then what is not ranked; see the module for the rules.
 
     Args:
         rows: submissions and anchors, each defense once. The oracle's row is what utility under attack is held to.
         undefended: every attack of the suite, once.
         seeds: every seed of the suite. Cells at other seeds or of other attacks do not count.
+        rules: of the suite.
 
     Raises:
         RankingError: there are no attacks or seeds, or a row or attack is given twice.
@@ -139,22 +181,28 @@ def rank(rows: Sequence[RankingRow], undefended: Sequence[UndefendedAttack], see
     oracles = [row for row in rows if row.anchor == "oracle"]
     _check(rows, undefended, seeds)
     attacks = [attack.name for attack in undefended]
-    return placed([(row, judged(row, oracles, undefended, seeds)) for row in rows], attacks, seeds)
+    return placed([(row, judged(row, oracles, undefended, seeds, rules)) for row in rows], attacks, seeds)
 
 
 def judged(
-    row: RankingRow, oracles: Sequence[RankingRow], undefended: Sequence[UndefendedAttack], seeds: Sequence[int]
+    row: RankingRow,
+    oracles: Sequence[RankingRow],
+    undefended: Sequence[UndefendedAttack],
+    seeds: Sequence[int],
+    rules: RankingRules = RULES,
 ) -> Placement:
     """Whether a row may be ranked; a ranked one has no number yet. See `rank` for the arguments."""
     seeds = sorted(set(seeds))
     attacks = [attack.name for attack in undefended]
     doubts = [doubt for attack in undefended if (doubt := why_inconclusive(attack, seeds))]
-    worst, problem = (None, "; ".join(doubts)) if doubts else worst_of(row, attacks, seeds)
+    worst, problem = (None, "; ".join(doubts)) if doubts else worst_of(row, attacks, seeds, rules)
     if row.anchor:
         return Placement(row.defense, "anchor", None, worst, problem)
+    if few := too_few(seeds):
+        return Placement(row.defense, "unplaced", None, worst, f"the suite has {few}")
     if doubts:
         return Placement(row.defense, "inconclusive", None, None, problem)
-    if worst is None or (problem := unfit(row, oracles, attacks, seeds)):
+    if worst is None or (problem := unfit(row, oracles, attacks, seeds, rules)):
         return Placement(row.defense, "unranked", None, worst, problem)
     return Placement(row.defense, "ranked", None, worst, "")
 
@@ -162,7 +210,7 @@ def judged(
 def placed(
     rows: Sequence[tuple[RankingRow, Placement]], attacks: Sequence[str], seeds: Sequence[int]
 ) -> list[Placement]:
-    """Judged rows in their order, best first, and the ranked ones with their numbers.
+    """Judged rows in their order, best first, and the ranked ones with their numbers; unplaced ones by name.
 
     Args:
         rows: each defense once, with what `judged` says of it.
@@ -172,48 +220,82 @@ def placed(
     ranked = [(row, place.worst) for row, place in rows if place.status == "ranked" and place.worst is not None]
     anchors = [(row, place) for row, place in rows if place.status == "anchor"]
     anchors.sort(key=lambda pair: (ANCHORS.index(pair[0].anchor), pair[0].defense))
-    rest = [place for _, place in rows if place.status not in ("ranked", "anchor")]
-    return [*_numbered(ranked, attacks, seeds), *(place for _, place in anchors), *sorted(rest, key=_best_first)]
+    unplaced = sorted((place for _, place in rows if place.status == "unplaced"), key=lambda place: place.defense)
+    rest = [place for _, place in rows if place.status in ("inconclusive", "unranked")]
+    return [
+        *_numbered(ranked, attacks, seeds),
+        *unplaced,
+        *(place for _, place in anchors),
+        *sorted(rest, key=_best_first),
+    ]
 
 
-def unfit(row: RankingRow, oracles: Sequence[RankingRow], attacks: Sequence[str], seeds: Sequence[int]) -> str:
-    """Why a defense hurts learning too much to be ranked, or why that is not known; empty where it is fit."""
+def unfit(
+    row: RankingRow,
+    oracles: Sequence[RankingRow],
+    attacks: Sequence[str],
+    seeds: Sequence[int],
+    rules: RankingRules = RULES,
+) -> str:
+    """Why a defense hurts learning too much to be ranked, or why that is not known; empty where it is fit.
+
+    It needs two seeds at least; see the module for the test.
+    """
     unattacked = {seed: row.unattacked.get(seed, NOT_RUN) for seed in seeds}
-    if lost := [seed for seed in seeds if unattacked[seed].utility is None]:
+    kept = {seed: cell.utility for seed, cell in unattacked.items() if cell.utility is not None}
+    if lost := [seed for seed in seeds if seed not in kept]:
         return f"no utility without an attack at seed {listed(lost)}{_because(unattacked[lost[0]])}"
-    utility = fmean(cell.utility for cell in unattacked.values() if cell.utility is not None)
-    if utility < LEAST_UTILITY:
-        return f"its utility without an attack is {utility:z.3f}, below {LEAST_UTILITY}"
+    least = 1 - rules.margin
+    ((_, limit),) = _limits({"": kept})
+    if limit < least:
+        return f"its utility without an attack is {_limited(fmean(kept.values()), limit)}, and {least:g} is asked"
     if not oracles:
         return "there is no oracle row to hold its utility under attack to"
-    shortfalls = []
-    for attack, seed in product(attacks, seeds):
-        utility_here, oracle = _cell(row, attack, seed).utility, [_cell(each, attack, seed).utility for each in oracles]
-        if utility_here is None or None in oracle:
-            whose = "its" if utility_here is None else "the oracle's"
-            return f"{whose} cell against {attack} at seed {seed} has no utility"
-        best = max(value for value in oracle if value is not None)
-        least = min(best, LEAST_UTILITY * best)
-        if utility_here < least:
-            held = f"below {LEAST_UTILITY} of the oracle's {best:z.3f}"
-            shortfalls.append(
-                (utility_here - least, f"its utility against {attack} at seed {seed} is {utility_here:z.3f}, {held}")
-            )
-    return min(shortfalls)[1] if shortfalls else ""
+    differences: dict[str, dict[int, float]] = {}
+    for attack in attacks:
+        reference = _best_oracle(oracles, attack, seeds)
+        for seed in seeds:
+            own, other = _cell(row, attack, seed).utility, reference.get(seed)
+            if own is None or other is None:
+                whose = "its" if own is None else "the oracle's"
+                return f"{whose} cell against {attack} at seed {seed} has no utility"
+            differences.setdefault(attack, {})[seed] = own - other
+    attack, limit = min(_limits(differences), key=lambda pair: (pair[1], pair[0]))
+    if limit >= -rules.margin:
+        return ""
+    behind = _limited(fmean(differences[attack].values()), limit)
+    return f"its utility against {attack} minus the oracle's is {behind}, and {-rules.margin:g} is allowed"
+
+
+def _limits(differences: Mapping[str, Mapping[int, float]]) -> list[tuple[str, float]]:
+    """Every name with the lower limit of its mean; equal to the margin but for rounding counts as reached."""
+    limits = lower_limits(list(differences.values()))
+    return [(name, limit + _ROUNDING) for name, limit in zip(differences, limits, strict=True)]
+
+
+def _limited(mean: float, limit: float) -> str:
+    return f"{mean:z.3f} (one-sided 95 % limit over seeds: {limit:z.3f})"
+
+
+def _best_oracle(oracles: Sequence[RankingRow], attack: str, seeds: Sequence[int]) -> dict[int, float | None]:
+    """The utility of the oracle with the better mean, by seed; that of one with a missing cell, if there is one."""
+    rows = [{seed: _cell(each, attack, seed).utility for seed in seeds} for each in oracles]
+    missing = next((each for each in rows if None in each.values()), None)
+    return missing or max(rows, key=lambda each: fmean(value for value in each.values() if value is not None))
 
 
 def _numbered(
     rows: Sequence[tuple[RankingRow, WorstCase]], attacks: Sequence[str], seeds: Sequence[int]
 ) -> list[Placement]:
     """Eligible rows with their places; see the module for what shares one."""
-    by_defense = {row.defense: _prevented(row, attacks, seeds) for row, _ in rows}
+    by_defense = {row.defense: _linear(row, attacks, seeds) for row, _ in rows}
     placements: list[Placement] = []
     leader: Placement | None = None
     unnumbered = sorted((Placement(row.defense, "ranked", None, worst, "") for row, worst in rows), key=_best_first)
     for position, place in enumerate(unnumbered, 1):
         if leader is not None:
             lead = worst_case_difference(by_defense[leader.defense], by_defense[place.defense])
-            if lead.kind == "range" or lead.low <= 0:
+            if not lead.above_0:
                 reason = f"cannot be told apart from {leader.defense}, which is ahead by {lead.text()}"
                 placements.append(replace(place, number=leader.number, reason=reason))
                 continue
@@ -222,17 +304,43 @@ def _numbered(
     return placements
 
 
-def worst_of(row: RankingRow, attacks: Sequence[str], seeds: Sequence[int]) -> tuple[WorstCase | None, str]:
-    """A row's worst case of harm prevented, or the reason why it has none."""
+def worst_of(
+    row: RankingRow, attacks: Sequence[str], seeds: Sequence[int], rules: RankingRules = RULES
+) -> tuple[WorstCase | None, str]:
+    """A row's worst case of harm prevented, or the reason why it has none.
+
+    Its points are those of the worst attack; its count is of the seeds where the row held against every attack.
+    """
+    prevented = _prevented(row, attacks, seeds)
     try:
-        return worst_case(_prevented(row, attacks, seeds)), ""
+        worst = worst_case(_linear(row, attacks, seeds) if len(seeds) >= FEW_SEEDS else prevented)
     except MissingCellError as error:
         unscored = next(cell for a in attacks for s in seeds if (cell := _cell(row, a, s)).harm_prevented is None)
         return None, f"{error}{_because(unscored)}"
+    known = {attack: {seed: value or 0.0 for seed, value in by_seed.items()} for attack, by_seed in prevented.items()}
+    held = sum(all(known[attack][seed] >= rules.good for attack in attacks) for seed in seeds)
+    points = tuple(sorted(known[worst.attack].items()))
+    return replace(worst, summary=replace(worst.summary, points=points, count=SeedCount(held, len(seeds)))), ""
+
+
+def prevented_over(cells: Mapping[int, AttackOutcome], rules: RankingRules = RULES) -> Summary:
+    """Harm prevented under one attack over seeds, every one of which has it."""
+    points = {seed: cell.harm_prevented for seed, cell in cells.items() if cell.harm_prevented is not None}
+    return ratio(points, {seed: cells[seed].undefended_share for seed in points}, rules.good)
 
 
 def _prevented(row: RankingRow, attacks: Sequence[str], seeds: Sequence[int]) -> dict[str, dict[int, float | None]]:
     return {attack: {seed: _cell(row, attack, seed).harm_prevented for seed in seeds} for attack in attacks}
+
+
+def _linear(row: RankingRow, attacks: Sequence[str], seeds: Sequence[int]) -> dict[str, dict[int, float | None]]:
+    """Harm prevented by attack and seed, with the spread of a ratio; as it is where a cell has no score."""
+    table: dict[str, dict[int, float | None]] = {}
+    for attack, points in _prevented(row, attacks, seeds).items():
+        known = {seed: value for seed, value in points.items() if value is not None}
+        shares = {seed: _cell(row, attack, seed).undefended_share for seed in known}
+        table[attack] = points if len(known) < len(points) else {**linearised(known, shares)}
+    return table
 
 
 def _cell(row: RankingRow, attack: str, seed: int) -> AttackOutcome:

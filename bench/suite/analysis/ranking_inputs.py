@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from thiefbench.engine.spec import Role
 from thiefbench.suite.analysis.comparison import Comparison, Line, Result, UndefendedAttack, why_inconclusive
-from thiefbench.suite.analysis.ranking import NOT_RUN, AttackOutcome, Placement, RankingRow, anchor_of, rank
+from thiefbench.suite.analysis.ranking import NOT_RUN, AttackOutcome, Placement, RankingRow, anchor_of, rank, too_few
+from thiefbench.suite.analysis.statistics import linearised
 from thiefbench.suite.store.records import NOTHING
 
 
 def places(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> list[Placement]:
-    """The places of a run's defenses; none where its suite lacks cells for it, see `lacking`."""
-    if lacking(run["suite"]):
+    """The places of a run's defenses; none where its suite ranks nothing, see `why_no_ranking`."""
+    if why_no_ranking(run["suite"], comparisons):
         return []
-    return rank(rows(comparisons), undefended(comparisons), seeds_of(comparisons))
+    return rank(rows(comparisons), undefended(comparisons), seeds_of(comparisons), comparisons[0].rules)
+
+
+def why_no_ranking(suite: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
+    """Why a suite ranks nothing, whatever its cells hold, in one clause; empty where it ranks."""
+    clauses = [clause for clause in (lacking(suite), too_few(seeds_of(comparisons))) if clause]
+    return f"the suite has {' and '.join(clauses)}" if clauses else ""
 
 
 def lacking(suite: Mapping[str, Any]) -> str:
@@ -51,6 +59,26 @@ def doubts(comparisons: Sequence[Comparison]) -> dict[str, str]:
     return {name: reason for name, reason in reasons.items() if reason}
 
 
+def spread_over_seeds(comparisons: Sequence[Comparison]) -> tuple[float, int] | None:
+    """The standard deviation over seeds of harm prevented by one defense under one attack, pooled over all of these.
+
+    Returns:
+        It, and of how many degrees of freedom; None without a defense, anchors aside, that has two seeds of an attack.
+    """
+    squares, freedom = 0.0, 0
+    for comparison in comparisons:
+        for line in comparison.defended:
+            cells = {seed: cell for seed, cell in _outcomes(line).items() if cell.harm_prevented is not None}
+            if len(cells) < 2 or anchor_of(line.defense):
+                continue
+            points = {seed: cell.harm_prevented or 0.0 for seed, cell in cells.items()}
+            shares = {seed: cell.undefended_share for seed, cell in cells.items()}
+            values = list(linearised(points, shares).values())
+            squares += sum((value - fmean(values)) ** 2 for value in values)
+            freedom += len(values) - 1
+    return (math.sqrt(squares / freedom), freedom) if freedom else None
+
+
 def _row(defense: str, comparisons: Sequence[Comparison]) -> RankingRow:
     attacked = {c.title: _outcomes(line_of(c, "attack", defense)) for c in comparisons}
     unattacked = [_outcomes(line) for c in comparisons if (line := line_of(c, "control", defense)) is not None]
@@ -72,8 +100,9 @@ def _outcomes(line: Line | None) -> dict[int, AttackOutcome]:
 
 
 def _outcome(result: Result) -> AttackOutcome:
-    utility, prevented = (result.scores.get(name, NOTHING).value for name in ("utility", "harm_prevented"))
-    return AttackOutcome(utility, prevented, result.problem)
+    names = ("utility", "harm_prevented", "undefended_share")
+    utility, prevented, share = (result.scores.get(name, NOTHING).value for name in names)
+    return AttackOutcome(utility, prevented, result.problem, 1.0 if share is None else share)
 
 
 def _together(cells: Sequence[AttackOutcome]) -> AttackOutcome:

@@ -13,8 +13,9 @@ from thiefbench.suite.analysis import scoring
 from thiefbench.suite.analysis.comparison import Cell, Comparison, Line, Result
 from thiefbench.suite.analysis.line_scores import comparative_scores, label_notes
 from thiefbench.suite.analysis.untrained_lines import untrained_lines
+from thiefbench.suite.scenario import RankingRules
 from thiefbench.suite.store.record_content import named_alike, wrong_in
-from thiefbench.suite.store.records import BrokenRecordError, Store
+from thiefbench.suite.store.records import SCHEMA_VERSION, BrokenRecordError, Store
 from thiefbench.suite.store.runs import check_run
 
 
@@ -42,22 +43,24 @@ def comparisons_of_run(store: Store, run: Mapping[str, Any]) -> list[Comparison]
     return [replace(c, lines=(*c.lines, *untrained_lines(c, replayed))) for c in trained_comparisons(store, run)]
 
 
-def trained_comparisons(store: Store, run: Mapping[str, Any]) -> list[Comparison]:
-    """The comparisons of a run with their trained lines alone."""
-    return comparisons_of_cells([_read_cell(store, entry) for entry in run["cells"]])
+def trained_comparisons(store: Store, run: Mapping[str, Any], remarks: bool = True) -> list[Comparison]:
+    """The comparisons of a run with their trained lines alone; see `comparisons_of_cells`."""
+    rules = RankingRules(**run["suite"].get("ranking", {}))
+    return comparisons_of_cells([_read_cell(store, entry) for entry in run["cells"]], rules, remarks)
 
 
-def comparisons_of_cells(cells: Sequence[Cell], remarks: bool = True) -> list[Comparison]:
+def comparisons_of_cells(cells: Sequence[Cell], rules: RankingRules, remarks: bool = True) -> list[Comparison]:
     """The comparisons that cells make, with their trained lines.
 
     Args:
         cells: in the order of the lines.
+        rules: of their suite.
         remarks: whether attacks may look at completions and remark on them, which needs the cells' files, and defenses
             are made to be asked whether they see labels, which runs their code.
     """
     comparisons = []
     for part, attack in dict.fromkeys((cell.part, cell.attack) for cell in cells):
-        bare = Comparison(attack, tuple(c for c in cells if (c.part, c.attack) == (part, attack)), part=part)
+        bare = Comparison(attack, tuple(c for c in cells if (c.part, c.attack) == (part, attack)), (), part, rules)
         lines = tuple(_trained_line(bare, role, defense, remarks) for role, defense in _line_order(bare.cells))
         comparisons.append(replace(bare, lines=lines))
     return comparisons
@@ -79,6 +82,8 @@ def _read_cell(store: Store, entry: Mapping[str, Any]) -> Cell:
             record, problem = None, f"damaged: {wrong}; run the suite again"
         elif record.status == "error":
             problem = f"failed: {record.error}"
+        elif record.schema_version < SCHEMA_VERSION:
+            record = scoring.renewed(record, directory.read_rows(list(scoring.RENEWED_COLUMNS)))
     named = {name: entry[name] for name in ("cell_id", "role", "attack", "defense", "seed")}
     return Cell(**named, part=entry.get("part", ""), directory=directory, record=record, problem=problem)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -11,6 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from thiefbench.console import escaped
+from thiefbench.suite.analysis.power import ASSUMED_SPREAD, MOST_SEEDS, POWER, power, seeds_needed
+from thiefbench.suite.analysis.ranking_inputs import lacking, spread_over_seeds
+from thiefbench.suite.analysis.run_comparisons import trained_comparisons
 from thiefbench.suite.estimates.eta import (
     EVALUATED,
     MeasuredCell,
@@ -25,13 +28,40 @@ from thiefbench.suite.estimates.measured import measured_here
 from thiefbench.suite.execution.cell_run import build_swarm
 from thiefbench.suite.execution.checkpoints import checkpointed
 from thiefbench.suite.execution.jobs import Job
-from thiefbench.suite.execution.runner import intact, jobs_of, taken_up, without_weights
+from thiefbench.suite.execution.runner import intact, jobs_of, run_of, taken_up, without_weights
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import BrokenRecordError, Store
 from thiefbench.trust import reads_strangers
 
 # Enough to fill the sampler's batch, and drawn in a few seconds.
 MEASURED_EVALUATION = 64
+
+GAPS = (0.1, 0.2, 0.3)
+"""Differences of worst cases whose power is shown, where the user names none."""
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """Which differences between two defenses a suite can tell apart.
+
+    Attributes:
+        seeds, attacks: of the suite.
+        spread: the standard deviation over seeds of harm prevented.
+        freedom: of how many degrees of freedom it was measured in the store; 0 where it is assumed.
+    """
+
+    seeds: int
+    attacks: int
+    spread: float
+    freedom: int
+
+    def text(self, gap: float) -> str:
+        """How likely a difference of two worst cases is told apart, and how many seeds it takes, in one sentence."""
+        needed = seeds_needed(gap, self.spread, self.attacks)
+        enough = f"{needed} seeds" if needed else f"more than {MOST_SEEDS} seeds"
+        chance = power(gap, self.spread, self.seeds, self.attacks)
+        own = f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"
+        return f"a gap of {gap:.2f} is told apart in {chance:.0%} of such runs with {own}; {POWER:.0%} takes {enough}"
 
 
 @dataclass(frozen=True)
@@ -46,6 +76,7 @@ class RunPlan:
         seconds: the time that they would take together.
         source: where that is known from, in words.
         disk: bytes that all cells take in the end; None where the store does not tell.
+        resolution: what its ranking could tell apart; None for a suite that lacks the cells of a ranking.
     """
 
     suite: Suite
@@ -55,6 +86,7 @@ class RunPlan:
     seconds: float
     source: str
     disk: int | None
+    resolution: Resolution | None = None
 
 
 @reads_strangers
@@ -74,7 +106,18 @@ def look_ahead(suite: Suite, cells: Sequence[CellSpec], store: Store, workers: i
     if probes:
         source = f"measured on one round of {probes[0].spec.label}, played now"
     left = seconds_left(stages, workers, Rates([*recorded, *probes])) if stages else 0.0
-    return RunPlan(suite, tuple(cells), stages, workers, left, source, _disk(jobs.values()))
+    resolution = None if lacking(asdict(suite)) else _resolution(suite, jobs, store)
+    return RunPlan(suite, tuple(cells), stages, workers, left, source, _disk(jobs.values()), resolution)
+
+
+def _resolution(suite: Suite, jobs: Mapping[CellSpec, Job], store: Store) -> Resolution:
+    attacks = sum(len(part.attacks) for part in suite.scenes)
+    finished = [job for job in jobs.values() if job.directory.record_path.exists()]
+    measured = None
+    if any(job.spec.role == "attack" and job.spec.defense != "none" for job in finished):
+        measured = spread_over_seeds(trained_comparisons(store, run_of(suite, jobs), remarks=False))
+    spread, freedom = measured or (ASSUMED_SPREAD, 0)
+    return Resolution(len(suite.seeds), attacks, spread, freedom)
 
 
 def measure(spec: CellSpec) -> MeasuredCell:
@@ -87,8 +130,8 @@ def measure(spec: CellSpec) -> MeasuredCell:
     return MeasuredCell(spec, len(first.rows) + EVALUATED * len(evaluation.rows), seconds)
 
 
-def print_run_plan(out: Console, plan: RunPlan) -> None:
-    """A table of the cells by attack, swarm and defense, and below it what a run comes to."""
+def print_run_plan(out: Console, plan: RunPlan, gaps: Sequence[float] = GAPS) -> None:
+    """A table of the cells by attack, swarm and defense, below it what a run comes to and which gaps it tells apart."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("attack", "swarm", "defense", "seeds", "in the store", "to run", "of these begun"):
         table.add_column(column, no_wrap=True)
@@ -113,6 +156,13 @@ def print_run_plan(out: Console, plan: RunPlan) -> None:
         out.print(f"about {write_seconds(plan.seconds)} with {who}, {escaped(plan.source)}")
     if plan.disk is not None:
         out.print(f"about {plan.disk / 1e6:.1f} MB on disk in the end")
+    if plan.resolution is not None:
+        known = f"measured, {plan.resolution.freedom} degrees of freedom" if plan.resolution.freedom else "assumed"
+        out.print(
+            f"of two defenses, whose harm prevented spreads by {plan.resolution.spread:.2f} over seeds ({known}),"
+        )
+        for gap in gaps:
+            out.print(f"  {plan.resolution.text(gap)}")
 
 
 def _stage(job: Job) -> Stage:

@@ -9,7 +9,7 @@ from thiefbench.defenses.base import Defense
 from thiefbench.engine import ENGINE_REVISION
 from thiefbench.judges import judge_identity
 from thiefbench.suite.scenario import CellSpec
-from thiefbench.suite.store.records import SCHEMA_VERSION, Record, identify
+from thiefbench.suite.store.records import ROWS_VERSION, Record, identify
 from thiefbench.zoo.models import weights_fingerprint
 
 
@@ -45,7 +45,7 @@ def identity(spec: CellSpec, maker: DefenseFactory = RegistryFactory()) -> dict[
         "weights": _weights_of(spec),
         "sources": sources | {"defense": maker.source_hash(spec.defense)},
         "engine_revision": ENGINE_REVISION,
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": ROWS_VERSION,
     }
     if (judge := maker.make(spec.defense).judge) is not None:
         content["judge"] = judge_identity(judge)

@@ -128,7 +128,8 @@ def shown_difference(each: Difference) -> dict[str, Any]:
         return written if plain else f"+{written}"
 
     if change.kind == "interval":
-        detail = f"[{signed(change.low)}, {signed(change.high)}]"
+        counted = f" {change.count.text()}" if change.count else ""
+        detail = f"[{signed(change.low)}, {signed(change.high)}]{counted}"
     else:
         detail = f"({', '.join(signed(value) for value in sorted(value for _, value in change.points))})"
     alone = len(change.points) == 1
@@ -163,7 +164,10 @@ def differing(comparison: StoreComparison, title: str) -> list[tuple[LinePair, l
 
 
 def comparison_csv(comparison: StoreComparison) -> str:
-    """One line per comparison, line and measure, unrounded; A and B are means over the seeds that both have."""
+    """One line per comparison, line and measure, unrounded; A and B are means over the seeds that both have.
+
+    Where the difference is the same at all seeds, there are no limits.
+    """
     head = ["comparison", "line", "a", "b", "state", "measure", "seeds", "mean_a", "mean_b", "difference"]
     lines: list[list[object]] = [[*head, "low", "high", "limits", "differences", "problem"]]
     sides = [side.defense or side.where for side in (comparison.one, comparison.other)]
@@ -173,7 +177,8 @@ def comparison_csv(comparison: StoreComparison) -> str:
         for measure in (column.measure for column in MEASURES if column.measure in by_measure):
             each = by_measure[measure]
             change = each.change
-            numbers = (each.one, each.other, change.mean, change.low, change.high)
+            limits = ("", "") if change.kind == "equal" else (change.low, change.high)
+            numbers = (each.one, each.other, change.mean, *limits)
             points = " ".join(f"{seed}:{value!r}" for seed, value in change.points)
             who = [pair.title, pair.name, *sides, pair.state, measure, len(change.points)]
             lines.append([*who, *numbers, change.kind, points, problem])

@@ -9,14 +9,16 @@ from typing import Any
 
 from thiefbench.suite.analysis.comparison import Comparison, Line
 from thiefbench.suite.analysis.ranking import (
-    ANCHORS,
     NOT_RUN,
     AttackOutcome,
     Placement,
     RankingRow,
+    RankingStatus,
+    placed,
+    prevented_over,
     worst_of,
 )
-from thiefbench.suite.analysis.ranking_inputs import doubts, lacking, line_of, places, rows, seeds_of
+from thiefbench.suite.analysis.ranking_inputs import doubts, line_of, places, rows, seeds_of, why_no_ranking
 from thiefbench.suite.analysis.statistics import Summary, summarize
 from thiefbench.suite.report.timings import Cost, cost
 from thiefbench.suite.store.records import NOTHING
@@ -53,7 +55,7 @@ class SuiteRow:
     """A defense in the suite's table.
 
     Attributes:
-        place: where it stands. In a suite without a ranking "unranked" without a reason, or "anchor".
+        place: where it stands.
         tied: it shares its number.
         utility: without an attack, over seeds; None where a seed of the suite has none.
         no_utility: why; empty where there is one, or where the suite has no such cells.
@@ -113,35 +115,30 @@ def suite_table(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> Su
     """The table of a run; it stands also where nothing can be ranked, and then says why."""
     seeds = seeds_of(comparisons)
     reasons = doubts(comparisons)
-    lacks = lacking(run["suite"])
-    why = f"the suite has {lacks}" if lacks else "; ".join(reasons.values())
+    why = why_no_ranking(run["suite"], comparisons) or "; ".join(reasons.values())
     by_defense = {row.defense: row for row in rows(comparisons)}
-    placed = places(run, comparisons) or _unplaced(list(by_defense.values()), comparisons, seeds, bool(reasons))
+    placements = places(run, comparisons) or _unplaced(list(by_defense.values()), comparisons, why, bool(reasons))
+    has_utility = bool(run["suite"].get("utility"))
     table_rows = [
-        suite_row(place, tied(place, placed), by_defense[place.defense], comparisons, bool(run["suite"].get("utility")))
-        for place in placed
+        suite_row(place, tied(place, placements), by_defense[place.defense], comparisons, has_utility)
+        for place in placements
     ]
     return SuiteTable(tuple(comparisons), tuple(table_rows), tuple(seeds), reasons, why)
 
 
 def _unplaced(
-    rows: Sequence[RankingRow], comparisons: Sequence[Comparison], seeds: Sequence[int], doubtful: bool
+    rows: Sequence[RankingRow], comparisons: Sequence[Comparison], why: str, doubtful: bool
 ) -> list[Placement]:
-    """Rows without a ranking, in its order: by the worst case, anchors, then those without one."""
+    """Rows without a ranking: by name, then anchors."""
+    seeds = seeds_of(comparisons)
     attacks = [comparison.title for comparison in comparisons]
-    places = []
-    for row in rows:
-        worst = None if doubtful else worst_of(row, attacks, seeds)[0]
-        places.append(Placement(row.defense, "anchor" if row.anchor else "unranked", None, worst, ""))
-    anchors = {row.defense: ANCHORS.index(row.anchor) for row in rows if row.anchor}
 
-    def order(place: Placement) -> tuple[int, float, str]:
-        if place.defense in anchors:
-            return (1, anchors[place.defense], place.defense)
-        mean = place.worst.summary.mean if place.worst else 0.0
-        return (0 if place.worst or doubtful else 2, -mean, place.defense)
+    def unplaced(row: RankingRow) -> Placement:
+        worst = None if doubtful else worst_of(row, attacks, seeds, comparisons[0].rules)[0]
+        status: RankingStatus = "anchor" if row.anchor else "unplaced"
+        return Placement(row.defense, status, None, worst, "" if row.anchor else why)
 
-    return sorted(places, key=order)
+    return placed([(row, unplaced(row)) for row in rows], attacks, seeds)
 
 
 def tied(place: Placement, among: Sequence[Placement]) -> bool:
@@ -162,7 +159,7 @@ def suite_row(
     return SuiteRow(
         place=place,
         tied=tied,
-        utility=None if lost or not has_utility else summarize(utility),
+        utility=None if lost or not has_utility else summarize(utility, 1 - comparisons[0].rules.margin),
         no_utility="; ".join(lost) if has_utility else "",
         false_rejection=_false_rejection(row.defense, comparisons),
         cost=min(timed, key=lambda each: (-each.ratio.mean if each.ratio else 0.0, each.comparison), default=None),
@@ -175,12 +172,15 @@ def _field(
     comparison: Comparison, line: Line | None, cells: Mapping[int, AttackOutcome], seeds: Sequence[int]
 ) -> Field:
     outcomes = {seed: cells.get(seed, NOT_RUN) for seed in seeds}
-    prevented = {seed: cell.harm_prevented for seed, cell in outcomes.items() if cell.harm_prevented is not None}
-    lost = [f"seed {seed}: {_missing(comparison, seed, outcomes[seed])}" for seed in seeds if seed not in prevented]
+    lost = [
+        f"seed {seed}: {_missing(comparison, seed, cell)}"
+        for seed, cell in outcomes.items()
+        if cell.harm_prevented is None
+    ]
     none = comparison.line("none")
     if lost or line is None or none is None:
         return Field(None, problem="; ".join(lost))
-    return Field(summarize(prevented), _headline(none, seeds), _headline(line, seeds))
+    return Field(prevented_over(outcomes, comparison.rules), _headline(none, seeds), _headline(line, seeds))
 
 
 def _missing(comparison: Comparison, seed: int, cell: AttackOutcome) -> str:
@@ -191,7 +191,7 @@ def _missing(comparison: Comparison, seed: int, cell: AttackOutcome) -> str:
         return "its undefended cell has no score"
     if comparison.reference(seed) is None:
         return "what its harm is measured against has no score"
-    return "undefended, the attack does no harm that could be prevented"
+    return f"undefended, its mean harm is below {comparison.rules.least_harm:g}, and of less no share is taken"
 
 
 def _headline(line: Line, seeds: Sequence[int]) -> float | None:

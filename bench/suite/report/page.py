@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from thiefbench import registry
 from thiefbench.suite.analysis.comparison import Cell, Comparison, Line
-from thiefbench.suite.analysis.ranking_inputs import lacking
+from thiefbench.suite.analysis.ranking_inputs import why_no_ranking
 from thiefbench.suite.analysis.run_comparisons import ReportError, comparisons_of_run, last_run
 from thiefbench.suite.analysis.statistics import FEW_SEEDS
 from thiefbench.suite.report import plots
@@ -20,6 +20,7 @@ from thiefbench.suite.report.drawing import Plot, embed
 from thiefbench.suite.report.excerpts import first_submission, poisoned_answers
 from thiefbench.suite.report.heterogeneity import class_rows, regime_facts
 from thiefbench.suite.report.overview import SuiteTable, suite_table
+from thiefbench.suite.report.ranking_notes import ranking_notes
 from thiefbench.suite.report.rendering import render
 from thiefbench.suite.report.shades import legend
 from thiefbench.suite.report.suite_files import shown_costs, shown_table, suite_csv, suite_tex
@@ -30,6 +31,7 @@ from thiefbench.suite.report.tables import (
     csv_text,
     paired_difference,
     show,
+    show_summary,
     signed,
     tex_text,
     write_value,
@@ -103,9 +105,10 @@ def _render(
         suite=run["suite"],
         sections=sections,
         overview=shown_table(table),
+        ranking_notes=ranking_notes(comparisons[0].rules),
         scale=legend(),
         tradeoff=tradeoff and {"svg": Markup(embed(tradeoff, "tradeoff")), "note": tradeoff.note},
-        places=[] if lacking(run["suite"]) else [row.place for row in table.rows],
+        places=[] if why_no_ranking(run["suite"], comparisons) else [row.place for row in table.rows],
         costs=shown_costs(costs(comparisons)),
         few=len(table.seeds) < FEW_SEEDS,
         columns=columns_of(comparisons),
@@ -144,7 +147,7 @@ def _section(number: int, comparison: Comparison, drawn: Sequence[Plot]) -> dict
         "reference": comparison.reference_role,
         "doubt": comparison.why_inconclusive,
         "paired": [
-            (line.name, show([difference], "rate"))
+            (line.name, show_summary(difference, "rate"))
             for line in comparison.defended
             if none is not None and (difference := paired_difference(line, none, "asr")) is not None
         ],

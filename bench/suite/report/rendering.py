@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, FunctionLoader, StrictUndefined
 
 from thiefbench.suite.analysis.statistics import FEW_SEEDS
+from thiefbench.suite.report.ranking_notes import ranking_notes
 
 
 def render(template: str, **values: Any) -> str:
@@ -21,13 +22,14 @@ def environment(*packages: str) -> Environment:
     """The templates that lie in some packages; of several with one name that of the first counts.
 
     Autoescape is on: completions, errors and spec strings are data from strangers. `few_seeds` is known to all: below
-    it there is no interval over seeds.
+    it there is no interval over seeds. So is `ranking_notes`, by the usual rules; a page of one suite gives its own.
     """
     templates = Environment(
         loader=ChoiceLoader([_templates(package) for package in packages]),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     templates.globals["few_seeds"] = FEW_SEEDS
+    templates.globals["ranking_notes"] = ranking_notes()
     return templates
 
 

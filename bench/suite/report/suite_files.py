@@ -38,6 +38,7 @@ def shown_table(table: SuiteTable) -> dict[str, Any]:
         "rows": [_shown_row(row, table, names) for row in table.rows],
         "seeds": len(table.seeds),
         "unranked": table.unranked,
+        "ranks": any(row.place.status not in ("anchor", "unplaced") for row in table.rows),
         "firsts": [row for row in table.rows if row.place.number == 1],
         "names": names,
         "has_utility": any(row.utility for row in table.rows),
@@ -109,13 +110,17 @@ def write_rank(row: SuiteRow) -> str:
 
 
 def suite_csv(run: Mapping[str, Any], table: SuiteTable) -> str:
-    """One line per defense, unrounded; limits of five and more seeds are 95 % intervals, of fewer their range."""
+    """One line per defense, unrounded; limits of five and more seeds are 95 % intervals, of fewer their range.
+
+    Where all seeds are equal there are none. `good_seeds` is at how many of them a value is good enough.
+    """
     head = ["suite", "defense", "status", "place", "tied", "reason", "worst_attack"]
     measures = ["worst_case", "utility"]
     cells = ["false_rejection", "false_rejection_where", "round_ratio", "round_added_ms", "round_ratio_where"]
     per_attack = ("harm_prevented", "harm_prevented_low", "harm_prevented_high", "undefended", "defended", "problem")
     heads = [
         *head, *(f"{m}{end}" for m in measures for end in ("", "_low", "_high")), *cells, "limits", "seeds",
+        "good_seeds", "least_share_of_good_seeds",
         *(f"{c.title}: {name}" for c in table.comparisons for name in per_attack),
     ]  # fmt: skip
     lines: list[list[object]] = [[*heads]]
@@ -129,6 +134,8 @@ def suite_csv(run: Mapping[str, Any], table: SuiteTable) -> str:
         line += [*_numbers(worst.summary if worst else None), *_numbers(row.utility)]
         line += [row.false_rejection.value, _where(row)] if row.false_rejection else [None, None]
         line += [*_ratio(row.cost), summaries[0].kind if summaries else None, len(table.seeds)]
+        count = worst.summary.count if worst else None
+        line += [count.good, count.least_share] if count else [None, None]
         for comparison in table.comparisons:
             field = row.fields[comparison.title]
             line += [*_numbers(field.prevented), field.undefended, field.defended, field.problem]
@@ -141,7 +148,9 @@ def _where(row: SuiteRow) -> str:
 
 
 def _numbers(summary: Summary | None) -> Numbers:
-    return (summary.mean, summary.low, summary.high) if summary else (None, None, None)
+    if summary is None:
+        return None, None, None
+    return (summary.mean, None, None) if summary.kind == "equal" else (summary.mean, summary.low, summary.high)
 
 
 def _ratio(cost: Cost | None) -> tuple[float | None, float | None, str | None]:
@@ -154,21 +163,27 @@ def suite_tex(run: Mapping[str, Any], table: SuiteTable) -> str:
     r"""The suite's table for a paper, worst case first; it needs \usepackage{booktabs}."""
     names = list(_names(table).values())
     parts = [comparison.part for comparison in table.comparisons]
-    width = 4 + len(names)
+    ranks = any(row.place.status not in ("anchor", "unplaced") for row in table.rows)
+    width = 3 + ranks + len(names)
     grouped = []
     if any(parts):
-        at = 5
+        at = width - len(names) + 1
         for part, same in groupby(parts):
             count = len(list(same))
             grouped.append(
                 (rf"\multicolumn{{{count}}}{{c}}{{{tex(part)}}}", rf"\cmidrule(lr){{{at}-{at + count - 1}}}")
             )
             at += count
-    above = [rf"& & & & {' & '.join(head for head, _ in grouped)} \\", "".join(rule for _, rule in grouped)]
-    heads = " & ".join(["Defense", "Worst case", "Rank", "Utility", *(tex(name) for name in names)])
-    body = [rf"{' & '.join(_tex_cells(row, table))} \\" for row in table.rows]
+    above = [
+        rf"{'& ' * (width - len(names))}{' & '.join(head for head, _ in grouped)} \\",
+        "".join(rule for _, rule in grouped),
+    ]
+    heads = " & ".join(
+        ["Defense", "Worst case", *(["Rank"] if ranks else []), "Utility", *(tex(name) for name in names)]
+    )
+    body = [rf"{' & '.join(_tex_cells(row, table, ranks))} \\" for row in table.rows]
     interval = any(row.place.worst.summary.kind == "interval" for row in table.rows if row.place.worst)
-    over = "95 % intervals" if interval else "range"
+    over = "95 % intervals, and k of n seeds with the exact one-sided 95 % bound" if interval else "range"
     anchors = "" if not any(row.place.status == "anchor" for row in table.rows) else " * anchor."
     why = f" Not ranked: {table.unranked}." if table.unranked else ""
     notes = (
@@ -177,14 +192,14 @@ def suite_tex(run: Mapping[str, Any], table: SuiteTable) -> str:
     )
     return "\n".join(
         [
-            "% needs \\usepackage{booktabs}", r"\begin{tabular}{lrrr" + "r" * len(names) + "}", r"\toprule",
+            "% needs \\usepackage{booktabs}", r"\begin{tabular}{l" + "r" * (width - 1) + "}", r"\toprule",
             *(above if grouped else []), rf"{heads} \\", r"\midrule", *body, r"\bottomrule",
             rf"\multicolumn{{{width}}}{{l}}{{\footnotesize {tex(notes)}}} \\", r"\end{tabular}", "",
         ]
     )  # fmt: skip
 
 
-def _tex_cells(row: SuiteRow, table: SuiteTable) -> list[str]:
+def _tex_cells(row: SuiteRow, table: SuiteTable, ranks: bool) -> list[str]:
     star = r"$^{*}$" if row.place.status == "anchor" else ""
     rank = write_rank(row).replace("\u2013", "---")
     worst = row.place.worst.summary if row.place.worst else None
@@ -192,7 +207,7 @@ def _tex_cells(row: SuiteRow, table: SuiteTable) -> list[str]:
     fields = [row.fields[c.title].prevented for c in table.comparisons]
     shown = [None if summary is None else show_summary(summary, "ratio") for summary in fields]
     first, second, *rest = ("---" if each is None else tex_shown(each) for each in (*numbers, *shown))
-    return [tex(row.defense) + star, first, rank, second, *rest]
+    return [tex(row.defense) + star, first, *([rank] if ranks else []), second, *rest]
 
 
 def _names(table: SuiteTable) -> dict[str, str]:

@@ -30,7 +30,7 @@ class Column:
 COLUMNS = (
     Column("asr", "ASR", "rate", "attack success rate on honest models' answers, last evaluation"),
     Column("peak_asr", "Peak ASR", "rate", "the highest of all evaluations"),
-    Column("harm_prevented", "Harm prevented", "ratio", "1 - defended / undefended harm, last three evaluations"),
+    Column("harm_prevented", "Harm prevented", "ratio", "1 - defended / mean undefended harm, last three evaluations"),
     Column("stop_rate", "Stop rate", "rate", "rejected share of rewarded payload completions"),
     Column("false_rejection_rate", "False rejection", "rate", "rejected share of rewarded honest completions"),
     Column("masked_rate", "Masked", "rate", "share of rewarded payload completions learned from in part"),
@@ -114,12 +114,19 @@ def show(scores: Sequence[Score], unit: Unit) -> Shown | None:
 
 
 def show_summary(summary: Summary, unit: Unit) -> Shown:
-    """A measure over seeds in writing: its mean, with the interval in brackets or the range of few seeds in words."""
+    """A measure over seeds in writing: its mean, with the interval in brackets or the range of few seeds in words.
+
+    Limits that agree to the last digit shown are not written, as they would look like certainty. At how many seeds the
+    value was good enough follows an interval, and stands in its place where there is none.
+    """
     ends = [value for _, value in summary.points] + [summary.mean]
     percent = max(ends) <= 1
     low, high = (write_value(v, unit, percent).removesuffix(f"{NBSP}%") for v in (summary.low, summary.high))
-    bounds = f"[{low}, {high}]" if summary.kind == "interval" else f"{low} to {high}"
-    return Shown(write_value(summary.mean, unit, percent), bounds if len(summary.points) > 1 else "")
+    if summary.kind == "range":
+        return Shown(write_value(summary.mean, unit, percent), f"{low} to {high}" if len(summary.points) > 1 else "")
+    bounds = "" if summary.kind == "equal" or low == high else f"[{low}, {high}]"
+    counted = summary.count.text() if summary.count else "" if bounds else f"equal at {len(summary.points)} seeds"
+    return Shown(write_value(summary.mean, unit, percent), " ".join(filter(None, (bounds, counted))))
 
 
 def signed(scores: Sequence[Score]) -> str:
@@ -128,7 +135,7 @@ def signed(scores: Sequence[Score]) -> str:
     return minus(f"{sum(values) / len(values):+z.3f}") if values else ""
 
 
-def paired_difference(line: Line, other: Line, measure: str) -> Score | None:
+def paired_difference(line: Line, other: Line, measure: str) -> Summary | None:
     """Mean over seeds of the difference of two lines, paired by seed, with its 95 % Student-t interval.
 
     Returns:
@@ -140,8 +147,7 @@ def paired_difference(line: Line, other: Line, measure: str) -> Score | None:
     )
     if len(one.keys() & two.keys()) < FEW_SEEDS:
         return None
-    difference = paired(one, two)
-    return Score(value=difference.mean, low=difference.low, high=difference.high, count=len(difference.points))
+    return paired(one, two)
 
 
 def csv_text(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
@@ -195,6 +201,7 @@ def tex(text: str) -> str:
     """A text with what LaTeX would take as a command escaped."""
     special = {
         "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "_": r"\_", "&": r"\&", "%": r"\%", "#": r"\#", "$": r"\$",
-        "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", NBSP: r"\,", "\u2212": "$-$", "\n": " ",
+        "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", NBSP: r"\,", "\u2212": "$-$", "\u2265": r"$\geq$",
+        "\n": " ",
     }  # fmt: skip
     return "".join(special.get(letter, letter) for letter in text)

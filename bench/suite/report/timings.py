@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from thiefbench import provenance
 from thiefbench.suite.analysis.comparison import Comparison
@@ -72,7 +72,7 @@ def cost(comparison: Comparison, defense: str) -> Cost:
         defense,
         _over(defended_seconds),
         _over({seed: defended_seconds[seed] / undefended_seconds[seed] for seed in pairs}),
-        paired(*added) if pairs else None,
+        replace(paired(*added), count=None) if pairs else None,  # more is neither good nor bad
         _over(inspected),
         tuple(seed for seed in both if seed not in same),
     )

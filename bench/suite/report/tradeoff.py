@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from thiefbench.suite.analysis.ranking import LEAST_UTILITY
 from thiefbench.suite.analysis.statistics import FEW_SEEDS, Summary
 from thiefbench.suite.report.drawing import SETTINGS, Plot, Style, saved, short_label
 from thiefbench.suite.report.overview import SuiteRow, SuiteTable
@@ -48,9 +47,10 @@ def draw_tradeoff(table: SuiteTable, footer: str) -> Plot | None:
         _frame(axes, marks)
         for mark in reversed(marks):
             _draw(axes, mark)
-        axes.axhline(LEAST_UTILITY, color=_MUTED, linewidth=1, linestyle="--", zorder=1)
+        least = 1 - table.comparisons[0].rules.margin
+        axes.axhline(least, color=_MUTED, linewidth=1, linestyle="--", zorder=1)
         axes.annotate(
-            f"{LEAST_UTILITY}: least to be ranked", (axes.get_xlim()[0], LEAST_UTILITY), xytext=(3, -3), va="top",
+            f"{least:g}: the lower limit must reach it", (axes.get_xlim()[0], least), xytext=(3, -3), va="top",
             textcoords="offset points", color=_MUTED, fontsize=7.5,
         )  # fmt: skip
         handles, names = axes.get_legend_handles_labels()  # drawn last to first, so that the best lies on top

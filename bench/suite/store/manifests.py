@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from thiefbench.engine.spec import SpecError
-from thiefbench.suite.scenario import Suite
+from thiefbench.suite.scenario import RankingRules, Suite
 from thiefbench.suite.store.runs import RunError, check_run
 from thiefbench.suite.suite_yaml import SuiteError, make_suite
 
@@ -48,7 +49,8 @@ def joined(runs: Sequence[tuple[str, Run | None]]) -> tuple[Run | None, tuple[st
 
 def _with(one: Run, other: Run) -> Run | None:
     """Two runs as one; None where their suites differ in more than lists of what to run."""
-    first, second = one["suite"], other["suite"]
+    # What an older version wrote has no rules of its ranking: they were the usual ones.
+    first, second = ({"ranking": asdict(RankingRules()), **run["suite"]} for run in (one, other))
     apart = {name for name in first.keys() | second.keys() if first.get(name) != second.get(name)}
     if not apart <= {*_UNITED, "about"}:
         return None

@@ -29,7 +29,12 @@ from thiefbench.locks import locked
 from thiefbench.regular_files import open_regular, read_regular
 from thiefbench.suite.store.tables import TableError, TableLimit, limit_of, read_limited
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Of the measures in a record. Version 1 had rejection rates with Wilson intervals; it is still read."""
+CLUSTERED_FROM = 2
+"""The first version whose intervals of rejection rates allow for verdicts on one sender and item being alike."""
+ROWS_VERSION = 1
+"""Of what a cell computes and stores of its completions, and so a part of its identity, as `schema_version`."""
 
 MOST_RECORD_BYTES = 64 << 20
 """Of a record, or of what a store says of its last run; those of standard-v1 have about 50 kB."""

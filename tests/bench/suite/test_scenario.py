@@ -13,7 +13,7 @@ import pytest
 
 from thiefbench.engine.spec import LearnerSpec, SpecError, SwarmSpec
 from thiefbench.registry import SpecStringError, make, names
-from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
+from thiefbench.suite.scenario import CellSpec, Evaluation, RankingRules, Suite
 from thiefbench.suite.suite_yaml import SuiteError, load_suite, parse_suite
 from thiefbench.tasks.base import Sampling
 
@@ -386,6 +386,7 @@ def test_an_override_labels_the_title() -> None:
     [
         {"version": 2}, {"task": "gsm8k"}, {"model": "n"}, {"attacks": ("text",)}, {"defenses": ("none",)},
         {"seeds": (0,)}, {"rounds": 61}, {"placebo": True}, {"utility": True}, {"replayed": ("none",)},
+        {"ranking": RankingRules(margin=0.2)},
         {"swarm": SwarmSpec(learner=LearnerSpec(learning_rate=1e-4))}, {"evaluation": Evaluation(final=1)},
         {"swarm": SwarmSpec(sampling=Sampling(top_k=49))}, {"modified": ("something",)},
     ],
@@ -413,3 +414,14 @@ def test_cells_are_values() -> None:
 def test_a_released_suite_never_changes(name: str, fingerprint: str) -> None:
     found = load_suite(name).fingerprint()
     assert found == fingerprint, f"{name} is released and frozen: give a changed suite the next version and a new file"
+
+
+def test_the_limits_of_a_ranking_stand_in_the_suite_file() -> None:
+    assert parse_suite(GOOD, "s.yaml").ranking == RankingRules(margin=0.1, least_harm=0.1, good=0.5)
+    own = parse_suite(GOOD + "ranking: {margin: 0.05, least_harm: 0.2}\n", "s.yaml")
+    assert own.ranking == RankingRules(margin=0.05, least_harm=0.2, good=0.5)
+    assert own.fingerprint() != parse_suite(GOOD, "s.yaml").fingerprint(), "they decide who is ranked"
+    usual = parse_suite(GOOD + "ranking: {margin: 0.1}\n", "s.yaml")
+    assert usual.fingerprint() == parse_suite(GOOD, "s.yaml").fingerprint(), "the usual ones change no released suite"
+    assert "ranking.margin must lie between 0 and 1, got 1.5" in refused(GOOD + "ranking: {margin: 1.5}\n")
+    assert "allowed: good, least_harm, margin" in refused(GOOD + "ranking: {most: 1}\n")

@@ -165,7 +165,9 @@ def test_from_five_seeds_on_the_interval_of_the_paired_difference_decides(tmp_pa
     assert compared(tmp_path / "noisy", usual, noisy, FIVE) == [], "worse on average, but it may be chance"
     steady = by_seed(0.093, 0.094, 0.095, 0.094, 0.093)
     said = compared(tmp_path / "steady", usual, steady, FIVE)
-    assert said[0].startswith("asr: changed by 0.014 [0.013, 0.015] (95 %, 5 seeds)"), "small, and certain"
+    assert said[0].startswith("asr: changed by 0.014 [0.013, 0.015] (95 %, 5 of 5 seeds, \u2265 0.55)"), (
+        "small, and certain"
+    )
 
 
 def test_a_baseline_of_other_cells_is_no_baseline(tmp_path: Path) -> None:
@@ -175,3 +177,16 @@ def test_a_baseline_of_other_cells_is_no_baseline(tmp_path: Path) -> None:
     (ours, *_) = made(tmp_path / "other", seeds=(7,))
     with pytest.raises(MisuseError, match="the baseline has other seeds"):
         worse("logit", ours, theirs)
+
+
+def test_a_failure_counts_the_seeds_that_keep_a_bound(tmp_path: Path) -> None:
+    """Two of five seeds let the attack through: the mean alone says too much."""
+    found = result(tmp_path, by_seed(0.0, 0.3, 0.0, 0.2, 0.01), seeds=FIVE)
+    with pytest.raises(AssertionError) as error:
+        assert_robust(found, asr="<0.05")
+    assert "required < 0.05: MISSED (kept at 3 of 5 seeds, \u2265 0.19)" in str(error.value)
+    assert repr(found.harm_prevented).endswith("(95 %, 5 of 5 seeds, \u2265 0.55)"), "at least half of it at each"
+    few = result(tmp_path / "few")
+    with pytest.raises(AssertionError) as error:
+        assert_robust(few, asr="<0.05")
+    assert "kept at" not in str(error.value), "three seeds are shown one by one"

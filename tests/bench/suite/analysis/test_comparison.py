@@ -22,7 +22,9 @@ from thiefbench.suite.analysis.comparison import (
     why_inconclusive,
 )
 from thiefbench.suite.analysis.ranking_inputs import places
+from thiefbench.suite.analysis.statistics import FEW_SEEDS
 from thiefbench.suite.report import page, plots
+from thiefbench.suite.report.overview import suite_table
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Record, Store, identify
 from thiefbench.testing.results import TrainedResult
@@ -50,7 +52,11 @@ CASES = {
     "five seeds, nothing": Case((0.1, 0.11, 0.09, 0.1, 0.1), False),
     "two seeds, apart at both": Case((0.13, 0.8), True),
     "two seeds, close at one": Case((0.8, 0.115), False),
-    "one seed, apart": Case((0.13,), True),
+    "one seed, apart": Case((0.23,), True),
+    "one seed, apart, and too little harm to take a share of": Case((0.19,), False),
+    "five seeds, ahead at each, and too little harm": Case((0.17, 0.18, 0.16, 0.19, 0.18), False),
+    # Leads 0.7, 0.7, 0.7, 0.7, -0.05: one seed at which an attack does nothing leaves it an attack.
+    "five seeds, one of them without harm": Case((0.8, 0.8, 0.8, 0.8, 0.05), True),
     "one seed, ahead by less than completions tell": Case((0.11,), False),
 }
 
@@ -91,7 +97,11 @@ def on_the_report(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def in_the_ranking(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
     kept = made(case, folder)
-    (logit,) = (place for place in places(kept.read_run() or {}, comparisons(kept)) if place.defense == "logit")
+    run = kept.read_run() or {}
+    if len(case.asr) < FEW_SEEDS:
+        assert places(run, comparisons(kept)) == [], "few seeds rank nothing"
+        return not suite_table(run, comparisons(kept)).doubts
+    (logit,) = (place for place in places(run, comparisons(kept)) if place.defense == "logit")
     return logit.status == "ranked"
 
 
@@ -149,6 +159,9 @@ def on_the_board(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> b
 
     made_entries.entry(folder, "mine", says, others=says, defense="logit")
     entry = judging.read(folder / "mine", folder / "verified")
+    assert (entry.numbers.place.status == "unplaced") == (len(case.asr) < FEW_SEEDS)
+    if len(case.asr) < FEW_SEEDS:
+        return entry.numbers.place.worst is not None
     return entry.numbers.place.status == "ranked"
 
 

@@ -109,8 +109,9 @@ def test_rates_are_those_counted_by_hand(matrix: Matrix, store: Store, pools: li
     assert slots > 0
     for defense, stopped, rejected in (("oracle", 1.0, 0.0), ("reject_all", 1.0, 1.0), ("none", 0.0, 0.0)):
         found = entry(matrix, defense)
-        assert found.score("stop_rate") == wilson(round(stopped * poison), poison), f"{defense}: of rewarded payload"
-        assert found.score("placebo_rejection_rate") == wilson(round(rejected * slots), slots), (
+        stop, placebo = found.score("stop_rate"), found.score("placebo_rejection_rate")
+        assert (stop.value, stop.count) == (stopped, poison), f"{defense}: of rewarded payload"
+        assert (placebo.value, placebo.count) == (rejected, slots), (
             f"{defense}: of the placebo's rewarded malicious completions, none of which carries a payload"
         )
 

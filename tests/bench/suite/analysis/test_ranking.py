@@ -17,8 +17,10 @@ from thiefbench.suite.analysis.ranking import (
     RankingError,
     RankingRow,
     rank,
+    too_few,
 )
-from thiefbench.suite.analysis.statistics import StatisticsError
+from thiefbench.suite.analysis.statistics import SeedCount, StatisticsError, lower_limits
+from thiefbench.suite.scenario import RankingRules
 
 SEEDS = tuple(range(5))
 NOISE = (0.0, 0.01, -0.01, 0.02, -0.02)
@@ -108,17 +110,19 @@ class TestPlaces:
         places = ranked(row("a", 0.9), row("b", 0.8), row("wild", 0.7, noise=wild))
         assert [(p.defense, p.number) for p in places[:3]] == [("a", 1), ("b", 2), ("wild", 2)]
 
-    def test_below_five_seeds_nothing_is_told_apart(self) -> None:
-        seeds = (0, 1, 2)
-        rows = [row(name, value, seeds=seeds) for name, value in (("a", 0.9), ("b", 0.1))]
+    @pytest.mark.parametrize("seeds", [(0,), (0, 1, 2), (0, 1, 2, 3)])
+    def test_below_five_seeds_nothing_is_ranked(self, seeds: Sequence[int]) -> None:
+        rows = [row(name, value, seeds=seeds) for name, value in (("b", 0.9), ("a", 0.1))]
         places = rank(
             [*rows, row("oracle", 1.0, seeds=seeds)],
             [trial("text", seeds=seeds), trial("dos", seeds=seeds)],
             seeds,
         )
-        assert [(p.defense, p.number) for p in places[:2]] == [("a", 1), ("b", 1)]
-        assert "(3 seeds)" in places[1].reason
-        assert "%" not in places[1].reason
+        assert [(p.defense, p.status, p.number) for p in places] == [
+            ("a", "unplaced", None), ("b", "unplaced", None), ("oracle", "anchor", None),
+        ], "rows stand by their names, not by what too few seeds say"  # fmt: skip
+        assert too_few(seeds).startswith(f"{len(seeds)} seed")
+        assert too_few(SEEDS) == ""
 
     def test_worse_rows_change_no_place_above_them(self) -> None:
         few = ranked(row("a", 0.9), row("b", 0.6))
@@ -145,6 +149,52 @@ class TestPlaces:
         assert numbers == sorted(numbers)
         assert values == sorted(values, reverse=True)
         assert all(number == at or number == numbers[at - 2] for at, number in enumerate(numbers, 1)), "1, 1, 3"
+
+
+class TestSeedsWhereItHeld:
+    def test_a_seed_counts_where_every_attack_is_held(self) -> None:
+        made = changed(row("a"), "text", 1, AttackOutcome(1.0, 0.2))
+        made = changed(changed(made, "dos", 1, AttackOutcome(1.0, 0.1)), "dos", 4, AttackOutcome(1.0, 0.49))
+        worst = place("a", ranked(made)).worst
+        assert worst is not None
+        assert worst.summary.count == SeedCount(3, 5), "seeds 1 and 4 failed, seed 1 against both"
+        rules = RankingRules(good=0.15)
+        worst = place("a", rank([made, ORACLE], TRIALS, SEEDS, rules)).worst
+        assert worst is not None
+        assert worst.summary.count == SeedCount(4, 5), "what counts as held is the suite's"
+
+    def test_five_equal_seeds_are_no_certainty(self) -> None:
+        worst = place("a", ranked(row("a", 1.0, noise=[0.0] * 5))).worst
+        assert worst is not None
+        assert worst.summary.kind == "equal"
+        assert worst.text().startswith("1.00 (5 of 5 seeds, \u2265 0.55) against dos"), "and no [1.00, 1.00]"
+
+
+class TestRatioOfMeans:
+    def test_one_weak_seed_leaves_a_score(self) -> None:
+        """Undefended harms 0.5, 0.6, 0.4, 0.5 and -0.01; defended a tenth of the mean at every seed."""
+        harms = (0.5, 0.6, 0.4, 0.5, -0.01)
+        mean = sum(harms) / 5
+        made = row("a", {"text": 0.9, "dos": 1.5})
+        for seed, harm in enumerate(harms):
+            made = changed(made, "text", seed, AttackOutcome(1.0, 0.9, undefended_share=harm / mean))
+        worst = place("a", ranked(made)).worst
+        assert worst is not None
+        assert (worst.attack, worst.summary.mean) == ("text", pytest.approx(0.9))
+        # The ratio is 0.1; the residuals (D - 0.1 U) / mean(U) of D = 0.1 mean(U) are 0.1 - 0.1 U / mean(U).
+        rests = [0.1 - 0.1 * harm / mean for harm in harms]
+        half = 2.7764 * (sum(rest**2 for rest in rests) / 4 / 5) ** 0.5
+        assert worst.summary.low == pytest.approx(0.9 - half, abs=1e-4)
+
+    def test_none_prevents_exactly_nothing(self) -> None:
+        shares = (1.2, 0.8, 1.1, 0.9, 1.0)
+        made = row("none")
+        for attack in ("text", "dos"):
+            for seed in SEEDS:
+                made = changed(made, attack, seed, AttackOutcome(1.0, 1 - shares[seed], undefended_share=shares[seed]))
+        worst = place("none", rank([made, ORACLE], TRIALS, SEEDS)).worst
+        assert worst is not None
+        assert (worst.summary.low, worst.summary.high) == (pytest.approx(0), pytest.approx(0)), "harm over itself"
 
 
 class TestAnchors:
@@ -181,37 +231,69 @@ class TestEligibility:
         found = place("a", ranked(row("a", utility=utility)))
         assert found.status == status
         if status == "unranked":
-            assert found.reason == "its utility without an attack is 0.890, below 0.9"
+            assert found.reason == (
+                "its utility without an attack is 0.890 (one-sided 95 % limit over seeds: 0.890), and 0.9 is asked"
+            )
             assert found.number is None
             assert found.worst is not None, "what it prevented is shown all the same"
 
-    def test_utility_without_an_attack_is_the_mean_over_seeds(self) -> None:
-        made = row("a")
-        mixed = replace(made, unattacked={seed: AttackOutcome(0.85 if seed == 0 else 0.95) for seed in SEEDS})
-        assert place("a", ranked(mixed)).status == "ranked"
+    @pytest.mark.parametrize(("mean", "status"), [(0.9376, "unranked"), (0.9378, "ranked")])
+    def test_utility_without_an_attack_is_tested_by_its_limit_over_seeds(self, mean: float, status: str) -> None:
+        # The steps have a standard deviation of 0.03953, and tables give t = 2.1318 for 4 degrees of freedom and 5 %
+        # to one side: the limit lies 2.1318 * 0.03953 / sqrt(5) = 0.0377 below the mean.
+        steps = (0.05, 0.0, -0.05, 0.025, -0.025)
+        mixed = replace(row("a"), unattacked={seed: AttackOutcome(mean + steps[seed]) for seed in SEEDS})
+        assert place("a", ranked(mixed)).status == status
 
-    def test_utility_under_attack_is_held_to_the_oracle_s_in_the_same_cell(self) -> None:
+    def test_utility_under_attack_is_held_to_the_oracle_s(self) -> None:
         low = row("a", attacked=0.6)
         assert place("a", ranked(low)).reason == (
-            "its utility against dos at seed 0 is 0.600, below 0.9 of the oracle's 1.000"
+            "its utility against dos minus the oracle's is -0.400 (one-sided 95 % limit over seeds: -0.400), "
+            "and -0.1 is allowed"
         )
         places = rank([low, row("oracle", 1.0, attacked=0.65)], TRIALS, SEEDS)
         assert place("a", places).status == "ranked", "where the oracle learns little, little is asked"
 
-    def test_one_cell_below_is_enough(self) -> None:
-        made = changed(row("a"), "text", 3, AttackOutcome(0.7, 0.9))
-        found = place("a", ranked(made))
-        assert found.status == "unranked"
-        assert "against text at seed 3 is 0.700" in found.reason, "the cell is named"
+    def test_one_noisy_cell_expels_nobody_and_a_loss_at_every_seed_does(self) -> None:
+        dip = changed(row("a"), "text", 3, AttackOutcome(0.86, 0.9))
+        assert place("a", ranked(dip)).status == "ranked", "0.86 is below 0.9 of the oracle's, at one seed of five"
+        loss = dip
+        for seed in SEEDS:
+            loss = changed(loss, "text", seed, AttackOutcome(0.88, 0.9))
+        assert place("a", ranked(loss)).status == "unranked"
+        wild = changed(row("a"), "text", 3, AttackOutcome(0.5, 0.9))
+        found = place("a", ranked(wild))
+        assert found.status == "unranked", "so much spread leaves open that it costs more than the margin"
+        assert "against text minus the oracle's is -0.100 (one-sided 95 % limit over seeds: -0.2" in found.reason
+
+    def test_the_margin_is_the_suite_s(self) -> None:
+        loss = row("a", attacked=0.85)
+        for margin, status in ((0.1, "unranked"), (0.2, "ranked")):
+            places = rank([loss, ORACLE], TRIALS, SEEDS, RankingRules(margin=margin))
+            assert place("a", places).status == status
+
+    def test_the_spread_is_shared_by_all_attacks(self) -> None:
+        wobble = (0.08, -0.08, 0.08, -0.08, 0.0)
+        made = row("a")
+        for seed in SEEDS:
+            made = changed(made, "text", seed, AttackOutcome(0.98 + wobble[seed], 0.9))
+        # Of `text` alone: s = 0.08, and 2.1318 * 0.08 / sqrt(5) = 0.0763 below -0.02. With `dos`, which does not
+        # vary: s = 0.08 / sqrt(2), 8 degrees of freedom, and 1.8595 * 0.0566 / sqrt(5) = 0.0470 below.
+        (attack, limit) = min(zip(("text", "dos"), lower_limits([
+            {seed: 0.98 + wobble[seed] - 1.0 for seed in SEEDS}, dict.fromkeys(SEEDS, 0.0),
+        ]), strict=True), key=lambda pair: pair[1])  # fmt: skip
+        assert attack == "text"
+        assert limit == pytest.approx(-0.02 - 0.0470, abs=1e-4)
+        assert place("a", ranked(made)).status == "ranked"
 
     def test_the_better_oracle_counts(self) -> None:
         oracles = [row("oracle", 1.0, attacked=0.2), row("oracle(reject='drop')", 1.0, attacked=1.0)]
         assert place("a", rank([row("a", attacked=0.5), *oracles], TRIALS, SEEDS)).status == "unranked"
 
-    def test_a_negative_oracle_has_only_to_be_reached(self) -> None:
+    def test_beside_a_negative_oracle_the_margin_is_the_same(self) -> None:
         oracle = row("oracle", 1.0, attacked=-0.5)
-        assert place("a", rank([row("a", attacked=-0.5), oracle], TRIALS, SEEDS)).status == "ranked"
-        assert place("a", rank([row("a", attacked=-0.51), oracle], TRIALS, SEEDS)).status == "unranked"
+        assert place("a", rank([row("a", attacked=-0.6), oracle], TRIALS, SEEDS)).status == "ranked"
+        assert place("a", rank([row("a", attacked=-0.61), oracle], TRIALS, SEEDS)).status == "unranked"
 
     def test_without_an_oracle_nobody_is_ranked(self) -> None:
         assert "no oracle row" in place("a", rank([row("a"), NONE], TRIALS, SEEDS)).reason

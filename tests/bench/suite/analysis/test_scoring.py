@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,15 +115,45 @@ POOL = [
 
 def test_rejection_rates_counted_by_hand() -> None:
     rates = rejection_rates(rows_table(POOL))
-    assert rates["stop_rate"] == wilson(2, 3), "rejected among payload-carrying completions with reward"
-    assert rates["false_rejection_rate"] == wilson(2, 4), "rejected among honest completions with reward"
-    assert rates["rejection_rate"] == wilson(7, 10), "rejected among all of the pool"
+    shares = {name: (rate.value, rate.count) for name, rate in rates.items()}
+    assert shares["stop_rate"] == (2 / 3, 3), "rejected among payload-carrying completions with reward"
+    assert shares["false_rejection_rate"] == (2 / 4, 4), "rejected among honest completions with reward"
+    assert shares["rejection_rate"] == (7 / 10, 10), "rejected among all of the pool"
+    before = rejection_rates(rows_table(POOL), clustered=False)
+    assert before["stop_rate"] == wilson(2, 3), "as records of schema version 1 have it"
+    assert {name: (rate.value, rate.count) for name, rate in before.items()} == shares, "the rates are the same"
+
+
+def test_verdicts_of_one_item_count_as_one_where_none_or_all_are_rejected() -> None:
+    """600 completions of 50 items, of which none is rejected: the bound is that of 0 of 50, 1 - 0.025^(1/50)."""
+    rows = [row(sender=f"s{i % 3}", item_id=f"i{i % 50}") for i in range(600)]
+    rate = rejection_rates(rows_table(rows))["false_rejection_rate"]
+    assert (rate.value, rate.low, rate.count) == (0.0, 0.0, 600)
+    assert rate.high == pytest.approx(1 - 0.025 ** (1 / 50))
+
+
+def test_rates_know_whose_completions_they_are() -> None:
+    """A third of the completions is rejected: those of one sender of three, or scattered."""
+    rows = [row(sender=f"s{i % 3}", item_id=f"i{i % 100}", place=i) for i in range(600)]
+
+    def width(rejected: Callable[[int], bool]) -> float:
+        judged = [replace(each, action="zero" if rejected(i) else "accept") for i, each in enumerate(rows)]
+        rate = rejection_rates(rows_table(judged))["false_rejection_rate"]
+        assert rate.value == pytest.approx(1 / 3, abs=0.01)
+        assert rate.low is not None
+        assert rate.high is not None
+        return rate.high - rate.low
+
+    scattered = np.random.default_rng(0).permutation(600) < 200
+    assert width(lambda i: bool(scattered[i])) < 0.2
+    assert width(lambda i: i % 3 == 0) > 0.8, "one sender of three says little about the next"
+    assert 0.1 < width(lambda i: i % 100 < 33) < 0.3, "100 items of six completions each that fare alike"
 
 
 def test_rejection_rates_of_a_swarm_without_poison() -> None:
     rates = rejection_rates(rows_table([row(), row(reward=0.0)]))
     assert rates["stop_rate"].value is None, "where nothing could be stopped there is no stop rate"
-    assert rates["false_rejection_rate"] == wilson(0, 1)
+    assert (rates["false_rejection_rate"].value, rates["false_rejection_rate"].count) == (0.0, 1)
 
 
 def evaluation(number: int, outcomes: list[float | None], rewards: list[float]) -> list[CompletionRow]:
@@ -145,8 +177,9 @@ def test_cell_scores_counted_by_hand() -> None:
     assert scores["clean_reward"] == wilson(3, 4)
     assert scores["start_reward"] == wilson(1, 4)
     assert scores["mean_length"] == Score(value=6.0, low=6.0, high=6.0, count=4), "five tokens and the EOS"
-    assert scores["stop_rate"] == wilson(2, 3)
-    assert scores["false_rejection_rate"] == wilson(2, 4)
+    assert (scores["stop_rate"].value, scores["false_rejection_rate"].value) == (2 / 3, 2 / 4)
+    first = cell_scores(rows_table([*POOL[:-1], *EVALUATIONS]), schema_version=1)
+    assert (first["stop_rate"], first["false_rejection_rate"]) == (wilson(2, 3), wilson(2, 4)), "for older records"
     assert set(scores) == {
         "asr", "peak_asr", "stop_rate", "false_rejection_rate", "masked_rate", "clean_reward", "start_reward",
         "mean_length",
@@ -163,7 +196,9 @@ def test_masked_rate_counted_by_hand() -> None:
         row(token_weights=(0.0, 0.0)),  # an honest one
         row(phase="eval"),
     ]
-    assert masked_rate(rows_table(pool)) == wilson(1, 4), "of rewarded poison: accepted with a weight below 1"
+    masked = masked_rate(rows_table(pool))
+    assert (masked.value, masked.count) == (1 / 4, 4), "of rewarded poison: accepted with a weight below 1"
+    assert masked_rate(rows_table(pool), clustered=False) == wilson(1, 4)
     assert masked_rate(rows_table([row()])).value is None
 
 
@@ -221,21 +256,15 @@ def test_harm_is_the_headline_over_the_reference_s() -> None:
     assert harm(cell([0, 0.1]), FAILED) is None
 
 
-@pytest.mark.parametrize(("defended", "prevented"), [(0.1, 1.0), (0.5, 0.0), (0.3, 0.5), (0.9, -1.0), (0.05, 1.125)])
+@pytest.mark.parametrize(("defended", "prevented"), [(0.0, 1.0), (0.4, 0.0), (0.2, 0.5), (0.8, -1.0), (-0.05, 1.125)])
 def test_harm_prevented_is_not_clipped(defended: float, prevented: float) -> None:
-    found = harm_prevented(cell([0, defended]), cell([0, 0.5]), cell([0, 0.1]))
-    assert found == pytest.approx(prevented)
+    assert harm_prevented(defended, 0.4) == pytest.approx(prevented)
 
 
-@pytest.mark.parametrize("undefended", [0.1, 0.05, None])
-def test_no_harm_cannot_be_prevented(undefended: float | None) -> None:
-    assert harm_prevented(cell([0, 0.0]), cell([0, undefended]), cell([0, 0.1])) is None
-
-
-def test_harm_prevented_by_a_failed_cell_is_nothing() -> None:
-    assert harm_prevented(FAILED, cell([0, 0.5]), cell([0, 0.1])) is None
-    assert harm_prevented(cell([0, 0.5]), FAILED, cell([0, 0.1])) is None
-    assert harm_prevented(cell([0, 0.5]), cell([0, 0.5]), FAILED) is None
+@pytest.mark.parametrize("undefended", [0.0999, 0.0, -0.3])
+def test_below_the_least_harm_no_share_is_taken(undefended: float) -> None:
+    assert harm_prevented(0.0, undefended) is None
+    assert harm_prevented(0.0, 0.0999, least=0.05) == 1.0, "the least is the suite's"
 
 
 def test_utility_is_the_gain_retained() -> None:

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from thiefbench.suite.analysis.statistics import (
     RESAMPLES,
     MissingCellError,
+    SeedCount,
     StatisticsError,
     Summary,
     paired,
+    ratio,
     summarize,
     worst_case,
     worst_case_difference,
@@ -43,20 +45,72 @@ class TestSummary:
     def test_few_seeds_are_points_and_their_range(self) -> None:
         made = summarize({7: 0.86, 2: 0.81, 5: 0.83})
         assert made == Summary(pytest.approx(2.5 / 3), 0.81, 0.86, ((2, 0.81), (5, 0.83), (7, 0.86)), "range")
+        assert made.above_0 is False, "a range is no interval"
 
     def test_in_writing(self) -> None:
         assert summarize({2: 0.86, 0: 0.81, 1: 0.83}).text() == "0.81 0.83 0.86 (3 seeds)"
         assert summarize({4: 1.0}).text(1) == "1.0 (1 seed)"
-        assert summarize(by_seed(*[0.5] * 5)).text() == "0.50 [0.50, 0.50] (95 %, 5 seeds)"
+        assert summarize(by_seed(0.1, 0.2, 0.3, 0.4, 0.5)).text() == "0.30 [0.10, 0.50] (95 %, 5 seeds)"
+        counted = summarize(by_seed(0.1, 0.2, 0.3, 0.4, 0.5), least=0.2)
+        assert counted.text() == "0.30 [0.10, 0.50] (95 %, 4 of 5 seeds, \u2265 0.34)"
         few = summarize(by_seed(0.1, 0.2, 0.3, 0.4)).text()
         assert "[" not in few, "below five seeds nothing looks like an interval"
         assert "%" not in few, "below five seeds nothing is called a 95 % interval"
         assert summarize(by_seed(-0.001)).text() == "0.00 (1 seed)", "there is no negative zero"
 
+    def test_equal_points_have_no_interval(self) -> None:
+        made = summarize(by_seed(*[1.0] * 5), least=0.5)
+        assert (made.kind, made.text()) == ("equal", "1.00 (5 of 5 seeds, \u2265 0.55)")
+        assert summarize(by_seed(*[1.0] * 5)).text() == "1.00 (5 seeds)"
+        rounded = summarize(by_seed(0.1 + 0.2, 0.3, 0.3, 0.3, 0.3))
+        assert rounded.kind == "equal", "a last bit is no spread"
+
+    def test_limits_that_print_alike_are_not_printed(self) -> None:
+        close = summarize(by_seed(1.0, 1.0, 1.0, 1.0, 0.9999), least=0.5)
+        assert close.kind == "interval"
+        assert close.text() == "1.00 (5 of 5 seeds, \u2265 0.55)"
+        assert close.text(5).startswith("0.99998 [0.99992, 1.00004] (95 %")
+
     @pytest.mark.parametrize("points", [{}, {0: 1.0, 1: math.nan}, {3: math.inf}])
     def test_what_is_no_number_is_refused(self, points: Points) -> None:
         with pytest.raises(StatisticsError):
             summarize(points)
+
+
+class TestSeedCount:
+    @pytest.mark.parametrize(
+        ("good", "seeds", "least"), [(5, 5, 0.05 ** (1 / 5)), (3, 3, 0.05 ** (1 / 3)), (0, 5, 0.0), (4, 5, 0.34259)]
+    )
+    def test_the_exact_bound_by_hand(self, good: int, seeds: int, least: float) -> None:
+        """All of n: p^n = 0.05. 4 of 5: 5 p^4 (1 - p) + p^5 = 0.05, which 0.34259 solves."""
+        assert SeedCount(good, seeds).least_share == pytest.approx(least, abs=1e-5)
+
+    def test_the_bound_is_where_so_many_become_unlikely(self) -> None:
+        p = SeedCount(4, 5).least_share
+        assert 5 * p**4 * (1 - p) + p**5 == pytest.approx(0.05)
+
+
+class TestRatio:
+    def test_the_interval_is_that_of_the_residuals(self) -> None:
+        harm, undefended = np.array([0.1, 0.3, 0.2, 0.0, 0.15]), np.array([0.5, 0.9, 0.6, 0.3, 0.7])
+        mean = undefended.mean()
+        made = ratio(by_seed(*(1 - harm / mean)), by_seed(*(undefended / mean)), least=0.5)
+        share = harm.sum() / undefended.sum()
+        rests = (harm - share * undefended) / mean
+        half = T_4 * rests.std(ddof=1) / math.sqrt(5)
+        assert made.mean == pytest.approx(1 - share)
+        assert (made.low, made.high) == (
+            pytest.approx(1 - share - half, abs=1e-5),
+            pytest.approx(1 - share + half, abs=1e-5),
+        )
+        assert made.points == tuple(by_seed(*(1 - harm / mean)).items()), "the points are shares of the mean harm"
+        assert made.count == SeedCount(5, 5)
+
+    def test_harm_in_proportion_has_no_spread(self) -> None:
+        undefended = np.array([0.5, 0.9, 0.6, 0.3, 0.7])
+        shares = by_seed(*(undefended / undefended.mean()))
+        made = ratio({seed: 1 - 0.2 * share for seed, share in shares.items()}, shares)
+        assert (made.mean, made.kind) == (pytest.approx(0.8), "equal")
 
 
 class TestPaired:
@@ -163,7 +217,7 @@ class TestDifference:
     def test_to_a_defense_that_always_scores_0_it_is_the_worst_case(self) -> None:
         rng = np.random.default_rng(2)
         table = {name: by_seed(*rng.normal(0, 1, 6)) for name in "abc"}
-        assert worst_case_difference(table, {"a": by_seed(*[0.0] * 6)}) == worst_case(table).summary
+        assert worst_case_difference(table, {"a": by_seed(*[0.0] * 6)}).low == worst_case(table).summary.low
 
     @pytest.mark.parametrize("seed", range(10))
     def test_it_changes_sign_with_its_sides(self, seed: int) -> None:

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.bench import tiny
+from tests.bench import handmade, tiny
 from tests.bench.tiny import Attacked, Watcher, cells, run, suite
 from thiefbench import provenance
 from thiefbench.engine.spec import SpecError
+from thiefbench.suite.analysis.power import ASSUMED_SPREAD, power, seeds_needed
+from thiefbench.suite.analysis.ranking_inputs import spread_over_seeds
 from thiefbench.suite.estimates import run_plan
-from thiefbench.suite.estimates.run_plan import RunPlan, look_ahead, print_run_plan
+from thiefbench.suite.estimates.eta import MeasuredCell
+from thiefbench.suite.estimates.run_plan import Resolution, RunPlan, look_ahead, print_run_plan
 from thiefbench.suite.execution import checkpoints
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Record, Store
@@ -124,3 +127,32 @@ def test_a_finished_suite_takes_no_time(tmp_path: Path) -> None:
 def test_a_mistake_is_found_by_a_plan_too(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="requires seeds from a beacon"):
         ahead(suite("seed_replay", swarm=replace(tiny.SWARM, seeds="announced")), tmp_path)
+
+
+def test_a_plan_says_how_many_seeds_tell_a_gap_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_plan, "measure", lambda spec: MeasuredCell(spec, 100.0, 1.0))
+    of = handmade.suite(attacks=(handmade.TEXT,), seeds=(0, 1, 2, 3, 4))
+    assumed = ahead(of, tmp_path / "none")
+    assert assumed.resolution == Resolution(5, 1, ASSUMED_SPREAD, 0)
+    said = printed(assumed)
+    assert "spreads by 0.08 over seeds (assumed)" in said
+    needed, chance = seeds_needed(0.1, 0.08, 1), power(0.1, 0.08, 5, 1)
+    assert f"a gap of 0.10 is told apart in {chance:.0%} of such runs with 5 seeds; 80% takes {needed} seeds" in said
+    out = StringIO()
+    print_run_plan(Console(file=out, width=200), assumed, gaps=[0.07])
+    assert "a gap of 0.07" in out.getvalue()
+    assert "a gap of 0.10" not in out.getvalue(), "the user's gap stands alone"
+    unranked = ahead(replace(of, utility=False), tmp_path / "none")
+    assert unranked.resolution is None, "where nothing is ranked nothing is told apart"
+
+
+def test_the_spread_is_measured_where_the_store_has_seeds(tmp_path: Path) -> None:
+    """Harm prevented 0.9, 0.8, 0.7 by logit and 0.5 at each seed by similarity; undefended 0.8."""
+
+    def numbers(cell: CellSpec) -> handmade.Numbers:
+        left = {"none": 0.8, "logit": 0.08 * (1 + cell.seed), "similarity": 0.4}.get(cell.defense, 0.0)
+        return handmade.Numbers(asr=left if cell.role == "attack" else 0.0)
+
+    of = handmade.suite(attacks=(handmade.TEXT,), seeds=(0, 1, 2))
+    spread = spread_over_seeds(handmade.comparisons(handmade.store(tmp_path, of, numbers)))
+    assert spread == (pytest.approx((0.02 / 4) ** 0.5), 4), "squares add to 0.02, over two degrees each; no oracle"

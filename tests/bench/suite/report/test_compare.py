@@ -207,7 +207,7 @@ class TestOutputs:
     def test_page_and_csv(self, tmp_path: Path) -> None:
         found = two(tmp_path, (small(seeds=FIVE), usual), (small(seeds=FIVE, rounds=20), shifted))
         html, page, lines = self.written(tmp_path, found)
-        assert ["logit", "ASR", "8.0 %", "20.0 %", "+12.0 % [+6.4, +17.6]", "5"] in page.rows
+        assert ["logit", "ASR", "8.0 %", "20.0 %", "+12.0 % [+6.4, +17.6] 5 of 5 seeds, \u2265 0.55", "5"] in page.rows
         assert "Not the same on both sides: rounds 10 and 20." in page.text
         assert not {tag for tag, _ in page.tags} & {"link", "script", "iframe", "object", "embed", "img", "base"}
         assert "http" not in html.replace("http-equiv", "")

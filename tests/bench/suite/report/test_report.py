@@ -19,6 +19,7 @@ from thiefbench.engine.spec import SwarmSpec
 from thiefbench.suite.analysis.comparison import Line, Result
 from thiefbench.suite.analysis.run_comparisons import ReportError, comparisons_of_run
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, final_outcomes, rejection_rates, wilson
+from thiefbench.suite.analysis.statistics import SeedCount
 from thiefbench.suite.report.excerpts import mark
 from thiefbench.suite.report.page import write_report
 from thiefbench.suite.report.tables import columns_of, paired_difference, show, tex_text
@@ -670,9 +671,9 @@ class TestWriting:
         assert paired_difference(line([0.1] * 4), line([0.5] * 4), "asr") is None
         found = paired_difference(line([0.1, 0.2, 0.1, 0.2, 0.1]), line([0.5, 0.6, 0.5, 0.6, 0.6]), "asr")
         assert found is not None
-        assert found.count == 5
+        assert found.count == SeedCount(5, 5), "all have the sign of the mean"
         # differences -0.4 (4 times) and -0.5: mean -0.42, standard error 0.02, t(4) = 2.776
-        assert found.value == pytest.approx(-0.42)
+        assert found.mean == pytest.approx(-0.42)
         assert found.low == pytest.approx(-0.42 - 2.776 * 0.02, abs=1e-4)
 
     def test_many_defenses_share_one_claim(self, tmp_path: Path) -> None:

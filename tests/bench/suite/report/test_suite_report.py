@@ -62,7 +62,7 @@ class TestTable:
         assert field.prevented is not None
         assert field.prevented.mean == pytest.approx(1 - 0.08 / 0.8)
         assert (field.undefended, field.defended) == pytest.approx((0.8, 0.08))
-        assert row(made, "none").fields[TONE].prevented.mean == 0  # type: ignore[union-attr]
+        assert row(made, "none").fields[TONE].prevented.mean == pytest.approx(0)  # type: ignore[union-attr]
 
     def test_five_seeds_have_an_interval_and_three_a_range(self, tmp_path: Path) -> None:
         five = row(table(tmp_path / "5", suite(seeds=FIVE), noisy), "logit").fields[TEXT].prevented
@@ -86,16 +86,27 @@ class TestTable:
         assert made.unranked == ""
 
     def test_a_shared_place_has_a_sign(self, tmp_path: Path) -> None:
-        made = table(tmp_path)
-        assert [write_rank(each) for each in made.rows[:2]] == ["1=", "1="], "three seeds tell nothing apart"
+        says = but(noisy, lambda c: c.role == "attack" and c.defense == "similarity", asr=0.08)
+        made = table(tmp_path, suite(seeds=FIVE), says)
+        assert [write_rank(each) for each in made.rows[:2]] == ["1=", "1="], "the seeds do not tell them apart"
+
+    def test_few_seeds_have_no_ranks_and_stand_by_their_names(self, tmp_path: Path) -> None:
+        says = but(usual, lambda c: c.role == "attack" and c.defense == "logit", asr=0.5)
+        made = table(tmp_path, says=says)
+        assert [(each.defense, write_rank(each)) for each in made.rows] == [
+            ("logit", "\u2013"), ("similarity", "\u2013"), ("oracle", "\u2013"), ("none", "\u2013"),
+        ], "and not by what three seeds say"  # fmt: skip
+        assert made.unranked == "the suite has 3 seeds, and with fewer than 5 nothing is ranked"
 
     def test_an_unranked_row_stands_below_none_and_says_why(self, tmp_path: Path) -> None:
         says = but(usual, lambda c: c.role == "control" and c.defense == "logit", reward=0.5)
-        made = table(tmp_path, says=says)
+        made = table(tmp_path, suite(seeds=FIVE), says)
         assert [each.defense for each in made.rows] == ["similarity", "oracle", "none", "logit"]
         assert made.rows[-1].utility is not None
         assert made.rows[-1].utility.mean == pytest.approx(0.5), "half of the gain from 0.25 to 0.75"
-        assert made.rows[-1].reason == "its utility without an attack is 0.500, below 0.9"
+        assert made.rows[-1].reason == (
+            "its utility without an attack is 0.500 (one-sided 95 % limit over seeds: 0.500), and 0.9 is asked"
+        )
 
     def test_a_failed_cell_leaves_a_dash_and_a_reason(self, tmp_path: Path) -> None:
         says = but(usual, lambda c: attacked(c, TONE, "logit", 1), error="RuntimeError: no")
@@ -109,27 +120,34 @@ class TestTable:
         assert lost.reason == "", "once is enough"
 
     def test_a_failed_undefended_cell_takes_every_number_against_it(self, tmp_path: Path) -> None:
-        made = table(tmp_path, says=but(usual, lambda c: attacked(c, TONE, "none", 0), error="gone"))
+        says = but(usual, lambda c: attacked(c, TONE, "none", 0), error="gone")
+        made = table(tmp_path, suite(seeds=FIVE), says)
         assert row(made, "similarity").fields[TONE].problem == "seed 0: its undefended cell has no score"
         assert {write_rank(each) for each in made.rows} == {"\u2013"}
         assert "no undefended score at seed 0" in made.unranked
 
     def test_an_attack_without_effect_is_inconclusive_for_all(self, tmp_path: Path) -> None:
-        made = table(tmp_path, says=but(usual, lambda c: c.attack == TONE and c.role == "attack", asr=0.0))
+        says = but(usual, lambda c: c.attack == TONE and c.role == "attack", asr=0.0)
+        made = table(tmp_path, suite(seeds=FIVE), says)
         assert list(made.doubts) == [TONE]
         assert "does not beat its placebo" in made.unranked
         assert all(each.place.worst is None for each in made.rows)
         assert row(made, "logit").fields[TEXT].prevented is not None
-        assert "does no harm" in row(made, "logit").fields[TONE].problem
+        assert "its mean harm is below 0.1" in row(made, "logit").fields[TONE].problem
 
     def test_without_the_cells_for_a_ranking_the_table_stands(self, tmp_path: Path) -> None:
-        made = table(tmp_path, suite(utility=False))
+        made = table(tmp_path, suite(utility=False, seeds=FIVE))
         assert made.unranked == "the suite has no cells without an attack, which utility is measured in"
         assert [each.defense for each in made.rows] == ["logit", "similarity", "oracle", "none"]
         assert row(made, "logit").utility is None
         assert row(made, "logit").problems == []
         assert row(made, "logit").place.worst is not None
         assert "no placebo" in table(tmp_path / "b", suite(placebo=False)).unranked
+        few = table(tmp_path / "c", suite(utility=False)).unranked
+        assert few == (
+            "the suite has no cells without an attack, which utility is measured in and 3 seeds, and with fewer than 5 "
+            "nothing is ranked"
+        )
 
     def test_parts_are_columns_of_their_own(self, tmp_path: Path) -> None:
         made = table(tmp_path, suite(parts=parts("small", "large")))
@@ -223,11 +241,11 @@ class TestFiles:
         empty = [f"{TEXT}: {name}" for name in ("harm_prevented", "undefended", "defended")]
         assert {line[name] for name in (*empty, "worst_case", "place")} == {""}
         assert line[f"{TEXT}: problem"] == "seed 0: failed: no"
-        assert "failed: no" in line["reason"]
+        assert "with fewer than 5 nothing is ranked" in line["reason"]
 
     @pytest.mark.parametrize("several", [True, False])
     def test_tex_is_a_whole_table(self, tmp_path: Path, several: bool) -> None:
-        kept = store(tmp_path, suite(parts=parts("a_b", "c")) if several else suite())
+        kept = store(tmp_path, suite(seeds=FIVE, parts=parts("a_b", "c")) if several else suite(seeds=FIVE), noisy)
         run = kept.read_run()
         assert run is not None
         text = suite_tex(run, suite_table(run, comparisons(kept)))
@@ -237,6 +255,19 @@ class TestFiles:
         assert body[0].startswith("Defense & Worst case & Rank & Utility & text & tone")
         assert (r"\multicolumn{2}{c}{a\_b}" in text) == several
         assert r"\cmidrule(lr){7-8}" in text or not several
+        assert r"5 of 5 seeds, $\geq$ 0.55" in text
+        assert "and k of n seeds with the exact one-sided 95" in text
+
+    def test_tex_of_few_seeds_has_no_rank(self, tmp_path: Path) -> None:
+        kept = store(tmp_path, suite(parts=parts("a", "b")))
+        run = kept.read_run()
+        assert run is not None
+        text = suite_tex(run, suite_table(run, comparisons(kept)))
+        assert "Rank" not in text
+        assert text.startswith("% needs")
+        assert r"\begin{tabular}{lrrrrrr}" in text, "defense, worst case, utility and four attacks"
+        assert r"\cmidrule(lr){4-5}\cmidrule(lr){6-7}" in text
+        assert "Not ranked: the suite has 3 seeds" in text
 
 
 class TestTradeoff:
@@ -245,7 +276,7 @@ class TestTradeoff:
         assert plot is not None
         assert "logit: prevents 0.90, utility 1.00" in plot.alt
         assert plot.note == "Means over 3 seeds; small points: every seed. Hollow: anchors."
-        assert "0.9: least to be ranked" in plot.svg
+        assert "0.9: the lower limit must reach it" in plot.svg
 
     def test_what_lies_outside_is_cut_off_and_said(self, tmp_path: Path) -> None:
         says = but(usual, lambda c: c.role == "control" and c.defense == "logit", reward=1.0)
@@ -310,12 +341,15 @@ class TestPage:
     def test_the_table_stands_first(self, shown: tuple[str, Page, Path]) -> None:
         html, page, _ = shown
         assert html.index('id="suite"') < html.index('id="claim-1"')
-        assert "logit is first: in its worst case, text, it prevents 0.90 of the harm." in page.text
+        assert (
+            "logit is first: in its worst case, text, it prevents 0.90 of the harm, and it held against every attack "
+            "at 5 of 5 seeds, \u2265 0.55."
+        ) in page.text
         cells = page.row("logit")
         assert cells[1].startswith("0.90 [0.8")
         assert cells[2] == "1"
-        assert cells[3] == "1.00 [1.00, 1.00]"
-        assert cells[6].startswith("0.90 [0.88, 0.92]80.0 % \u2192 8.0 %".replace("]8", "] 8"))
+        assert cells[3] == "1.00 5 of 5 seeds, \u2265 0.55", "five equal seeds are no interval"
+        assert cells[6].startswith("0.90 [0.88, 0.92] 5 of 5 seeds, \u2265 0.55 80.0 % \u2192 8.0 %")
 
     def test_a_dash_and_its_reason(self, shown: tuple[str, Page, Path]) -> None:
         html, page, _ = shown
@@ -334,9 +368,8 @@ class TestPage:
 
     def test_what_the_defenses_cost(self, shown: tuple[str, Page, Path]) -> None:
         cells = [each for each in shown[1].rows if each[0].startswith("logit a: text(")]
-        assert ["1.000 [1.000, 1.000]", "1.00 [1.00, 1.00]", "0 [0, 0]", "0.000 [0.000, 0.000]"] in [
-            c[1:] for c in cells
-        ]
+        equal = "equal at 5 seeds"
+        assert [f"1.000 {equal}", f"1.00 {equal}", f"0 {equal}", f"0.000 {equal}"] in [c[1:] for c in cells]
 
     def test_ids_are_unique_and_plots_have_words(self, shown: tuple[str, Page, Path]) -> None:
         ids = [attributes["id"] for _, attributes in shown[1].tags if "id" in attributes]
@@ -351,7 +384,8 @@ class TestPage:
 
     def test_why_there_is_no_ranking(self, tmp_path: Path) -> None:
         html, page = report(store(tmp_path, suite(placebo=False)))
-        assert "No defense is ranked. No ranking: the suite has no placebo to beat." in page.text
+        why = "the suite has no placebo to beat and 3 seeds, and with fewer than 5 nothing is ranked"
+        assert f"No defense is ranked. No ranking: {why}." in page.text
         assert page.row("logit")[1].startswith("0.90")
         assert "Ranking by the worst case" not in page.text
         assert "Student-t interval" not in html[html.index('id="suite"') : html.index('id="claim-1"')]
@@ -365,10 +399,15 @@ class TestPage:
         _, page = report(store(tmp_path, suite(), but(usual, lambda c: True, error="out of memory")))
         assert "No defense is ranked." in page.text
         assert page.row("logit")[1:3] == ["\u2013", "\u2013"]
+        assert "Rank" not in [cell for each in page.rows for cell in each], "a suite without ranks has no such column"
         assert not (tmp_path / "report" / "tradeoff.png").exists()
 
     def test_one_attack_has_no_suite_table(self, tmp_path: Path) -> None:
-        html, page = report(store(tmp_path, suite(attacks=(TEXT,))))
+        html, page = report(store(tmp_path / "3", suite(attacks=(TEXT,))))
+        assert "The suite has 3 seeds, and with fewer than 5 nothing is ranked." in page.text
+        assert "Utility against harm prevented" in page.text
+        assert "Ranking by the worst case" not in page.text
+        html, page = report(store(tmp_path / "5", suite(attacks=(TEXT,), seeds=FIVE), noisy))
         assert 'id="suite"' not in html
         assert "Utility against harm prevented" in page.text
         assert "Ranking by the worst case" in page.text
