@@ -19,7 +19,7 @@ _WITHOUT_ATTACK = ("utility", "false_rejection_rate")
 
 MORE_IS_BETTER = {
     "asr": False, "stop_rate": True, "false_rejection_rate": False, "clean_reward": True, "utility": True,
-    "harm_prevented": True,
+    "harm_prevented": True, "drift": False, "divergence": False,
 }  # fmt: skip
 """What a baseline is compared in."""
 

@@ -225,7 +225,7 @@ class Result:
     """One line at one seed: scores by name, or the problem that left it without any.
 
     To a record's scores it adds `headline_asr` (what harm is made of), `gain` (clean reward over the start),
-    `harm_prevented` and `utility`.
+    `harm_prevented`, `utility`, and `drift` and `divergence` from the control (`thiefbench.suite.analysis.drift`).
     """
 
     seed: int
