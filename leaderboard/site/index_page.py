@@ -20,8 +20,9 @@ _FIXED = (
     ("rank", "Rank", "number", "up"), ("defense", "Defense", "text", "up"), ("trust", "Trust", "number", "up"),
     ("worst", "Worst case", "number", "down"), ("utility", "Utility", "number", "down"),
     ("rejection", "False rejection", "number", "up"), ("time", "Round time", "number", "up"),
+    ("drift", "Drift", "number", "up"),
 )  # fmt: skip
-"""Key, name, kind and the direction of the first click."""
+"""Key, name, kind and the direction of the first click; drift is left out where no entry says it."""
 
 FLAGS = (*MEANS.items(), (NAIVE, "it prevents less harm from an attack than from the same attack adapted to it"))
 
@@ -36,14 +37,20 @@ def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
     table = shown_table(board.table)
     few = len(board.table.seeds) < FEW_SEEDS
     heading_says_so = few and sum(row.row.place.number == 1 and not row.provisional for row in board.rows) > 1
-    rows = [_row(row, shown, heading_says_so) for row, shown in zip(board.rows, table["rows"], strict=True)]
+    fixed = [column for column in _fixed_columns() if column["key"] != "drift" or table["has_drift"]]
+    rows = [
+        _row(row, shown, heading_says_so, table["has_drift"])
+        for row, shown in zip(board.rows, table["rows"], strict=True)
+    ]
     tradeoff = draw_tradeoff(board.table, f"ThiefBench {board.suite.title}")
     return {
         "id": board.suite.title,
         "title": board.suite.title,
         "about": board.suite.about,
         "fingerprint": board.suite.fingerprint(),
-        "columns": [*_fixed_columns(), *(_attack_column(column, at) for at, column in enumerate(table["columns"], 1))],
+        "has_drift": table["has_drift"],
+        "fixed": len(fixed),
+        "columns": [*fixed, *(_attack_column(column, at) for at, column in enumerate(table["columns"], 1))],
         "rows": rows,
         "firsts": [row for row in rows if row["place"] == 1 and not row["provisional"]],
         "few": few,
@@ -60,7 +67,7 @@ def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
     }
 
 
-def _row(row: BoardRow, shown: Mapping[str, Any], heading_says_so: bool) -> dict[str, Any]:
+def _row(row: BoardRow, shown: Mapping[str, Any], heading_says_so: bool, has_drift: bool) -> dict[str, Any]:
     manifest, place = row.judged.entry.manifest, row.row.place
     return {
         **shown,
@@ -75,7 +82,7 @@ def _row(row: BoardRow, shown: Mapping[str, Any], heading_says_so: bool) -> dict
         "status": {"inconclusive": "unranked"}.get(place.status, place.status),
         "flags": row.flags,
         "footnotes": _footnotes(row, shown["footnotes"], heading_says_so),
-        "sorts": _sorts(row),
+        "sorts": _sorts(row, has_drift),
     }
 
 
@@ -95,7 +102,7 @@ def _footnotes(row: BoardRow, notes: list[str], heading_says_so: bool) -> list[s
     return [*reason, *notes, *(f"{flag.name}: {flag.meaning}" for flag in row.flags)]
 
 
-def _sorts(row: BoardRow) -> list[str]:
+def _sorts(row: BoardRow, has_drift: bool) -> list[str]:
     """The sort value of every column; empty where there is none."""
     numbers = row.row
     cost = numbers.cost.ratio if numbers.cost else None
@@ -104,6 +111,7 @@ def _sorts(row: BoardRow) -> list[str]:
         numbers.place.number, name.casefold(), trust_order(row.judged.trust),
         numbers.place.worst and numbers.place.worst.summary.mean, numbers.utility and numbers.utility.mean,
         numbers.false_rejection and numbers.false_rejection.value, cost and cost.mean,
+        *([numbers.drift and numbers.drift.value] if has_drift else []),
         *(field.prevented and field.prevented.mean for field in numbers.fields.values()),
     ]  # fmt: skip
     return ["" if value is None else str(value) for value in values]

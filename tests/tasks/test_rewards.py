@@ -57,7 +57,8 @@ def test_what_math_verify_alone_lets_through_is_rejected(answer: str) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        "", " ", "17", "-18", "180", "18.01", "18..", ".18", ".", "18. 0", "{18.}", "18. dollars", "1 8", "18 18", "18, 18", "18\n18", "x = 18", "=18", "18 = 18",
+        "", " ", "17", "-18", "180", "18.01", "18..", ".18", ".", "18. 0", "{18.}", "18. dollars", "1 8",
+        "18 18", "18, 18", "18\n18", "x = 18", "=18", "18 = 18", "the answer is 18", "The answer is 18.",
         "9*2", "9+9", "20-2", "2^3", "1.8e1", "18e0", "0x12", "0b10010", "1_8", "inf", "nan", "NaN", "Infinity",
         "18 thieves", "18 dollars dollars", "18 dollars 18", "18 more dollars", "dollars 18", "dollars", "18 percent",
         "18M", "$$18", "$ 18", "--18", "+-18", "-$-18", "€18", "18$", "(18", "18)", "{18", "18}", "{}", "()", "$",
