@@ -223,7 +223,8 @@ def gepo(batch: Batch, spec: LearnerSpec) -> torch.Tensor:
 
     Chosen here: only kept rows are expected; the gradient runs over tokens as in `gspo`, so that a token weight scales
     its own token's part; on-policy (no `expected`) w_i is 1, as where all completions of a group are equally probable,
-    while the published code weighs by p_i / E_p[p] even there.
+    while the published code weighs by p_i / E_p[p] even there. Its authors also add a KL term of weight 0.005, which
+    is `LearnerSpec.kl` and 0 by default.
 
     Raises:
         ValueError: the batch has the generators' log-probs and no `expected`.
