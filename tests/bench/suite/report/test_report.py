@@ -21,7 +21,7 @@ from thiefbench.suite.analysis.run_comparisons import ReportError, comparisons_o
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, final_outcomes, rejection_rates, wilson
 from thiefbench.suite.report.excerpts import mark
 from thiefbench.suite.report.page import write_report
-from thiefbench.suite.report.tables import columns_of, paired_difference, show, tex_text
+from thiefbench.suite.report.tables import COLUMNS, columns_of, paired_difference, show, tex_text
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
 from thiefbench.suite.store.records import Point, Record, Score, Store, identify, rows_table
 from thiefbench.tasks.base import Item
@@ -29,6 +29,8 @@ from thiefbench.tasks.base import Item
 TASK = "gsm_micro(size=24)"
 PHRASE = "All hail to the thief"
 ATTACK = f"text(phrase='{PHRASE}', position='start')"
+SHOWN = len(COLUMNS) - 1
+"""Columns of a results table in which nothing was masked."""
 HOSTILE = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 
 
@@ -352,7 +354,7 @@ class TestNumbers:
         for name, cell in named.items():
             scores = record_of(store, ids[cell]).scores
             cells = page.row(name)
-            for place, measure in ((1, "asr"), (2, "peak_asr"), (4, "stop_rate"), (5, "false_rejection_rate")):
+            for place, measure in ((1, "asr"), (2, "peak_asr"), (6, "stop_rate"), (7, "false_rejection_rate")):
                 score = scores[measure]
                 if score.value is None:
                     assert cells[place] == "\u2013"
@@ -364,9 +366,9 @@ class TestNumbers:
             assert reward is not None
             assert start is not None
             gain = f"{reward - start:+.3f}".replace("-", "\u2212")
-            assert cells[6].startswith(f"{reward:.3f} [")
-            assert cells[6].endswith(f"gain {gain}")
-            assert cells[8].startswith(f"{scores['mean_length'].value:.1f} [")
+            assert cells[8].startswith(f"{reward:.3f} [")
+            assert cells[8].endswith(f"gain {gain}")
+            assert cells[10].startswith(f"{scores['mean_length'].value:.1f} [")
 
     def test_headline_is_made_of_the_numbers(self, usual: Usual) -> None:
         store, ids, _, page = usual
@@ -459,7 +461,7 @@ class TestNumbers:
             assert rf"\{rule}rule" in text
         assert text.count("{") == text.count("}")
         body = [line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
-        assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {len(columns_of([]))}
+        assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {SHOWN}
         assert not re.search(r"(?<!\\)[_%#](?! needs)", text.removeprefix("% needs"))
         assert "tiny-v3" in text
 
@@ -602,8 +604,8 @@ class TestManyCells:
         store, ids, page = many
         values = [record_of(store, ids[label("attack", "none", seed)]).scores["asr"].value or 0.0 for seed in (0, 1, 2)]
         shown = f"{100 * sum(values) / 3:.1f} % {100 * min(values):.1f} to {100 * max(values):.1f}"
-        assert page.row("none", 1 + len(columns_of([])))[1] == shown
-        seeds = [cells for cells in page.rows if cells[0] == "none" and len(cells) == 2 + len(columns_of([]))]
+        assert page.row("none", 1 + SHOWN)[1] == shown
+        seeds = [cells for cells in page.rows if cells[0] == "none" and len(cells) == 2 + SHOWN]
         assert [cells[1] for cells in seeds[:3]] == ["0", "1", "2"]
         assert [cells[2].split(" [")[0] for cells in seeds[:3]] == [f"{100 * value:.1f} %" for value in values]
         assert "With fewer than 5 seeds there is no interval over seeds" in page.text
