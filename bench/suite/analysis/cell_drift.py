@@ -21,9 +21,6 @@ def answers_in(rows: pa.Table) -> Answers:
 
     Args:
         rows: with `COLUMNS`.
-
-    Raises:
-        ValueError: it has no evaluation.
     """
     held_out = rows.filter(pc.equal(pc.cast(rows["phase"], pa.string()), "eval"))
     held_out = held_out.sort_by([("round", "ascending"), ("place", "ascending")])

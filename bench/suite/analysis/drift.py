@@ -90,12 +90,7 @@ def answers_of(evaluations: Sequence[Iterable[tuple[str, str]]]) -> Answers:
 
     Args:
         evaluations: every evaluation of held-out items, the last one last: the item and the text of each answer.
-
-    Raises:
-        ValueError: there is no evaluation.
     """
-    if not evaluations:
-        raise ValueError("drift needs an evaluation of held-out items")
     writers: dict[str, str | None] = {}
     items: list[str] = []
     words: list[tuple[str, ...]] = []
@@ -111,7 +106,13 @@ def answers_of(evaluations: Sequence[Iterable[tuple[str, str]]]) -> Answers:
 
 
 def drift(answers: Answers, control: Answers) -> Score:
-    """Share of a cell's answers with a word that its control never writes; 95 % Wilson interval over answers."""
+    """Share of a cell's answers with a word that its control never writes; 95 % Wilson interval over answers.
+
+    Returns:
+        No value where either has no answers.
+    """
+    if not control.words:
+        return NOTHING
     new = sum(any(word not in control.writers for word in words) for words in answers.words)
     return wilson(new, len(answers.words))
 

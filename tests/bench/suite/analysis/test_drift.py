@@ -83,6 +83,13 @@ class TestDrift:
         assert drift(answers(["lucky start"], ["lucky start"]), control).value == 0, "the start model does not drift"
         assert drift(control, control).value == 0
 
+    def test_without_answers_there_is_no_value(self) -> None:
+        some, none = answers(["red"]), answers_of([])
+        assert drift(some, none).value is None, "not 1: the control says nothing"
+        assert drift(none, some).value is None
+        assert split_drift(none).value is None
+        assert divergence(none, some).value is None
+
     def test_only_the_last_evaluation_is_judged(self) -> None:
         assert drift(answers(["unheard"], ["red"]), answers(["red"])).value == 0
 

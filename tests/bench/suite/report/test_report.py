@@ -385,18 +385,18 @@ class TestNumbers:
         none = record_of(store, ids[label("attack", "none")])
         cells = page.row("reject_all start model")
         assert cells[1].startswith(f"{100 * (none.curves['eval_asr'][0].value or 0):.1f} %")
-        assert cells[4:6] == ["100.0 %", "100.0 %"]
-        assert cells[6].startswith(f"{none.scores['start_reward'].value:.3f}")
-        assert cells[6].endswith("gain +0.000")
+        assert cells[6:8] == ["100.0 %", "100.0 %"]
+        assert cells[8].startswith(f"{none.scores['start_reward'].value:.3f}")
+        assert cells[8].endswith("gain +0.000")
         assert "its models never move: numbers of the start model, by construction" in page.text
 
     def test_replayed_rows_have_no_model(self, usual: Usual) -> None:
         page = usual[3]
         for name in ("oracle replayed", "blacklist replayed", "random, as often as logit replayed"):
-            assert page.row(name)[1:4] == ["not trained", "\u2013", "\u2013"]
-            assert page.row(name)[6:] == ["\u2013"] * 3
-        assert page.row("oracle replayed")[4].startswith("100.0 %")
-        assert page.row("oracle replayed")[5].startswith("0.0 %")
+            assert page.row(name)[1:6] == ["not trained", *["\u2013"] * 4]
+            assert page.row(name)[8:] == ["\u2013"] * 3
+        assert page.row("oracle replayed")[6].startswith("100.0 %")
+        assert page.row("oracle replayed")[7].startswith("0.0 %")
         assert "sees labels, benchmark only" in page.text
         assert "shows the source paper's public phrase on purpose" in page.text
 
@@ -617,7 +617,7 @@ class TestManyCells:
         assert "minus the placebo's" in many[2].text
 
     def test_defenses_without_an_attack_have_a_row(self, many: Many) -> None:
-        assert many[2].row("no attack, logit")[3] == "\u2013"
+        assert many[2].row("no attack, logit")[5] == "\u2013"
 
     def test_every_output_carries_the_modification(self, many: Many) -> None:
         store, _, page = many
