@@ -181,8 +181,11 @@ def check_drift(cells: Sequence[SubmittedCell], archive: Store) -> int:
         for name in DRIFT:
             submitted = each.scores.scores.get(name)
             found = rounded_score(expected[name]) if name in expected else None
-            same = submitted is not None and found is not None
-            if not same or not all(_close(a, b, _CLOSE_ROUNDED) for a, b in zip(submitted, found, strict=True)):
+            if (
+                submitted is None
+                or found is None
+                or not all(_close(one, other, _CLOSE_ROUNDED) for one, other in zip(submitted, found, strict=True))
+            ):
                 raise InconsistentError(
                     f"{each.part + ': ' if each.part else ''}{each.spec.label}: its {name} does not follow from its "
                     f"completions and those of its control: {_difference(submitted, found)}"

@@ -202,7 +202,7 @@ def _entropies(masses: _Masses, words: int, total_of_unit: NDArray[np.float64]) 
     held, at = np.unique(masses.units * words + masses.words, return_inverse=True)
     taken = np.bincount(at, masses.shares, len(held))  # a unit's mass on one word
     unit, word = held // words, held % words
-    mass = np.bincount(word, taken, words)
+    mass = np.bincount(word, taken, words).astype(np.float64)
     terms = _x_log_x(mass)
     change = terms[word] - _x_log_x(np.maximum(mass[word] - taken, 0.0))
     rest = terms.sum() - np.bincount(unit, change, len(total_of_unit))
