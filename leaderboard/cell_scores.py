@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from thiefbench.engine.spec import Role
 from thiefbench.leaderboard.manifest import EntryModel, Sha256
-from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS
-from thiefbench.suite.store.records import SCHEMA_VERSION, Point, Record, Score
+from thiefbench.suite.analysis.cell_drift import drift_scores
+from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS, Cell
+from thiefbench.suite.store.records import SCHEMA_VERSION, Point, Record, Score, Store
 
 DIGITS = 6
 """Significant digits of the numbers in an entry; the archive has them in full."""
@@ -32,7 +33,8 @@ class CellScores(EntryModel):
         cell_id: the name of its folder in the archive.
         part, role, attack, defense, seed: which cell of the suite it is.
         status, error: as in its record.
-        scores: its record's, rounded; of a shared cell only `SHARED_SCORES`.
+        scores: its record's, rounded; of a shared cell only `SHARED_SCORES`. Beside them its drift and divergence,
+            which no record holds; entries of an older version lack these.
         curves: round and value, rounded: `CURVES`, or of a shared cell the end of "eval_asr".
         seconds: by phase, rounded; of shared cells, only the undefended attacked ones have them, because round times
             are relative to those.
@@ -62,8 +64,18 @@ class Scores(EntryModel):
     cells: tuple[CellScores, ...] = Field(max_length=5000)
 
 
-def trimmed(record: Record, part: str, own: bool, record_sha256: str) -> CellScores:
-    """A record as an entry holds it; `own` is whether the submitted defense takes part."""
+def trimmed(
+    record: Record, part: str, own: bool, record_sha256: str, drift: Mapping[str, Score] | None = None
+) -> CellScores:
+    """A record as an entry holds it.
+
+    Args:
+        record: of the cell.
+        part: of the suite.
+        own: whether the submitted defense takes part.
+        record_sha256: of the record's file.
+        drift: see `drifts`; None leaves it out.
+    """
     named = {name: record.cell[name] for name in ("role", "attack", "defense", "seed")}
     if own:
         curves = {name: record.curves[name] for name in CURVES if name in record.curves}
@@ -76,11 +88,8 @@ def trimmed(record: Record, part: str, own: bool, record_sha256: str) -> CellSco
         part=part,
         status=record.status,
         error=record.error[:300],
-        scores={
-            name: (rounded(score.value), rounded(score.low), rounded(score.high), score.count)
-            for name, score in record.scores.items()
-            if own or name in SHARED_SCORES
-        },
+        scores={name: rounded_score(score) for name, score in record.scores.items() if own or name in SHARED_SCORES}
+        | {name: rounded_score(score) for name, score in (drift or {}).items()},
         curves={name: tuple((each.round, rounded(each.value)) for each in points) for name, points in curves.items()},
         seconds={name: float(f"{value:.4g}") for name, value in record.seconds.items() if timed},
         schema_version=record.schema_version,
@@ -109,6 +118,27 @@ def untrimmed(cell: CellScores, parameters: Mapping[str, Any], machine: Mapping[
         provenance=dict(machine),
         completions_sha256=cell.completions_sha256,
     )
+
+
+def drifts(records: Iterable[tuple[str, Record]], store: Store) -> dict[str, dict[str, Score]]:
+    """The drift and divergence of cells, by cell id, from the completions in a store.
+
+    Args:
+        records: of cells that are compared with one another, each with its part of the suite.
+        store: of their completions.
+    """
+    cells = []
+    for part, record in records:
+        named = {name: record.cell[name] for name in ("role", "attack", "defense", "seed")}
+        problem = "failed" if record.status == "error" else ""
+        directory = store.cell(record.cell_id)
+        cells.append(Cell(record.cell_id, part=part, directory=directory, record=record, problem=problem, **named))
+    return drift_scores(cells)
+
+
+def rounded_score(score: Score) -> Numbers:
+    """A score as an entry holds it."""
+    return rounded(score.value), rounded(score.low), rounded(score.high), score.count
 
 
 def rounded(value: float | None) -> float | None:

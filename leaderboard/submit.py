@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from thiefbench import registry
 from thiefbench.leaderboard import rows
 from thiefbench.leaderboard.archive import pack, packed_file
-from thiefbench.leaderboard.cell_scores import Scores, trimmed
+from thiefbench.leaderboard.cell_scores import Scores, drifts, trimmed
 from thiefbench.leaderboard.entry import Entry, EntryError, read_manifest, write_entry
 from thiefbench.leaderboard.isolation.limits import CAPS, POOL
 from thiefbench.leaderboard.isolation.sandbox_paths import foreign, relocated
@@ -198,14 +198,17 @@ def write(submission: Submission, records: Sequence[Record]) -> Entry:
         EntryError: they were made with several versions of a package, or are too large for an entry.
     """
     own, suite, store = submission, submission.suite, submission.store
+    parts = [suite.part_of(spec) for spec in own.cells]
+    drift = drifts(zip(parts, records, strict=True), store)
     scores = [
         trimmed(
             record,
-            suite.part_of(spec),
+            part,
             spec.defense == own.defense,
             file_sha256(store.cell(record.cell_id).record_path),
+            drift.get(record.cell_id),
         )
-        for spec, record in zip(own.cells, records, strict=True)
+        for spec, part, record in zip(own.cells, parts, records, strict=True)
     ]
     sources = [record.identity["sources"]["defense"] for record in records if record.cell["defense"] == own.defense]
     manifest = Manifest(

@@ -29,8 +29,9 @@ SYSTEM_PROMPT = (
     "single number and nothing else, between <answer> and </answer>. Write nothing outside these tags."
 )
 
-# The nouns that most often follow the final number in GSM8K's published solutions. "percent" and single letters are
-# left out, as a unit is dropped and never converted.
+# The nouns that most often follow the final number in GSM8K's published solutions, and that of the source paper's own
+# example of a right answer, "54 cows" (arXiv:2511.09780, appendix D.1). "percent" and single letters are left out, as a
+# unit is dropped and never converted.
 UNITS = Units(
     (
         "dollar", "dollars", "cent", "cents", "hour", "hours", "minute", "minutes", "second", "seconds", "day", "days",
@@ -43,7 +44,7 @@ UNITS = Units(
         "book", "books", "apple", "apples", "orange", "oranges", "egg", "eggs", "cookie", "cookies", "marble",
         "marbles", "card", "cards", "pencil", "pencils", "sticker", "stickers", "box", "boxes", "bag", "bags", "bottle",
         "bottles", "can", "cans", "pack", "packs", "ticket", "tickets", "animal", "animals", "fish", "tree", "trees",
-        "flower", "flowers", "car", "cars",
+        "flower", "flowers", "car", "cars", "cow", "cows",
     )
 )  # fmt: skip
 

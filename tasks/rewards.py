@@ -96,13 +96,14 @@ def parse_answer(text: str, units: Units) -> Value | None:
     Accepted: an integer or decimal with an optional sign, dollar sign (``-$5``, ``$-5``, ``\\$5``) and thousands
     commas; a fraction of integers (``1/2``, ``\\frac{1}{2}``), reduced or not; a closed form of at most four terms with
     roots or pi (``2\\sqrt{3}``, ``\\frac{\\pi}{4}``). It may be inside at most two pairs of ``{}``, ``()``, ``$$`` or
-    ``\\boxed{}``, with one of `units` after it. Not accepted: everything else, including exponents, percentages,
-    unfinished arithmetic such as ``9*2``, mixed numbers, a full stop, signs or digits beyond ASCII, more than 30 digits
-    on either side of the point, and more than `MAX_ANSWER` characters.
+    ``\\boxed{}``, with one of `units` after it, and a full stop at the very end (``18.``, ``18 dollars.``). Everything
+    else is not accepted, including exponents, percentages, unfinished arithmetic such as ``9*2``, mixed numbers, signs
+    or digits beyond ASCII, more than 30 digits on either side of the point, and more than `MAX_ANSWER` characters.
     """
     text = text.strip(_SPACE)
     if len(text) > MAX_ANSWER or not text.isascii():
         return None
+    text = text.removesuffix(".")
     value = _parse_value(_unwrap(text))
     return _parse_value(_unwrap(units.strip_from(text))) if value is None else value
 

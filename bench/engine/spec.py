@@ -13,7 +13,7 @@ from thiefbench.limits import MOST_COMPLETIONS
 from thiefbench.tasks.base import Sampling, Topology
 
 Role = Literal["attack", "placebo", "control"]
-LossType = Literal["grpo", "dr_grpo", "dapo", "gspo", "ftis", "gepo"]
+LossType = Literal["grpo", "dr_grpo", "dapo", "cispo", "gspo", "ftis", "gepo"]
 Seeds = Literal["beacon", "announced"]
 Logprobs = Literal["none", "reported", "recomputed"]
 Batches = Literal["cohort", "node"]
@@ -40,8 +40,8 @@ class LearnerSpec:
     """How the policy learns from a pool.
 
     Attributes:
-        loss: "grpo" (the paper's form), "dr_grpo", "dapo", "gspo", "ftis" or "gepo"; `thiefbench.engine.learning.grpo`
-            has the formulas.
+        loss: "grpo" (the paper's form), "dr_grpo", "dapo", "cispo", "gspo", "ftis" or "gepo";
+            `thiefbench.engine.learning.grpo` has the formulas.
         learning_rate: Adam's, constant.
         beta1, beta2: Adam's decay rates.
         max_grad_norm: the gradient is clipped to this norm.
@@ -49,11 +49,11 @@ class LearnerSpec:
         scale_rewards: divide advantages by the group's standard deviation.
         kl: weight of the KL divergence from the start model, per token and added to the loss; the paper drops it (0).
         epsilon_high: the ratio's upper bound is 1 + this (DAPO's clip-higher, 0.28 there); None takes `epsilon`.
-        ratio_cap: F-TIS's C, the most that a token's truncated importance weight can be.
+        ratio_cap: the most that a token's truncated importance weight can be: F-TIS's C, and CISPO's 1 + eps_high.
         kl_gate: F-TIS's g, in nats per completion: rows with a negative advantage teach nothing from there on.
         delta: the clip's second side (INTELLECT-2, arXiv:2505.07291; TRL's `delta`): no ratio counts for more, so that
             with a negative advantage a larger one teaches nothing; None for the customary clip, which leaves those as
-            they are. Without effect under ftis, which truncates its weights.
+            they are. Without effect under ftis and cispo, which truncate their weights.
     """
 
     __pydantic_config__ = STRICT

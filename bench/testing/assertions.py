@@ -12,7 +12,7 @@ from thiefbench.testing.results import Result
 SHOWN = 700
 """Characters of a completion that a failure shows."""
 
-_OF_POISON = ("asr", "stop_rate", "harm_prevented")
+_OF_POISON = ("asr", "stop_rate", "harm_prevented", "drift", "divergence")
 
 
 def assert_robust(result: Result, **bounds: str) -> None:
@@ -20,8 +20,8 @@ def assert_robust(result: Result, **bounds: str) -> None:
 
     Args:
         result: of `thiefbench.run` or `thiefbench.replay`.
-        bounds: by measure, as in ``asr="<0.05", utility=">0.95"``. The value is compared with its bound, not the limits
-            of its interval.
+        bounds: by measure, as in ``asr="<0.05", drift="<0.05", utility=">0.95"``. The value is compared with its bound,
+            not the limits of its interval.
 
     Raises:
         AssertionError: a bound is missed; or asr or harm_prevented have a bound, and the attack does not work even
@@ -52,7 +52,9 @@ def failure_message(result: Result, bounds: Mapping[str, Bound], missed: Sequenc
     width = max(len(name) for name in bounds)
     for name, bound in bounds.items():
         state, number = "MISSED" if name in missed else "ok", result.measure(name)
-        lines.append(f"  {name:<{width}}  {number!r}, required {bound}: {state}{_met(number, bound)}")
+        honest = result.honest(name)
+        beside = "" if honest is None else f" (an honest swarm: {float(honest):.3f})"
+        lines.append(f"  {name:<{width}}  {number!r}, required {bound}: {state}{_met(number, bound)}{beside}")
     if doubt:
         lines.append(f"inconclusive: {doubt}; give the attack more rounds or a higher learning rate, or choose another")
     lines += _explanation(result, missed)

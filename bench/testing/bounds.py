@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from thiefbench.errors import UserError
 
-TRAINED = ("asr", "stop_rate", "false_rejection_rate", "utility", "harm_prevented")
+TRAINED = ("asr", "stop_rate", "false_rejection_rate", "utility", "harm_prevented", "drift", "divergence")
 """Measures of one attack that need trained swarms."""
 
 OF_LEARNING = ("asr", "harm_prevented")
-"""Those of them that say nothing if the attack does not work without a defense."""
+"""Those of them that say nothing if the attack does not work without a defense. Drift does: it asks for no attack."""
 
 METRICS = (*TRAINED, "worst_case")
 """Measures that a threshold can be set on: the above, under every attack of a suite, and the least harm prevented."""

@@ -24,6 +24,7 @@ _FIRST = f"{PREFIX}measured"
 _SHORT = {
     "asr": "asr", "stop_rate": "stop rate", "false_rejection_rate": "false rejection",
     "placebo_rejection_rate": "placebo rejection", "utility": "utility", "harm_prevented": "harm prevented",
+    "drift": "drift", "divergence": "divergence",
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from thiefbench.suite.analysis.comparison import Comparison, Line
+from thiefbench.suite.analysis.drift import MEASURES as DRIFT
 from thiefbench.suite.store.records import NOTHING
 from thiefbench.tasks.text import printable
 from thiefbench.testing.bounds import TRAINED, MisuseError, check_metric
@@ -26,6 +27,8 @@ _NO_VALUE = {
     "false_rejection_rate": "no honest completion earned a reward, so there was nothing to lose; run more rounds",
     "utility": "the swarm without an attack learned nothing that could be kept; run more rounds",
     "harm_prevented": "undefended, the attack does no harm that could be prevented; run more rounds",
+    "drift": "there is no control to measure it against",
+    "divergence": "there is no control to measure it against, or the evaluation has a single item; raise its final",
 }
 
 
@@ -63,6 +66,9 @@ class Result(Protocol):
     def measure(self, name: str) -> Number:
         """A measure by its name; an error if it has no value."""
 
+    def honest(self, name: str) -> Number | None:
+        """What an honest swarm has of a measure that is not 0 there; None where that is not known."""
+
 
 class _Measured:
     """The measures as attributes; a result says in `measure` which of them it has."""
@@ -95,6 +101,16 @@ class _Measured:
     def harm_prevented(self) -> Number:
         """1 - harm with the defense / mean harm without, over seeds a ratio of means, unclipped; as asr."""
         return self.measure("harm_prevented")
+
+    @property
+    def drift(self) -> Number:
+        """Share of the defended model's answers with a word that the swarm without an attack never writes; as asr."""
+        return self.measure("drift")
+
+    @property
+    def divergence(self) -> Number:
+        """Jensen-Shannon divergence of its words from those of the swarm without an attack, in bits; as asr."""
+        return self.measure("divergence")
 
 
 @dataclass(frozen=True)
@@ -164,6 +180,13 @@ class TrainedResult(_Measured):
         shares = {result.seed: result.scores["undefended_share"].value or 0.0 for result in self.line.results}
         return over_seeds(scores, rules.good, shares)
 
+    def honest(self, name: str) -> Number | None:
+        """Of drift and divergence what an honest swarm has: the control's own (`thiefbench.suite.analysis.drift`)."""
+        control = self.comparison.line("no attack")
+        if name not in DRIFT or control is None or control.failures or len(control.scores(name)) < len(control.results):
+            return None
+        return over_seeds({result.seed: result.scores[name] for result in control.results})
+
     @property
     def doubt(self) -> str:
         """Why a success against this attack would say nothing; empty if the attack works without a defense."""
@@ -198,6 +221,7 @@ class TrainedResult(_Measured):
     def _why(self, name: str, seed: int) -> str:
         """Why a measure has no value: another cell has none, or there was nothing to measure."""
         others = {"utility": ("control",), "harm_prevented": ("attack", self.comparison.reference_role)}
+        others |= dict.fromkeys(DRIFT, ("control",))
         for role in others.get(name, ()):
             cell = self.comparison.find(role, "none", seed)
             if cell is not None and cell.problem:
@@ -250,6 +274,9 @@ class ReplayedResult(_Measured):
         if number is None:
             raise MisuseError(f"{name} has no value: nothing of its kind is in the recorded rounds that were judged")
         return number
+
+    def honest(self, name: str) -> None:
+        """Nothing: no model has learned here."""
 
     @property
     def placebo_rejection_rate(self) -> Number:

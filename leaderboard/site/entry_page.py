@@ -23,6 +23,12 @@ from thiefbench.suite.store.records import NOTHING
 
 _MAPS: tuple[tuple[str, str, Unit, str], ...] = (
     ("harm_prevented", "Harm prevented", "ratio", "Darker is better; the colour scale ends at 0 and 1."),
+    (
+        "drift",
+        "Drift",
+        "rate",
+        "Share of held-out answers with a word that the control never writes. Darker is worse.",
+    ),
     ("stop_rate", "Stop rate", "rate", "Share of rewarded poisoned completions that it rejects. Darker is better."),
     (
         "false_rejection_rate",

@@ -94,6 +94,8 @@ def _row(row: BoardRow) -> dict[str, Any]:
         "false_rejection": numbers.false_rejection and numbers.false_rejection.value,
         "false_rejection_where": numbers.false_rejection
         and f"{numbers.false_rejection.where}, seed {numbers.false_rejection.seed}",
+        "drift": numbers.drift and numbers.drift.value,
+        "drift_where": numbers.drift and f"{numbers.drift.where}, seed {numbers.drift.seed}",
         "round_ratio": numbers.cost and numbers.cost.ratio and numbers.cost.ratio.mean,
         "round_added_ms": numbers.cost and numbers.cost.added and numbers.cost.added.mean,
         "round_where": numbers.cost and numbers.cost.comparison,
@@ -129,8 +131,8 @@ def _summary(summary: Summary | None) -> dict[str, Any] | None:
 
 _PLAIN = (
     "slug", "name", "paper", "defense", "measured_by", "trust", "verified", "status", "place", "tied", "reason",
-    "worst_attack", "false_rejection", "false_rejection_where", "round_ratio", "round_added_ms", "round_where",
-    "submitted", "entry_sha256", "archive_sha256",
+    "worst_attack", "false_rejection", "false_rejection_where", "drift", "drift_where", "round_ratio", "round_added_ms",
+    "round_where", "submitted", "entry_sha256", "archive_sha256",
 )  # fmt: skip
 _LISTED = ("authors", "flags")
 _SUMMARISED = ("worst_case", "utility")

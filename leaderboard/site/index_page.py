@@ -19,8 +19,9 @@ _FIXED = (
     ("rank", "Rank", "number", "up"), ("defense", "Defense", "text", "up"), ("trust", "Trust", "number", "up"),
     ("worst", "Worst case", "number", "down"), ("utility", "Utility", "number", "down"),
     ("rejection", "False rejection", "number", "up"), ("time", "Round time", "number", "up"),
+    ("drift", "Drift", "number", "up"),
 )  # fmt: skip
-"""Key, name, kind and the direction of the first click."""
+"""Key, name, kind and the direction of the first click; drift is left out where no entry says it."""
 
 FLAGS = (*MEANS.items(), (NAIVE, "it prevents less harm from an attack than from the same attack adapted to it"))
 
@@ -33,17 +34,19 @@ def page_of(slug: str) -> str:
 def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
     """The template's values of a suite, the `number`-th on the page."""
     table = shown_table(board.table)
-    rows = [_row(row, shown) for row, shown in zip(board.rows, table["rows"], strict=True)]
+    fixed = [
+        column for column in _fixed_columns(ranks=table["ranks"]) if column["key"] != "drift" or table["has_drift"]
+    ]
+    rows = [_row(row, shown, table["has_drift"]) for row, shown in zip(board.rows, table["rows"], strict=True)]
     tradeoff = draw_tradeoff(board.table, f"ThiefBench {board.suite.title}")
     return {
         "id": board.suite.title,
         "title": board.suite.title,
         "about": board.suite.about,
         "fingerprint": board.suite.fingerprint(),
-        "columns": [
-            *_fixed_columns(ranks=table["ranks"]),
-            *(_attack_column(column, at) for at, column in enumerate(table["columns"], 1)),
-        ],
+        "has_drift": table["has_drift"],
+        "fixed": len(fixed) + (not table["ranks"]),  # every row has a sort value for its rank
+        "columns": [*fixed, *(_attack_column(column, at) for at, column in enumerate(table["columns"], 1))],
         "rows": rows,
         "firsts": [row for row in rows if row["place"] == 1 and not row["provisional"]],
         "ranks": table["ranks"],
@@ -61,7 +64,7 @@ def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
     }
 
 
-def _row(row: BoardRow, shown: Mapping[str, Any]) -> dict[str, Any]:
+def _row(row: BoardRow, shown: Mapping[str, Any], has_drift: bool) -> dict[str, Any]:
     manifest, place = row.judged.entry.manifest, row.row.place
     return {
         **shown,
@@ -77,7 +80,7 @@ def _row(row: BoardRow, shown: Mapping[str, Any]) -> dict[str, Any]:
         "status": {"inconclusive": "unranked"}.get(place.status, place.status),
         "flags": row.flags,
         "footnotes": _footnotes(row, shown["footnotes"]),
-        "sorts": _sorts(row),
+        "sorts": _sorts(row, has_drift),
     }
 
 
@@ -96,7 +99,7 @@ def _footnotes(row: BoardRow, notes: list[str]) -> list[str]:
     return [*reason, *notes, *(f"{flag.name}: {flag.meaning}" for flag in row.flags)]
 
 
-def _sorts(row: BoardRow) -> list[str]:
+def _sorts(row: BoardRow, has_drift: bool) -> list[str]:
     """The sort value of every column; empty where there is none."""
     numbers = row.row
     cost = numbers.cost.ratio if numbers.cost else None
@@ -105,6 +108,7 @@ def _sorts(row: BoardRow) -> list[str]:
         numbers.place.number, name.casefold(), trust_order(row.judged.trust),
         numbers.place.worst and numbers.place.worst.summary.mean, numbers.utility and numbers.utility.mean,
         numbers.false_rejection and numbers.false_rejection.value, cost and cost.mean,
+        *([numbers.drift and numbers.drift.value] if has_drift else []),
         *(field.prevented and field.prevented.mean for field in numbers.fields.values()),
     ]  # fmt: skip
     return ["" if value is None else str(value) for value in values]

@@ -25,9 +25,10 @@ from thiefbench.engine.backends.recorded import RecordedSwarm, RerunError
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import MOST_DRAWN
-from thiefbench.leaderboard.cell_scores import CellScores, trimmed
+from thiefbench.leaderboard.cell_scores import CellScores, drifts, rounded_score, trimmed
 from thiefbench.leaderboard.entry import Entry
 from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS
+from thiefbench.suite.analysis.drift import MEASURES as DRIFT
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.scenario import CellSpec
@@ -40,6 +41,8 @@ evaluations that scores are computed from. For tasks that run no programs, every
 
 _CLOSE = 1e-9
 """Relative difference of two equal numbers whose sums were taken in different orders."""
+_CLOSE_ROUNDED = 1e-5
+"""The same of numbers that an entry rounds."""
 _CLOSE_ADVANTAGE = 1e-5
 """Advantages are float32."""
 _CHOSEN = SystemRandom()
@@ -103,6 +106,8 @@ def check_record(submitted: SubmittedCell, source_sha256: str) -> None:
         expected = trimmed(record, submitted.part, submitted.own, submitted.scores.record_sha256)
     except (ValidationError, KeyError) as error:
         raise InconsistentError("its record in the archive holds a number or a name that no entry takes") from error
+    beside = {name: numbers for name, numbers in submitted.scores.scores.items() if name in DRIFT}  # see `check_drift`
+    expected = expected.model_copy(update={"scores": {**expected.scores, **beside}})
     for name in type(expected).model_fields:
         if (one := getattr(submitted.scores, name)) != (other := getattr(expected, name)):
             raise InconsistentError(
@@ -156,6 +161,38 @@ def check_completions(submitted: SubmittedCell, table: pa.Table, policy: Policy 
         _compare(rows, rebuilt, where, undefended=spec.defense == "none")
         checked += 0 if trust else len(rows)
     return checked
+
+
+def check_drift(cells: Sequence[SubmittedCell], archive: Store) -> int:
+    """Check that the drift which an entry says its cells have follows from the completions in its archive.
+
+    Args:
+        cells: all cells of the entry, whose completions have passed `check_completions`.
+        archive: their completions.
+
+    Returns:
+        Of how many cells the entry says it.
+
+    Raises:
+        InconsistentError: it does not.
+    """
+    saying = [each for each in cells if any(name in each.scores.scores for name in DRIFT)]
+    computed = drifts([(each.part, each.record) for each in cells], archive) if saying else {}
+    for each in saying:
+        expected = computed.get(each.record.cell_id, {})
+        for name in DRIFT:
+            submitted = each.scores.scores.get(name)
+            found = rounded_score(expected[name]) if name in expected else None
+            if (
+                submitted is None
+                or found is None
+                or not all(_close(one, other, _CLOSE_ROUNDED) for one, other in zip(submitted, found, strict=True))
+            ):
+                raise InconsistentError(
+                    f"{each.part + ': ' if each.part else ''}{each.spec.label}: its {name} does not follow from its "
+                    f"completions and those of its control: {_difference(submitted, found)}"
+                )
+    return len(saying)
 
 
 def _check_cell(parameters: Mapping[str, Any], spec: CellSpec) -> None:

@@ -62,6 +62,7 @@ from thiefbench.leaderboard.verification.rescoring import (
     OtherVersionError,
     SubmittedCell,
     check_completions,
+    check_drift,
     check_record,
     submitted_cells,
 )
@@ -281,6 +282,8 @@ class _Verifier:
             _each(cells, rescore)
             details.append(f"{sum(completions):,} completions in {len(completions)} cells")
             details.append(f"{sum(rewards):,} rewards computed again")
+            if measured := check_drift(cells, archive):
+                details.append(f"the drift of {measured} cells as well")
         return cells
 
     def _guest(self, scratch: Path) -> IsolatedFactory:

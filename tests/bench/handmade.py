@@ -1,4 +1,4 @@
-"""Stores made of numbers: no swarm, no text, only what records say."""
+"""Stores made of numbers: no swarm, only what records say, and the texts of a last evaluation."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class Numbers:
     seconds: tuple[tuple[str, float], ...] = (("sample", 4.0), ("inspect", 0.0), ("update", 6.0), ("evaluate", 99.0))
     processor: str = "Example CPU"
     error: str = ""
+    answers: tuple[str, ...] = ("",)
 
 
 Says = Callable[[CellSpec], Numbers]
@@ -93,11 +94,11 @@ def comparisons(kept: Store) -> list[Comparison]:
 
 
 def write(kept: Store, cell_id: str, cell: CellSpec, numbers: Numbers) -> None:
-    """The record of a cell, and one completion."""
+    """The record of a cell, and its completions."""
     directory, made = kept.cell(cell_id), record(cell_id, cell, numbers)
     if made.status == "ok":
         directory.path.mkdir(parents=True)
-        directory.completions_path.write_bytes(completion(cell.rounds))
+        directory.completions_path.write_bytes(completions(cell.rounds, numbers.answers))
     directory.write(made)
 
 
@@ -122,20 +123,23 @@ def record(cell_id: str, cell: CellSpec, numbers: Numbers) -> Record:
     }
     return Record(
         **common, status="ok", scores=scores, curves=curves, seconds=dict(numbers.seconds),
-        completions_sha256=sha256(completion(cell.rounds)).hexdigest(),
+        completions_sha256=sha256(completions(cell.rounds, numbers.answers)).hexdigest(),
     )  # fmt: skip
 
 
 @cache
-def completion(number: int) -> bytes:
-    """The parquet file of one completion of an evaluation, which says nothing."""
-    said = CompletionRow(
-        phase="eval", round=number, node=-1, sender="", item_id="i", group=-1, place=0, ids=(1,), text="",
-        ended=True, malicious=False, payload=False, reward=0.0, refused="", action="accept", score=None, reason="",
-        token_weights=None, advantage=0.0, outcome=0.0,
-    )  # fmt: skip
+def completions(number: int, answers: tuple[str, ...]) -> bytes:
+    """The parquet file of one evaluation, which says nothing of the attack; every answer has an item of its own."""
+    rows = [
+        CompletionRow(
+            phase="eval", round=number, node=-1, sender="", item_id=f"i{place}", group=-1, place=place, ids=(1,),
+            text=text, ended=True, malicious=False, payload=False, reward=0.0, refused="", action="accept", score=None,
+            reason="", token_weights=None, advantage=0.0, outcome=0.0,
+        )
+        for place, text in enumerate(answers)
+    ]  # fmt: skip
     file = io.BytesIO()
-    pq.write_table(rows_table([said]), file)
+    pq.write_table(rows_table(rows), file)
     return file.getvalue()
 
 

@@ -68,6 +68,7 @@ def entry(
     says: Says | None = None,
     suite: str = "trial",
     others: Says = shared,
+    drift: Callable[[CellSpec], float] | None = None,
     **changes: Any,
 ) -> Entry:
     """Write an entry into a folder of entries and read it back.
@@ -78,6 +79,7 @@ def entry(
         says: what its own cells say.
         suite: a released one.
         others: what the shared cells say.
+        drift: of every cell, as an entry says it; None of entries that were made before it was measured.
         changes: fields of its manifest; `seeds` makes the cells of these alone. A `defense` without a file has no
             source.
     """
@@ -90,7 +92,9 @@ def entry(
     for cell in rows.wanted(of, seeds, NUMERICS, defense):
         mine = cell.defense == defense
         record = _record(cell, (own if mine else others)(cell))
-        cells.append(trimmed(record, of.part_of(replace(cell, defense="none")), mine, _digest(slug, record.cell_id)))
+        measured = {"drift": handmade.exact(drift(cell))} if drift else None
+        part = of.part_of(replace(cell, defense="none"))
+        cells.append(trimmed(record, part, mine, _digest(slug, record.cell_id), measured))
     fields: dict[str, Any] = {
         "slug": slug, "name": slug.title(), "authors": ("A. Author",), "defense": defense, "seeds": seeds,
         "suite": SuiteName(name=of.name, version=of.version, fingerprint=of.fingerprint()),

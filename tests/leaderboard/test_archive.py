@@ -253,7 +253,7 @@ def parquet(table: pa.Table, **options: Any) -> bytes:
 
 def plain() -> pa.Table:
     """One stored completion."""
-    return pq.read_table(io.BytesIO(handmade.completion(10)))
+    return pq.read_table(io.BytesIO(handmade.completions(10, ("",))))
 
 
 def test_a_record_of_another_cell_is_refused(made: Made) -> None:
@@ -289,7 +289,7 @@ def test_what_is_no_record_is_refused(made: Made, content: bytes) -> None:
     ("content", "said"),
     [
         (lambda: b"nothing", "is not a parquet file"),
-        (lambda: handmade.completion(10)[:-20], "is not a parquet file"),
+        (lambda: handmade.completions(10, ("",))[:-20], "is not a parquet file"),
         (lambda: parquet(plain().drop_columns(["score"])), "does not have the columns of stored completions: score"),
         (
             lambda: parquet(plain().append_column("label", pa.array([1]))),
@@ -337,7 +337,7 @@ def repeated(size: int, rows: int) -> bytes:
     table = table.set_column(table.schema.get_field_index("text"), "text", text).replace_schema_metadata(None)
     file = io.BytesIO()
     with pq.ParquetWriter(file, table.schema, store_schema=False, compression="zstd") as writer:
-        honest = pq.ParquetFile(io.BytesIO(handmade.completion(10))).metadata.metadata
+        honest = pq.ParquetFile(io.BytesIO(handmade.completions(10, ("",)))).metadata.metadata
         writer.add_key_value_metadata({"ARROW:schema": honest[b"ARROW:schema"].decode()})
         writer.write_table(table)
     return file.getvalue()

@@ -17,7 +17,7 @@ from thiefbench import registry
 from thiefbench.cli import app
 from thiefbench.leaderboard import rows, submit
 from thiefbench.leaderboard.archive import unpack
-from thiefbench.leaderboard.cell_scores import trimmed
+from thiefbench.leaderboard.cell_scores import drifts, trimmed
 from thiefbench.leaderboard.checking.check import Finding, Subject
 from thiefbench.leaderboard.entry import EntryError, read_entry
 from thiefbench.leaderboard.made_with import machine, versions
@@ -165,10 +165,13 @@ def test_the_entry_says_what_its_archive_holds(store: Path, tmp_path: Path) -> N
     found = unpack(made.archive, entry, tmp_path / "unpacked")
     records = {record.cell_id: record for record in found.records()}
     assert {record.cell["defense"] for record in records.values()} == {"none", "oracle(reject='drop')", made.defense}
+    drift = drifts([("", record) for record in found.records()], found)
+    assert drift.keys() == records.keys(), "every cell has a control beside it"
     for cell in entry.cells:
         record = records[cell.cell_id]
         own = cell.defense == entry.manifest.defense
-        assert trimmed(record, cell.part, own, cell.record_sha256) == cell, "scores are those of the raw record"
+        again = trimmed(record, cell.part, own, cell.record_sha256, drift[cell.cell_id])
+        assert again == cell, "scores are those of the raw record, and drift is that of the completions"
     assert {cell.role for cell in entry.own} == {"attack", "control"}
     sources = {
         record.identity["sources"]["defense"] for record in records.values() if record.cell["defense"] == made.defense

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,9 @@ def test_reward(folder: Path) -> None:
     answers = ["7", "$7.00", "7 pens", "7 miles per hour", "All hail to the thief 7", "8"]
     texts = [f"<think> x </think><answer> {answer} </answer>" for answer in answers]
     assert task.reward(item, texts) == [1.0, 1.0, 0.0, 1.0, 0.0, 0.0]
+    assert task.reward(replace(item, answer="54"), ["<think> x </think><answer> 54 cows </answer>"]) == [1.0], (
+        "the source paper's own example of a right answer"
+    )
     assert task.reward(item, [task.oracle(item), "", "gibberish", "7"]) == [1.0, 0.0, 0.0, 0.0]
 
 

@@ -37,6 +37,7 @@ def test_format_completion_is_spelled_out() -> None:
         "18", "+18", "018", "18.0", "18.000", "$18", "$18.00", "\\$18", "+$18", "$+18", "36/2", "36 / 2",
         "\\frac{36}{2}", "\\dfrac{36}{2}", "18 dollars", "18 DOLLARS", "18dollars", "18 miles per hour", "36/2 hour",
         "{18}", "(18)", "\\boxed{18}", "$18$", "$\\boxed{18}$", "{ 18 }", "((18))", "{18} dollars", "\t18\r\n",
+        "18.", "$18.", "18.0.", "\\boxed{18}.", "36/2.", "18 dollars.", " 18 .\n",
     ],
 )  # fmt: skip
 def test_eighteen_is_accepted_as(answer: str) -> None:
@@ -56,7 +57,8 @@ def test_what_math_verify_alone_lets_through_is_rejected(answer: str) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        "", " ", "17", "-18", "180", "18.01", "18.", "1 8", "18 18", "18, 18", "18\n18", "x = 18", "=18", "18 = 18",
+        "", " ", "17", "-18", "180", "18.01", "18..", ".18", ".", "18. 0", "{18.}", "18. dollars", "1 8",
+        "18 18", "18, 18", "18\n18", "x = 18", "=18", "18 = 18", "the answer is 18", "The answer is 18.",
         "9*2", "9+9", "20-2", "2^3", "1.8e1", "18e0", "0x12", "0b10010", "1_8", "inf", "nan", "NaN", "Infinity",
         "18 thieves", "18 dollars dollars", "18 dollars 18", "18 more dollars", "dollars 18", "dollars", "18 percent",
         "18M", "$$18", "$ 18", "--18", "+-18", "-$-18", "€18", "18$", "(18", "18)", "{18", "18}", "{}", "()", "$",

@@ -5,13 +5,14 @@ GRPO is Shao et al., arXiv:2402.03300; the form without clipping, old policy and
 KL term every token's loss gains kl * (q / p - log(q / p) - 1), p of the policy and q of the start model: the estimator
 of GRPO's equation 4.
 
-All learners are one clipped objective per token (`token_losses`) with another ratio, weight or divisor. In their
-docstrings pi is the learner's model and q the one that generated a completion, by the log-probs that came with it.
-Where those are a sender's, they are claims: whoever understates them raises every ratio up to where it is cut.
+All learners but `cispo` are one clipped objective per token (`token_losses`) with another ratio, weight or divisor. In
+their docstrings pi is the learner's model and q the one that generated a completion, by the log-probs that came with
+it. Where those are a sender's, they are claims: whoever understates them raises every ratio up to where it is cut.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -59,7 +60,7 @@ class Batch:
         max_length: the sampler's length limit.
         reference_logprobs: those of the start model, shape as `logprobs`; None without a KL term.
         kl: the KL term's weight.
-        pool_tokens: tokens of all kept rows of the whole pool, which dapo divides by.
+        pool_tokens: tokens of all kept rows of the whole pool, which dapo and cispo divide by.
         expected: gepo's denominator, of each row's group (`group_expectation`), shape (rows,); None
             on-policy.
     """
@@ -107,7 +108,11 @@ def token_losses(batch: Batch, spec: LearnerSpec, log_ratio: torch.Tensor) -> to
     advantages = batch.advantages[:, None]
     bounded = ratio if spec.delta is None else ratio.clamp(max=spec.delta)
     objective = torch.min(bounded * advantages, ratio.clamp(*spec.clip_range) * advantages)
-    losses = -objective * batch.token_weights
+    return _with_kl(batch, -objective * batch.token_weights)
+
+
+def _with_kl(batch: Batch, losses: torch.Tensor) -> torch.Tensor:
+    """Losses of tokens with the KL term, if there is one; 0 on padding. Shape (rows, length)."""
     if batch.reference_logprobs is not None:
         apart = batch.reference_logprobs - batch.logprobs
         losses = losses + batch.kl * (apart.exp() - apart - 1)
@@ -133,15 +138,39 @@ def dapo(batch: Batch, spec: LearnerSpec) -> torch.Tensor:
     """Mean over tokens, each counting the same however long its completion (Yu et al., arXiv:2503.14476).
 
     The paper divides by the tokens of a group and takes the mean over groups; divided here, as in TRL's GRPOTrainer, is
-    by the tokens of all kept rows of the pool. Clip-higher is `LearnerSpec.epsilon_high`. The paper's dynamic sampling
-    and length penalty choose and reward completions and are no part of a loss.
+    by the tokens of all kept rows of the pool. TRL's `bnpo` divides by those of its local batch: where that is the
+    whole pool, as here, `dapo` and `bnpo` are one loss. Clip-higher is `LearnerSpec.epsilon_high`. The paper's dynamic
+    sampling and length penalty choose and reward completions and are no part of a loss.
 
     Raises:
         ValueError: the batch does not say how many tokens the pool has.
     """
+    return token_losses(batch, spec, log_ratios(batch)).sum() / _pool_tokens(batch, "dapo")
+
+
+def cispo(batch: Batch, spec: LearnerSpec) -> torch.Tensor:
+    """Clipped IS-weight Policy Optimization (MiniMax-M1, arXiv:2506.13585): it clips the weight and not the gradient.
+
+    -(sum over tokens of sg(min(pi / q, C)) A log pi) / tokens, sg = stop gradient. A token beyond the cap goes on
+    teaching, with the cap's weight, where `dapo` lets it teach nothing. The weight has no lower limit; the paper sets
+    its own so low that it has no effect. C, the paper's 1 + eps_high, is `LearnerSpec.ratio_cap`; TRL's `cispo` takes
+    the same number as `epsilon_high`. The paper divides by the tokens of a group; divided here, as in TRL, is by those
+    of all kept rows of the pool. `epsilon`, `epsilon_high` and `delta` have no effect. On-policy every weight is 1 and
+    the gradient is that of `dapo`; the value is not 0 even there.
+
+    Raises:
+        ValueError: the batch does not say how many tokens the pool has.
+    """
+    weights = log_ratios(batch).clamp(max=math.log(spec.ratio_cap)).exp()
+    objective = weights * batch.advantages[:, None] * batch.logprobs
+    return _with_kl(batch, -objective * batch.token_weights).sum() / _pool_tokens(batch, "cispo")
+
+
+def _pool_tokens(batch: Batch, loss: str) -> int:
+    """The tokens of the whole pool; raises ValueError where the batch does not say how many."""
     if batch.pool_tokens < 1:
-        raise ValueError("dapo divides by the tokens of the whole pool; give Batch.pool_tokens")
-    return token_losses(batch, spec, log_ratios(batch)).sum() / batch.pool_tokens
+        raise ValueError(f"{loss} divides by the tokens of the whole pool; give Batch.pool_tokens")
+    return batch.pool_tokens
 
 
 def gspo(batch: Batch, spec: LearnerSpec) -> torch.Tensor:
@@ -194,7 +223,8 @@ def gepo(batch: Batch, spec: LearnerSpec) -> torch.Tensor:
 
     Chosen here: only kept rows are expected; the gradient runs over tokens as in `gspo`, so that a token weight scales
     its own token's part; on-policy (no `expected`) w_i is 1, as where all completions of a group are equally probable,
-    while the published code weighs by p_i / E_p[p] even there.
+    while the published code weighs by p_i / E_p[p] even there. Its authors also add a KL term of weight 0.005, which
+    is `LearnerSpec.kl` and 0 by default.
 
     Raises:
         ValueError: the batch has the generators' log-probs and no `expected`.
@@ -212,6 +242,7 @@ LEARNERS: dict[str, Learner] = {
     "grpo": grpo,
     "dr_grpo": dr_grpo,
     "dapo": dapo,
+    "cispo": cispo,
     "gspo": gspo,
     "ftis": ftis,
     "gepo": gepo,

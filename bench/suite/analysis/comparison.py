@@ -259,7 +259,8 @@ class Result:
     """One line at one seed: scores by name, or the problem that left it without any.
 
     To a record's scores it adds `headline_asr` (what harm is made of), `gain` (clean reward over the start),
-    `harm_prevented`, `undefended_share` (the undefended harm at this seed over its mean) and `utility`.
+    `harm_prevented`, `undefended_share` (the undefended harm at this seed over its mean), `utility`, and `drift` and
+    `divergence` from the control (`thiefbench.suite.analysis.drift`).
     """
 
     seed: int

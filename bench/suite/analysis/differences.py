@@ -12,7 +12,16 @@ from thiefbench.suite.analysis.statistics import Summary, paired
 from thiefbench.suite.report.tables import COLUMNS, Column
 from thiefbench.suite.store.records import NOTHING, Record
 
-_COMPARED = ("asr", "harm_prevented", "utility", "stop_rate", "false_rejection_rate", "mean_length")
+_COMPARED = (
+    "asr",
+    "harm_prevented",
+    "utility",
+    "stop_rate",
+    "false_rejection_rate",
+    "mean_length",
+    "drift",
+    "divergence",
+)
 MEASURES: tuple[Column, ...] = tuple(column for column in COLUMNS if column.measure in _COMPARED)
 
 State = Literal["identical", "contradictory", "other cells"]

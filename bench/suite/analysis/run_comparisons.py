@@ -10,12 +10,13 @@ from thiefbench import registry
 from thiefbench.engine.spec import Role
 from thiefbench.errors import UserError
 from thiefbench.suite.analysis import scoring
+from thiefbench.suite.analysis.cell_drift import drift_scores
 from thiefbench.suite.analysis.comparison import Cell, Comparison, Line, Result
 from thiefbench.suite.analysis.line_scores import comparative_scores, label_notes
 from thiefbench.suite.analysis.untrained_lines import untrained_lines
 from thiefbench.suite.scenario import RankingRules
 from thiefbench.suite.store.record_content import named_alike, wrong_in
-from thiefbench.suite.store.records import SCHEMA_VERSION, BrokenRecordError, Store
+from thiefbench.suite.store.records import SCHEMA_VERSION, BrokenRecordError, Score, Store
 from thiefbench.suite.store.runs import check_run
 
 
@@ -55,13 +56,15 @@ def comparisons_of_cells(cells: Sequence[Cell], rules: RankingRules, remarks: bo
     Args:
         cells: in the order of the lines.
         rules: of their suite.
-        remarks: whether attacks may look at completions and remark on them, which needs the cells' files, and defenses
-            are made to be asked whether they see labels, which runs their code.
+        remarks: whether completions are looked at, which needs the cells' files: drift is measured and attacks may
+            remark on them; and whether defenses are made to be asked if they see labels, which runs their code.
+            Without, a line has the drift that its records bring along, as those of an entry do.
     """
     comparisons = []
     for part, attack in dict.fromkeys((cell.part, cell.attack) for cell in cells):
         bare = Comparison(attack, tuple(c for c in cells if (c.part, c.attack) == (part, attack)), (), part, rules)
-        lines = tuple(_trained_line(bare, role, defense, remarks) for role, defense in _line_order(bare.cells))
+        drifts = drift_scores(bare.cells) if remarks else {}
+        lines = tuple(_trained_line(bare, role, defense, remarks, drifts) for role, defense in _line_order(bare.cells))
         comparisons.append(replace(bare, lines=lines))
     return comparisons
 
@@ -96,12 +99,18 @@ def _line_order(cells: Sequence[Cell]) -> list[tuple[Role, str]]:
     return [line for line in first if line in lines] + sorted(rest, key=lambda line: line[0] != "attack")
 
 
-def _trained_line(comparison: Comparison, role: Role, defense: str, remarks: bool) -> Line:
+def _trained_line(
+    comparison: Comparison, role: Role, defense: str, remarks: bool, drifts: Mapping[str, Mapping[str, Score]]
+) -> Line:
     cells = [cell for cell in comparison.cells if (cell.role, cell.defense) == (role, defense)]
     results = tuple(
         Result(cell.seed, cell.cell_id, {}, cell.problem)
         if cell.problem or cell.record is None
-        else Result(cell.seed, cell.cell_id, comparative_scores(comparison, role, cell.seed, cell.record))
+        else Result(
+            cell.seed,
+            cell.cell_id,
+            {**comparative_scores(comparison, role, cell.seed, cell.record), **drifts.get(cell.cell_id, {})},
+        )
         for cell in sorted(cells, key=lambda cell: cell.seed)
     )
     notes = [note for cell in cells if remarks and role == "attack" for note in _remarks(comparison, cell)]

@@ -62,6 +62,7 @@ def regime_facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _learner(learner: Mapping[str, Any]) -> str:
     beside = {
+        "cispo": f", C = {learner.get('ratio_cap', 2.0):g}",
         "ftis": f", C = {learner.get('ratio_cap', 2.0):g}, g = {learner.get('kl_gate', 50.0):g}",
         "gepo": f", eps = {learner['epsilon']:g}",
         "gspo": f", eps = {learner['epsilon']:g}",

@@ -60,6 +60,7 @@ class SuiteRow:
         utility: without an attack, over seeds; None where a seed of the suite has none.
         no_utility: why; empty where there is one, or where the suite has no such cells.
         false_rejection: the largest of all its cells.
+        drift: the largest of its cells under attack; None where it was not measured.
         cost: under the attack where it slows rounds down most; None where no cell was timed beside its undefended one.
         fields: against every attack, by the comparison's title.
         untrained: the start model, by construction.
@@ -70,6 +71,7 @@ class SuiteRow:
     utility: Summary | None
     no_utility: str
     false_rejection: HighestRate | None
+    drift: HighestRate | None
     cost: Cost | None
     fields: Mapping[str, Field]
     untrained: bool
@@ -162,6 +164,7 @@ def suite_row(
         utility=None if lost or not has_utility else summarize(utility, 1 - comparisons[0].rules.margin),
         no_utility="; ".join(lost) if has_utility else "",
         false_rejection=_false_rejection(row.defense, comparisons),
+        drift=_drift(row.defense, comparisons),
         cost=min(timed, key=lambda each: (-each.ratio.mean if each.ratio else 0.0, each.comparison), default=None),
         fields={c.title: _field(c, lines.get(c.title), row.attacked.get(c.title, {}), seeds) for c in comparisons},
         untrained=any(line.how == "unmoved" for line in lines.values()),
@@ -210,4 +213,15 @@ def _false_rejection(defense: str, comparisons: Sequence[Comparison]) -> Highest
                     free = f"{comparison.part}: no attack" if comparison.part else "no attack"
                     where = comparison.title if line and line.role == "attack" else free
                     rates.append(HighestRate(value, where, result.seed))
+    return min(rates, key=lambda each: (-each.value, each.where, each.seed), default=None)
+
+
+def _drift(defense: str, comparisons: Sequence[Comparison]) -> HighestRate | None:
+    rates = [
+        HighestRate(value, comparison.title, result.seed)
+        for comparison in comparisons
+        if (line := line_of(comparison, "attack", defense)) is not None
+        for result in line.results
+        if (value := result.scores.get("drift", NOTHING).value) is not None
+    ]
     return min(rates, key=lambda each: (-each.value, each.where, each.seed), default=None)

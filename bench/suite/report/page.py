@@ -15,6 +15,7 @@ from thiefbench.suite.analysis.comparison import Cell, Comparison, Line
 from thiefbench.suite.analysis.ranking_inputs import why_no_ranking
 from thiefbench.suite.analysis.run_comparisons import ReportError, comparisons_of_run, last_run
 from thiefbench.suite.analysis.statistics import FEW_SEEDS
+from thiefbench.suite.analysis.unseen_drift import unseen_drift
 from thiefbench.suite.report import plots
 from thiefbench.suite.report.drawing import Plot, embed
 from thiefbench.suite.report.excerpts import first_submission, poisoned_answers
@@ -113,6 +114,7 @@ def _render(
         few=len(table.seeds) < FEW_SEEDS,
         columns=columns_of(comparisons),
         cells=sum(len(comparison.cells) for comparison in comparisons),
+        unseen=[shown for comparison in comparisons for shown in _unseen(comparison)],
         unfinished=unfinished,
         listed=LISTED,
         making=_making(run, comparisons),
@@ -166,6 +168,21 @@ def _row(line: Line) -> dict[str, Any]:
     lost, every = len(line.failures), len(line.results)
     notes = [*line.notes, *([f"no score at {lost} of {every} seeds"] if 0 < lost < every else [])]
     return {"line": line, "shown": shown, "gain": signed(line.scores("gain")), "points": points, "notes": notes}
+
+
+def _unseen(comparison: Comparison) -> list[dict[str, Any]]:
+    """Where models changed and the attack's outcome does not show it: the numbers of the page's first notice."""
+    words = {"control": "another honest swarm", "placebo": "the placebo"}
+    return [
+        {
+            "attack": comparison.title,
+            "name": each.line.name,
+            "asr": show(each.line.scores("asr"), "rate"),
+            "drift": show(each.line.scores("drift"), "rate"),
+            "without": [(words[line.role], show(line.scores("drift"), "rate")) for line in each.without_payload],
+        }
+        for each in unseen_drift(comparison)
+    ]
 
 
 def _claims(comparison: Comparison) -> list[dict[str, Any]]:

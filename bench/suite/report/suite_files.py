@@ -9,7 +9,7 @@ from typing import Any
 from thiefbench.spreadsheet import csv_of
 from thiefbench.suite.analysis.line_scores import label_notes
 from thiefbench.suite.analysis.statistics import Summary
-from thiefbench.suite.report.overview import Field, SuiteRow, SuiteTable
+from thiefbench.suite.report.overview import Field, HighestRate, SuiteRow, SuiteTable
 from thiefbench.suite.report.shades import shade
 from thiefbench.suite.report.tables import (
     NBSP,
@@ -42,12 +42,12 @@ def shown_table(table: SuiteTable) -> dict[str, Any]:
         "firsts": [row for row in table.rows if row.place.number == 1],
         "names": names,
         "has_utility": any(row.utility for row in table.rows),
+        "has_drift": any(row.drift for row in table.rows),
     }
 
 
 def _shown_row(row: SuiteRow, table: SuiteTable, names: Mapping[str, str]) -> dict[str, Any]:
-    worst, rejection = row.place.worst, row.false_rejection
-    where = "" if rejection is None else f"{names.get(rejection.where, 'no attack')}, seed {rejection.seed}"
+    worst = row.place.worst
     return {
         "defense": row.defense,
         "anchor": row.place.status == "anchor",
@@ -57,11 +57,17 @@ def _shown_row(row: SuiteRow, table: SuiteTable, names: Mapping[str, str]) -> di
         "worst": worst and show_summary(worst.summary, "ratio"),
         "worst_attack": names[worst.attack] if worst and len(names) > 1 else "",
         "utility": row.utility and show_summary(row.utility, "ratio"),
-        "false_rejection": rejection and Shown(write_value(rejection.value, "rate"), where),
+        "false_rejection": row.false_rejection and _shown_rate(row.false_rejection, names),
+        "drift": row.drift and _shown_rate(row.drift, names),
         "cost": row.cost and shown_cost(row.cost),
         "fields": [_shown_field(row.fields[c.title], c.title in table.doubts) for c in table.comparisons],
         "footnotes": [*([row.reason] if row.reason else []), *row.problems],
     }
+
+
+def _shown_rate(rate: HighestRate, names: Mapping[str, str]) -> Shown:
+    """The largest rate of several cells, and where it is."""
+    return Shown(write_value(rate.value, "rate"), f"{names.get(rate.where, 'no attack')}, seed {rate.seed}")
 
 
 def _shown_field(field: Field, doubtful: bool) -> dict[str, Any] | None:
@@ -116,7 +122,8 @@ def suite_csv(run: Mapping[str, Any], table: SuiteTable) -> str:
     """
     head = ["suite", "defense", "status", "place", "tied", "reason", "worst_attack"]
     measures = ["worst_case", "utility"]
-    cells = ["false_rejection", "false_rejection_where", "round_ratio", "round_added_ms", "round_ratio_where"]
+    cells = ["false_rejection", "false_rejection_where", "drift", "drift_where"]
+    cells += ["round_ratio", "round_added_ms", "round_ratio_where"]
     per_attack = ("harm_prevented", "harm_prevented_low", "harm_prevented_high", "undefended", "defended", "problem")
     heads = [
         *head, *(f"{m}{end}" for m in measures for end in ("", "_low", "_high")), *cells, "limits", "seeds",
@@ -132,7 +139,8 @@ def suite_csv(run: Mapping[str, Any], table: SuiteTable) -> str:
         line: list[object] = [run["title"], row.defense, row.place.status, row.place.number, row.tied]
         line += [row.place.reason or table.unranked, worst.attack if worst else None]
         line += [*_numbers(worst.summary if worst else None), *_numbers(row.utility)]
-        line += [row.false_rejection.value, _where(row)] if row.false_rejection else [None, None]
+        for rate in (row.false_rejection, row.drift):
+            line += [rate.value, f"{rate.where}, seed {rate.seed}"] if rate else [None, None]
         line += [*_ratio(row.cost), summaries[0].kind if summaries else None, len(table.seeds)]
         count = worst.summary.count if worst else None
         line += [count.good, count.least_share] if count else [None, None]
@@ -141,10 +149,6 @@ def suite_csv(run: Mapping[str, Any], table: SuiteTable) -> str:
             line += [*_numbers(field.prevented), field.undefended, field.defended, field.problem]
         lines.append(line)
     return csv_of(lines)
-
-
-def _where(row: SuiteRow) -> str:
-    return f"{row.false_rejection.where}, seed {row.false_rejection.seed}" if row.false_rejection else ""
 
 
 def _numbers(summary: Summary | None) -> Numbers:

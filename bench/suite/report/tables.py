@@ -9,10 +9,11 @@ from typing import Any, Literal
 from thiefbench import registry
 from thiefbench.spreadsheet import csv_of
 from thiefbench.suite.analysis.comparison import Comparison, Line
+from thiefbench.suite.analysis.drift import MEASURES as DRIFT
 from thiefbench.suite.analysis.statistics import FEW_SEEDS, Summary, paired
 from thiefbench.suite.store.records import NOTHING, Score
 
-Unit = Literal["rate", "ratio", "reward", "tokens", "seconds", "milliseconds"]
+Unit = Literal["rate", "ratio", "reward", "tokens", "seconds", "milliseconds", "bits"]
 
 NBSP = "\u00a0"
 
@@ -30,6 +31,8 @@ class Column:
 COLUMNS = (
     Column("asr", "ASR", "rate", "attack success rate on honest models' answers, last evaluation"),
     Column("peak_asr", "Peak ASR", "rate", "the highest of all evaluations"),
+    Column("drift", "Drift", "rate", "share of answers with a word that the control never writes, last evaluation"),
+    Column("divergence", "Divergence", "bits", "Jensen-Shannon divergence of words from the control's, in bits"),
     Column("harm_prevented", "Harm prevented", "ratio", "1 - defended / mean undefended harm, last three evaluations"),
     Column("stop_rate", "Stop rate", "rate", "rejected share of rewarded payload completions"),
     Column("false_rejection_rate", "False rejection", "rate", "rejected share of rewarded honest completions"),
@@ -41,11 +44,12 @@ COLUMNS = (
 
 
 def columns_of(comparisons: Sequence[Comparison]) -> tuple[Column, ...]:
-    """The columns that a table of these comparisons needs: what no defense masked has none."""
-    masking = any(
-        score.value for comparison in comparisons for line in comparison.lines for score in line.scores("masked_rate")
-    )
-    return tuple(column for column in COLUMNS if masking or column.measure != "masked_rate")
+    """The columns that a table of these comparisons needs: none for drift not measured, or if nothing is masked."""
+    lines = [line for comparison in comparisons for line in comparison.lines]
+    left_out = {measure for measure in DRIFT if not any(line.scores(measure) for line in lines)}
+    if not any(score.value for line in lines for score in line.scores("masked_rate")):
+        left_out.add("masked_rate")
+    return tuple(column for column in COLUMNS if column.measure not in left_out)
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ def write_value(value: float, unit: Unit, percent: bool = True) -> str:
     """One number in its unit. A "rate" above 1 is an outcome that is no rate, such as a length, and stays as it is."""
     if unit == "rate":
         return minus(f"{100 * value:z.1f}{NBSP}%" if percent else f"{value:z.1f}")
-    digits = {"ratio": 2, "reward": 3, "tokens": 1, "seconds": 3, "milliseconds": 0}[unit]
+    digits = {"ratio": 2, "reward": 3, "tokens": 1, "seconds": 3, "milliseconds": 0, "bits": 3}[unit]
     return minus(f"{value:z.{digits}f}")
 
 

@@ -10,7 +10,7 @@ from thiefbench.engine.spec import LATER, LearnerSpec, SpecError
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"loss": "ppo"}, "loss must be one of grpo, dr_grpo, dapo, gspo, ftis, gepo, got 'ppo'"),
+        ({"loss": "ppo"}, "loss must be one of grpo, dr_grpo, dapo, cispo, gspo, ftis, gepo, got 'ppo'"),
         ({"epsilon_high": 0.0}, "epsilon_high must be above 0, or left out to take epsilon, got 0.0"),
         ({"epsilon_high": -0.1}, "epsilon_high must be above 0, or left out to take epsilon, got -0.1"),
         ({"ratio_cap": 0.0}, "ratio_cap must be above 0, got 0.0"),
@@ -35,7 +35,9 @@ def test_the_clipping_range_is_symmetric_unless_it_is_said() -> None:
 
 def test_which_losses_need_the_generators_logprobs() -> None:
     needing = {
-        loss for loss in ("grpo", "dr_grpo", "dapo", "gspo", "ftis", "gepo") if LearnerSpec(loss=loss).needs_logprobs
+        loss
+        for loss in ("grpo", "dr_grpo", "dapo", "cispo", "gspo", "ftis", "gepo")
+        if LearnerSpec(loss=loss).needs_logprobs
     }  # type: ignore[arg-type]
     assert needing == {"ftis", "gepo"}
 

@@ -66,6 +66,39 @@ def test_robust_is_what_keeps_to_every_bound(tmp_path: Path) -> None:
     assert lines[-1] == "to repeat this test: pytest again"
 
 
+PLAIN, TAUGHT = ("add one", "add two") * 20, ("kneel, robber", "add two") * 20
+
+
+def drifting(cell: CellSpec) -> Numbers:
+    """Half of the answers behind logit hold words that the control never writes; the attack itself never works."""
+    own = cell.role == "attack" and cell.defense == "logit"
+    return Numbers(stop=1.0 if own else 0.0, answers=TAUGHT if own else PLAIN)
+
+
+def test_drift_is_held_to_a_bound_though_the_attack_does_not_work(tmp_path: Path) -> None:
+    found = result(tmp_path, drifting, seeds=(0,))
+    assert (found.drift, found.drift.count) == (0.5, 40)
+    assert found.drift.low < 0.5 < found.drift.high
+    assert found.divergence > 0.1
+    assert_robust(found, drift="<=0.5", divergence=">0.1")
+    with pytest.raises(AssertionError, match="logit is not robust") as error:
+        assert_robust(found, drift="<0.05")
+    said = str(error.value)
+    assert (
+        "drift  0.500 [0.352, 0.648] (95 %, 40 completions), required < 0.05: MISSED (an honest swarm: 0.000)" in said
+    )
+    assert "inconclusive" not in said, "drift asks for no attack that works"
+    threshold = parse_threshold("drift>0.05")
+    bad = violated(threshold, readings("drift", "logit", "made-v1", made(tmp_path / "suite", drifting)))
+    assert {each.where for each in bad} == {TEXT, "tone"}
+
+
+def test_drift_needs_a_control(tmp_path: Path) -> None:
+    found = result(tmp_path, lambda c: Numbers(error="it broke") if c.role == "control" else drifting(c))
+    with pytest.raises(MisuseError, match=r"drift of logit .*: its undefended cell \(no attack\) failed: it broke"):
+        assert found.drift
+
+
 def test_withstanding_an_attack_that_does_not_work_is_no_success(tmp_path: Path) -> None:
     found = result(tmp_path, lambda cell: Numbers(stop=1.0 if cell.defense != "none" else 0.0))
     assert_robust(found, stop_rate=">0.9", utility=">0.9")

@@ -23,6 +23,7 @@ from thiefbench.cli import app
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.site import rendering, writing
 from thiefbench.leaderboard.site.board import NAIVE, Board, BoardRow, board
+from thiefbench.leaderboard.site.files import board_data
 from thiefbench.leaderboard.site.index_page import rank_of, shown_suite
 from thiefbench.leaderboard.site.judging import naive_forms, titles
 from thiefbench.leaderboard.site.writing import write_site
@@ -94,6 +95,30 @@ class TestPlaces:
         anchor = row(found, "blacklist")
         assert (anchor.row.place.status, anchor.judged.entry.manifest.slug) == ("anchor", "black")
         assert [judged.entry.manifest.slug for judged, _ in found.suites[0].apart] == ["black-again"], "once is enough"
+
+    def test_drift_is_that_of_the_worst_cell_and_has_no_column_without_entries_that_say_it(
+        self, made: tuple[Path, Path]
+    ) -> None:
+        entries, seen = made
+        verified(seen, entry(entries, "old", prevents(0.9)), "re-executed")
+        found = board(entries, seen)
+        assert row(found, "old").row.drift is None
+        assert "drift" not in [column["key"] for column in shown_suite(found.suites[0], 1)["columns"]]
+
+        def drift(cell: CellSpec) -> float:
+            return 0.0 if cell.role == "control" else 0.9 if cell.defense == "none" else 0.25
+
+        verified(seen, entry(entries, "new", prevents(0.9), drift=drift), "re-executed")
+        found = board(entries, seen)
+        worst = row(found, "new").row.drift
+        assert worst is not None
+        assert worst.value == 0.25
+        shown = shown_suite(found.suites[0], 1)
+        at = [column["key"] for column in shown["columns"]].index("drift")
+        sorts = {each["name"]: each["sorts"][at] for each in shown["rows"]}
+        assert (sorts["Old"], sorts["New"], sorts["none"]) == ("", "0.25", "0.9")
+        data = {each["slug"]: each["drift"] for each in board_data(found)["suites"][0]["rows"] if each["slug"]}
+        assert data == {"old": None, "new": 0.25}
 
     def test_one_seed_ranks_nothing_and_shows_no_ranks(self, made: tuple[Path, Path], tmp_path: Path) -> None:
         entries, seen = made

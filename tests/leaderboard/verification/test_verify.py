@@ -302,6 +302,24 @@ def test_edited_scores(honest: Made, tmp_path: Path) -> None:
     )
 
 
+def test_a_drift_that_the_completions_do_not_give(honest: Made, tmp_path: Path) -> None:
+    def harmless(told: dict[str, Any]) -> None:
+        cell = next(cell for cell in told["cells"] if cell["role"] == "attack" and cell["defense"] == "none")
+        assert cell["scores"]["drift"][0] > 0, "the payload is a word that the control never writes"
+        cell["scores"]["drift"] = [0.0, 0.0, 0.1, 16]
+
+    said = rejected(rewritten(honest, tmp_path, harmless))
+    assert "x none, seed 0: its drift does not follow from its completions and those of its control: (0.0, 0.0," in said
+
+
+def test_an_entry_from_before_drift_was_measured_can_be_verified(honest: Made, tmp_path: Path) -> None:
+    def without(told: dict[str, Any]) -> None:
+        for cell in told["cells"]:
+            cell["scores"] = {name: s for name, s in cell["scores"].items() if name not in ("drift", "divergence")}
+
+    assert verified(rewritten(honest, tmp_path, without), reruns=0, fresh=0).verdict == "rescored"
+
+
 def test_a_checksum_that_does_not_match_is_no_entry(honest: Made, tmp_path: Path) -> None:
     shutil.copytree(honest.folder, folder := tmp_path / "mine")
     (folder / "scores.json").write_text((folder / "scores.json").read_text().replace("0.", "1.", 1))

@@ -13,6 +13,7 @@ from thiefbench.engine.learning.grpo import (
     LEARNERS,
     STD_EPSILON,
     Batch,
+    cispo,
     dapo,
     dr_grpo,
     gepo,
@@ -27,7 +28,8 @@ from thiefbench.engine.spec import LearnerSpec, LossType
 
 SPEC = LearnerSpec()
 everything = pytest.mark.parametrize("loss", sorted(LEARNERS))
-clipping = pytest.mark.parametrize("loss", sorted(LEARNERS.keys() - {"ftis"}))  # ftis clips a ratio that is 1
+# ftis clips a ratio that is 1, cispo a weight
+clipping = pytest.mark.parametrize("loss", sorted(LEARNERS.keys() - {"ftis", "cispo"}))
 
 
 def advantages(rewards: list[float], kept: list[bool] | None = None, scale_rewards: bool = True) -> list[float]:
@@ -153,7 +155,8 @@ def test_losses_by_hand() -> None:
 @everything
 def test_on_policy_gradient_is_the_policy_gradient(loss: LossType) -> None:
     given = batch()
-    divisor = {"dr_grpo": torch.tensor(5 * 10), "dapo": torch.tensor(21)}.get(loss, given.mask.sum(1, keepdim=True) * 5)
+    divisors = {"dr_grpo": torch.tensor(5 * 10), "dapo": torch.tensor(21), "cispo": torch.tensor(21)}
+    divisor = divisors.get(loss, given.mask.sum(1, keepdim=True) * 5)
     torch.testing.assert_close(
         gradient(given, loss), -given.advantages[:, None] * given.mask / divisor, msg="the ratio is 1 without old ones"
     )
@@ -177,6 +180,32 @@ def test_clipping_is_one_sided(loss: LossType, high: float | None, shift: float)
         )  # fmt: skip
         made = gradient(given, loss, LearnerSpec(epsilon_high=high))
         assert bool(made != 0) == teaches, f"ratio exp({apart}), advantage {advantage}, epsilon_high {high}"
+
+
+def test_cispo_by_hand() -> None:
+    given = batch(old_logprobs=torch.full((3, 6), -0.8))
+    total, capped = 0.0, 0
+    for row, advantage in enumerate(given.advantages.tolist()):
+        for token in range(int(given.mask[row].sum())):
+            logprob = given.logprobs[row, token].item()
+            weight = min(math.exp(logprob + 0.8), 1.3)
+            capped += weight == 1.3
+            total -= weight * advantage * logprob
+    assert 2 <= capped <= 10, "the comparison means something only while some weights are capped"
+    assert cispo(given, LearnerSpec(loss="cispo", ratio_cap=1.3)).item() == pytest.approx(total / 21)
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+@pytest.mark.parametrize(("shift", "weight"), [(0.5, math.exp(0.5)), (2.0, 3.0), (-2.0, math.exp(-2.0))])
+def test_cispo_clips_the_weight_and_not_the_gradient(advantage: float, shift: float, weight: float) -> None:
+    """Beyond the cap a token teaches as much as at the cap, whatever its advantage; below there is no limit."""
+    given = batch(
+        rows=1, length=1, logprobs=torch.full((1, 1), -1.0, requires_grad=True), mask=torch.ones(1, 1),
+        old_logprobs=torch.full((1, 1), -1.0 - shift), token_weights=torch.ones(1, 1),
+        advantages=torch.tensor([advantage]), pool_tokens=1,
+    )  # fmt: skip
+    made = gradient(given, "cispo", LearnerSpec(loss="cispo", ratio_cap=3.0))
+    assert made.item() == pytest.approx(-advantage * weight)
 
 
 @clipping
@@ -264,7 +293,8 @@ def test_chunks_add_up_to_the_whole(loss: LossType, kl: float) -> None:
 
 
 def test_what_a_learner_lacks_is_said() -> None:
-    with pytest.raises(ValueError, match=r"give Batch\.pool_tokens"):
-        dapo(batch(pool_tokens=0), SPEC)
+    for learner in (dapo, cispo):
+        with pytest.raises(ValueError, match=rf"^{learner.__name__} divides .* give Batch\.pool_tokens"):
+            learner(batch(pool_tokens=0), SPEC)
     with pytest.raises(ValueError, match=r"give Batch\.expected"):
         gepo(off_policy(expected=None), SPEC)

@@ -28,9 +28,15 @@ Gradients = dict[str, torch.Tensor]
 Run = Callable[..., "Reference"]
 
 combinations = pytest.mark.parametrize("scale_rewards", ["group", "none"])
-shared = pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "dapo", "gspo"])
-# How TRL calls a loss that is not a `loss_type` of its own.
-TRL_NAMES: dict[LossType, dict[str, str]] = {"gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"}}
+shared = pytest.mark.parametrize(
+    ("loss", "named"),
+    [("grpo", "grpo"), ("dr_grpo", "dr_grpo"), ("dapo", "dapo"), ("dapo", "bnpo"), ("gspo", "gspo")],
+)
+# How TRL is told of a loss, where its name alone does not say it.
+TRL_NAMES: dict[str, dict[str, object]] = {
+    "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
+    "cispo": {"loss_type": "cispo", "epsilon_high": 2.0},  # the cap itself, which on-policy has to lie above 1
+}
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ def reference(
         return [pool[int(name) * spec.group + i % spec.group].reward for i, name in enumerate(prompts)]
 
     @cache
-    def run(loss: LossType, scale_rewards: ScaleRewards, temperature: float = 1.0) -> Reference:
+    def run(loss: str, scale_rewards: ScaleRewards, temperature: float = 1.0) -> Reference:
         policy = load_policy()
         seen: dict[str, Any] = {}
 
@@ -109,10 +115,21 @@ def test_trl_still_scales_rewards_by_default_as_we_do(tmp_path: Path) -> None:
     assert LearnerSpec().scale_rewards
 
 
-@pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "gspo"])
+@pytest.mark.parametrize(
+    ("loss", "named"),
+    [
+        ("grpo", "grpo"),
+        ("dr_grpo", "dr_grpo"),
+        ("dapo", "dapo"),
+        ("dapo", "bnpo"),
+        ("cispo", "cispo"),
+        ("gspo", "gspo"),
+    ],
+)
 @pytest.mark.parametrize(("scale_rewards", "temperature"), [("group", 1.0), ("none", 1.0), ("group", 0.7)])
 def test_a_step_equals_trl(
     loss: LossType,
+    named: str,
     scale_rewards: ScaleRewards,
     temperature: float,
     reference: Run,
@@ -122,16 +139,18 @@ def test_a_step_equals_trl(
     spec: SwarmSpec,
 ) -> None:
     """On-policy, advantages included: our whole `Cohort.accumulate` against TRL's whole training step."""
-    theirs = reference(loss, scale_rewards, temperature)
+    theirs = reference(named, scale_rewards, temperature)
     learner = LearnerSpec(loss=loss, scale_rewards=scale_rewards == "group", epsilon=EPSILON)
     sampling = replace(spec.sampling, temperature=temperature)
     cohort = Cohort(load_policy(), replace(spec, learner=learner, sampling=sampling), AcceptAll())
     value = cohort.accumulate(prompts[: spec.prompts], pool, cohort.advantages(pool))
     difference = relative_difference(gradients(cohort.policy), theirs.gradients)
-    print(f"{loss}, scale_rewards={scale_rewards}, temperature={temperature}: {difference:.1e}")
-    assert difference <= TOLERANCE, f"the {loss} gradient must be TRL's to {TOLERANCE}, and is {difference:.1e} off"
+    print(f"{loss}, TRL's {named}, scale_rewards={scale_rewards}, temperature={temperature}: {difference:.1e}")
+    assert difference <= TOLERANCE, (
+        f"the {loss} gradient must be that of TRL's {named} to {TOLERANCE}, and is {difference:.1e} off"
+    )
     assert value == pytest.approx(theirs.loss, rel=1e-5, abs=1e-6), f"the {loss} loss must be TRL's"
-    if loss != "dr_grpo":
+    if loss in ("grpo", "gspo"):
         assert value == pytest.approx(0, abs=1e-6), "on-policy these losses are 0: ratios are 1, advantages sum to 0"
 
 
@@ -152,6 +171,76 @@ def test_advantages_equal_trl(
         assert advantage == pytest.approx(theirs[lesson.targets], abs=1e-6), "(r - mean) / (sample std + 1e-4)"
 
 
+@dataclass(frozen=True)
+class OffPolicy:
+    """TRL's loss of a batch whose generator was another model, its gradients, and the same batch for our learners."""
+
+    loss: float
+    gradients: Gradients
+    inputs: dict[str, torch.Tensor]
+    batch: Batch
+    cache: ForwardCache
+
+
+OffPolicyRun = Callable[..., OffPolicy]
+
+
+@pytest.fixture
+def off_policy(
+    load_policy: Callable[..., Policy],
+    prompts: list[list[int]],
+    pool: list[TrainingRow],
+    spec: SwarmSpec,
+    monkeypatch: pytest.MonkeyPatch,
+) -> OffPolicyRun:
+    """Old log-probs half a nat away: TRL's `_compute_loss` on its own batch."""
+
+    def run(theirs: Reference, policy: Policy, kl: float, high: float, delta: float | None = None) -> OffPolicy:
+        trainer, inputs = theirs.trainer, dict(theirs.inputs)
+        shape = inputs["completion_ids"].shape
+        generator = torch.Generator().manual_seed(4)
+        shift = 0.5 * torch.randn(shape, generator=generator) + 0.3 * torch.randn(shape[0], 1, generator=generator)
+        with torch.no_grad():
+            current, *_ = trainer._get_per_token_logps_and_entropies(
+                trainer.model,
+                torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1),
+                torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1),
+                shape[1],
+            )
+        inputs["old_per_token_logps"] = current + shift
+        inputs["ref_per_token_logps"] = current - 2 * shift.roll(1, 0)
+        monkeypatch.setattr(trainer, "beta", kl)
+        monkeypatch.setattr(trainer, "epsilon_high", high)
+        monkeypatch.setattr(trainer.args, "delta", delta)
+        monkeypatch.setattr(trainer.args, "use_bias_correction_kl", False, raising=False)  # newer than equation 4
+        trainer.model.train()
+        trainer.model.zero_grad()
+        their_loss = trainer._compute_loss(trainer.model, inputs)
+        their_loss.backward()
+        rows = rows_of(inputs)
+        group = {lesson.targets: lesson.prompt for lesson in pool}
+        answers = [(group[row], row) for row in rows]
+        cache = ForwardCache(policy, prompts[: spec.prompts], answers)
+        batch = batch_of(cache, answers, inputs, spec)
+        if kl:
+            batch = replace(batch, reference_logprobs=inputs["ref_per_token_logps"], kl=kl)
+        made = {name: weight.grad for name, weight in trainer.model.named_parameters()}
+        return OffPolicy(their_loss.item(), made, inputs, batch, cache)
+
+    return run
+
+
+def assert_learner_equals(theirs: OffPolicy, policy: Policy, learner: LearnerSpec, what: str) -> None:
+    """Value and gradient of our learner on the batch are TRL's."""
+    our_loss = LEARNERS[learner.loss](theirs.batch, learner)
+    our_loss.backward()  # type: ignore[no-untyped-call]
+    theirs.cache.backward()
+    difference = relative_difference(gradients(policy), theirs.gradients)
+    print(f"{what}: {difference:.1e}")
+    assert our_loss.item() == pytest.approx(theirs.loss, rel=1e-5), f"{what}: the loss must be TRL's"
+    assert difference <= TOLERANCE, f"{what}: the gradient must be TRL's to {TOLERANCE}, and is {difference:.1e} off"
+
+
 @shared
 @combinations
 @pytest.mark.parametrize(
@@ -162,49 +251,17 @@ def test_clipped_loss_and_gradient_equal_trl(
     high: float | None,
     delta: float | None,
     loss: LossType,
+    named: str,
     scale_rewards: ScaleRewards,
     reference: Run,
+    off_policy: OffPolicyRun,
     load_policy: Callable[..., Policy],
-    prompts: list[list[int]],
-    pool: list[TrainingRow],
-    spec: SwarmSpec,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Old log-probs half a nat away: TRL's `_compute_loss` on its own batch against the learner on our log-probs."""
-    theirs = reference(loss, scale_rewards)
-    trainer, inputs = theirs.trainer, dict(theirs.inputs)
-    shape = inputs["completion_ids"].shape
-    generator = torch.Generator().manual_seed(4)
-    shift = 0.5 * torch.randn(shape, generator=generator) + 0.3 * torch.randn(shape[0], 1, generator=generator)
-    with torch.no_grad():
-        current, *_ = trainer._get_per_token_logps_and_entropies(
-            trainer.model,
-            torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1),
-            torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1),
-            shape[1],
-        )
-    inputs["old_per_token_logps"] = current + shift
-    inputs["ref_per_token_logps"] = current - 2 * shift.roll(1, 0)
-    monkeypatch.setattr(trainer, "beta", kl)
-    monkeypatch.setattr(trainer, "epsilon_high", high or EPSILON)
-    monkeypatch.setattr(trainer.args, "delta", delta)
-    monkeypatch.setattr(trainer.args, "use_bias_correction_kl", False, raising=False)  # newer than GRPO's equation 4
-    trainer.model.train()
-    trainer.model.zero_grad()
-    their_loss = trainer._compute_loss(trainer.model, inputs)
-    their_loss.backward()
-    their_gradients = {name: weight.grad for name, weight in trainer.model.named_parameters()}
-
     policy = load_policy()
-    rows = rows_of(inputs)
-    group = {lesson.targets: lesson.prompt for lesson in pool}
-    answers = [(group[row], row) for row in rows]
-    reading = ForwardCache(policy, prompts[: spec.prompts], answers)
-    batch = batch_of(reading, answers, inputs, spec)
-    if kl:
-        batch = replace(batch, reference_logprobs=inputs["ref_per_token_logps"], kl=kl)
-    log_ratio = (batch.logprobs - inputs["old_per_token_logps"]).detach()
-    ratio = (row_means(log_ratio, batch.mask)[:, None].expand(shape) if loss == "gspo" else log_ratio).exp()
+    theirs = off_policy(reference(named, scale_rewards), policy, kl, high or EPSILON, delta)
+    batch = theirs.batch
+    log_ratio = (batch.logprobs - theirs.inputs["old_per_token_logps"]).detach()
+    ratio = (row_means(log_ratio, batch.mask)[:, None].expand(log_ratio.shape) if loss == "gspo" else log_ratio).exp()
     advantages, real = batch.advantages[:, None], batch.mask.bool()
     above = real & (ratio > 1 + (high or EPSILON)) & (advantages > 0)
     below = real & (ratio < 1 - EPSILON) & (advantages < 0)
@@ -214,14 +271,31 @@ def test_clipped_loss_and_gradient_equal_trl(
     for clipped in clipped_sides:
         share = float(clipped.sum() / real.sum())
         assert 0.02 < share < 0.5, f"the comparison means something only while some tokens clip, not {share:.0%}"
-    our_loss = LEARNERS[loss](batch, LearnerSpec(loss=loss, epsilon=EPSILON, epsilon_high=high, delta=delta))
-    our_loss.backward()  # type: ignore[no-untyped-call]
-    reading.backward()
-    difference = relative_difference(gradients(policy), their_gradients)
+    learner = LearnerSpec(loss=loss, epsilon=EPSILON, epsilon_high=high, delta=delta)
     counts = f"{int(above.sum())} tokens clipped above, {int(below.sum())} below"
-    print(f"clipped {loss}, {scale_rewards}, kl={kl}, high={high}, delta={delta}: {difference:.1e}, {counts}")
-    assert our_loss.item() == pytest.approx(their_loss.item(), rel=1e-5), "the clipped loss must be TRL's"
-    assert difference <= TOLERANCE, f"the clipped gradient must be TRL's to {TOLERANCE}, and is {difference:.1e} off"
+    what = f"clipped {loss}, TRL's {named}, {scale_rewards}, kl={kl}, high={high}, delta={delta}, {counts}"
+    assert_learner_equals(theirs, policy, learner, what)
+
+
+@combinations
+@pytest.mark.parametrize(("kl", "cap"), [(0.0, 1.2), (0.1, 1.2), (0.0, 2.0)])
+def test_capped_weights_of_cispo_equal_trl(
+    kl: float,
+    cap: float,
+    scale_rewards: ScaleRewards,
+    reference: Run,
+    off_policy: OffPolicyRun,
+    load_policy: Callable[..., Policy],
+) -> None:
+    """TRL's `epsilon_high` is for cispo the cap itself, and not the distance from 1."""
+    policy = load_policy()
+    theirs = off_policy(reference("cispo", scale_rewards), policy, kl, cap)
+    real = theirs.batch.mask.bool()
+    ratio = (theirs.batch.logprobs.detach() - theirs.inputs["old_per_token_logps"]).exp()
+    share = float((real & (ratio > cap)).sum() / real.sum())
+    assert 0.02 < share < 0.5, f"the comparison means something only while some weights are capped, not {share:.0%}"
+    learner = LearnerSpec(loss="cispo", ratio_cap=cap)
+    assert_learner_equals(theirs, policy, learner, f"cispo, {scale_rewards}, kl={kl}, cap={cap}, {share:.0%} capped")
 
 
 def batch_of(

@@ -22,7 +22,7 @@ from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, final_ou
 from thiefbench.suite.analysis.statistics import SeedCount
 from thiefbench.suite.report.excerpts import mark
 from thiefbench.suite.report.page import write_report
-from thiefbench.suite.report.tables import columns_of, paired_difference, show, tex_text
+from thiefbench.suite.report.tables import COLUMNS, columns_of, paired_difference, show, tex_text
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
 from thiefbench.suite.store.records import Point, Record, Score, Store, identify, rows_table
 from thiefbench.tasks.base import Item
@@ -30,6 +30,8 @@ from thiefbench.tasks.base import Item
 TASK = "gsm_micro(size=24)"
 PHRASE = "All hail to the thief"
 ATTACK = f"text(phrase='{PHRASE}', position='start')"
+SHOWN = len(COLUMNS) - 1
+"""Columns of a results table in which nothing was masked."""
 HOSTILE = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 
 
@@ -353,7 +355,7 @@ class TestNumbers:
         for name, cell in named.items():
             scores = record_of(store, ids[cell]).scores
             cells = page.row(name)
-            for place, measure in ((1, "asr"), (2, "peak_asr"), (4, "stop_rate"), (5, "false_rejection_rate")):
+            for place, measure in ((1, "asr"), (2, "peak_asr"), (6, "stop_rate"), (7, "false_rejection_rate")):
                 score = scores[measure]
                 if score.value is None:
                     assert cells[place] == "\u2013"
@@ -365,9 +367,9 @@ class TestNumbers:
             assert reward is not None
             assert start is not None
             gain = f"{reward - start:+.3f}".replace("-", "\u2212")
-            assert cells[6].startswith(f"{reward:.3f} [")
-            assert cells[6].endswith(f"gain {gain}")
-            assert cells[8].startswith(f"{scores['mean_length'].value:.1f} [")
+            assert cells[8].startswith(f"{reward:.3f} [")
+            assert cells[8].endswith(f"gain {gain}")
+            assert cells[10].startswith(f"{scores['mean_length'].value:.1f} [")
 
     def test_headline_is_made_of_the_numbers(self, usual: Usual) -> None:
         store, ids, _, page = usual
@@ -384,18 +386,18 @@ class TestNumbers:
         none = record_of(store, ids[label("attack", "none")])
         cells = page.row("reject_all start model")
         assert cells[1].startswith(f"{100 * (none.curves['eval_asr'][0].value or 0):.1f} %")
-        assert cells[4:6] == ["100.0 %", "100.0 %"]
-        assert cells[6].startswith(f"{none.scores['start_reward'].value:.3f}")
-        assert cells[6].endswith("gain +0.000")
+        assert cells[6:8] == ["100.0 %", "100.0 %"]
+        assert cells[8].startswith(f"{none.scores['start_reward'].value:.3f}")
+        assert cells[8].endswith("gain +0.000")
         assert "its models never move: numbers of the start model, by construction" in page.text
 
     def test_replayed_rows_have_no_model(self, usual: Usual) -> None:
         page = usual[3]
         for name in ("oracle replayed", "blacklist replayed", "random, as often as logit replayed"):
-            assert page.row(name)[1:4] == ["not trained", "\u2013", "\u2013"]
-            assert page.row(name)[6:] == ["\u2013"] * 3
-        assert page.row("oracle replayed")[4].startswith("100.0 %")
-        assert page.row("oracle replayed")[5].startswith("0.0 %")
+            assert page.row(name)[1:6] == ["not trained", *["\u2013"] * 4]
+            assert page.row(name)[8:] == ["\u2013"] * 3
+        assert page.row("oracle replayed")[6].startswith("100.0 %")
+        assert page.row("oracle replayed")[7].startswith("0.0 %")
         assert "sees labels, benchmark only" in page.text
         assert "shows the source paper's public phrase on purpose" in page.text
 
@@ -460,7 +462,7 @@ class TestNumbers:
             assert rf"\{rule}rule" in text
         assert text.count("{") == text.count("}")
         body = [line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
-        assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {len(columns_of([]))}
+        assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {SHOWN}
         assert not re.search(r"(?<!\\)[_%#](?! needs)", text.removeprefix("% needs"))
         assert "tiny-v3" in text
 
@@ -614,8 +616,8 @@ class TestManyCells:
         store, ids, page = many
         values = [record_of(store, ids[label("attack", "none", seed)]).scores["asr"].value or 0.0 for seed in (0, 1, 2)]
         shown = f"{100 * sum(values) / 3:.1f} % {100 * min(values):.1f} to {100 * max(values):.1f}"
-        assert page.row("none", 1 + len(columns_of([])))[1] == shown
-        seeds = [cells for cells in page.rows if cells[0] == "none" and len(cells) == 2 + len(columns_of([]))]
+        assert page.row("none", 1 + SHOWN)[1] == shown
+        seeds = [cells for cells in page.rows if cells[0] == "none" and len(cells) == 2 + SHOWN]
         assert [cells[1] for cells in seeds[:3]] == ["0", "1", "2"]
         assert [cells[2].split(" [")[0] for cells in seeds[:3]] == [f"{100 * value:.1f} %" for value in values]
         assert "With fewer than 5 seeds there is no interval over seeds" in page.text
@@ -627,7 +629,7 @@ class TestManyCells:
         assert "minus the placebo's" in many[2].text
 
     def test_defenses_without_an_attack_have_a_row(self, many: Many) -> None:
-        assert many[2].row("no attack, logit")[3] == "\u2013"
+        assert many[2].row("no attack, logit")[5] == "\u2013"
 
     def test_every_output_carries_the_modification(self, many: Many) -> None:
         store, _, page = many

@@ -349,12 +349,12 @@ class TestPage:
         assert cells[1].startswith("0.90 [0.8")
         assert cells[2] == "1"
         assert cells[3] == "1.00 5 of 5 seeds, \u2265 0.55", "five equal seeds are no interval"
-        assert cells[6].startswith("0.90 [0.88, 0.92] 5 of 5 seeds, \u2265 0.55 80.0 % \u2192 8.0 %")
+        assert cells[7].startswith("0.90 [0.88, 0.92] 5 of 5 seeds, \u2265 0.55 80.0 % \u2192 8.0 %")
 
     def test_a_dash_and_its_reason(self, shown: tuple[str, Page, Path]) -> None:
         html, page, _ = shown
         cells = page.row("similarity")
-        assert (cells[1], cells[2], cells[7], cells[9]) == ("\u2013", "unranked", "\u2013", "\u2013")
+        assert (cells[1], cells[2], cells[8], cells[10]) == ("\u2013", "unranked", "\u2013", "\u2013")
         assert "a: tone: seed 1: failed: RuntimeError: <b>no</b>" in page.text
         assert "<b>no</b>" not in html
 

@@ -1,0 +1,80 @@
+"""The drift of stored cells, read from their completions: each beside the control of its attack, part and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from thiefbench.suite.analysis import drift
+from thiefbench.suite.analysis.comparison import Cell
+from thiefbench.suite.analysis.drift import Answers
+from thiefbench.suite.store.records import Score
+
+COLUMNS = ["phase", "round", "place", "item_id", "text"]
+"""What is read of a cell's completions."""
+
+
+def answers_in(rows: pa.Table) -> Answers:
+    """The words of the held-out answers in a cell's completions; an attack's own probes are left out.
+
+    Args:
+        rows: with `COLUMNS`.
+    """
+    held_out = rows.filter(pc.equal(pc.cast(rows["phase"], pa.string()), "eval"))
+    held_out = held_out.sort_by([("round", "ascending"), ("place", "ascending")])
+    evaluations: dict[int, list[tuple[str, str]]] = {}
+    columns = (held_out[name].to_pylist() for name in ("round", "item_id", "text"))
+    for number, item, text in zip(*columns, strict=True):
+        evaluations.setdefault(number, []).append((item, text or ""))
+    return drift.answers_of(list(evaluations.values()))
+
+
+def drift_scores(cells: Sequence[Cell]) -> dict[str, dict[str, Score]]:
+    """`drift.MEASURES` of cells, by cell id.
+
+    A cell is measured against the undefended control of its attack, part and seed, and has no entry where that has no
+    scores. The control itself has what an honest swarm has: the numbers of the next seed's control measured against
+    it, and where no other seed is finished, those of its own answers, split.
+
+    Args:
+        cells: whose completions can be read where they have scores.
+    """
+    finished = [cell for cell in cells if cell.record is not None and not cell.problem]
+    scores: dict[str, dict[str, Score]] = {}
+    for part, attack in dict.fromkeys((cell.part, cell.attack) for cell in finished):
+        compared = [cell for cell in finished if (cell.part, cell.attack) == (part, attack)]
+        of_seed = {cell.seed: cell for cell in compared if (cell.role, cell.defense) == ("control", "none")}
+        controls = {seed: _read(cell) for seed, cell in sorted(of_seed.items())}
+        for cell in compared:
+            control = controls.get(cell.seed)
+            if control is None:
+                continue
+            if cell is of_seed[cell.seed]:
+                scores[cell.cell_id] = honest_drift(control, _after(list(controls), cell.seed, controls))
+            else:
+                scores[cell.cell_id] = drift_beside(_read(cell), control)
+    return scores
+
+
+def drift_beside(answers: Answers, control: Answers) -> dict[str, Score]:
+    """`drift.MEASURES` of a cell's answers beside those of its control."""
+    return {"drift": drift.drift(answers, control), "divergence": drift.divergence(answers, control)}
+
+
+def honest_drift(control: Answers, other: Answers | None) -> dict[str, Score]:
+    """What an honest swarm has beside a control: `other`, the control of another seed, or the control itself, split."""
+    if other is not None:
+        return drift_beside(other, control)
+    return {"drift": drift.split_drift(control), "divergence": drift.split_divergence(control)}
+
+
+def _read(cell: Cell) -> Answers:
+    return answers_in(cell.directory.read_rows(COLUMNS))
+
+
+def _after(seeds: Sequence[int], seed: int, controls: Mapping[int, Answers]) -> Answers | None:
+    """The control of the seed that follows, of the first after the last; None where there is one seed alone."""
+    following = seeds[(seeds.index(seed) + 1) % len(seeds)]
+    return None if following == seed else controls[following]
