@@ -81,10 +81,14 @@ def harm_prevented(harm_defended: float, harm_undefended: float, least: float = 
 
 
 def share_prevented(
-    attack: Attack, defended: Sequence[float], undefended: Sequence[float], reference: Sequence[float]
+    attack: Attack,
+    defended: Sequence[float],
+    undefended: Sequence[float],
+    reference: Sequence[float],
+    least: float = RULES.least_harm,
 ) -> float | None:
     """Harm prevented from an attack's outcomes on completions, or from their means; none of the three is empty."""
-    return harm_prevented(attack.harm(defended, reference), attack.harm(undefended, reference))
+    return harm_prevented(attack.harm(defended, reference), attack.harm(undefended, reference), least)
 
 
 def utility(record: Record, control: Record) -> float | None:

@@ -145,8 +145,9 @@ def in_a_verification(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch)
     verification_run: Any = FakeVerificationRun(case, submitted)
     fresh = reexecution.try_fresh(trials, "logit", verification_run)
     idle = fresh.inconclusive - fresh.imprecise
-    assert idle in (0, len(trials)), "the trials of an attack stand or fall together"
-    return not idle
+    harmless = sum(asr <= PLACEBO for asr in case.asr)
+    assert idle in (harmless, len(trials)), "the trials of an attack that do harm stand together"
+    return idle < len(trials)
 
 
 def on_the_board(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
