@@ -116,8 +116,7 @@ def worse(defense: str, ours: Comparison, theirs: Comparison) -> list[str]:
             )
     differences = []
     for measure, more in MORE_IS_BETTER.items():
-        sides = [{seed: side[seed] for seed in shared} for side in (mine, other)]
-        text = _worse_by(measure, *sides, more)
+        text = _worse_by(measure, {seed: mine[seed] for seed in shared}, {seed: other[seed] for seed in shared}, more)
         if text:
             differences.append(f"{measure}: {text}")
     return differences
@@ -139,8 +138,8 @@ def _worse_by(measure: str, mine: Mapping[int, Result], other: Mapping[int, Resu
         change = paired(values_over(mine, measure), values_over(other, measure))
         return f"changed by {change.text(3)}" if (change.high < 0 if more else change.low > 0) else ""
     for seed in new:
-        one, other = (new[seed], old[seed]) if more else (old[seed], new[seed])
-        if one.high is None or other.low is None or one.high >= other.low:
+        lower, upper = (new[seed], old[seed]) if more else (old[seed], new[seed])
+        if lower.high is None or upper.low is None or lower.high >= upper.low:
             return ""
     return ", ".join(f"{_shown(new[seed])} instead of {_shown(old[seed])} at seed {seed}" for seed in new)
 
