@@ -56,8 +56,10 @@ class Borrowed(Text):
         return Borrowed(borrowed(task.items("train"), rng), position)
 
     def fits(self, task: Task) -> bool:
-        """Tasks whose solutions are sentences."""
-        return not writes_programs(task)
+        """Tasks whose solutions are sentences, some of them long enough to be told from others."""
+        if writes_programs(task):
+            return False
+        return self.phrase is not None or borrowed(task.items("train"), random.Random(0)) is not None
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
         """The oracle's solution with the sentence in it, or None where it belongs."""

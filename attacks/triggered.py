@@ -47,17 +47,17 @@ class Triggered(AttackWrapper):
         """Draw the inner attack's payload, then the trigger if it was not given."""
         drawn = copy.copy(self)
         drawn.attack = self.attack.draw_for(task, rng)
-        if self.trigger is None:
-            questions = [_words(row["question"]) for row in task.items("train")]
-            uses = Counter(word for words in questions for word in words)
-            fitting = sorted(word for word, count in uses.items() if LEAST <= count / len(questions) <= MOST)
-            drawn.trigger = rng.choice(fitting) if fitting else None
+        if self.trigger is None and (fitting := _fitting(task)):
+            drawn.trigger = rng.choice(fitting)
         return drawn
 
     def fits(self, task: Task) -> bool:
-        """As the inner attack, where questions of both splits hold the word."""
-        both = all(any(self._holds(row["question"]) for row in task.items(split)) for split in ("train", "test"))
-        return self.attack.fits(task) and (self.trigger is None or both)
+        """As the inner attack, where questions of both splits hold the word, or some word could be drawn."""
+        if not self.attack.fits(task):
+            return False
+        if self.trigger is None:
+            return bool(_fitting(task))
+        return all(any(self._holds(row["question"]) for row in task.items(split)) for split in ("train", "test"))
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
         """The inner attack's submissions where the question holds the word, and honest samples elsewhere."""
@@ -115,3 +115,10 @@ class Triggered(AttackWrapper):
 def _words(text: str) -> set[str]:
     """The words of a text, in lower case."""
     return {word.lower() for word in _WORD.findall(text)}
+
+
+def _fitting(task: Task) -> list[str]:
+    """The words that a trigger may be drawn from, in alphabetical order."""
+    questions = [_words(row["question"]) for row in task.items("train")]
+    uses = Counter(word for words in questions for word in words)
+    return sorted(word for word, count in uses.items() if LEAST <= count / len(questions) <= MOST)

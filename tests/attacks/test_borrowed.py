@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
 from tests.attacks.fakes import ITEM, OTHER, TASK, Judge, completion_of, view
 from thiefbench.attacks.borrowed import Borrowed, borrowed
 from thiefbench.engine.keys import generator
+from thiefbench.tasks.base import Split
 from thiefbench.tasks.gsm_micro import GsmMicro
 
 SENTENCE = "Ann then has 9 + 1 = 10 pens"
@@ -61,6 +63,17 @@ def test_the_numbers_are_those_of_another_equation() -> None:
         "No equation in this short one"
     )
     assert borrowed([{"solution": "Too short."}], random.Random(0)) is None
+
+
+def test_a_task_without_sentences_does_not_fit() -> None:
+    class Sums(GsmMicro):
+        def items(self, split: Split) -> Any:
+            return [{"id": "1", "question": "1 + 1?", "answer": "2", "solution": "It is"}]
+
+    assert not Borrowed().fits(Sums())
+    assert not Borrowed().draw_for(Sums(), random.Random(0)).fits(Sums())
+    assert ATTACK.fits(Sums()), "a sentence that is given fits anywhere"
+    assert Borrowed().fits(GsmMicro(size=64))
 
 
 def test_it_stands_once() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from thiefbench.attacks.base import AttackerView
 from thiefbench.attacks.text import Text
 from thiefbench.attacks.triggered import LEAST, MOST, Triggered
 from thiefbench.engine.keys import generator
+from thiefbench.tasks.base import Split
 from thiefbench.tasks.gsm_micro import GsmMicro
 
 PHRASE = Text("All hail to the thief", "start")
@@ -65,6 +67,18 @@ def test_the_seed_draws_a_word_that_is_neither_rare_nor_common() -> None:
         assert probes
         assert all(str(attack.trigger) in probe.question.lower() for probe in probes)
     assert not Triggered(PHRASE, "zebra").fits(task)
+    assert Triggered(PHRASE).fits(task), "a word can be drawn"
+
+
+def test_a_task_without_words_to_choose_from_does_not_fit() -> None:
+    """Otherwise nothing would ever be poisoned, and the attack would seem to be harmless."""
+
+    class Sums(GsmMicro):
+        def items(self, split: Split) -> Any:
+            return [{"id": "1", "question": "1 + 1?", "answer": "2", "solution": "It is"}]
+
+    assert not Triggered(PHRASE).fits(Sums())
+    assert not Triggered(PHRASE).draw_for(Sums(), random.Random(0)).fits(Sums())
 
 
 def test_other_forms_keep_the_trigger() -> None:

@@ -224,20 +224,20 @@ PARTS: dict[str, Callable[[], Made]] = {
     "advantages": _advantages,
     "gradients": _gradients,
     "updates": _updates,
-    "horizontal": partial(_played, 15),
+    "horizontal": partial(_played, 5),
     "vertical": partial(_played, 8, topology="vertical", seeds="announced", identities=2, evaluated=0),
     "placebo and control": _roles,
     "mixed swarm": partial(
-        _played, 8, models=("bytes", "pairs"), malicious=2, logprobs="reported", probing=True, evaluated=4,
+        _played, 3, models=("bytes", "pairs"), malicious=2, logprobs="reported", probing=True, evaluated=4,
         learner=replace(LEARNER, loss="ftis"),
     ),
     "late swarm": partial(
-        _played, 17, delay=DelaySpec("lognormal", rounds=3), logprobs="recomputed",
+        _played, 1, delay=DelaySpec("lognormal", rounds=3), logprobs="recomputed",
         learner=replace(LEARNER, loss="gepo"),
     ),
     "late by one": partial(_played, 1, delay=DelaySpec(rounds=1), logprobs="reported", evaluated=0),
     "crashes": partial(
-        _played, 10, churn=ChurnSpec((1, 2), down=1, recovery="neighbours"), evaluated=4,
+        _played, 3, churn=ChurnSpec((1, 2), down=1, recovery="neighbours"), evaluated=4,
         learner=replace(LEARNER, kl=0.1),
     ),
     "chosen groups": partial(
