@@ -115,8 +115,8 @@ def worse(defense: str, ours: Comparison, theirs: Comparison) -> list[str]:
             )
     differences = []
     for measure, more in MORE_IS_BETTER.items():
-        sides = [{seed: side[seed] for seed in shared} for side in (mine, other)]
-        text = _worse_by(measure, *sides, more)
+        ours_by_seed, theirs_by_seed = ({seed: side[seed] for seed in shared} for side in (mine, other))
+        text = _worse_by(measure, ours_by_seed, theirs_by_seed, more)
         if text:
             differences.append(f"{measure}: {text}")
     return differences
@@ -129,13 +129,13 @@ def _line(defense: str, comparison: Comparison) -> Line:
     return line
 
 
-def _worse_by(measure: str, mine: Mapping[int, Result], other: Mapping[int, Result], more: bool) -> str:
+def _worse_by(measure: str, mine: Mapping[int, Result], theirs: Mapping[int, Result], more: bool) -> str:
     """By how much a measure is worse, beyond its intervals; empty if it is not worse, or if that cannot be said."""
-    new, old = ({seed: result.scores.get(measure, NOTHING) for seed, result in side.items()} for side in (mine, other))
+    new, old = ({seed: result.scores.get(measure, NOTHING) for seed, result in side.items()} for side in (mine, theirs))
     if any(score.value is None for side in (new, old) for score in side.values()):
         return ""
     if len(new) >= FEW_SEEDS:
-        change = paired(values_over(mine, measure), values_over(other, measure))
+        change = paired(values_over(mine, measure), values_over(theirs, measure))
         return f"changed by {change.text(3)}" if (change.high < 0 if more else change.low > 0) else ""
     for seed in new:
         one, other = (new[seed], old[seed]) if more else (old[seed], new[seed])
