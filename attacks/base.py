@@ -14,7 +14,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, Protocol, Self
 
 from thiefbench.attacks.spec import AttackSpec
 from thiefbench.attacks.submissions import Claimed, Decoy, Poison, Seeded, Submission, Withheld
@@ -24,7 +24,6 @@ from thiefbench.attacks.views import (
     DefenseAnswer,
     DefenseOracle,
     QueryBudgetError,
-    Rehearsal,
     Sampler,
     SeenCompletion,
     Slot,
@@ -220,3 +219,20 @@ class Attack(ABC):
     # Set by `thiefbench.attacks.varied.Varied` alone.
 
     variants: AttackSpec = AttackSpec()
+
+
+class Rehearsal(Protocol):
+    """A copy of the swarm as it is before round 1, defense included, that an attack may try itself in.
+
+    What the copy draws is not what the swarm will draw.
+    """
+
+    @property
+    def topology(self) -> Topology:
+        """The swarm's."""
+
+    def possible(self, attack: Attack) -> bool:
+        """Whether the attack fits the swarm."""
+
+    def play(self, attack: Attack, rounds: int, completions: int) -> Tried:
+        """Let the attack play `rounds` rounds of a fresh copy and evaluate at least `completions` completions."""

@@ -5,13 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from thiefbench.attacks.submissions import Submission
-from thiefbench.tasks.base import Completion, Item, Task, Topology
-
-if TYPE_CHECKING:
-    from thiefbench.attacks.base import Attack
+from thiefbench.tasks.base import Completion, Item, Task
 
 
 @dataclass(frozen=True)
@@ -159,23 +156,6 @@ class Tried:
     outcome: float
     error: float
     taught: float
-
-
-class Rehearsal(Protocol):
-    """A copy of the swarm as it is before round 1, defense included, that an attack may try itself in.
-
-    What the copy draws is not what the swarm will draw.
-    """
-
-    @property
-    def topology(self) -> Topology:
-        """The swarm's."""
-
-    def possible(self, attack: Attack) -> bool:
-        """Whether the attack fits the swarm."""
-
-    def play(self, attack: Attack, rounds: int, completions: int) -> Tried:
-        """Let the attack play `rounds` rounds of a fresh copy and evaluate at least `completions` completions."""
 
 
 @dataclass(frozen=True)

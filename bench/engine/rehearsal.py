@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from thiefbench.attacks.base import Attack, Tried
 from thiefbench.engine.compatibility import drawn
-from thiefbench.engine.round_record import CompletionRow
+from thiefbench.engine.round_record import CompletionRow, RoundRecord
 from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.tasks.base import Task, Topology
 
-if TYPE_CHECKING:
-    from thiefbench.engine.swarm import Swarm
+
+class Rounds(Protocol):
+    """What is played of a copy: a part of `Swarm`, whose methods these are."""
+
+    def round(self, number: int) -> RoundRecord:
+        """Play round `number`."""
+
+    def evaluate(self, number: int, completions: int) -> RoundRecord:
+        """Evaluate after round `number`."""
 
 
 class SwarmRehearsal:
-    """Plays an attack on copies of a swarm (`thiefbench.attacks.views.Rehearsal`).
+    """Plays an attack on copies of a swarm (`thiefbench.attacks.base.Rehearsal`).
 
     Args:
         spec, task: the swarm's.
         copied: a fresh copy of the swarm in which the given attack plays.
     """
 
-    def __init__(self, spec: SwarmSpec, task: Task, copied: Callable[[Attack], Swarm]) -> None:
+    def __init__(self, spec: SwarmSpec, task: Task, copied: Callable[[Attack], Rounds]) -> None:
         self._spec, self._task, self._copied = spec, task, copied
 
     @property

@@ -19,10 +19,9 @@ _WITHOUT_ATTACK = ("utility", "false_rejection_rate")
 
 MORE_IS_BETTER = {
     "asr": False, "stop_rate": True, "false_rejection_rate": False, "clean_reward": True, "utility": True,
-    "harm_prevented": True, "drift": False,
+    "harm_prevented": True,
 }  # fmt: skip
-"""What a baseline is compared in. Not in divergence: two honest swarms lie further apart in it than its intervals over
-completions say, so that below `FEW_SEEDS` seeds another course of training alone would count as worse."""
+"""What a baseline is compared in."""
 
 _MAY_DIFFER = ("defense", "threads", "device")
 
@@ -116,7 +115,8 @@ def worse(defense: str, ours: Comparison, theirs: Comparison) -> list[str]:
             )
     differences = []
     for measure, more in MORE_IS_BETTER.items():
-        text = _worse_by(measure, {seed: mine[seed] for seed in shared}, {seed: other[seed] for seed in shared}, more)
+        ours_by_seed, theirs_by_seed = ({seed: side[seed] for seed in shared} for side in (mine, other))
+        text = _worse_by(measure, ours_by_seed, theirs_by_seed, more)
         if text:
             differences.append(f"{measure}: {text}")
     return differences
@@ -129,17 +129,17 @@ def _line(defense: str, comparison: Comparison) -> Line:
     return line
 
 
-def _worse_by(measure: str, mine: Mapping[int, Result], other: Mapping[int, Result], more: bool) -> str:
+def _worse_by(measure: str, mine: Mapping[int, Result], theirs: Mapping[int, Result], more: bool) -> str:
     """By how much a measure is worse, beyond its intervals; empty if it is not worse, or if that cannot be said."""
-    new, old = ({seed: result.scores.get(measure, NOTHING) for seed, result in side.items()} for side in (mine, other))
+    new, old = ({seed: result.scores.get(measure, NOTHING) for seed, result in side.items()} for side in (mine, theirs))
     if any(score.value is None for side in (new, old) for score in side.values()):
         return ""
     if len(new) >= FEW_SEEDS:
-        change = paired(values_over(mine, measure), values_over(other, measure))
+        change = paired(values_over(mine, measure), values_over(theirs, measure))
         return f"changed by {change.text(3)}" if (change.high < 0 if more else change.low > 0) else ""
     for seed in new:
-        lower, upper = (new[seed], old[seed]) if more else (old[seed], new[seed])
-        if lower.high is None or upper.low is None or lower.high >= upper.low:
+        one, other = (new[seed], old[seed]) if more else (old[seed], new[seed])
+        if one.high is None or other.low is None or one.high >= other.low:
             return ""
     return ", ".join(f"{_shown(new[seed])} instead of {_shown(old[seed])} at seed {seed}" for seed in new)
 

@@ -90,7 +90,7 @@ def _matched_random(comparison: Comparison, recording: Opener, defense: str) -> 
         if defended is None or defended.problem:
             raise ReplayError(f"it takes its rate from {defense}, whose cell has no score")
         rows = defended.directory.read_rows(["phase", "payload", "malicious", "reward", "action"])
-        return f"random(rate={scoring.rejection_rates(rows)['rejection_rate'].value!r})"
+        return f"random(rate={scoring.rejection_rates(rows, clustered=False)['rejection_rate'].value!r})"
 
     line = _replayed_line(comparison, recording, f"random, as often as {defense}", "random", spec_at)
     rates = [f"{score.value:.1%}".replace("%", "\u00a0%") for score in line.scores("rejection_rate")]

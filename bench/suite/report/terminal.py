@@ -51,7 +51,7 @@ def print_matrix(out: Console, matrix: Matrix) -> None:
     for column, heading in named.items():
         out.print(f"[bold]{escaped(heading)}[/bold]: {escaped(column.attack)} ({escaped(column.suite)})")
     out.print(
-        "stop rates; brackets are 95 % intervals clustered by sender and item, 'a to b' a range over seeds or attacks"
+        "stop rates; brackets are 95 % intervals clustered by item and sender, 'a to b' a range over seeds or attacks"
     )
     table = _table(
         "defense", *named.values(), "worst case", "false rejection", "placebo rejection", "ms per completion"
@@ -125,7 +125,7 @@ def print_file_replays(out: Console, outcome: Outcome, details: bool) -> None:
     for note in outcome.notes():
         out.print(escaped(note))
     if outcome.replays:
-        out.print("shares rejected; brackets are 95 % intervals clustered by sender and item")
+        out.print("shares rejected; brackets are 95 % intervals clustered by item and sender")
         table = _table("defense", *_FILE_RATES.values(), "ms per completion")
         for replay in outcome.replays:
             table.add_row(escaped(replay.defense), *_file_rates(replay.scores), write_milliseconds(replay.milliseconds))

@@ -39,7 +39,7 @@ def test_a_replay_prints_rates_senders_rounds_and_reasons(cli: Cli, pool: Path) 
     assert ended.code == 0, ended.err
     assert "1 rounds, 4 senders, 48 completions, 48 of them with a label" in ended.out
     [row] = [one.split() for one in ended.out.splitlines() if one.startswith("similarity  ")]
-    assert row[1:4] == ["1.000", "[0.758,", "1.000]"], "the stop rate with its Wilson interval"
+    assert row[1:4] == ["1.000", "[0.735,", "1.000]"], "the stop rate with the exact interval of 12 items"
     assert "similarity, by sender" in ended.out
     assert "similarity, by round" in ended.out
     assert "line 2, completion 0, reward 1: drop, its sender repeats" in ended.out
