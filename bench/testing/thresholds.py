@@ -19,9 +19,10 @@ _WITHOUT_ATTACK = ("utility", "false_rejection_rate")
 
 MORE_IS_BETTER = {
     "asr": False, "stop_rate": True, "false_rejection_rate": False, "clean_reward": True, "utility": True,
-    "harm_prevented": True,
+    "harm_prevented": True, "drift": False,
 }  # fmt: skip
-"""What a baseline is compared in."""
+"""What a baseline is compared in. Not in divergence: two honest swarms lie further apart in it than its intervals over
+completions say, so that below `FEW_SEEDS` seeds another course of training alone would count as worse."""
 
 _MAY_DIFFER = ("defense", "threads", "device")
 
