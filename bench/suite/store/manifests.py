@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from thiefbench.engine.spec import SpecError
-from thiefbench.suite.scenario import RankingRules, Suite
+from thiefbench.suite.scenario import Suite
 from thiefbench.suite.store.runs import RunError, check_run
 from thiefbench.suite.suite_yaml import SuiteError, make_suite
 
@@ -35,9 +36,11 @@ def joined(runs: Sequence[tuple[str, Run | None]]) -> tuple[Run | None, tuple[st
         suite = _suite_of(run)
         if suite is None:
             notes.append(f"what {name} last ran cannot be read, so the joined run lacks it")
-        elif whole is None:
-            whole = dict(run)
-        elif (both := _with(whole, run)) is not None:
+            continue
+        typed = {**run, "suite": json.loads(json.dumps(asdict(suite)))}  # a seed may have been written as "1"
+        if whole is None:
+            whole = typed
+        elif (both := _with(whole, typed)) is not None:
             whole = both
         else:
             notes.append(
@@ -49,12 +52,11 @@ def joined(runs: Sequence[tuple[str, Run | None]]) -> tuple[Run | None, tuple[st
 
 def _with(one: Run, other: Run) -> Run | None:
     """Two runs as one; None where their suites differ in more than lists of what to run."""
-    # What an older version wrote has no rules of its ranking: they were the usual ones.
-    first, second = ({"ranking": asdict(RankingRules()), **run["suite"]} for run in (one, other))
-    apart = {name for name in first.keys() | second.keys() if first.get(name) != second.get(name)}
+    first, second = one["suite"], other["suite"]
+    apart = {name for name in first if first[name] != second[name]}
     if not apart <= {*_UNITED, "about"}:
         return None
-    united = {name: list(dict.fromkeys([*first.get(name, ()), *second.get(name, ())])) for name in _UNITED}
+    united = {name: list(dict.fromkeys([*first[name], *second[name]])) for name in _UNITED}
     united |= {name: sorted(united[name]) for name in ("seeds", "recorded")}
     suite = _made({**first, **united})
     if suite is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -93,6 +94,16 @@ def test_the_joined_run_asks_for_all(tmp_path: Path, a: Path) -> None:
     [comparison] = comparisons(kept)
     assert comparison.seeds == [0, 1, 2]
     assert all(not cell.problem for cell in comparison.cells), "a report finds every cell"
+
+
+def test_seeds_that_were_written_as_texts_are_numbers_in_the_joined_run(tmp_path: Path, a: Path, b: Path) -> None:
+    run = json.loads((a / "run.json").read_text())
+    run["suite"]["seeds"] = ["0", 1.0]
+    (a / "run.json").write_text(json.dumps(run))
+    merge([a, b], tmp_path / "out")
+    joined = Store(tmp_path / "out").read_run()
+    assert joined is not None
+    assert joined["suite"]["seeds"] == [0, 1, 2]
 
 
 def test_runs_of_other_suites_are_not_joined_and_said(tmp_path: Path, a: Path) -> None:
