@@ -145,8 +145,8 @@ class TestTable:
         assert "no placebo" in table(tmp_path / "b", suite(placebo=False)).unranked
         few = table(tmp_path / "c", suite(utility=False)).unranked
         assert few == (
-            "the suite has no cells without an attack, which utility is measured in; it has 3 seeds, and a ranking takes "
-            "5 or more"
+            "the suite has no cells without an attack, which utility is measured in; it has 3 seeds, and a ranking "
+            "takes 5 or more"
         )
 
     def test_parts_are_columns_of_their_own(self, tmp_path: Path) -> None:
