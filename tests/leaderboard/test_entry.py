@@ -89,7 +89,7 @@ def test_its_row_is_that_of_the_numbers(entry: Entry) -> None:
     assert row.place.status == "unplaced"
     assert row_summary(row)[0].startswith("worst case of harm prevented: 0.9")
     assert row_summary(row)[-1] == (
-        "it will be listed without a place: the suite has 1 seed, and with fewer than 5 nothing is ranked"
+        "it will be listed without a place: the suite has 1 seed, and a ranking takes 5 or more"
     )
 
 

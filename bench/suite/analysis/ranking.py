@@ -158,7 +158,7 @@ def too_few(seeds: Collection[int]) -> str:
     number = len(set(seeds))
     if number >= FEW_SEEDS:
         return ""
-    return f"{number} seed{'s' if number != 1 else ''}, and with fewer than {FEW_SEEDS} nothing is ranked"
+    return f"{number} seed{'s' if number != 1 else ''}, and a ranking takes {FEW_SEEDS} or more"
 
 
 def rank(

@@ -24,7 +24,7 @@ def places(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> list[Pl
 def why_no_ranking(suite: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
     """Why a suite ranks nothing, whatever its cells hold, in one clause; empty where it ranks."""
     clauses = [clause for clause in (lacking(suite), too_few(seeds_of(comparisons))) if clause]
-    return f"the suite has {' and '.join(clauses)}" if clauses else ""
+    return f"the suite has {'; it has '.join(clauses)}" if clauses else ""
 
 
 def lacking(suite: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -209,11 +209,20 @@ def choose(
 
 def same(one: Finished, other: Finished) -> bool:
     """Whether two copies of a cell have equal records, times and places aside, and equal rows."""
-    if one.record.model_dump(exclude=_APART) != other.record.model_dump(exclude=_APART):
+    alike = one.record.schema_version == other.record.schema_version
+    if _results(one.record, alike) != _results(other.record, alike):
         return False
     if one.record.completions_sha256 == other.record.completions_sha256:
         return True
     return bool(_plain(one.directory.read_rows()).equals(_plain(other.directory.read_rows())))
+
+
+def _results(record: Record, alike: bool) -> dict[str, Any]:
+    """What is compared of a record; between schema versions without the limits of scores, which they differ in."""
+    results = record.model_dump(exclude=_APART if alike else _APART | {"schema_version", "scores"})
+    if not alike:
+        results["scores"] = {name: (score.value, score.count) for name, score in record.scores.items()}
+    return results
 
 
 def machine_of(record: Record) -> str:

@@ -201,6 +201,7 @@ def test_a_plan_runs_nothing(cli: Cli, file: Path, tmp_path: Path) -> None:
     assert "with 2 workers, measured on one round of no attack x none, seed 0, played now" in ended.out
     assert not (tmp_path / "store").exists()
     assert "did you mean logit" in sentence(cli(*words, "--defense", "logits", "--plan"))
+    assert "write --plan beside it" in sentence(cli(*words, "--gap", "0.2"))
 
 
 @pytest.mark.parametrize(

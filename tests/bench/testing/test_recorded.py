@@ -38,7 +38,7 @@ def test_an_oracle_rejects_the_payload_and_nothing_else() -> None:
     done = judged("oracle")
     assert [value(done, rate) for rate in RATES] == [1.0, 0.0, 0.0]
     assert done.let_through is done.wrongly_rejected is None
-    assert done.scores["stop_rate"].low > 0.98, "there is enough of it for a narrow interval"
+    assert done.scores["stop_rate"].low > 0.96, "its items are enough for a narrow interval"
 
 
 def test_the_scores_are_those_of_all_completions_together() -> None:

@@ -132,7 +132,7 @@ class TestPlaces:
         assert "rank" not in [column["key"] for column in shown["columns"]]
         write_site(tmp_path / "site", entries, seen)
         text = html.unescape((tmp_path / "site/index.html").read_text())
-        why = "the suite has 1 seed, and with fewer than 5 nothing is ranked"
+        why = "the suite has 1 seed, and a ranking takes 5 or more"
         assert f"Nothing is ranked here: {why}." in text
         assert 'class="rank' not in text and "first place" not in text
         assert f"Not ranked: {why}; in its worst case" in html.unescape(

@@ -126,6 +126,6 @@ def test_a_suite_without_the_cells_for_it_is_not_ranked(tmp_path: Path) -> None:
     assert ranking(tmp_path / "c", seeds=4) == [], "nor is one with few seeds"
     _, page = report(Store(tmp_path / "c"))
     assert "Nothing is ranked" in page.text
-    assert "The suite has 4 seeds, and with fewer than 5 nothing is ranked." in page.text
+    assert "The suite has 4 seeds, and a ranking takes 5 or more." in page.text
     _, page = report(Store(tmp_path / "a"))
     assert "Ranking" not in page.text

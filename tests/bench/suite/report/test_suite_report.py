@@ -96,7 +96,7 @@ class TestTable:
         assert [(each.defense, write_rank(each)) for each in made.rows] == [
             ("logit", "\u2013"), ("similarity", "\u2013"), ("oracle", "\u2013"), ("none", "\u2013"),
         ], "and not by what three seeds say"  # fmt: skip
-        assert made.unranked == "the suite has 3 seeds, and with fewer than 5 nothing is ranked"
+        assert made.unranked == "the suite has 3 seeds, and a ranking takes 5 or more"
 
     def test_an_unranked_row_stands_below_none_and_says_why(self, tmp_path: Path) -> None:
         says = but(usual, lambda c: c.role == "control" and c.defense == "logit", reward=0.5)
@@ -145,8 +145,8 @@ class TestTable:
         assert "no placebo" in table(tmp_path / "b", suite(placebo=False)).unranked
         few = table(tmp_path / "c", suite(utility=False)).unranked
         assert few == (
-            "the suite has no cells without an attack, which utility is measured in and 3 seeds, and with fewer than 5 "
-            "nothing is ranked"
+            "the suite has no cells without an attack, which utility is measured in; it has 3 seeds, and a ranking "
+            "takes 5 or more"
         )
 
     def test_parts_are_columns_of_their_own(self, tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ class TestFiles:
         empty = [f"{TEXT}: {name}" for name in ("harm_prevented", "undefended", "defended")]
         assert {line[name] for name in (*empty, "worst_case", "place")} == {""}
         assert line[f"{TEXT}: problem"] == "seed 0: failed: no"
-        assert "with fewer than 5 nothing is ranked" in line["reason"]
+        assert "a ranking takes 5 or more" in line["reason"]
 
     @pytest.mark.parametrize("several", [True, False])
     def test_tex_is_a_whole_table(self, tmp_path: Path, several: bool) -> None:
@@ -384,7 +384,7 @@ class TestPage:
 
     def test_why_there_is_no_ranking(self, tmp_path: Path) -> None:
         html, page = report(store(tmp_path, suite(placebo=False)))
-        why = "the suite has no placebo to beat and 3 seeds, and with fewer than 5 nothing is ranked"
+        why = "the suite has no placebo to beat; it has 3 seeds, and a ranking takes 5 or more"
         assert f"No defense is ranked. No ranking: {why}." in page.text
         assert page.row("logit")[1].startswith("0.90")
         assert "Ranking by the worst case" not in page.text
@@ -404,7 +404,7 @@ class TestPage:
 
     def test_one_attack_has_no_suite_table(self, tmp_path: Path) -> None:
         html, page = report(store(tmp_path / "3", suite(attacks=(TEXT,))))
-        assert "The suite has 3 seeds, and with fewer than 5 nothing is ranked." in page.text
+        assert "The suite has 3 seeds, and a ranking takes 5 or more." in page.text
         assert "Utility against harm prevented" in page.text
         assert "Ranking by the worst case" not in page.text
         html, page = report(store(tmp_path / "5", suite(attacks=(TEXT,), seeds=FIVE), noisy))

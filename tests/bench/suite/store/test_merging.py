@@ -17,10 +17,10 @@ from tests.bench import handmade, tiny
 from tests.bench.cli.test_cli import Cli, cli, sentence  # noqa: F401  # the fixture
 from tests.bench.handmade import TEXT, Numbers, comparisons, usual
 from tests.bench.tiny import cut, flip
-from thiefbench.suite.scenario import CellSpec, Suite
+from thiefbench.suite.scenario import CellSpec, RankingRules, Suite
 from thiefbench.suite.store import merging, weights
 from thiefbench.suite.store.merging import MergeError, merge
-from thiefbench.suite.store.records import CellDir, Store, file_sha256, write_sealed
+from thiefbench.suite.store.records import CellDir, Score, Store, file_sha256, write_sealed
 
 SMALL = {"attacks": (TEXT,), "placebo": False, "utility": False, "rounds": 3}
 
@@ -104,6 +104,37 @@ def test_seeds_that_were_written_as_texts_are_numbers_in_the_joined_run(tmp_path
     joined = Store(tmp_path / "out").read_run()
     assert joined is not None
     assert joined["suite"]["seeds"] == [0, 1, 2]
+
+
+def test_a_run_of_an_older_version_has_the_usual_ranking(tmp_path: Path, a: Path, b: Path) -> None:
+    run = Store(a).read_run()
+    assert run is not None
+    del run["suite"]["ranking"]
+    Store(a).write_run(run)
+    merge([a, b], tmp_path / "both")
+    joined = Store(tmp_path / "both").read_run()
+    assert joined is not None
+    assert joined["suite"]["seeds"] == [0, 1, 2]
+    other = handmade.store(tmp_path / "c", small(5, ranking=RankingRules(margin=0.3)), slower).root
+    assert "last ran another suite" in " ".join(merge([a, other], tmp_path / "apart").runs)
+
+
+def test_the_same_cell_in_two_schema_versions_is_no_conflict(tmp_path: Path, a: Path) -> None:
+    older = handmade.store(tmp_path / "older", small(0, 1), slower).root
+
+    def written_before(value: float) -> None:
+        for cell in cells(older):
+            record = cell.read()
+            assert record is not None
+            rate = Score(value=value, low=0.0, high=0.4, count=100)
+            scores = record.scores | {"false_rejection_rate": rate}
+            cell.write(record.model_copy(update={"schema_version": 1, "scores": scores}))
+
+    written_before(0.0)
+    assert merge([a, older], tmp_path / "both").shared == 4
+    written_before(0.1)
+    with pytest.raises(MergeError):
+        merge([a, older], tmp_path / "conflict")
 
 
 def test_runs_of_other_suites_are_not_joined_and_said(tmp_path: Path, a: Path) -> None:
