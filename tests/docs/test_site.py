@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from tests.docs.pages import ROOT
 from thiefbench import registry
@@ -17,16 +19,27 @@ pytest.importorskip("sphinx", reason="the site needs the extra docs")
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site, by the command of `make docs`."""
-    folder = tmp_path_factory.mktemp("site")
+    """The site, built by the command of `make docs` once for all processes that run these tests."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of the session that started this process
+    built = folder / "site"
+    with FileLock(folder / "site.lock"):
+        if not built.exists():
+            build(folder / "build")
+            (folder / "build").rename(built)
+    return built / "pages"
+
+
+def build(folder: Path) -> None:
+    """Build the site into `folder`."""
     makefile = (ROOT / "Makefile").read_text()
     (command,) = re.findall(r"\$\(BIN\)/python (-m sphinx .*) docs build/docs", makefile)
     done = subprocess.run(
-        [sys.executable, *command.split(), "-d", str(folder / ".doctrees"), "docs", str(folder / "site")],
+        [sys.executable, *command.split(), "-d", str(folder / ".doctrees"), "docs", str(folder / "pages")],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"the site builds without a warning:\n{done.stderr}"
-    return folder / "site"
 
 
 def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
