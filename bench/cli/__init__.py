@@ -47,7 +47,6 @@ def root(
 def main() -> None:
     """Run the command line; a user's mistake ends in one sentence and exit code 2."""
     _show_warnings_printably()
-    os.environ.setdefault("PYTHONSAFEPATH", "1")  # worker processes would look for modules in the current folder first
     try:
         app()
     except UserError as error:

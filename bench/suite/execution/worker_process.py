@@ -21,6 +21,8 @@ from thiefbench.suite.execution.jobs import Job, JobListener, Work
 from thiefbench.suite.scenario import CellSpec
 
 POLL_SECONDS = 0.5
+ONLY_FOR_WORKERS = "workers"
+"""What PYTHONSAFEPATH says where a pool has set it; Python takes any text. Processes of plugins do not see it."""
 STOPPED = ("stopped",)
 
 
@@ -68,6 +70,8 @@ class _Parent:
 
 def serve(pipe: Connection, work: Work, mistakes: tuple[type[Exception], ...]) -> None:
     """Work on cells until the pool says stop or has gone: the main function of a worker process."""
+    if os.environ.get("PYTHONSAFEPATH") == ONLY_FOR_WORKERS:
+        del os.environ["PYTHONSAFEPATH"]
     for number in (signal.SIGINT, signal.SIGTERM):
         # The pool decides what these mean. No SIG_IGN, which programs started from here would inherit.
         signal.signal(number, lambda number, frame: None)

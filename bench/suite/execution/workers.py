@@ -7,6 +7,7 @@ whose pool has gone finish their round, checkpoint and exit.
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +19,7 @@ from typing import Any
 
 from thiefbench.suite.execution.executors import RESTARTS, Ledger, WorkerError
 from thiefbench.suite.execution.jobs import Job, Work
-from thiefbench.suite.execution.worker_process import POLL_SECONDS, serve
+from thiefbench.suite.execution.worker_process import ONLY_FOR_WORKERS, POLL_SECONDS, serve
 
 CONTEXT = get_context("spawn")  # torch's threads do not survive a fork
 
@@ -93,6 +94,10 @@ class _Shift:
     def _hire(self) -> None:
         """Start as many processes as there are cells for, with Ctrl-C kept from them."""
         wanted = min(self._pool.places, self._busy + self._ledger.left)
+        with _safe_path():
+            self._start(wanted)
+
+    def _start(self, wanted: int) -> None:
         if len(self._workers) < wanted:
             resource_tracker.ensure_running()  # starting it inside would let the signals through
         while len(self._workers) < wanted:
@@ -159,6 +164,19 @@ class _Shift:
         """The workers that have sent a message or have died."""
         pipes = wait([worker.pipe for worker in self._workers], timeout)
         return [worker for worker in self._workers if worker.pipe in pipes]
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Processes that are started in the block import nothing from the current folder, which may be a stranger's."""
+    if os.environ.get("PYTHONSAFEPATH"):
+        yield
+        return
+    os.environ["PYTHONSAFEPATH"] = ONLY_FOR_WORKERS
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONSAFEPATH"]
 
 
 @contextmanager
