@@ -93,9 +93,10 @@ def rank_of(row: BoardRow) -> str:
 
 
 def _footnotes(row: BoardRow, notes: list[str]) -> list[str]:
-    """The notes below a row, with the reason for a shared place."""
+    """The notes below a row, with the reason for a shared place, or for having no worst case."""
     place = row.row.place
-    reason = [place.reason] if place.reason and (place.number is not None or place.status == "inconclusive") else []
+    lacking = place.status == "inconclusive" or (place.status == "unplaced" and place.worst is None)
+    reason = [place.reason] if place.reason and (place.number is not None or lacking) else []
     return [*reason, *notes, *(f"{flag.name}: {flag.meaning}" for flag in row.flags)]
 
 

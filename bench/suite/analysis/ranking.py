@@ -161,6 +161,11 @@ def too_few(seeds: Collection[int]) -> str:
     return f"{number} seed{'s' if number != 1 else ''}, and a ranking takes {FEW_SEEDS} or more"
 
 
+def unplaced_because(why: str, doubt: str) -> str:
+    """Why a row has no place in a suite that ranks nothing, and why it would have none for its attacks' sake."""
+    return f"{why}; inconclusive: {doubt}" if doubt else why
+
+
 def rank(
     rows: Sequence[RankingRow],
     undefended: Sequence[UndefendedAttack],
@@ -199,7 +204,8 @@ def judged(
     if row.anchor:
         return Placement(row.defense, "anchor", None, worst, problem)
     if few := too_few(seeds):
-        return Placement(row.defense, "unplaced", None, worst, f"the suite has {few}")
+        why = f"the suite has {few}"
+        return Placement(row.defense, "unplaced", None, worst, unplaced_because(why, problem if doubts else ""))
     if doubts:
         return Placement(row.defense, "inconclusive", None, None, problem)
     if worst is None or (problem := unfit(row, oracles, attacks, seeds, rules)):

@@ -16,6 +16,7 @@ from thiefbench.suite.analysis.ranking import (
     RankingStatus,
     placed,
     prevented_over,
+    unplaced_because,
     worst_of,
 )
 from thiefbench.suite.analysis.ranking_inputs import doubts, line_of, places, rows, seeds_of, why_no_ranking
@@ -119,7 +120,7 @@ def suite_table(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> Su
     reasons = doubts(comparisons)
     why = why_no_ranking(run["suite"], comparisons) or "; ".join(reasons.values())
     by_defense = {row.defense: row for row in rows(comparisons)}
-    placements = places(run, comparisons) or _unplaced(list(by_defense.values()), comparisons, why, bool(reasons))
+    placements = places(run, comparisons) or _unplaced(list(by_defense.values()), comparisons, why, reasons)
     has_utility = bool(run["suite"].get("utility"))
     table_rows = [
         suite_row(place, tied(place, placements), by_defense[place.defense], comparisons, has_utility)
@@ -129,16 +130,17 @@ def suite_table(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> Su
 
 
 def _unplaced(
-    rows: Sequence[RankingRow], comparisons: Sequence[Comparison], why: str, doubtful: bool
+    rows: Sequence[RankingRow], comparisons: Sequence[Comparison], why: str, reasons: Mapping[str, str]
 ) -> list[Placement]:
     """Rows without a ranking: by name, then anchors."""
     seeds = seeds_of(comparisons)
     attacks = [comparison.title for comparison in comparisons]
+    because = unplaced_because(why, "; ".join(reasons.values()))
 
     def unplaced(row: RankingRow) -> Placement:
-        worst = None if doubtful else worst_of(row, attacks, seeds, comparisons[0].rules)[0]
+        worst = None if reasons else worst_of(row, attacks, seeds, comparisons[0].rules)[0]
         status: RankingStatus = "anchor" if row.anchor else "unplaced"
-        return Placement(row.defense, status, None, worst, "" if row.anchor else why)
+        return Placement(row.defense, status, None, worst, "" if row.anchor else because)
 
     return placed([(row, unplaced(row)) for row in rows], attacks, seeds)
 

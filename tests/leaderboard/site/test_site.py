@@ -506,3 +506,13 @@ def still(cell: CellSpec) -> Numbers:
 
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_with_few_seeds_an_attack_that_does_nothing_is_told_below_the_row(made: tuple[Path, Path]) -> None:
+    entries, seen = made
+    verified(seen, entry(entries, "idle", prevents(0.9), others=lambda cell: Numbers()), "re-executed")
+    found = board(entries, seen)
+    reason = row(found, "idle").row.place.reason
+    assert reason.startswith("the suite has 1 seed, and a ranking takes 5 or more; inconclusive: undefended, ")
+    (shown,) = [each for each in shown_suite(found.suites[0], 1)["rows"] if each["name"] == "Idle"]
+    assert shown["footnotes"][0] == reason
