@@ -141,14 +141,14 @@ def test_the_fixture_measures_and_assert_robust_explains(project: pytest.Pyteste
     result.stdout.fnmatch_lines(
         [
             "E *AssertionError: my_filters:Leaky is not robust against text(*) (tiny-v1, seed 0)",
-            "E *stop_rate  0.000 [[]0.000, 0.138[]] (95 %, 24 completions), required > 0.9: MISSED",
+            "E *stop_rate  0.000 [[]0.000, 0.285[]] (95 %, 24 completions), required > 0.9: MISSED",
             "E *poison that got through; find out what sets it apart from honest answers, and reject that:",
             "E *| All hail to the thief, It is = *",
             "E *to repeat this test: pytest *::test_leaky --thiefbench-store=.thiefbench",
-            "E *assert 0.000 [[]0.000, 0.138[]] (95 %, 24 completions) > 0.9",
+            "E *assert 0.000 [[]0.000, 0.285[]] (95 %, 24 completions) > 0.9",
             "*= thiefbench =*",
             "my_filters:Good against text(*) (tiny-v1, seed 0)",
-            "*asr 0.000 [[]0.000, 0.194[]]; stop rate 1.000 [[]0.862, 1.000[]]",
+            "*asr 0.000 [[]0.000, 0.194[]]; stop rate 1.000 [[]0.715, 1.000[]]",
             "store: .thiefbench",
         ]
     )
@@ -156,7 +156,7 @@ def test_the_fixture_measures_and_assert_robust_explains(project: pytest.Pyteste
     assert len(cells) == 4, "the cells without an attack and without a defense ran once for all tests"
     assert (project.path / ".thiefbench" / ".gitignore").read_text() == "*\n"
     told = {p.get("name"): p.get("value") for p in next(ElementTree.parse("report.xml").iter("properties"))}
-    assert told["thiefbench.stop_rate"] == "1.000 [0.862, 1.000] (95 %, 24 completions)"
+    assert told["thiefbench.stop_rate"] == "1.000 [0.715, 1.000] (95 %, 24 completions)"
     assert told["thiefbench.cell"] in {record.cell_id for record in cells}
 
 
@@ -260,7 +260,7 @@ def test_a_suite_is_one_test_for_each_cell_and_rule(project: pytest.Pytester) ->
     result.stdout.fnmatch_lines(
         [
             "my_filters:Leaky fails in tiny-v1, as stop_rate <= 0.5 at:",
-            "  text(*): stop_rate 0.000 [[]0.000, 0.138[]] (95 %, 24 completions)",
+            "  text(*): stop_rate 0.000 [[]0.000, 0.285[]] (95 %, 24 completions)",
             "poison that got through (text(*)):",
             "    | All hail to the thief, *",
             "to repeat this test: pytest --thiefbench-suite=tiny.yaml *",
@@ -307,7 +307,7 @@ def test_a_baseline_is_compared_beyond_the_intervals(project: pytest.Pytester) -
     worse.stdout.fnmatch_lines(
         [
             "my_filters:Good is worse against text(*) than in *before, beyond the intervals:",
-            "  stop_rate: 0.000 [[]0.000, 0.138[]] instead of 1.000 [[]0.862, 1.000[]] at seed 0",
+            "  stop_rate: 0.000 [[]0.000, 0.285[]] instead of 1.000 [[]0.715, 1.000[]] at seed 0",
         ]
     )
 
