@@ -24,6 +24,7 @@ from thiefbench.suite.store.records import Record, Store, identify
 from thiefbench.tasks.base import Sampling
 
 PLUGINS = Path(__file__).with_name("plugins.py")
+REHEARSES = f"{PLUGINS.with_name('rehearsing.py')}:Rehearses"
 TASK = f"{PLUGINS}:Sums"
 ATTACK = "text(phrase='All hail to the thief', position='start')"
 SWARM = SwarmSpec(nodes=2, malicious=1, prompts=4, group=4, sampling=Sampling(max_new_tokens=20))

@@ -68,7 +68,7 @@ def test_an_attack_that_rehearsed_is_told_again_by_what_it_had_chosen(
 ) -> None:
     monkeypatch.setattr(auto, "ROUNDS", 1)
     monkeypatch.setattr(auto, "COMPLETIONS", 8)
-    attack = f"{tiny.PLUGINS}:Rehearses"
+    attack = tiny.REHEARSES
     rounds = played(attack, role)
     monkeypatch.setattr(SwarmRehearsal, "play", lambda *_: pytest.fail("without the weights nothing is rehearsed"))
     goal = registry.make("attack", attack).describe()

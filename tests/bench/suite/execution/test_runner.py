@@ -17,7 +17,7 @@ import pytest
 
 from tests.bench import tiny
 from tests.bench.nursery import Nursery, until
-from tests.bench.tiny import PLUGINS, Attacked, Watcher, cells, cut, flip, run, same, suite
+from tests.bench.tiny import PLUGINS, REHEARSES, Attacked, Watcher, cells, cut, flip, run, same, suite
 from thiefbench import registry
 from thiefbench.attacks import auto
 from thiefbench.engine import swarm as engine
@@ -277,7 +277,7 @@ def test_a_run_stopped_after_every_round_goes_on(tmp_path: Path, whole: Path) ->
 def test_a_killed_cell_goes_on_with_what_its_attack_had_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "ROUNDS", 1)
     monkeypatch.setattr(auto, "COMPLETIONS", 8)
-    rehearsing = suite(kind=Attacked, attacks=(f"{PLUGINS}:Rehearses",))
+    rehearsing = suite(kind=Attacked, attacks=(REHEARSES,))
     (record,) = run(rehearsing, tmp_path / "whole")
     assert record.status == "ok", record.error
     assert record.payload["member"] in ("half", "naive")

@@ -527,7 +527,7 @@ class TestWhatIsNotThere:
         with (tmp_path / "report" / "results.csv").open(newline="") as file:
             (line,) = [x for x in csv.DictReader(file) if (x["line"], x["how"]) == ("logit", "trained")]
         assert (line["status"], line["asr"]) == ("no score", "")
-        assert r"\multicolumn{8}{c}{no score}" in (tmp_path / "report" / "table.tex").read_text()
+        assert r"\multicolumn{10}{c}{no score}" in (tmp_path / "report" / "table.tex").read_text()
 
     def test_missing_and_damaged_cells_are_said(self, tmp_path: Path) -> None:
         store = Store(tmp_path)
@@ -558,7 +558,7 @@ class TestWhatIsNotThere:
         assert "No undefended cell has a score" in page.text
         assert page.row("reject_all start model")[1] == "needs the undefended cell, which has no score"
         assert page.row("oracle replayed")[1] == "needs the undefended cell, which has no score"
-        assert page.row("logit")[3] == "\u2013"
+        assert page.row("logit")[5] == "\u2013"
 
     def test_only_failures_still_make_a_page(self, tmp_path: Path) -> None:
         store = Store(tmp_path)
@@ -583,7 +583,7 @@ class TestWhatIsNotThere:
         build(store, replace(world, says=lambda cell, progress: 0.0))
         _, page = report(store)
         assert f"Inconclusive: undefended, {ATTACK} does not beat its control at seed 0." in page.text
-        assert page.row("logit")[3] == "\u2013"
+        assert page.row("logit")[5] == "\u2013"
 
     def test_a_second_report_replaces_the_first(self, tmp_path: Path) -> None:
         store, world = Store(tmp_path), small_world()

@@ -84,7 +84,7 @@ def test_other_columns_are_refused(cell: CellDir) -> None:
         cell.read_rows()
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1", b"nothing", handmade.completion(10)[:-20]])
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"nothing", handmade.completions(10, ("",))[:-20]])
 def test_what_is_no_table_ends_in_one_sentence(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "completions.parquet"
     path.write_bytes(content)
