@@ -42,7 +42,7 @@ def test_on_recorded_rounds_the_good_one_passes_and_the_others_are_told_why_not(
         after = said.partition(shown)[2].splitlines()
         assert "| <think>" in after[1], "it shows a completion"
         assert "to repeat this test: pytest tests/test_bad_filters.py::test_" in said
-    assert "stop rate 1.000 [0.97" in result.stdout.str(), "the summary has the good one's numbers too"
+    assert "stop rate 1.000 [0.95" in result.stdout.str(), "the summary has the good one's numbers too"
 
 
 def test_a_training_too_short_for_the_attack_to_work_is_no_success(project: pytest.Pytester) -> None:
