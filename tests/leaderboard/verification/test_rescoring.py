@@ -68,7 +68,7 @@ def checked(change: Callable[[CompletionRow], CompletionRow]) -> int:
     )
 
 
-@pytest.mark.parametrize("attack", [f"{tiny.PLUGINS}:Rehearses", "sift(attack='dos(samples=2)', candidates=2)"])
+@pytest.mark.parametrize("attack", [f"{tiny.PLUGINS}:Rehearses", f"{tiny.PLUGINS}:Skips"])
 def test_attacks_that_choose_what_to_send_are_rescored(
     attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
