@@ -68,10 +68,7 @@ def checked(change: Callable[[CompletionRow], CompletionRow]) -> int:
     )
 
 
-WITHHOLDS = f"{tiny.PLUGINS}:Withholds"
-
-
-@pytest.mark.parametrize("attack", [tiny.REHEARSES, WITHHOLDS, "sift(attack='dos(samples=2)', candidates=2)"])
+@pytest.mark.parametrize("attack", [tiny.REHEARSES, f"{tiny.PLUGINS}:Skips"])
 def test_attacks_that_choose_what_to_send_are_rescored(
     attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,8 +91,8 @@ def test_attacks_that_choose_what_to_send_are_rescored(
     assert rescored() == len(table)
     rows = list(table_rows(table))
     goal = {name: value for name, value in record.payload.items() if name not in ("member", "rehearsal")}
-    assert any(row.refused == "withheld" for row in rows) == (attack == WITHHOLDS)
     if attack != tiny.REHEARSES:
+        assert any(row.refused == "withheld" for row in rows)
         return
     for payload, why in (
         (goal, "does not say what rehearses chose"),
