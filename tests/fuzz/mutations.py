@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import random
@@ -83,7 +84,7 @@ class Mutator:
             return rng.choice([list(old), list(old.values()), {"x": old}, {}])
         if kind < 0.6:
             return nested(rng.choice([5, 31, 150, 250]), rng.choice(["list", "object"]))
-        return rng.choice(STRANGE)
+        return copy.deepcopy(rng.choice(STRANGE))  # what is changed next must not be the list itself
 
     def tree(self, data: Any, where: Callable[[Path_], bool] = lambda path: True) -> Any:
         """A changed copy of plain data; the data's own copy must be made by the caller."""
@@ -119,7 +120,7 @@ class Mutator:
         elif how < 0.92:
             holder.insert(name, holder[name])
         else:
-            holder.append(rng.choice(STRANGE))
+            holder.append(copy.deepcopy(rng.choice(STRANGE)))
 
     def data(self, data: bytes) -> bytes:
         """Changed bytes: flipped bits, a cut end, a part twice, or something else altogether."""
