@@ -10,11 +10,12 @@ from typing import Literal, get_args
 
 from thiefbench.attacks.base import Attack, AttackerView, DefenseAnswer, Poison, Sampler, Slot, Submission, ThreatModel
 from thiefbench.attacks.carriers import rewritings
-from thiefbench.attacks.completions import completion_ids, correct, distinct
+from thiefbench.attacks.completions import completion_ids, correct, distinct, highest_outcome, with_forms
 from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.tasks.base import Ask, Completion, Item, Task
 
 Mode = Literal["black-box", "logit", "likelihood"]
+BUDGET = 32
 STRIDES = (2, 4)
 CARRIERS = 4  # own right completions per item whose rewriting is tried
 
@@ -42,7 +43,7 @@ class Adaptive(AttackWrapper):
     name = "adaptive"
 
     def __init__(
-        self, attack: Attack | str = "text", mode: Mode = "black-box", budget: int = 32, floor: float = -6.0
+        self, attack: Attack | str = "text", mode: Mode = "black-box", budget: int = BUDGET, floor: float = -6.0
     ) -> None:
         super().__init__(attack)
         if mode not in get_args(Mode):
@@ -77,12 +78,10 @@ class Adaptive(AttackWrapper):
 
     def outcome(self, item: Item, completion: Completion, ask: Ask) -> float | None:
         """The highest outcome among the forms; None where every form's outcome is None."""
-        outcomes = (form.outcome(item, completion, ask) for form in self._all_forms())
-        return max((outcome for outcome in outcomes if outcome is not None), default=None)
+        return highest_outcome(self._all_forms(), item, completion, ask)
 
     def _all_forms(self) -> Iterator[Attack]:
-        yield self.attack
-        yield from islice(self.attack.forms(), self.budget - 1)
+        return with_forms(self.attack, self.budget)
 
     def _queried(self, view: AttackerView) -> list[Poison]:
         assert view.defense is not None, "the threat model grants queries"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Self
 
-from thiefbench.attacks.adaptive import Adaptive
+from thiefbench.attacks.adaptive import BUDGET, Adaptive
 from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Poison, Rehearsal, ThreatModel, Tried
+from thiefbench.attacks.completions import highest_outcome, with_forms
 from thiefbench.attacks.contrast import Contrast
 from thiefbench.attacks.dodge import Dodge
 from thiefbench.attacks.near_ties import NearTies
@@ -24,8 +24,6 @@ from thiefbench.tasks.base import Ask, Completion, Item, Task
 
 ROUNDS, COMPLETIONS = 8, 256
 """Rounds that every member is tried for, and completions that are evaluated after them."""
-FORMS = 31
-"""Other forms of the payload that count as success, as for `adaptive`."""
 NAMES = 1_000_000
 """Pseudonyms of a malicious node where a member uses many."""
 
@@ -70,9 +68,7 @@ class Auto(AttackWrapper):
     def threat(self) -> ThreatModel:  # type: ignore[override]  # see AttackWrapper
         """Everything that a member is granted, and a rehearsal."""
         goal = self.attack.threat
-        return replace(
-            goal, policy=True, queries=max(goal.queries, Adaptive(self.attack).budget), beacon=True, rehearsal=True
-        )
+        return replace(goal, policy=True, queries=max(goal.queries, BUDGET), beacon=True, rehearsal=True)
 
     @property
     def variants(self) -> AttackSpec:  # type: ignore[override]  # of most attacks a constant
@@ -154,12 +150,7 @@ class Auto(AttackWrapper):
 
     def outcome(self, item: Item, completion: Completion, ask: Ask) -> float | None:
         """The highest outcome among the goal and its other forms; None where every form's outcome is None."""
-        outcomes = (form.outcome(item, completion, ask) for form in self._goals())
-        return max((outcome for outcome in outcomes if outcome is not None), default=None)
-
-    def _goals(self) -> Iterator[Attack]:
-        yield self.attack
-        yield from islice(self.attack.forms(), FORMS)
+        return highest_outcome(with_forms(self.attack, BUDGET), item, completion, ask)
 
 
 def best(tried: Mapping[str, Tried]) -> str:

@@ -39,6 +39,8 @@ def rewritings(
 ) -> Iterator[Rewriting]:
     """The right ones among completions of the policy, with a payload in them that the length limit leaves room for.
 
+    The text behind the payload may pass the limit; see `whole_rewritings`.
+
     Args:
         view: of the round; it grants a policy.
         forms: attacks that put the payload in, each into every completion; they are handed it as the item's solution.
@@ -58,6 +60,15 @@ def rewritings(
                 end = len(ids) - common(clean[begin:][::-1], ids[begin:][::-1])
                 if begin < end < view.policy.limit:
                     yield Rewriting(item, clean, ids, begin, end, number)
+
+
+def whole_rewritings(
+    view: AttackerView, forms: Iterable[Attack], items: Sequence[Item], drawn: Sequence[Sequence[Completion]]
+) -> list[Rewriting]:
+    """Those `rewritings` that can be sent as they are: with EOS within the length limit."""
+    assert view.policy is not None, "the threat model grants a policy"
+    limit = view.policy.limit
+    return [rewriting for rewriting in rewritings(view, forms, items, drawn) if len(rewriting.ids) < limit]
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:
@@ -110,9 +121,10 @@ def decoys(
 
 def _other_numbers(text: str) -> Iterator[str]:
     """The text with other numbers in place of its last one, near ones first."""
-    last = next(iter(list(_NUMBER.finditer(text))[-1:]), None)
-    if last is not None:
-        stated = int(last[0])
-        for other in (stated + 1, stated - 1, stated + 2, stated + 10, 2 * stated):
-            if other >= 0:
-                yield f"{text[: last.start()]}{other}{text[last.end() :]}"
+    numbers = list(_NUMBER.finditer(text))
+    if not numbers:
+        return
+    last, stated = numbers[-1], int(numbers[-1][0])
+    for other in (stated + 1, stated - 1, stated + 2, stated + 10, 2 * stated):
+        if other >= 0:
+            yield f"{text[: last.start()]}{other}{text[last.end() :]}"

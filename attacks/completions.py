@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import overload
 
-from thiefbench.attacks.base import Claimed, Decoy, Sampler, Seeded, Slot, Submission, Withheld
-from thiefbench.tasks.base import Completion, Item, Task
+from thiefbench.attacks.base import Attack, Claimed, Decoy, Sampler, Seeded, Slot, Submission, Withheld
+from thiefbench.tasks.base import Ask, Completion, Item, Task
 
 
 def body(text: str) -> str | None:
@@ -79,6 +80,17 @@ def submission_ids(policy: Sampler, submission: Submission) -> tuple[int, ...]:
     if isinstance(submission, str):
         return policy.encode(submission)
     return submission.ids if isinstance(submission, Seeded) else submission
+
+
+def with_forms(attack: Attack, count: int) -> Iterator[Attack]:
+    """An attack and its other forms, in their order, `count` of them at most."""
+    return islice(chain((attack,), attack.forms()), count)
+
+
+def highest_outcome(forms: Iterable[Attack], item: Item, completion: Completion, ask: Ask) -> float | None:
+    """The highest outcome among forms of an attack; None where every form's outcome is None."""
+    outcomes = (form.outcome(item, completion, ask) for form in forms)
+    return max((outcome for outcome in outcomes if outcome is not None), default=None)
 
 
 def distinct(slots: Sequence[Slot]) -> list[Item]:

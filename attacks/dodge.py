@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 from thiefbench.attacks.adaptive import carried
 from thiefbench.attacks.base import Attack, AttackerView, Poison, Slot, Submission, ThreatModel
-from thiefbench.attacks.carriers import rewritings
-from thiefbench.attacks.completions import completion_ids, correct, distinct
+from thiefbench.attacks.carriers import whole_rewritings
+from thiefbench.attacks.completions import completion_ids, correct, distinct, highest_outcome, with_forms
 from thiefbench.attacks.own import refuse_samplers
 from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.tasks.base import Ask, Completion, Item
@@ -104,11 +103,7 @@ class Dodge(AttackWrapper):
 
     def outcome(self, item: Item, completion: Completion, ask: Ask) -> float | None:
         """The highest outcome among the forms; None where every form's outcome is None."""
-        outcomes = (form.outcome(item, completion, ask) for form in self._goals())
-        return max((outcome for outcome in outcomes if outcome is not None), default=None)
-
-    def _goals(self) -> list[Attack]:
-        return [self.attack, *islice(self.attack.forms(), FORMS - 1)]
+        return highest_outcome(with_forms(self.attack, FORMS), item, completion, ask)
 
     def _candidates(self, view: AttackerView, items: Sequence[Item]) -> list[list[Candidate]]:
         """What may be submitted for each item."""
@@ -117,11 +112,7 @@ class Dodge(AttackWrapper):
             correct(view.task, item, completions)[:CARRIERS]
             for item, completions in zip(items, view.policy.sample(items, SAMPLES), strict=True)
         ]
-        found = [
-            rewriting
-            for rewriting in rewritings(view, self._goals(), items, drawn)
-            if len(rewriting.ids) < view.policy.limit
-        ]
+        found = whole_rewritings(view, with_forms(self.attack, FORMS), items, drawn)
         rows = [(*each.ids, view.policy.eos) for each in found]
         answered = [each.item for each in found]
         inside = view.policy.in_support(answered, rows)

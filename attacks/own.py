@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import cycle
 
 from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
-from thiefbench.attacks.carriers import Rewriting, rewritings
+from thiefbench.attacks.carriers import Rewriting, whole_rewritings
 from thiefbench.attacks.completions import distinct
 from thiefbench.attacks.wrapper import AttackWrapper
 
@@ -53,8 +53,7 @@ class Own(AttackWrapper):
     def _submit(self, view: AttackerView, of: Callable[[Rewriting], tuple[int, ...]]) -> list[Poison]:
         assert view.policy is not None, "the threat model grants a policy"
         items = distinct(view.slots)
-        drawn = rewritings(view, [self.attack], items, view.policy.sample(items, self.samples))
-        found = [rewriting for rewriting in drawn if len(rewriting.ids) < view.policy.limit]
+        found = whole_rewritings(view, [self.attack], items, view.policy.sample(items, self.samples))
         if self.support:
             rows = [(*each.ids, view.policy.eos) for each in found]
             inside = view.policy.in_support([each.item for each in found], rows)

@@ -91,23 +91,17 @@ class AttackerPolicy:
 
     def sample_seeded(self, items: Sequence[Item], seeds: Sequence[int]) -> list[Completion]:
         """The draw of each item with its seed, by the sampler of the honest nodes."""
-        distinct = {item.id: item for item in items}
-        place = {item_id: i for i, item_id in enumerate(distinct)}
-        prompts = [self._prompt(item) for item in distinct.values()]
-        return sample(self._policy, prompts, [place[item.id] for item in items], seeds, self._sampling)
+        return self._seeded(items, seeds)
 
     def sample_near(
         self, items: Sequence[Item], seeds: Sequence[int], tolerance: float, count: int
     ) -> list[list[Completion]]:
         """Draws near those of the seeds; see `thiefbench.engine.model.decoding.NearTies`."""
         self._calls += 1
-        place = {item_id: i for i, item_id in enumerate(dict.fromkeys(item.id for item in items))}
-        prompts = [self._prompt(item) for item in {item.id: item for item in items}.values()]
-        rows = [place[item.id] for item in items for _ in range(count)]
         ties = [key(*self._noise, "attacker", self._calls, i, c) for i in range(len(items)) for c in range(count)]
-        repeated = [seed for seed in seeds for _ in range(count)]
         near = NearTies(NEAR * tolerance / self._sampling.temperature, ties)
-        drawn = sample(self._policy, prompts, rows, repeated, self._sampling, near=near)
+        repeated = [(item, seed) for item, seed in zip(items, seeds, strict=True) for _ in range(count)]
+        drawn = self._seeded([item for item, _ in repeated], [seed for _, seed in repeated], near)
         return [drawn[i * count : (i + 1) * count] for i in range(len(items))]
 
     def in_support(self, items: Sequence[Item], ids: Sequence[Sequence[int]]) -> list[list[bool]]:
@@ -154,6 +148,12 @@ class AttackerPolicy:
         keys = [key(*self._noise, "attacker", self._calls, i, c) for i in range(len(prompts)) for c in range(count)]
         drawn = sample(self._policy, prompts, rows, keys, sampling)
         return [drawn[i * count : (i + 1) * count] for i in range(len(prompts))]
+
+    def _seeded(self, items: Sequence[Item], seeds: Sequence[int], near: NearTies | None = None) -> list[Completion]:
+        distinct = {item.id: item for item in items}
+        place = {item_id: i for i, item_id in enumerate(distinct)}
+        prompts = [self._prompt(item) for item in distinct.values()]
+        return sample(self._policy, prompts, [place[item.id] for item in items], seeds, self._sampling, near=near)
 
     def _behind(self, prefix: tuple[int, ...], completion: Completion) -> Completion:
         """The whole completion, cut to the length limit (EOS included) where a shorter prefix left others more room."""

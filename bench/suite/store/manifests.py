@@ -73,10 +73,9 @@ def _with(one: Run, other: Run) -> Run | None:
 def _suite_of(run: Mapping[str, Any]) -> Suite | None:
     """A run's suite; None where the run is not what `Store.write_run` wrote."""
     try:
-        check_run(run, "run.json")
+        return check_run(run, "run.json")
     except RunError:
         return None
-    return _made(run["suite"])
 
 
 def _made(fields: Mapping[str, Any]) -> Suite | None:

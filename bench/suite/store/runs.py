@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, Validat
 from thiefbench.engine.spec import Role, SpecError
 from thiefbench.errors import UserError
 from thiefbench.limits import MOST_CELLS
+from thiefbench.suite.scenario import Suite
 from thiefbench.suite.suite_yaml import SuiteError, make_suite
 from thiefbench.tasks.text import one_line
 
@@ -52,15 +53,15 @@ class Run(BaseModel):
     cells: Annotated[list[RunCell], Field(max_length=MOST_CELLS)]
 
 
-def check_run(run: Mapping[str, Any], where: str) -> None:
-    """Check that a run is what `Store.write_run` writes; `where` names its file.
+def check_run(run: Mapping[str, Any], where: str) -> Suite:
+    """The suite of a run that is what `Store.write_run` writes; `where` names its file.
 
     Raises:
         RunError: something is missing, or is not what it should be.
     """
     try:
         checked = Run.model_validate(dict(run))
-        make_suite(checked.suite, "its suite")
+        suite = make_suite(checked.suite, "its suite")
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         path = ".".join(map(str, first["loc"])) or "the file"
@@ -70,7 +71,7 @@ def check_run(run: Mapping[str, Any], where: str) -> None:
     else:
         ids = [cell.cell_id for cell in checked.cells]
         if len(set(ids)) == len(ids):
-            return
+            return suite
         problem = "a cell is listed twice"
     raise RunError(
         f"{where} is not what a run leaves: {one_line(problem, 300)}; run the suite again with this store to renew it"
