@@ -98,6 +98,9 @@ GapOption = Annotated[
         "and 0.3; it says how many seeds tell it apart. Repeat the option for several.",
     ),
 ]  # fmt: skip
+TracebackOption = Annotated[
+    bool, typer.Option("--traceback", help="Of cells that failed show every frame, not only those of your own code.")
+]
 
 
 @app.command()
@@ -123,12 +126,13 @@ def run(
     ray_address: RayAddressOption = None,
     gpus_per_cell: GpusOption = None,
     rank_timeout: RankTimeoutOption = 300.0,
+    traceback: TracebackOption = False,
 ) -> None:
     """Run a suite. Stop it at any time; the same command continues, and runs only the cells that are missing."""
     from thiefbench.progress import watch
     from thiefbench.suite.estimates.run_plan import GAPS, look_ahead, print_run_plan
     from thiefbench.suite.execution.runner import run_suite
-    from thiefbench.suite.report.terminal import print_results
+    from thiefbench.suite.report.terminal import print_failures, print_results
     from thiefbench.suite.store.records import Store
     from thiefbench.suite.suite_yaml import load_suite
 
@@ -149,6 +153,7 @@ def run(
     with stoppable(), cell_executor as ready, watch(err, ready.places) as listener:
         records = run_suite(chosen, cells, results, listener, executor=ready)
     print_results(out, results)
+    print_failures(err, records, traceback)
     if any(record.status == "error" for record in records):
         raise typer.Exit(FAILED)
     flag = " --trust-plugins" if _names_own_code(chosen) else ""

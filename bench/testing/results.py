@@ -15,6 +15,7 @@ from thiefbench.suite.store.records import NOTHING
 from thiefbench.tasks.text import printable
 from thiefbench.testing.bounds import TRAINED, MisuseError, check_metric
 from thiefbench.testing.numbers import Number, of_score, over_seeds
+from thiefbench.user_frames import shown
 
 if TYPE_CHECKING:
     from thiefbench.testing.recorded import RecordedReplay
@@ -132,8 +133,11 @@ class TrainedResult(_Measured):
     def __post_init__(self) -> None:
         if self.line.failures:
             first = self.line.failures[0]
+            cell = self.comparison.find(self.line.role, self.defense, first.seed)
+            frames = shown(cell.record.provenance) if cell is not None and cell.record is not None else ""
             raise FailedCellError(
                 f"the cell of {self.line.name} against {self.comparison.attack} at seed {first.seed} {first.problem}"
+                + f"\n{frames}" * bool(frames)
             )
 
     def __repr__(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from thiefbench import provenance, registry
+from thiefbench import provenance, registry, user_frames
 from thiefbench.defenses.base import Defense
 from thiefbench.engine import ENGINE_REVISION
 from thiefbench.judges import judge_identity
@@ -64,8 +64,10 @@ def failed_record(spec: CellSpec, what: dict[str, Any], error: Exception) -> Rec
     return Record(
         **identified(what),
         status="error",
-        error=f"{type(error).__name__}: {error}",
-        provenance=provenance.provenance(spec.device, spec.threads) | {"finished": provenance.now()},
+        error=f"{type(error).__name__}: {error}{user_frames.where(error)}",
+        provenance=provenance.provenance(spec.device, spec.threads)
+        | {"finished": provenance.now()}
+        | user_frames.kept(error),
     )
 
 

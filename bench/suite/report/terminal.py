@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 
 from rich.console import Console
 from rich.table import Table
@@ -14,8 +14,9 @@ from thiefbench.suite.analysis.matrix import DefenseRow, Matrix
 from thiefbench.suite.report.compare import differing, identical, remarks, settings, state_of
 from thiefbench.suite.report.heatmap import headings
 from thiefbench.suite.report.tables import Shown, show, write_milliseconds
-from thiefbench.suite.store.records import Score, Store
+from thiefbench.suite.store.records import Record, Score, Store
 from thiefbench.tasks.text import one_line
+from thiefbench.user_frames import shown
 
 _FILE_RATES = {
     "stop_rate": "stop rate", "false_rejection_rate": "false rejection", "rejection_rate": "all completions",
@@ -43,6 +44,24 @@ def print_results(out: Console, store: Store) -> None:
             names = ("asr", "stop_rate", "false_rejection_rate", "clean_reward")
             table.add_row(escaped(swarm), str(entry["seed"]), *(_interval(record.scores[name]) for name in names))
         _print(out, table)
+
+
+def print_failures(out: Console, records: Sequence[Record], whole: bool = False) -> None:
+    """Where in the user's own code cells failed, once for each place; with `whole`, every frame."""
+    failed: dict[str, list[Record]] = {}
+    for record in records:
+        if record.status == "error" and (lines := shown(record.provenance, whole=whole)):
+            failed.setdefault(lines, []).append(record)
+    for lines, alike in failed.items():
+        first = alike[0].cell
+        others = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+        out.print(
+            f"[bold]{escaped(first['attack'])} x {escaped(first['defense'])}, seed {first['seed']}{others}[/bold]"
+        )
+        for line in lines.splitlines():
+            out.print(escaped(line))
+        if not whole:
+            out.print(escaped(alike[0].error))
 
 
 def print_matrix(out: Console, matrix: Matrix) -> None:

@@ -281,7 +281,14 @@ def test_a_failed_cell_exits_with_1(cli: Cli, file: Path, tmp_path: Path) -> Non
     assert ended.code == 1
     assert "Traceback" not in ended.err
     assert "failed: RuntimeError: this defense gives up" in ended.out
+    assert 'raise RuntimeError("this defense gives up")' in ended.err, "where in the user's code"
+    assert "swarm.py" not in ended.err
     assert [record.status for record in Store(tmp_path / "s").records()].count("ok") == 2, "the other cells ran"
+    whole = cli(
+        "run", file, "--store", tmp_path / "s", "--threads", "1", "--defense", f"{PLUGINS}:Raises", "--traceback"
+    )
+    assert whole.err.count("Traceback (most recent call last)") == 1
+    assert "swarm.py" in whole.err
 
 
 def test_a_report_with_a_damaged_cell_exits_with_1(cli: Cli, file: Path, tmp_path: Path) -> None:

@@ -292,7 +292,13 @@ def test_a_failed_cell_fails_its_test(project: pytest.Pytester) -> None:
     result = project.runpytest_inprocess(TINY, "--thiefbench-defense=my_filters:Broken", "--thiefbench-fail-if=asr>1")
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(
-        ["*Broken, seed 0 failed: RuntimeError: it gives up", "* asr*", "*the cell of my_filters:Broken*it gives up"]
+        [
+            "*Broken, seed 0 failed: RuntimeError: it gives up (my_filters.py, line *)",
+            "* asr*",
+            "*the cell of my_filters:Broken*it gives up (my_filters.py, line *)",
+            '*File "*my_filters.py", line *, in inspect',
+            '*raise RuntimeError("it gives up")',
+        ]
     )
 
 

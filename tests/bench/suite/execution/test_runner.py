@@ -518,7 +518,9 @@ def test_a_defense_that_fails_leaves_an_error_and_no_score(tmp_path: Path) -> No
     records = run(suite("none", RAISES, "logit"), tmp_path)
     assert [record.status for record in records] == ["ok", "ok", "error", "ok"], "the other cells still run"
     failed = records[2]
-    assert failed.error == "RuntimeError: this defense gives up"
+    assert failed.error.startswith("RuntimeError: this defense gives up (plugins.py, line ")
+    assert 'raise RuntimeError("this defense gives up")' in failed.provenance["own_frames"]
+    assert "bench/engine" not in failed.provenance["own_frames"] and "swarm.py" in failed.provenance["traceback"]
     assert failed.scores == {}, "a failure is never a score"
     assert failed.curves == {}
     assert Store(tmp_path).cell(failed.cell_id).read() == failed

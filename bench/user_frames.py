@@ -1,0 +1,76 @@
+"""Where an error lies in the user's own code: the lines of a traceback that are in a plug-in of theirs."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+MOST_TRACEBACK = 50_000
+"""Characters of a traceback that are kept, from its end."""
+
+
+def where(error: BaseException) -> str:
+    """The last line of the user's code that an error passed through, as " (mine.py, line 12)"; else nothing."""
+    frames = _own_frames(error)
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def kept(error: BaseException) -> dict[str, str]:
+    """What a record keeps of an error: its whole traceback, and the frames of the user's code as Python shows them."""
+    whole = "".join(traceback.format_exception(error))
+    return {"traceback": whole[-MOST_TRACEBACK:], "own_frames": "".join(traceback.format_list(_own_frames(error)))}
+
+
+def shown(provenance: Mapping[str, Any], *, whole: bool = False) -> str:
+    """The lines of `kept` to show a user, from a record's provenance; empty where there are none.
+
+    Args:
+        provenance: of a failed cell.
+        whole: all frames, instead of those of the user's code.
+    """
+    lines = provenance.get("traceback" if whole else "own_frames")
+    return lines.rstrip("\n") if isinstance(lines, str) else ""
+
+
+def _own_frames(error: BaseException) -> traceback.StackSummary:
+    """The user's frames of an error, or else of what caused it, the outermost first."""
+    for each in _causes(error):
+        frames = traceback.extract_tb(each.__traceback__)
+        is_own = [_is_own(step) for step in _steps(each.__traceback__)]
+        own = traceback.StackSummary.from_list(
+            [frame for frame, own in zip(frames, is_own, strict=True) if own]
+        )  # fmt: skip
+        if own:
+            return own
+    return traceback.StackSummary()
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what it was raised from or during, in turn."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _steps(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _is_own(step: TracebackType) -> bool:
+    """Whether a frame is neither of this package, nor of an installed one, nor of Python itself."""
+    frame = step.tb_frame
+    module = str(frame.f_globals.get("__name__", ""))
+    file = Path(frame.f_code.co_filename)
+    if module.partition(".")[0] == "thiefbench" or not file.is_file():
+        return False
+    return not any(
+        file.is_relative_to(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib", "purelib", "platlib")
+    )
