@@ -7,13 +7,15 @@ import importlib.util
 import inspect
 import re
 import sys
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from thiefbench.errors import UserError
-from thiefbench.sources import OF_USER, is_of_package
+from thiefbench.sources import OF_USER, is_of_package, source_files
+from thiefbench.user_imports import UserModule, clashes, imported
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -61,8 +63,7 @@ def _imported(kind: str, target: str, name: str) -> ModuleType:
     top = name.partition(".")[0]
     here = Path.cwd()
     if not _can_be_found(top) and ((here / top).is_dir() or (here / f"{top}.py").is_file()):
-        sys.path.append(str(here))  # for good, as its own imports may come late; last, so that it hides nothing
-        importlib.invalidate_caches()
+        _look_in(here)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -85,7 +86,43 @@ def _can_be_found(top: str) -> bool:
 
 @cache
 def _module_of(path: Path) -> ModuleType:
-    """A user's file as a module; with an ``__init__.py`` in the same folder, as a module of that package."""
+    """A user's file as a module; with an ``__init__.py`` in the same folder, as a module of that package.
+
+    Other modules that lie beside the file can be imported.
+    """
+    try:
+        others = imported((file for file in source_files(path) if file.suffix == ".py"), path.parent).modules
+    except OSError as error:
+        raise SpecStringError(f"{path}: what it imports cannot be read: {error}") from error
+    if not is_of_package(path) and any(each.file.is_relative_to(path.parent) for each in others):
+        _look_in(path.parent)
+    _check_others(path, others)
+    module = _loaded_alone_or_in_package(path)
+    _check_others(path, others)
+    return module
+
+
+def _look_in(folder: Path) -> None:
+    """Find modules in a folder, too: for good, as imports may come late, and last, so that it hides nothing."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+        importlib.invalidate_caches()
+
+
+def _check_others(path: Path, others: Iterable[UserModule]) -> None:
+    """See that the modules a file imports are those that count as its source.
+
+    Raises:
+        SpecStringError: there is another of the name.
+    """
+    for name, loaded, read in clashes(others):
+        raise SpecStringError(
+            f"{path}: it imports {name}, which may be {read}, but {loaded} has been imported under this name; "
+            "give one of them another name"
+        )
+
+
+def _loaded_alone_or_in_package(path: Path) -> ModuleType:
     if not is_of_package(path):
         return _loaded(path, _alias(path, path.stem))
     init = path.with_name("__init__.py")

@@ -10,7 +10,7 @@ import hashlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
@@ -25,6 +25,8 @@ DATA = frozenset({".txt", ".json", ".yaml"})
 """How the names of data files end."""
 
 _HOUSE = "thiefbench."
+_ROOMS = ("thiefbench.attacks.", "thiefbench.defenses.", "thiefbench.tasks.")
+_CONTRACTS = frozenset(f"{room}base" for room in _ROOMS)
 _READ_DOCSTRINGS = frozenset({"__doc__", "getdoc", "doctest", "pydoc"})
 _READ_TEXT = frozenset(
     {"__code__", "__firstlineno__", "f_lineno", "findsource", "get_source", "getcomments", "getframeinfo", "getsource",
@@ -69,19 +71,53 @@ def package_digest(defined: Any) -> bytes:
     Not seen are a module imported under a name that comes from outside the code, a Python file read as data, a data
     file of another kind than text, JSON and YAML, and the lines in a traceback.
     """
-    needed = Needed(sys.modules[defined.__module__])
+    needed = needed_by(sys.modules[defined.__module__])
+    return _digest(f"{defined.__qualname__} in {needed.number} of {len(needed.modules)}", needed, needed.data())
+
+
+@cache
+def room_digest(name: str) -> bytes | None:
+    """`package_digest` of a module of this package's attacks, defenses or tasks, without a class; None for any other.
+
+    It is not imported. The contracts in each `base` are left out, as the engine's revision covers them.
+    """
+    if not name.startswith(_ROOMS) or name in _CONTRACTS or (found := _found(name)) is None:
+        return None
+    return _digest("", Needed([found], _room(name)), ())
+
+
+@cache
+def engine_digest() -> bytes:
+    """SHA-256 over what computes a cell's results: the engine, the judges, and the contracts below them.
+
+    It is made like `package_digest`, so that no comment, docstring or layout counts.
+    """
+    folder = Path(__file__).parent / "engine"
+    names = (
+        ".".join(("thiefbench.engine", *path.relative_to(folder).with_suffix("").parts)).removesuffix(".__init__")
+        for path in folder.rglob("*.py")
+    )
+    first = [found for name in sorted((*names, "thiefbench.judges")) if (found := _found(name)) is not None]
+    inside = (*_ROOMS, "thiefbench.engine.", "thiefbench.judges.", "thiefbench.errors.", "thiefbench.limits.")
+    # They read docstrings to describe functions as tools to a chat model; nobody here has tools.
+    needed = Needed(first, "thiefbench", inside, frozenset({"openai", "transformers"}))
+    return _digest(f"{len(needed.modules)} modules", needed, ())
+
+
+def _digest(head: str, needed: Needed, data: Iterable[list[Path]]) -> bytes:
     digest = hashlib.sha256()
 
     def add(piece: bytes | str) -> None:
         content = piece.encode() if isinstance(piece, str) else piece
         digest.update(f"{len(content)}:".encode() + content)
 
-    add(f"{defined.__qualname__} in {needed.number} of {len(needed.modules)}")
-    for each, text in zip(needed.modules, needed.texts(), strict=True):
+    texts, reads_text = needed.texts(), needed.reads_text
+    add(head)
+    for each, text in zip(needed.modules, texts, strict=True):
         add(f"in {each.around} at {needed.place(each)}")
         add(text)
-        add(each.content if needed.reads_text else b"")
-    for folder in needed.data():
+        add(each.content if reads_text else b"")
+    for folder in data:
         add(f"{len(folder)} data files")
         for path in folder:
             add(path.name)
@@ -112,19 +148,51 @@ class _Module:
         return meaning(self.content, docstrings) if self.file.suffix == ".py" else None
 
 
-class Needed:
-    """The modules of its own package that a module needs, numbered in the order in which imports meet them."""
+@dataclass(frozen=True)
+class _Found:
+    """A module to begin with: its name, what its relative imports start from (empty outside packages), its file."""
 
-    def __init__(self, module: ModuleType) -> None:
-        package = module.__package__ or ""
-        # Of this package only the module's own room counts: the contracts below are covered by the engine's revision.
-        self.root = _room(package) if package.startswith(_HOUSE) else (package or module.__name__).partition(".")[0]
+    name: str
+    package: str
+    file: Path
+
+
+def needed_by(module: ModuleType) -> Needed:
+    """The modules of its own package that an imported module needs."""
+    package = module.__package__ or ""
+    # Of this package only the module's own room counts: the contracts below are covered by the engine's revision.
+    root = _room(package) if package.startswith(_HOUSE) else (package or module.__name__).partition(".")[0]
+    return Needed([_Found(module.__name__, package, Path(str(module.__file__)))], root)
+
+
+class Needed:
+    """The modules of their own package that modules need, numbered in the order in which imports meet them.
+
+    Args:
+        first: modules to begin with.
+        root: their package; the path of a module counts without it.
+        inside: how names of modules begin, with a dot behind them, that count; by default those of `root`.
+        quiet: libraries beside the known ones that leave docstrings alone.
+    """
+
+    def __init__(
+        self,
+        first: Sequence[_Found],
+        root: str,
+        inside: tuple[str, ...] = (),
+        quiet: frozenset[str] = frozenset(),
+    ) -> None:
+        self.root = root
         self.modules: list[_Module] = []
+        self._inside = inside or (f"{root}.",)
         self._numbers: dict[str, int] = {}
         self._libraries: set[str] = set()
-        self._in_package = bool(package)
-        self._add(module.__name__, package, Path(str(module.__file__)))
-        self.number = self._numbers[module.__name__]
+        self._leave_docstrings = _LEAVE_DOCSTRINGS | quiet | {root.partition(".")[0]}
+        self._in_package = any(each.package for each in first)
+        for each in first:
+            if each.name not in self._numbers:  # as the package around another
+                self._add(each.name, each.package, each.file)
+        self.number = self._numbers[first[0].name]
         self._texts = self._written(docstrings=False)
 
     def texts(self) -> list[bytes]:
@@ -147,8 +215,7 @@ class Needed:
     @property
     def reads_docstrings(self) -> bool:
         """Whether a module, or a library that one imports, may read docstrings."""
-        known = _LEAVE_DOCSTRINGS | {self.root.partition(".")[0]}
-        return not self._libraries <= known or self._any(_words, _READ_DOCSTRINGS)
+        return not self._libraries <= self._leave_docstrings or self._any(_words, _READ_DOCSTRINGS)
 
     @property
     def reads_text(self) -> bool:
@@ -210,11 +277,8 @@ class Needed:
 
     def _number(self, name: str) -> int | None:
         """The number of a module of the own package; None for what is not one."""
-        if name not in self._numbers and f"{name}.".startswith(f"{self.root}."):
-            found = _located(name)
-            if found is not None and found.origin is not None and found.has_location:
-                inside = found.submodule_search_locations is not None
-                self._add(name, name if inside else name.rpartition(".")[0], Path(found.origin))
+        if name not in self._numbers and f"{name}.".startswith(self._inside) and (found := _found(name)) is not None:
+            self._add(found.name, found.package, found.file)
         return self._numbers.get(name)
 
     def _add(self, name: str, package: str, file: Path) -> None:
@@ -309,6 +373,15 @@ def _top_level(tree: ast.Module, room: str, inside: set[str]) -> _Names:
         else:
             waiting += ast.iter_child_nodes(node)
     return _Names(frozenset(own), frozenset(taken))
+
+
+def _found(name: str) -> _Found | None:
+    """A module by its name, without importing it; None where it has no file."""
+    spec = _located(name)
+    if spec is None or spec.origin is None or not spec.has_location:
+        return None
+    inside = spec.submodule_search_locations is not None
+    return _Found(name, name if inside else name.rpartition(".")[0], Path(spec.origin))
 
 
 def _located(name: str) -> ModuleSpec | None:

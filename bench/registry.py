@@ -15,7 +15,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
@@ -30,10 +30,11 @@ from thiefbench.defenses.composed import Composed
 from thiefbench.limits import MOST_ITEMS
 from thiefbench.loading import SpecStringError as SpecStringError
 from thiefbench.loading import class_at, names_module
-from thiefbench.package_meaning import package_digest
+from thiefbench.package_meaning import package_digest, room_digest
 from thiefbench.regular_files import parts_of
-from thiefbench.sources import is_of_user, package_files, source_files, sources
+from thiefbench.sources import import_root, is_of_user, package_files, source_files
 from thiefbench.tasks.base import Task
+from thiefbench.user_imports import imported
 
 Kind = Literal["attack", "defense", "task", "suite"]
 # Classes whose parameters are spec strings themselves, with an example of one.
@@ -227,10 +228,12 @@ def source_hash(kind: Kind, spec: str, load: bool = True) -> str:
     """SHA-256 over what defines the named class.
 
     A user's file counts whole and as it stands, and so does the folder of the package of a class named as
-    ``package.module:Class``. A plugin's class counts with what the modules of its own package that it imports mean
-    (`package_digest`: no comment, docstring or layout), and with the data files beside them, so that a change in an
-    unrelated plugin leaves its results valid. What defines the attacks or defenses it is built around or composed of
-    counts too.
+    ``package.module:Class``, and every other module of the user's own that these import (`thiefbench.user_imports`).
+    What they import of this package's attacks, defenses and tasks counts as a plugin's class does.
+
+    A plugin's class counts with what the modules of its own package that it imports mean (`package_digest`: no comment,
+    docstring or layout), and with the data files beside them, so that a change in an unrelated plugin leaves its
+    results valid. What defines the attacks or defenses it is built around or composed of counts too.
 
     Without `load` users' files are read, and nothing that stands before a colon is imported, at any level of nesting;
     what users' own classes are built around is then not known and does not count.
@@ -251,12 +254,18 @@ def source_hash(kind: Kind, spec: str, load: bool = True) -> str:
         if names_module(parsed.target):
             raise SpecStringError(f"{kind} {parsed.target}: {file} is a module, and it is not imported here")
         try:
-            _digest_files(digest, source_files(Path(file).expanduser().resolve()))
+            _digest_file(digest, file)
         except (OSError, RuntimeError, ValueError) as error:
             raise SpecStringError(f"{kind} {parsed.target}: {file} cannot be read: {error}") from error
         return digest.hexdigest()
     defined = find(kind, parsed.target)
-    _digest_sources(digest, defined, whole=names_module(parsed.target))
+    if not colon:
+        _digest_sources(digest, defined)
+    elif names_module(parsed.target):
+        module = sys.modules[defined.__module__]
+        _digest_user_files(digest, sorted(package_files(module)), import_root(module))
+    else:
+        _digest_file(digest, file)
     inner = _of_inner(partial(source_hash, load=load), kind, parsed, defined)
     for name, hash_of_inner in sorted(inner.items()):
         digest.update(f"\0{name}={hash_of_inner}".encode())
@@ -423,19 +432,35 @@ def _hints(plugin: type) -> dict[str, Any]:
         return {}
 
 
-def _digest_sources(digest: hashlib._Hash, defined: Any, whole: bool = False) -> None:
+def _digest_sources(digest: hashlib._Hash, defined: Any) -> None:
     module = sys.modules[defined.__module__]
-    if whole or is_of_user(module):
-        _digest_files(digest, sorted(package_files(module) if whole else sources(module)))
+    if is_of_user(module):
+        _digest_file(digest, str(sys.modules[module.__name__.partition(".")[0]].__file__))
     else:
         digest.update(package_digest(defined))
 
 
-def _digest_files(digest: hashlib._Hash, files: Iterable[Path]) -> None:
+def _digest_file(digest: hashlib._Hash, file: str) -> None:
+    """A user's file: read, and not imported, so that it counts the same whether it was loaded or not."""
+    path = Path(file).expanduser().resolve()
+    _digest_user_files(digest, source_files(path), path.parent)
+
+
+def _digest_user_files(digest: hashlib._Hash, files: Sequence[Path], folder: Path) -> None:
     for path in files:
-        digest.update(path.name.encode() + b"\0")
-        for part in parts_of(path):
-            digest.update(part)
+        _digest_content(digest, path.name, path)
+    others = imported((path for path in files if path.suffix == ".py"), folder)
+    for module in others.modules:
+        _digest_content(digest, f"module {module.name}", module.file)
+    for name in sorted(others.names):
+        if (meant := room_digest(name)) is not None:
+            digest.update(f"{name}\0".encode() + meant)
+
+
+def _digest_content(digest: hashlib._Hash, name: str, path: Path) -> None:
+    digest.update(name.encode() + b"\0")
+    for part in parts_of(path):
+        digest.update(part)
 
 
 @cache

@@ -1,6 +1,7 @@
 """Which files define a class: its module, what that imports of its own package, and the data beside these.
 
-A user's file that has an ``__init__.py`` beside it is a module of that folder, which counts whole.
+A user's file that has an ``__init__.py`` beside it is a module of that folder, which counts whole. What a user's files
+import of the user's other modules is told by `thiefbench.user_imports`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from thiefbench.package_meaning import DATA, Needed
+from thiefbench.package_meaning import DATA, needed_by
 
 OF_USER = "thiefbench_user_"
 """How the names of modules begin that are loaded from users' files."""
@@ -38,7 +39,7 @@ def sources(module: ModuleType) -> set[Path]:
     """The module's file, the modules of its own package that it imports, and the data files beside these."""
     if is_of_user(module):
         return set(source_files(Path(str(sys.modules[module.__name__.partition(".")[0]].__file__))))
-    needed = Needed(module)
+    needed = needed_by(module)
     return {each.file for each in needed.modules} | {path for folder in needed.data() for path in folder}
 
 
@@ -52,6 +53,13 @@ def package_files(module: ModuleType) -> set[Path]:
         return found
     file = Path(str(module.__file__))
     return found | {path for path in file.parent.rglob("*") if path.is_file() and _is_shown(path, file)}
+
+
+def import_root(module: ModuleType) -> Path:
+    """The folder in which Python found the module, or the outermost package around it."""
+    file = Path(str(module.__file__)).resolve()
+    depth = module.__name__.count(".") + (file.name == "__init__.py")
+    return file.parents[depth]
 
 
 def _is_shown(path: Path, beside: Path) -> bool:

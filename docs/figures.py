@@ -207,7 +207,7 @@ def made(records: Sequence[Record]) -> str:
     seconds = sum(sum(record.seconds.values()) for record in records)
     return (
         f"Brackets are 95 % intervals over {count:,} held-out completions, or over all rewarded training completions. "
-        f"One run at seed {first.cell['seed']}, {first.cell['rounds']} rounds, `ENGINE_REVISION` "
+        f"One run at seed {first.cell['seed']}, {first.cell['rounds']} rounds, engine revision "
         f"{first.identity['engine_revision']}, torch {of['torch']}, {of['threads']} threads of {of['processor']}: "
         f"{seconds / 60:.1f} minutes of computing."
     )

@@ -209,7 +209,7 @@ def _check_identity(recorded: Mapping[str, Any], spec: CellSpec, source_sha256: 
     expected = expected | {"sources": expected["sources"] | {"defense": defense}}
     if recorded.get("engine_revision") != expected["engine_revision"]:
         raise OtherVersionError(
-            f"engine revision {recorded.get('engine_revision')!r:.20}; this is revision {expected['engine_revision']}"
+            f"engine revision {recorded.get('engine_revision')!s:.20}; this is revision {expected['engine_revision']}"
         )
     for name, value in expected.items():
         if name != "cell" and recorded.get(name) != value:

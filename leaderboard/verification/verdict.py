@@ -98,7 +98,7 @@ class Verification(BaseModel):
     key: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     held_out: int = 0
     verified: date
-    engine_revision: int
+    engine_revision: int | str
     versions: dict[str, str] = {}
     machine: dict[str, str | int | bool | None] = {}
 

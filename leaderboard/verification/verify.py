@@ -29,8 +29,8 @@ from tempfile import TemporaryDirectory
 
 from thiefbench import provenance, registry
 from thiefbench.defenses.base import Defense
-from thiefbench.engine import ENGINE_REVISION
 from thiefbench.engine.keys import new_secret
+from thiefbench.engine_revision import engine_revision
 from thiefbench.leaderboard.archive import unpack
 from thiefbench.leaderboard.cell_scores import CellScores
 from thiefbench.leaderboard.checking.check import FAIL_ABOVE, QUESTIONS, Finding, RuleBroken, Status, Subject
@@ -429,7 +429,7 @@ def verify(
         key=options.secret.hex() if verifier.ran else "",
         held_out=verifier.fresh.held_out,
         verified=datetime.now(UTC).date(),
-        engine_revision=ENGINE_REVISION,
+        engine_revision=engine_revision(),
         versions={name: str(here[name]) for name in _VERSIONS},
         machine={name: here[name] for name in (*provenance.MACHINE, "git_commit", "git_dirty")},
     )

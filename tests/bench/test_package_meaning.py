@@ -19,7 +19,8 @@ import pytest
 import thiefbench
 from tests.bench.other_pythons import OTHERS, python
 from thiefbench import package_meaning, registry
-from thiefbench.package_meaning import Needed, package_digest
+from thiefbench.engine_revision import engine_revision
+from thiefbench.package_meaning import needed_by, package_digest
 
 Files = dict[str, str]
 PACKAGE = Path(thiefbench.__file__).parent
@@ -329,7 +330,7 @@ def modules_of(room: str) -> Iterator[tuple[Path, ast.Module]]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_docstring_here_may_be_reworded(kind: registry.Kind) -> None:
     for name in registry.names(kind):
-        needed = Needed(sys.modules[registry.find(kind, name).__module__])
+        needed = needed_by(sys.modules[registry.find(kind, name).__module__])
         assert not needed.reads_docstrings, f"{kind} {name} reads docstrings, or imports a library that may"
         assert not needed.reads_text, f"{kind} {name} reads its own text"
 
@@ -374,12 +375,14 @@ import thiefbench
 assert thiefbench.__file__.startswith(sys.argv[1]), thiefbench.__file__
 from thiefbench import registry
 named = [(kind, name) for kind in ("task", "attack", "defense") for name in registry.names(kind)]
-print(json.dumps({f"{kind} {name}": registry.source_hash(kind, name) for kind, name in named}))
+from thiefbench.engine_revision import engine_revision
+hashes = {f"{kind} {name}": registry.source_hash(kind, name) for kind, name in named}
+print(json.dumps(hashes | {"engine": engine_revision()}))
 """
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    """Of every plugin, from a copy of this package."""
+    """Of every plugin and of the engine, from a copy of this package."""
     command = [sys.executable, "-c", HASHES, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -397,9 +400,9 @@ def copied(tmp_path: Path) -> Path:
 
 @cache
 def here() -> dict[str, str]:
-    """Of every plugin, from the installed package."""
+    """Of every plugin and of the engine, from the installed package."""
     named = [(kind, name) for kind in KINDS for name in registry.names(kind)]
-    return {f"{kind} {name}": registry.source_hash(kind, name) for kind, name in named}
+    return {f"{kind} {name}": registry.source_hash(kind, name) for kind, name in named} | {"engine": engine_revision()}
 
 
 def test_every_source_reworded_keeps_every_hash(copied: Path) -> None:
@@ -435,7 +438,50 @@ def test_modules_moved_about_keep_every_hash_but_of_those_that_read_their_place(
     subprocess.run(sort, check=True)
     found = hashes(copied)
     changed = {name for name, before in here().items() if found[name] != before}
-    assert changed == {"task code_micro", "task humaneval", "task openmath"}, "their sandbox reads where its file lies"
+    assert changed == {"task code_micro", "task humaneval", "task openmath"} | {"engine"}, (
+        "their sandbox reads where its file lies, and the engine's modules count in the order of their names"
+    )
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["engine/swarm.py", "engine/backends/rank.py", "engine/model/noise.py", "engine/learning/grpo.py", "judges.py",
+     "tasks/base.py", "attacks/spec.py", "defenses/base.py", "limits.py"],
+)  # fmt: skip
+def test_every_module_that_computes_results_decides_the_engine_revision(copied: Path, file: str) -> None:
+    changed = copied / "thiefbench" / file
+    changed.write_text(changed.read_text() + "\nANOTHER = 1\n")
+    assert revision(copied) != engine_revision()
+
+
+@pytest.mark.parametrize("file", ["trust.py", "suite/report/page.py", "defenses/logit.py", "attacks/words.txt"])
+def test_other_modules_leave_the_engine_revision(copied: Path, file: str) -> None:
+    changed = copied / "thiefbench" / file
+    changed.write_text(changed.read_text() + "\nANOTHER = 1\n")
+    (copied / "thiefbench/__init__.py").write_text('__version__ = "99"\n')
+    assert revision(copied) == engine_revision()
+
+
+REVISION = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import thiefbench
+assert thiefbench.__file__.startswith(sys.argv[1]), thiefbench.__file__
+from thiefbench.engine_revision import engine_revision
+print(engine_revision())
+assert "torch" not in sys.modules, "it is read, and not imported"
+"""
+
+
+def revision(folder: Path, python: str = sys.executable) -> str:
+    """Of the engine in a copy of this package; any Python with nothing installed can say it."""
+    command = [python, "-W", "ignore", "-c", REVISION, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder).stdout.strip()
+
+
+@pytest.mark.parametrize("minor", OTHERS)
+def test_every_python_has_the_same_engine_revision(minor: int) -> None:
+    assert revision(PACKAGE.parent, python(minor)) == engine_revision()
 
 
 # Runs in any Python, with nothing installed: a digest needs the class's name and place alone.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from thiefbench import registry
+from thiefbench import package_meaning, registry, user_imports
 from thiefbench.registry import ParsedSpec, SpecStringError
 
 OWN = """
@@ -231,6 +231,82 @@ def test_a_file_s_source_hash_follows_its_content(own: Path) -> None:
     assert registry.source_hash("defense", spec) == before, "a user's file counts alone"
     own.write_text(OWN + "\n# changed\n")
     assert registry.source_hash("defense", spec) != before, "a user's file counts whole"
+
+
+IMPORTING = OWN.replace("NOTHING = 0", "from helper import NOTHING")
+
+
+@pytest.fixture
+def importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A user's file with a module beside it, which imports another one, and one elsewhere on Python's path."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = set(sys.modules)
+    folder, library = tmp_path / "mine", tmp_path / "library"
+    for path, text in {
+        folder / "mine.py": IMPORTING,
+        folder / "helper.py": "from parts.words import NOTHING\nimport far\n",
+        folder / "parts/words.py": "import importlib\nNOTHING = 0\nLATE = 'parts.late'\n"
+        "late = importlib.import_module\n",
+        folder / "parts/late.py": "",
+        folder / "unrelated.py": "",
+        library / "far/__init__.py": "from .inner import *\n",
+        library / "far/inner/__init__.py": "__all__ = ['deep']\n",
+        library / "far/inner/deep.py": "",
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    sys.path.append(str(library))
+    monkeypatch.setattr(user_imports, "_search_path", tuple(sys.path))
+    yield folder
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+IMPORTED = ["helper.py", "parts/words.py", "parts/late.py", "../library/far/__init__.py"]
+IMPORTED += ["../library/far/inner/__init__.py", "../library/far/inner/deep.py"]
+
+
+@pytest.mark.parametrize("load", [True, False])
+@pytest.mark.parametrize("changed", IMPORTED)
+def test_a_file_counts_with_the_user_s_modules_that_it_imports(importing: Path, changed: str, load: bool) -> None:
+    spec = f"{importing}/mine.py:Mine"
+    before = registry.source_hash("defense", spec, load=load)
+    (importing / "unrelated.py").write_text("NOTE = 1\n")
+    assert registry.source_hash("defense", spec, load=load) == before, "no file imports it"
+    (importing / changed).write_text((importing / changed).read_text() + "MORE = 1\n")
+    assert registry.source_hash("defense", spec, load=load) != before
+
+
+def test_a_file_counts_the_same_whether_it_was_loaded_or_not(importing: Path) -> None:
+    spec = f"{importing}/mine.py:Mine"
+    before = registry.source_hash("defense", spec, load=False)
+    assert "helper" not in sys.modules
+    assert registry.source_hash("defense", spec) == before
+    assert "helper" in sys.modules
+    assert registry.source_hash("defense", spec, load=False) == before
+    other = importing.parent / "elsewhere"
+    importing.rename(other)
+    assert registry.source_hash("defense", f"{other}/mine.py:Mine", load=False) == before, "no path counts"
+
+
+def test_a_file_counts_with_what_it_takes_of_this_package(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own.write_text(OWN.replace("NOTHING = 0", "from thiefbench.defenses.logit import Logit"))
+    before = registry.source_hash("defense", f"{own}:Mine")
+    digests = {name: package_meaning.room_digest(name) for name in ("thiefbench.defenses.logit", "thiefbench.trust")}
+    assert digests["thiefbench.trust"] is None
+    monkeypatch.setattr(registry, "room_digest", lambda name: b"other" if digests.get(name) else None)
+    assert registry.source_hash("defense", f"{own}:Mine") != before
+
+
+def test_a_module_of_the_same_name_from_elsewhere_is_refused(importing: Path) -> None:
+    """Otherwise the file that counts would not be the one that runs."""
+    registry.find("defense", f"{importing}/mine.py:Mine")
+    other = importing.parent / "other"
+    other.mkdir()
+    (other / "mine.py").write_text(IMPORTING)
+    (other / "helper.py").write_text("NOTHING = 1\n")
+    with pytest.raises(SpecStringError, match=r"it imports helper, which may be .*other/helper.py, but .*mine/helper"):
+        registry.find("defense", f"{other}/mine.py:Mine")
 
 
 MINE = """{imports}

@@ -51,7 +51,7 @@ def test_the_table_holds_the_records_numbers(store: Path, tmp_path: Path, capsys
             assert (f"{value:.3f} [" in rows[name]) if value is not None else ("| -" in rows[name]), (
                 f"{measure}: {name}"
             )
-    assert f"`ENGINE_REVISION` {records['attacknone'].identity['engine_revision']}" in printed
+    assert f"engine revision {records['attacknone'].identity['engine_revision']}" in printed
     text = readme.read_text()
     assert printed.strip() in text, "the table stands between the README's marks"
     before, after = README.read_text().split("<!-- demo: begin")[0], README.read_text().split("<!-- demo: end -->")[1]

@@ -10,6 +10,7 @@ from thiefbench.suite.analysis.comparison import Comparison, Line, Result, value
 from thiefbench.suite.analysis.ranking_inputs import seeds_of
 from thiefbench.suite.analysis.statistics import Summary, paired
 from thiefbench.suite.report.tables import COLUMNS, Column
+from thiefbench.suite.store import arithmetic
 from thiefbench.suite.store.records import NOTHING, Record
 
 _COMPARED = (
@@ -226,7 +227,7 @@ def _missing(
 
 
 def settings_of(one: Record, other: Record, ignored: Sequence[str] = ()) -> list[str]:
-    """What of two cells' parameters and identity is not the same, the seed aside.
+    """What of two cells' parameters and identity is not the same, the seed aside, and what they were computed with.
 
     Args:
         one, other: cells of one seed.
@@ -245,7 +246,8 @@ def settings_of(one: Record, other: Record, ignored: Sequence[str] = ()) -> list
         hashed = not name.startswith("cell.") and any(isinstance(v, str) for v in (first.get(name), second.get(name)))
         values = "" if hashed else f" {first.get(name)} and {second.get(name)}"
         differing.append(f"{name.removeprefix('cell.')}{values}")
-    return differing
+    computed = arithmetic.differing((one, other))
+    return [*differing, *(f"{name} {' and '.join(values)}" for name, values in computed.items())]
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from thiefbench import provenance, registry, user_frames
 from thiefbench.defenses.base import Defense
-from thiefbench.engine import ENGINE_REVISION
+from thiefbench.engine_revision import engine_revision
 from thiefbench.judges import judge_identity
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import ROWS_VERSION, Record, identify
@@ -44,7 +44,7 @@ def identity(spec: CellSpec, maker: DefenseFactory = RegistryFactory()) -> dict[
         "task_data": registry.make("task", spec.task).fingerprint(),
         "weights": _weights_of(spec),
         "sources": sources | {"defense": maker.source_hash(spec.defense)},
-        "engine_revision": ENGINE_REVISION,
+        "engine_revision": engine_revision(),
         "schema_version": ROWS_VERSION,
     }
     if (judge := maker.make(spec.defense).judge) is not None:

@@ -26,6 +26,7 @@ from thiefbench.suite.execution.jobs import CellListener, Job, Listener, Stoppin
 from thiefbench.suite.execution.workers import WorkerPool
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store import weights
+from thiefbench.suite.store.arithmetic import arithmetic_here, reuse_note
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Store, identify
 from thiefbench.tasks.base import TaskError
 from thiefbench.zoo.models import resolve
@@ -104,6 +105,9 @@ def run_suite(
     for spec in cells:
         if records[spec] is not None:
             _tidy(jobs[spec].directory)
+    reused = [record for record in records.values() if record is not None and record.status == "ok"]
+    if note := reuse_note(reused, {spec.device: arithmetic_here(spec.device) for spec in jobs} if reused else {}):
+        listener.note(note)
     stop = Stop(listener.note)
 
     def finished(job: Job, record: Record) -> None:

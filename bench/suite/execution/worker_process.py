@@ -19,6 +19,7 @@ from thiefbench.engine.spec import SpecError
 from thiefbench.locks import LockedError
 from thiefbench.suite.execution.jobs import Job, JobListener, Work
 from thiefbench.suite.scenario import CellSpec
+from thiefbench.user_imports import set_search_path
 
 POLL_SECONDS = 0.5
 ONLY_FOR_WORKERS = "workers"
@@ -68,8 +69,16 @@ class _Parent:
         self.tell("note", message)
 
 
-def serve(pipe: Connection, work: Work, mistakes: tuple[type[Exception], ...]) -> None:
-    """Work on cells until the pool says stop or has gone: the main function of a worker process."""
+def serve(pipe: Connection, work: Work, mistakes: tuple[type[Exception], ...], places: tuple[str, ...]) -> None:
+    """Work on cells until the pool says stop or has gone: the main function of a worker process.
+
+    Args:
+        pipe: to the pool.
+        work: what to do with a cell.
+        mistakes: errors of the user.
+        places: where the pool's process looks for modules of the user, see `user_imports.set_search_path`.
+    """
+    set_search_path(places)
     if os.environ.get("PYTHONSAFEPATH") == ONLY_FOR_WORKERS:
         del os.environ["PYTHONSAFEPATH"]
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -20,6 +20,7 @@ from typing import Any
 from thiefbench.suite.execution.executors import RESTARTS, Ledger, WorkerError
 from thiefbench.suite.execution.jobs import Job, Work
 from thiefbench.suite.execution.worker_process import ONLY_FOR_WORKERS, POLL_SECONDS, serve
+from thiefbench.user_imports import search_path
 
 CONTEXT = get_context("spawn")  # torch's threads do not survive a fork
 
@@ -102,7 +103,9 @@ class _Shift:
             resource_tracker.ensure_running()  # starting it inside would let the signals through
         while len(self._workers) < wanted:
             pipe, far_end = CONTEXT.Pipe()
-            process = CONTEXT.Process(target=serve, args=(far_end, self._pool.work, self._ledger.mistakes))
+            process = CONTEXT.Process(
+                target=serve, args=(far_end, self._pool.work, self._ledger.mistakes, search_path())
+            )
             with _signals_held_back():
                 process.start()
             far_end.close()  # so that the end of the process is the end of the pipe

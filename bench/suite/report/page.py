@@ -39,6 +39,7 @@ from thiefbench.suite.report.tables import (
 )
 from thiefbench.suite.report.timings import costs
 from thiefbench.suite.report.tradeoff import draw_tradeoff
+from thiefbench.suite.store.arithmetic import mixture
 from thiefbench.suite.store.records import NOTHING, Record, Store, write_atomically
 from thiefbench.trust import reads_strangers
 
@@ -148,6 +149,7 @@ def _section(number: int, comparison: Comparison, drawn: Sequence[Plot]) -> dict
         "few": len(comparison.seeds) < FEW_SEEDS,
         "reference": comparison.reference_role,
         "doubt": comparison.why_inconclusive,
+        "computed": mixture(records),
         "paired": [
             (line.name, show_summary(difference, "rate"))
             for line in comparison.defended

@@ -458,7 +458,7 @@ def test_another_suite_or_version_is_named(honest: Made, tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"engine_revision": 1}, OTHER_VERSION.format(r"engine revision 1; this is revision \d+")),
+        ({"engine_revision": 1}, OTHER_VERSION.format(r"engine revision 1; this is revision [0-9a-f]{16}")),
         ({"weights": "0" * 64}, OTHER_VERSION.format(r"the weights of \S+ changed")),
         ({"sources": {}}, OTHER_VERSION.format("the source of the task changed")),
         ({"judges": 1}, "its identity names judges"),
@@ -477,7 +477,9 @@ def test_an_entry_of_an_earlier_engine_is_not_called_forged(honest: Made, tmp_pa
         return record.model_copy(update={"identity": record.identity | {"engine_revision": 1}}), rows
 
     said = rejected(forged(honest, tmp_path, edit, lambda cell: True))
-    expected = r"it was made with another version of the benchmark \(engine revision 1; this is revision \d+\), so .*"
+    expected = (
+        r"it was made with another version of the benchmark \(engine revision 1; this is revision [0-9a-f]{16}\), so .*"
+    )
     assert re.fullmatch(expected, said), "one sentence, once for all cells"
 
 

@@ -14,7 +14,7 @@ DIGITS = 7
 
 
 def read() -> dict[str, Any]:
-    """The stored values: `engine_revision`, and `parts` by name."""
+    """The stored values: `parts` by name."""
     values: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return values
 

@@ -196,6 +196,27 @@ def test_a_changed_defense_file_is_another_cell(tmp_path: Path) -> None:
     assert ids(of)[1] != before, "a result belongs to the code that made it"
 
 
+def test_a_changed_file_that_a_defense_imports_is_another_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its results would be the old code's: the store runs the cell again, and again finds it done."""
+    monkeypatch.syspath_prepend(tmp_path / "mine")
+    mine, helper = tmp_path / "mine/mine.py", tmp_path / "mine/helper_of_mine.py"
+    mine.parent.mkdir()
+    mine.write_text(
+        "from helper_of_mine import VERDICT\nfrom thiefbench.defenses.base import Defense\n\n"
+        "class Mine(Defense):\n    name = 'mine'\n\n    def inspect(self, view):\n"
+        "        return [VERDICT] * len(view.completions)\n"
+    )
+    helper.write_text("from thiefbench.defenses.base import ACCEPT as VERDICT\n")
+    of, store = suite(f"{mine}:Mine", kind=Attacked, rounds=1), tmp_path / "store"
+    watched = []
+    for text in (helper.read_text(), helper.read_text(), f"{helper.read_text()}VERDICT = VERDICT\n"):
+        helper.write_text(text)
+        watcher = Watcher()
+        run(of, store, watcher)
+        watched.append((len(watcher.missing), watcher.cached))
+    assert watched == [(1, 0), (0, 1), (1, 0)]
+
+
 def test_changed_weights_are_another_cell(tmp_path: Path) -> None:
     copy = tmp_path / "model"
     copy.mkdir()

@@ -1,0 +1,68 @@
+"""Which arithmetic computed a cell: torch's version and, on a CPU, the vector instructions that torch used there.
+
+They change last bits, and training makes other tokens of these. They are no part of a cell's identity, so that a store
+can move to another machine; instead it is said where cells of several kinds stand side by side.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from thiefbench import provenance
+from thiefbench.suite.store.records import Record
+
+ARITHMETIC = {"torch": "torch", "capability": "vector capability"}
+"""The names in a record's provenance, and what they are called."""
+
+
+def arithmetic_of(record: Record) -> dict[str, str]:
+    """By name, where the record says it; older ones have no vector capability."""
+    return _of(record.provenance, str(record.cell.get("device", "cpu")))
+
+
+def arithmetic_here(device: str) -> dict[str, str]:
+    """Of this machine."""
+    return _of(provenance.provenance(device, threads=0), device)
+
+
+def _of(made_with: Mapping[str, Any], device: str) -> dict[str, str]:
+    names = ARITHMETIC if device == "cpu" else ("torch",)
+    return {name: str(made_with[name]) for name in names if made_with.get(name) is not None}
+
+
+def differing(records: Iterable[Record]) -> dict[str, tuple[str, ...]]:
+    """What is not the same in all records: its name, and every value in the order of the records."""
+    values: dict[str, dict[str, None]] = {}
+    for record in records:
+        for name, value in arithmetic_of(record).items():
+            values.setdefault(ARITHMETIC[name], {})[value] = None
+    return {name: tuple(each) for name, each in values.items() if len(each) > 1}
+
+
+def mixture(records: Iterable[Record]) -> str:
+    """In one sentence, what is not the same in the records of one comparison; empty where all is."""
+    several = [f"{name} {' and '.join(values)}" for name, values in differing(records).items()]
+    return f"Its cells were computed with different {', and '.join(several)}." if several else ""
+
+
+def reuse_note(records: Iterable[Record], here: Mapping[str, Mapping[str, str]]) -> str:
+    """In one sentence, how cells that a store has were made otherwise than new ones will be; empty where they were not.
+
+    Args:
+        records: of the cells that are reused.
+        here: `arithmetic_here` by device.
+    """
+    found: Counter[tuple[str, str, str]] = Counter()
+    others = 0
+    for record in records:
+        made_with, now = arithmetic_of(record), here.get(str(record.cell.get("device", "cpu")), {})
+        changed = [name for name, value in made_with.items() if value != now.get(name, value)]
+        found.update((ARITHMETIC[name], made_with[name], now[name]) for name in changed)
+        others += bool(changed)
+    if not others:
+        return ""
+    which = ", ".join(f"{name} {before} (here: {now})" for name, before, now in found)
+    cells = "1 cell" if others == 1 else f"{others} cells"
+    return f"{cells} of the store, made with {which}, {'is' if others == 1 else 'are'} reused; a new run may differ"

@@ -1,0 +1,223 @@
+"""Which modules of the user's own a user's file imports. The file is read for that; nothing is imported.
+
+A module is the user's own unless it belongs to the standard library, to an installed package or to this one. It is
+looked for beside the file that was named, and in `sys.path` as it was before any file of a user was loaded. Where both
+places have a module of the same name, both count. So the answer does not depend on whether the file was loaded, which
+may change `sys.path`; `clashes` finds modules that were imported from somewhere else.
+
+Import statements count wherever they stand in a file. So does text that is the name of a module, in a file that says
+`import_module` or `__import__`. Not seen are names that are put together when the file runs, modules in folders that
+the file itself adds to `sys.path`, and files that it opens.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import site
+import sys
+import sysconfig
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
+from pathlib import Path
+
+from thiefbench.regular_files import read_regular
+
+MOST_SOURCE_BYTES = 16 << 20
+"""Of a file whose imports are read."""
+
+_SUFFIXES = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
+_IMPORT_BY_NAME = frozenset({"__import__", "import_module"})
+_DOTTED = re.compile(r"[^\W\d]\w*([.][^\W\d]\w*)*")
+_EDITABLE = "__editable__"  # how setuptools begins the names of modules that find packages installed with `pip -e`
+_search_path: tuple[str, ...] = tuple(sys.path)
+
+
+@dataclass(frozen=True, order=True)
+class UserModule:
+    """A module that a user's file imports, perhaps by way of others.
+
+    Attributes:
+        name: in full, as import statements have it.
+        file: where it lies, links resolved.
+    """
+
+    name: str
+    file: Path
+
+    @property
+    def package(self) -> str:
+        """What its relative imports start from."""
+        return self.name if self.file.name.startswith("__init__.") else self.name.rpartition(".")[0]
+
+
+def search_path() -> tuple[str, ...]:
+    """Where this process looked for modules before it loaded any file of a user."""
+    return _search_path
+
+
+def set_search_path(places: Iterable[str]) -> None:
+    """Look where another process looked: a worker takes over `sys.path` with what its parent's plugins did to it."""
+    global _search_path
+    _search_path = tuple(places)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What files import, directly or by way of the user's own modules.
+
+    Attributes:
+        modules: the user's own, sorted, without the files themselves.
+        names: of everything that import statements name, such as ``torch.nn``.
+    """
+
+    modules: tuple[UserModule, ...]
+    names: frozenset[str]
+
+
+def imported(files: Iterable[Path], folder: Path) -> Imported:
+    """What files import.
+
+    Args:
+        files: of one plugin; relative imports among them are left out, as they stay in its own package.
+        folder: the one that the plugin lies in.
+
+    Raises:
+        OSError: a file cannot be read, or is no plain file or a very large one.
+    """
+    own = {file.resolve() for file in files}
+    modules, names = set[UserModule](), set[str]()
+    waiting = [(file, "") for file in own]
+    while waiting:
+        file, package = waiting.pop()
+        for name in set(_imported_names(file, package)) - names:
+            names.add(name)
+            new = {module for module in _located(name, folder) if module.file not in own} - modules
+            modules |= new
+            waiting += [(module.file, module.package) for module in new]
+    return Imported(tuple(sorted(modules)), frozenset(names))
+
+
+def clashes(modules: Iterable[UserModule]) -> Iterator[tuple[str, Path, Path]]:
+    """Modules that Python has imported from another file of the user's than was read: name, that file, the one read."""
+    files: dict[str, list[Path]] = {}
+    for module in modules:
+        files.setdefault(module.name, []).append(module.file)
+    for name, places in files.items():
+        loaded = getattr(sys.modules.get(name), "__file__", None)
+        if loaded and (file := Path(loaded).resolve()) not in places and _is_user_s(file):
+            yield name, file, places[0]
+
+
+def _imported_names(file: Path, package: str) -> Iterator[str]:
+    """Names of all modules that a file may import; ``package.*`` stands for every module in a package."""
+    if file.suffix not in SOURCE_SUFFIXES:
+        return
+    try:
+        with warnings.catch_warnings():  # about an escape sequence, which a filter could make an error
+            warnings.simplefilter("ignore")
+            tree = ast.parse(read_regular(file, MOST_SOURCE_BYTES))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return  # it cannot be loaded either
+    nodes = list(ast.walk(tree))
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (path := _absolute(node, package)):
+            yield path
+            yield from (f"{path}.{alias.name}" for alias in node.names)
+    if any(_word(node) in _IMPORT_BY_NAME for node in nodes):
+        strings = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        for string in strings:
+            if _DOTTED.fullmatch(string.lstrip(".")):
+                yield f"{package}.{string.lstrip('.')}" if string.startswith(".") else string
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    """The full name of the module that something is imported from; empty where it is in the plugin's own package."""
+    if not node.level:
+        return node.module or ""
+    try:
+        return importlib.util.resolve_name("." * node.level + (node.module or ""), package) if package else ""
+    except ImportError:  # it would leave the package, and fails when it runs
+        return ""
+
+
+def _word(node: ast.AST) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.name if isinstance(node, ast.alias) else ""
+
+
+def _located(name: str, folder: Path) -> Iterator[UserModule]:
+    """The user's modules of a name, with the packages around them."""
+    first, *rest = name.split(".")
+    if first == "thiefbench":
+        return
+    for places in ([folder], [Path(place) for place in _search_path], list(_editable(first))):
+        for length in range(len(rest) + 1):
+            last = rest[length - 1] if length else first
+            within = ".".join((first, *rest[:length]))
+            if last == "*":
+                yield from _inside(".".join((first, *rest[: length - 1])), places)
+                break
+            file, places = _find(last, places)
+            if file is not None and not _is_user_s(file):
+                break
+            if file is not None:
+                yield UserModule(within, file)
+
+
+def _find(name: str, places: Iterable[Path]) -> tuple[Path | None, list[Path]]:
+    """The file of a module as Python would find it, and where the modules in it lie.
+
+    A folder without `__init__` has no file, and counts only where no place has a file of its name.
+    """
+    portions = []
+    for place in places:
+        for file in (*(place / name / f"__init__{suffix}" for suffix in _SUFFIXES),
+                     *(place / f"{name}{suffix}" for suffix in _SUFFIXES)):  # fmt: skip
+            if file.is_file():
+                return file.resolve(), [place / name] if file.parent != place else []
+        if (place / name).is_dir():
+            portions.append(place / name)
+    return None, portions
+
+
+def _inside(package: str, places: Iterable[Path]) -> Iterator[UserModule]:
+    """The modules that ``from package import *`` may import."""
+    for place in places:
+        for path in place.iterdir() if place.is_dir() else ():
+            name = path.name.partition(".")[0]
+            file, _ = _find(name, [place])
+            if file is not None and name != "__init__" and _is_user_s(file):
+                yield UserModule(f"{package}.{name}", file)
+
+
+def _editable(name: str) -> Iterator[Path]:
+    """Folders in which a package lies that was installed with `pip -e` and no folder in `sys.path`."""
+    for finder in sys.meta_path:
+        if getattr(finder, "__module__", "").startswith(_EDITABLE):
+            found = finder.find_spec(name, None)
+            if found is not None:
+                places = found.submodule_search_locations or ([found.origin] if found.origin else [])
+                yield from (Path(place).parent for place in places)
+
+
+def _is_user_s(file: Path) -> bool:
+    return not any(file.is_relative_to(place) for place in _installed())
+
+
+@cache
+def _installed() -> tuple[Path, ...]:
+    """Where the standard library, installed packages and this package lie."""
+    paths = sysconfig.get_paths()
+    places = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    places |= {*site.getsitepackages(), site.getusersitepackages(), str(Path(__file__).parent)}
+    return tuple(Path(place).resolve() for place in sorted(places))
