@@ -22,7 +22,7 @@ def ended(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
     """A command in a folder, in a process of its own."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return subprocess.run(
-        [str(word) for word in words], cwd=folder, env=environment, capture_output=True, text=True, timeout=120,
+        [str(word) for word in words], cwd=folder, env=environment, capture_output=True, text=True, timeout=600,
         check=False,
     )  # fmt: skip
 
