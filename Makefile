@@ -6,7 +6,8 @@ TORCH ?=
 BIN := $(VENV)/bin
 SOURCES := $(shell find tasks attacks defenses bench leaderboard -type f -not -name '*.pyc') README.md
 # One process for each processor, each with one thread: two threads on a busy one wait for each other most of the time.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical
+# Bytecode of the tests is written, whatever the environment says: else every process compiles all of them at each start.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical
 
 .PHONY: demo test test-slow test-oldest test-newest lint types check docs speed lock install clean
 

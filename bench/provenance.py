@@ -76,6 +76,7 @@ def _commit() -> dict[str, Any]:
     return {"git_commit": commit.strip(), "git_dirty": bool(dirty.strip())}
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return version(package)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,22 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     if config.getoption("markexpr") != "not slow":
         return None
     return "tests marked slow are left out; they are run by: make test-slow, or pytest -m slow"
+
+
+@pytest.fixture(autouse=True)
+def one_thread_for_each_test() -> Iterator[None]:
+    """A command sets torch's threads for its whole process, which here goes on with other tests.
+
+    On processors that are all in use, two threads of one process take ten times the processor time of one.
+    """
+    _take_one_thread()
+    yield
+    _take_one_thread()
+
+
+def _take_one_thread() -> None:
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

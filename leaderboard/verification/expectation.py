@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 from thiefbench import registry
 from thiefbench.attacks.base import Attack
@@ -132,7 +132,7 @@ def expected(values: Sequence[float], slack: float, draws: int = 1, most: float 
         wide = max(MARGIN, slack)
         return min(values) - wide, max(values) + wide
     middle, one = fmean(values), math.sqrt(1 / len(values) + 1)
-    spread = float(student_t.ppf(1 - _MISS, len(values) - 1)) * stdev(values)
+    spread = float(stdtrit(len(values) - 1, 1 - _MISS)) * stdev(values)
     narrow = min(spread, most * _unit(middle) / one)
     half = max(slack, narrow * math.sqrt(1 / len(values) + 1 / draws))
     return middle - half, middle + half

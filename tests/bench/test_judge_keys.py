@@ -119,6 +119,9 @@ def test_a_worker_knows_what_the_user_typed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("typed", [True, False])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_suite_file_gets_no_key_for_its_judge(tmp_path: Path, typed: bool, workers: int) -> None:
+    tiny.run(
+        tiny.suite("none", rounds=1), tmp_path / "store"
+    )  # so that the judge's cell is left, and one worker starts
     with server(lambda number, body: (200, chat("fine"))) as (url, seen):
         judge = f"judge(endpoint='{url}')"
         file = tiny.suite_file(tmp_path, attacks=[tiny.ATTACK], rounds=1, defenses=["none", *([judge] * (not typed))])

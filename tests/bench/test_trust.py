@@ -200,7 +200,7 @@ def test_a_plan_of_a_suite_file_runs_nothing_that_it_names(trap: Trap, way: str,
     spec = trap.specs[way]
     (trap.folder / "suite").mkdir()
     file = tiny.suite_file(trap.folder / "suite", **{"task": TASK, field: spec if field == "task" else [spec]})
-    printed = command("run", file, "--plan", "--store", trap.folder / "store")
+    printed = command("run", file, "--plan", "--store", trap.folder / "store", "--threads", 1)
     assert not trap.sprung
     assert "TRACEBACK" not in printed
     if field != "replayed":
@@ -223,7 +223,8 @@ def test_what_is_typed_trusts_no_more_than_itself(trap: Trap) -> None:
     (trap.folder / "suite").mkdir()
     for spec in trap.specs.values():
         file = tiny.suite_file(trap.folder / "suite", defenses=["none", spec])
-        printed = command("run", file, "--task", f"{own}:Sums", "--plan", "--store", trap.folder / "store")
+        words = ("--task", f"{own}:Sums", "--plan", "--store", trap.folder / "store", "--threads", 1)
+        printed = command("run", file, *words)
         assert not trap.sprung, spec
         assert "--trust-plugins" in printed
 

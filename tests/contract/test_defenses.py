@@ -20,8 +20,8 @@ from thiefbench.tasks.base import Item, Task
 from thiefbench.testing.contracts import DefenseContract
 from thiefbench.testing.contracts.pools import SEED, SWARM, Spy, recorded, swarm
 
-# What a defense without a usable default takes, and further forms that keep the contract too.
-NEEDED = {"max_tokens": "max_tokens(limit=12)"}
+# What a defense without a usable default takes, or one whose replies would be long; and further forms.
+NEEDED = {"max_tokens": "max_tokens(limit=12)", "self_judge": "self_judge(max_new_tokens=24)"}
 FORMS = (
     "logit(reject='mask')",
     "logit(reject='mask', reach=1)",

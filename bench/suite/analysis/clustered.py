@@ -26,8 +26,7 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta
-from scipy.stats import t as student_t
+from scipy.special import betaincinv, stdtrit  # the quantiles of scipy.stats, which takes a second to import
 
 from thiefbench.suite.store.records import Score
 
@@ -75,7 +74,7 @@ def design_effect(rejected: NDArray[np.bool_], senders: Labels, items: Labels) -
     parts = [(max(by_item - single, 0.0), number), (max(by_sender - single, 0.0), several)]
     spread = sum(part**2 / (groups - 1) for part, groups in parts if groups > 1)
     freedom = min(variance**2 / spread if spread else np.inf, count - 1)
-    return seen * float((student_t.ppf(1 - _MISS / 2, max(freedom, 1.0)) / _Z) ** 2)
+    return seen * float((stdtrit(max(freedom, 1.0), 1 - _MISS / 2) / _Z) ** 2)
 
 
 def numbered(names: Iterable[object]) -> Labels:
@@ -101,6 +100,6 @@ def _variance(rests: NDArray[np.float64], clusters: Labels, number: int) -> floa
 def _clopper_pearson(successes: float, cases: float) -> tuple[float, float]:
     """The exact 95 % interval of a share, for numbers of cases that need not be whole."""
     failures = cases - successes
-    low = float(beta.ppf(_MISS / 2, successes, failures + 1)) if successes > 0 else 0.0
-    high = float(beta.ppf(1 - _MISS / 2, successes + 1, failures)) if failures > 0 else 1.0
+    low = float(betaincinv(successes, failures + 1, _MISS / 2)) if successes > 0 else 0.0
+    high = float(betaincinv(successes + 1, failures, 1 - _MISS / 2)) if failures > 0 else 1.0
     return low, high

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from scipy.stats import nct
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 from thiefbench.suite.analysis.statistics import FEW_SEEDS
 
@@ -34,7 +33,9 @@ def power(gap: float, spread: float, seeds: int, attacks: int) -> float:
         return 0.0
     if spread == 0:
         return 1.0
-    limit = float(student_t.ppf(1 - _MISS / attacks, seeds - 1))
+    from scipy.stats import nct  # takes a second to import
+
+    limit = float(stdtrit(seeds - 1, 1 - _MISS / attacks))
     return float(nct.sf(limit, seeds - 1, gap * math.sqrt(seeds / 2) / spread))
 
 

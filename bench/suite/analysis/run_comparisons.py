@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from thiefbench import registry
+from thiefbench.attacks.base import Attack
 from thiefbench.engine.spec import Role
 from thiefbench.errors import UserError
 from thiefbench.suite.analysis import scoring
@@ -143,9 +144,11 @@ def _remarks(comparison: Comparison, cell: Cell) -> tuple[str, ...]:
     reference = comparison.find(comparison.reference_role, "none", cell.seed)
     if reference is None or any(each.problem or each.record is None for each in (cell, reference)):
         return ()
+    attack = registry.make("attack", comparison.attack)
+    if type(attack).remarks is Attack.remarks:  # most attacks have none, and reading two tables a cell takes long
+        return ()
     outcomes, reference_outcomes = (
         scoring.final_outcomes(each.directory.read_rows(["phase", "round", "outcome"])) for each in (cell, reference)
     )
-    attack = registry.make("attack", comparison.attack)
     remarks: tuple[str, ...] = attack.remarks(outcomes, reference_outcomes) if outcomes and reference_outcomes else ()
     return tuple(f"seed {cell.seed}: {remark}" for remark in remarks)

@@ -16,7 +16,7 @@ from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.report.page import facts
 from thiefbench.suite.report.rendering import render
 from thiefbench.suite.report.shades import legend, shade
-from thiefbench.suite.report.tables import Shown, short_names, show, write_milliseconds
+from thiefbench.suite.report.tables import Shown, headings, show, write_milliseconds
 from thiefbench.suite.scenario import Suite
 from thiefbench.suite.store.records import Store, write_atomically, write_table
 
@@ -68,11 +68,6 @@ def table(matrix: Matrix) -> pa.Table:
         line |= {"rounds": " ".join(map(str, entry.rounds)), "problem": entry.problem}
         lines.append(line)
     return pa.table({name: pa.array([line[name] for line in lines], _kind(name)) for name in lines[0]})
-
-
-def headings(columns: Sequence[Column]) -> dict[Column, str]:
-    """A short name for every column."""
-    return dict(zip(columns, short_names([column.attack for column in columns]), strict=True))
 
 
 def _column(matrix: Matrix, column: Column, heading: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from thiefbench import registry
 from thiefbench.spreadsheet import csv_of
 from thiefbench.suite.analysis.comparison import Comparison, Line
 from thiefbench.suite.analysis.drift import MEASURES as DRIFT
+from thiefbench.suite.analysis.matrix import Column as MatrixColumn
 from thiefbench.suite.analysis.statistics import FEW_SEEDS, Summary, paired
 from thiefbench.suite.store.records import NOTHING, Score
 
@@ -65,6 +66,11 @@ def short_names(attacks: Sequence[str]) -> list[str]:
     names = [_short_name(attack) for attack in attacks]
     before = [names[:place].count(name) for place, name in enumerate(names)]
     return [f"{name} {count + 1}" if count else name for name, count in zip(names, before, strict=True)]
+
+
+def headings(columns: Sequence[MatrixColumn]) -> dict[MatrixColumn, str]:
+    """A short name for every column."""
+    return dict(zip(columns, short_names([column.attack for column in columns]), strict=True))
 
 
 def _short_name(attack: str) -> str:

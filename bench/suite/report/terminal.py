@@ -12,8 +12,7 @@ from thiefbench.pools.output import Outcome
 from thiefbench.suite.analysis.differences import StoreComparison
 from thiefbench.suite.analysis.matrix import DefenseRow, Matrix
 from thiefbench.suite.report.compare import differing, identical, remarks, settings, state_of
-from thiefbench.suite.report.heatmap import headings
-from thiefbench.suite.report.tables import Shown, show, write_milliseconds
+from thiefbench.suite.report.tables import Shown, headings, show, write_milliseconds
 from thiefbench.suite.store.records import Record, Score, Store
 from thiefbench.tasks.text import one_line
 from thiefbench.user_frames import shown

@@ -22,7 +22,7 @@ def ended(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
     """A command in a folder, in a process of its own."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return subprocess.run(
-        [str(word) for word in words], cwd=folder, env=environment, capture_output=True, text=True, timeout=120,
+        [str(word) for word in words], cwd=folder, env=environment, capture_output=True, text=True, timeout=600,
         check=False,
     )  # fmt: skip
 
@@ -46,11 +46,13 @@ def test_no_module_of_the_current_folder_is_imported(shadows: Path, how: list[ob
 
 
 def test_no_worker_imports_from_the_current_folder(shadows: Path) -> None:
-    file = tiny.suite_file(shadows.parent, rounds=1)
+    file = tiny.suite_file(shadows.parent, rounds=1, defenses=["none", "logit"])
+    tiny.run(tiny.suite("none", rounds=1), shadows.parent / "store")  # so that one cell is left, and one worker starts
     words = ["run", file, "--store", shadows.parent / "store", "--trust-plugins", "--threads", 1, "--workers", 2]
     done = ended(shadows, Path(sys.executable).with_name("thiefbench"), *words)
     assert not (imported := shadows.parent / "imported").exists(), imported.read_text()
     assert done.returncode == 0, done.stderr
+    assert len(Store(shadows.parent / "store").records()) == 3, "the worker has run its cell"
 
 
 def small_store(folder: Path) -> Store:

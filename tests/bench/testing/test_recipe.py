@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -121,10 +122,16 @@ def test_a_placebo_differs_from_its_attack_in_malicious_slots_alone(name: str) -
             assert not other.payload, "a placebo carries no payload"
 
 
+@cache
+def items_of(task: str) -> dict[str, Item]:
+    """A task's items for training, by their ids."""
+    return {row["id"]: Item.from_row(row) for row in registry.make("task", task).items("train")}
+
+
 @EACH
 @BOTH
 def test_a_recording_agrees_with_its_weights_and_its_task(name: str, role: Role) -> None:
-    recording = opened(name, role)
+    recording, items = opened(name, role), items_of(BY_NAME[name].task)
     judged = replay_cell(recording, lambda: registry.make("defense", "seed_replay"))
     for number, rows in recording.pools.items():
         swarm = recipe.swarm_of(BY_NAME[name], role, RECORDINGS / name, number)
@@ -133,7 +140,6 @@ def test_a_recording_agrees_with_its_weights_and_its_task(name: str, role: Role)
         assert not [row.text for row, said in verdicts if not row.malicious and said.action != "accept"], (
             f"round {number}: the weights draw every honest token again"
         )
-        items = {row["id"]: Item.from_row(row) for row in swarm.task.items("train")}
         try:
             rewards = swarm.task.rewards([items[row.item_id] for row in rows], [row.text for row in rows])
         except SandboxUnavailable as error:

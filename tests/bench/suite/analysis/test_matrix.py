@@ -33,9 +33,9 @@ from thiefbench.suite.analysis.matrix import (
 from thiefbench.suite.analysis.replay import Recording
 from thiefbench.suite.analysis.scoring import wilson
 from thiefbench.suite.execution.runner import run_suite
-from thiefbench.suite.report.heatmap import headings, write_matrix
+from thiefbench.suite.report.heatmap import write_matrix
 from thiefbench.suite.report.shades import shade
-from thiefbench.suite.report.tables import write_milliseconds
+from thiefbench.suite.report.tables import headings, write_milliseconds
 from thiefbench.suite.scenario import Suite
 from thiefbench.suite.store.records import Record, Score, Store
 
