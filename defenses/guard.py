@@ -31,9 +31,9 @@ class Guard(Composed):
     (`arithmetic`), imports and calls (`static_code`), and senders with too many long answers (`length_budget`).
 
     What it cannot stop without a beacon: completions in the policy's own words whose payload it finds probable, from a
-    sender that appears under a new name in every slot (`contrast(attack="dodge")` and `contrast(attack="dos")` with
-    `identities=1000000`), since all that counts by sender then sees nothing. Against these it takes the beacon, or names
-    that cost something.
+    sender with a new name in every slot (`contrast(attack="dodge")` or `contrast(attack="dos")`, varied with
+    `identities=1000000`), since whatever counts by sender then sees nothing. Against these it takes the beacon, or
+    names that cost something.
 
     The parts were chosen on seeds and payloads other than those that RESULTS.md reports.
 
