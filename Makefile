@@ -27,7 +27,7 @@ types: install
 check: install
 	$(PYTEST)
 
-# What guards rare machinery at length: random kills, Ray, torchrun, the browser.
+# What guards rare machinery at length: random kills, Ray, torchrun, other Pythons, the browser.
 test-slow: install
 	$(PYTEST) -m slow
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -144,24 +146,25 @@ def other_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def load_policy(model_dir: Path) -> Callable[..., Policy]:
-    """Load the tiny model afresh; each call gives a policy of its own."""
-    from thiefbench.engine.model.policy import Policy
-
-    def load(**options: str) -> Policy:
-        return Policy.load(model_dir, **options)  # type: ignore[arg-type]
-
-    return load
+    """The tiny model; each call gives a policy of its own."""
+    return _copies_of(model_dir)
 
 
 @pytest.fixture(scope="session")
 def load_other(other_dir: Path) -> Callable[..., Policy]:
-    """Load the second tiny model afresh."""
+    """The second tiny model; each call gives a policy of its own."""
+    return _copies_of(other_dir)
+
+
+def _copies_of(directory: Path) -> Callable[..., Policy]:
+    """A function that loads a model once for each set of options, and gives a copy of its own to every caller."""
     from thiefbench.engine.model.policy import Policy
 
-    def load(**options: str) -> Policy:
-        return Policy.load(other_dir, **options)  # type: ignore[arg-type]
+    @cache
+    def loaded(**options: str) -> Policy:
+        return Policy.load(directory, **options)  # type: ignore[arg-type]
 
-    return load
+    return lambda **options: copy.deepcopy(loaded(**options))
 
 
 @pytest.fixture

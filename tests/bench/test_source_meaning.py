@@ -80,6 +80,7 @@ def test_the_file_with_every_piece_of_syntax_has_every_piece() -> None:
     assert {kind.__name__ for kind in known - kinds} <= later | old | {"Suite"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minor", OTHERS)
 def test_a_file_means_the_same_to_every_python(minor: int) -> None:
     files = (EVERY_SYNTAX, *sorted(PACKAGE.rglob("*.py")))

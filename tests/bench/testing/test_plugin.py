@@ -318,7 +318,8 @@ def test_a_baseline_is_compared_beyond_the_intervals(project: pytest.Pytester) -
     )
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2])
 def test_worker_processes_come_to_the_same(project: pytest.Pytester, count: int) -> None:
     pytest.importorskip("xdist")
     project.makepyfile(TESTS)

@@ -129,7 +129,7 @@ def items_of(task: str) -> dict[str, Item]:
 
 
 @EACH
-@BOTH
+@pytest.mark.parametrize("role", ["attack", pytest.param("placebo", marks=pytest.mark.slow)])
 def test_a_recording_agrees_with_its_weights_and_its_task(name: str, role: Role) -> None:
     recording, items = opened(name, role), items_of(BY_NAME[name].task)
     judged = replay_cell(recording, lambda: registry.make("defense", "seed_replay"))

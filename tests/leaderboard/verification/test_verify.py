@@ -281,6 +281,7 @@ def three_seeds(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Iterat
         yield made(tmp_path_factory.mktemp("three"), f"{CHEATS}:Hears", patch, of, store)
 
 
+@pytest.mark.slow
 def test_elsewhere_several_seeds_are_asked_for(
     three_seeds: Made, rerun_cells: Path, jail: None, elsewhere: None
 ) -> None:

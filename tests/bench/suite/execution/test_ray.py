@@ -69,6 +69,7 @@ def rounds(path: Path) -> Counter[int]:
     return Counter(number for _, number in log_of(path))
 
 
+@pytest.mark.slow
 def test_ray_does_what_one_process_does(tmp_path: Path, address: str) -> None:
     of = suite("none", f"{PLUGINS}:Raises", recorded=(2,))
     watcher = Watcher()
