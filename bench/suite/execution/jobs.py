@@ -59,6 +59,7 @@ class Job:
         recorded: rounds whose weights it keeps.
         retry_failed: run it again where its record is an error.
         servers: of judges to which the user's key may be sent, see `thiefbench.trust`.
+        share: take over rounds of the store's finished cells, see `thiefbench.suite.execution.shared`.
     """
 
     spec: CellSpec
@@ -67,6 +68,7 @@ class Job:
     recorded: tuple[int, ...]
     retry_failed: bool
     servers: tuple[str, ...] = ()
+    share: bool = True
 
     def to_json(self) -> str:
         """As text for a worker on another machine, which reaches the directory by the same path."""
@@ -77,6 +79,7 @@ class Job:
             "recorded": self.recorded,
             "retry_failed": self.retry_failed,
             "servers": self.servers,
+            "share": self.share,
         }
         return json.dumps(fields)
 
@@ -86,7 +89,7 @@ class Job:
         fields = json.loads(text)
         spec, directory = CellSpec.from_dict(fields["spec"]), CellDir(Path(fields["directory"]))
         recorded, servers = tuple(fields["recorded"]), tuple(fields["servers"])
-        return cls(spec, directory, fields["identity"], recorded, fields["retry_failed"], servers)
+        return cls(spec, directory, fields["identity"], recorded, fields["retry_failed"], servers, fields["share"])
 
 
 Work = Callable[[Job, CellListener, Stopping, bool], Record]

@@ -71,6 +71,7 @@ def run_suite(
     remember: bool = True,
     workers: int = 1,
     executor: Executor | None = None,
+    share: bool = True,
 ) -> list[Record]:
     """Run what is missing of a suite.
 
@@ -84,6 +85,7 @@ def run_suite(
         workers: processes that run cells at the same time; 1 runs them in this one. A script that asks for more must
             do so behind ``if __name__ == "__main__":``, as they import it.
         executor: who runs the cells instead, such as a `thiefbench.suite.execution.ray_executor.RayExecutor`.
+        share: let cells take over rounds of finished ones; see `thiefbench.suite.execution.shared`.
 
     Returns:
         The records of all cells, in order.
@@ -93,7 +95,7 @@ def run_suite(
         OSError: the disk is full or the store cannot be written.
         WorkerError: workers cannot be started or reached.
     """
-    jobs = jobs_of(suite, cells, store, retry_failed)
+    jobs = jobs_of(suite, cells, store, retry_failed, share)
     if remember:
         store.write_run(run_of(suite, jobs))
     records = {spec: intact(job) for spec, job in jobs.items()}
@@ -126,14 +128,17 @@ def taken_up(cells: Iterable[CellSpec]) -> list[CellSpec]:
     return sorted(cells, key=lambda spec: (not spec.asks, spec.role != "attack"))
 
 
-def jobs_of(suite: Suite, cells: Sequence[CellSpec], store: Store, retry_failed: bool = True) -> dict[CellSpec, Job]:
+def jobs_of(
+    suite: Suite, cells: Sequence[CellSpec], store: Store, retry_failed: bool = True, share: bool = True
+) -> dict[CellSpec, Job]:
     """What there is to know of each cell before it runs; for arguments and errors see `run_suite`."""
     _check_requirements(cells)
     jobs = {}
     for spec in cells:
         what = identity(spec)
         recorded = suite.recorded_in(spec)
-        jobs[spec] = Job(spec, store.cell(identify(what)), what, recorded, retry_failed, trust.allowed_servers())
+        directory, servers = store.cell(identify(what)), trust.allowed_servers()
+        jobs[spec] = Job(spec, directory, what, recorded, retry_failed, servers, share)
     return jobs
 
 
@@ -232,8 +237,9 @@ def _run(job: Job, listener: CellListener, stop: Stopping, company: CellRuntime)
             listener.cell(spec, done, total)
 
         return run_cell(
-            spec, job.identity, directory, progress, lambda: stop.asked, job.recorded, listener.note, company=company
-        )
+            spec, job.identity, directory, progress, lambda: stop.asked, job.recorded, listener.note, company=company,
+            share=job.share,
+        )  # fmt: skip
 
     try:
         try:

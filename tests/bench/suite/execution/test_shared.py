@@ -1,0 +1,194 @@
+"""A cell that shares rounds is equal, bit for bit, to one that was trained from the start."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.bench import tiny
+from tests.bench.tiny import PLUGINS, Attacked, Watcher, run, suite
+from thiefbench.engine.spec import LearnerSpec
+from thiefbench.engine.swarm import Swarm
+from thiefbench.suite.execution import checkpoints
+from thiefbench.suite.execution.cell_identity import identity
+from thiefbench.suite.scenario import Evaluation, Suite
+from thiefbench.suite.store.records import CellDir, Record, Store, identify
+
+ROUNDS = 6
+FILE = Path(__file__).with_name("shared_plugins.py")
+TEXT = "text(phrase='All hail to the thief', position='start')"
+ATTACKS = {
+    "plain": TEXT,
+    "policy": f"own(attack={TEXT!r})",
+    "queries": f"adaptive(attack={TEXT!r}, mode='black-box', budget=3)",
+    "both": f"dodge(attack={TEXT!r})",
+    "history": f"{FILE}:Echoes",
+    "memory": f"{FILE}:Remembers",
+    "memory and policy": f"{FILE}:RemembersDraws",
+    "leaves slots": f"text(phrase='All hail to the thief', position='start', share=0.5)",
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def of(*defenses: str, attack: str = TEXT, **changes: Any) -> Suite:
+    """A suite of attacked cells that really learn."""
+    fields: dict[str, Any] = {
+        "swarm": replace(tiny.SWARM, prompts=6, learner=LearnerSpec(learning_rate=3e-3)),
+        "task": f"{FILE}:Vowels", "rounds": ROUNDS, "evaluation": Evaluation(every=2, completions=16, final=16),
+    }  # fmt: skip
+    return suite(*defenses, kind=Attacked, attacks=(attack,), **(fields | changes))
+
+
+def until(round_: int, kind: str = "Until", then: str = "payload", seed: int = 0) -> str:
+    """A defense that accepts all until a round and then rejects as it is told."""
+    return f"{FILE}:{kind}(start={round_}, then={then!r}, seed={seed})"
+
+
+def directories(of: Suite, store: Path) -> list[CellDir]:
+    return [Store(store).cell(identify(identity(spec))) for spec in tiny.cells(of)]
+
+
+def records(of: Suite, store: Path) -> list[Record]:
+    found = [directory.read() for directory in directories(of, store)]
+    assert None not in found
+    return [record for record in found if record is not None]
+
+
+def taken(record: Record) -> set[int]:
+    """The rounds that a cell took over."""
+    spans = record.provenance.get("shared", [])
+    return {number for span in spans for number in range(span["first"], span["last"] + 1)}
+
+
+def equal(of: Suite, one: Path, other: Path) -> None:
+    """Records and the bytes of all completions are the same."""
+    for ours, theirs in zip(records(of, one), records(of, other), strict=True):
+        apart = {"seconds", "pace", "provenance"}
+        assert ours.status == "ok", ours.error
+        assert ours.model_dump(exclude=apart) == theirs.model_dump(exclude=apart), ours.cell["defense"]
+
+
+def shared_and_alone(of: Suite, folder: Path) -> list[Record]:
+    """Run a suite both ways, see that it comes out the same, and give the records of the one that shared."""
+    run(of, folder / "shared")
+    run(of, folder / "alone", share=False)
+    equal(of, folder / "shared", folder / "alone")
+    assert not any(map(taken, records(of, folder / "alone")))
+    return records(of, folder / "shared")
+
+
+@pytest.mark.parametrize("attack", list(ATTACKS))
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_defenses_that_differ_at_random_rounds(attack: str, seed: int, tmp_path: Path) -> None:
+    draw = random.Random(f"{attack} {seed}")
+    kinds = ["Until", "Until", "Measures", "MeasuresInParts"]
+    defenses = [
+        until(draw.randint(1, ROUNDS + 1), draw.choice(kinds), draw.choice(["payload", "some", "mask"]), draw.randint(0, 1))
+        for _ in range(7)
+    ]
+    defenses = list(dict.fromkeys(["none", *defenses]))
+    found = shared_and_alone(of(*defenses, attack=ATTACKS[attack]), tmp_path)
+    if "memory and" not in attack:
+        assert any(map(taken, found)), "something was shared"
+
+
+def test_a_cell_follows_as_far_as_it_goes_the_same_way(tmp_path: Path) -> None:
+    swarm = of("none", until(4), until(4, "Measures"), until(4, then="some"), until(9))
+    none, fourth, measured, other, never = shared_and_alone(swarm, tmp_path)
+    assert taken(none) == set()
+    assert taken(fourth) == {1, 2, 3}, "the round in which it differs is its own"
+    assert taken(never) == set(range(1, ROUNDS + 1))
+    assert taken(other) == {1, 2, 3}
+    assert {span["cell"] for span in never.provenance["shared"]} == {none.cell_id}
+
+
+def test_nothing_is_sampled_trained_or_evaluated_where_all_is_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from thiefbench.engine.backends import local
+    from thiefbench.engine.learning.cohort import Cohort
+
+    run(of("none"), tmp_path)
+    for owner, name in ((local, "sample"), (Cohort, "accumulate"), (Swarm, "evaluate")):
+        monkeypatch.setattr(owner, name, _unused)
+    run(of("none", until(9)), tmp_path)
+    assert taken(records(of(until(9)), tmp_path)[0]) == set(range(1, ROUNDS + 1))
+
+
+def _unused(*_: Any, **__: Any) -> Any:
+    raise AssertionError("this is not needed")
+
+
+def test_two_readings_of_one_pool_are_two_trajectories(tmp_path: Path) -> None:
+    """Whoever measures half of a pool first has it run in other chunks; the last bits of the update may differ."""
+    swarm = of(until(9, "Measures"), until(9, "MeasuresInParts"), until(9, "MeasuresInParts", seed=1))
+    whole, parts, again = shared_and_alone(swarm, tmp_path)
+    assert taken(again) == set(range(1, ROUNDS + 1)), "equal calls, equal chunks"
+    assert 1 not in taken(parts), "other chunks"
+
+
+@pytest.mark.parametrize("attack", ["plain", "queries", "policy"])
+@pytest.mark.parametrize("stop", [2, 4, 5])
+def test_a_cell_that_is_stopped_goes_on_sharing(
+    attack: str, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", 0.0)
+    both = of("none", until(5), attack=ATTACKS[attack])
+    run(of("none", attack=ATTACKS[attack]), tmp_path / "shared")
+    with pytest.raises(KeyboardInterrupt):
+        run(both, tmp_path / "shared", Watcher(stop_after=stop))
+    assert shared_and_alone(both, tmp_path)[1].provenance["ended"] == "resumed"
+    assert taken(records(both, tmp_path / "shared")[1]) == {1, 2, 3, 4}
+
+
+def test_what_is_owed_is_made_where_the_other_cell_has_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", 0.0)
+    both = of("none", until(6))
+    run(of("none"), tmp_path / "shared")
+    with pytest.raises(KeyboardInterrupt):
+        run(both, tmp_path / "shared", Watcher(stop_after=4))
+    directory = directories(of("none"), tmp_path / "shared")[0]
+    directory.completions_path.write_bytes(b"gone")
+    only = of(until(6))
+    run(only, tmp_path / "shared")
+    run(only, tmp_path / "alone", share=False)
+    equal(only, tmp_path / "shared", tmp_path / "alone")
+    assert taken(records(only, tmp_path / "shared")[0]) == {1, 2, 3, 4}
+
+
+def test_a_defense_that_reads_a_clock_corrupts_nobody(tmp_path: Path) -> None:
+    clock = f"{FILE}:Clock"
+    swarm = of(clock, "none", until(9))
+    run(swarm, tmp_path / "shared")
+    run(swarm, tmp_path / "alone", share=False)
+    rest = of("none", until(9))
+    equal(rest, tmp_path / "shared", tmp_path / "alone")
+
+
+def test_weights_that_do_not_come_out_again_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from thiefbench.engine.learning import deferred
+
+    run(of("none"), tmp_path / "shared")
+    before = deferred._Scheduled.training_chunks
+    monkeypatch.setattr(
+        deferred._Scheduled, "training_chunks", lambda self, answers: list(before(self, answers))[::-1][:1]
+    )
+    watcher, both = Watcher(), of("none", until(4))
+    run(both, tmp_path / "shared", watcher)
+    assert any("begins again" in note for note in watcher.notes)
+    run(both, tmp_path / "alone", share=False)
+    equal(both, tmp_path / "shared", tmp_path / "alone")
+    assert taken(records(both, tmp_path / "shared")[1]) == set()
