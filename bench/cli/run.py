@@ -91,6 +91,14 @@ PlanOption = Annotated[
         "the seeds tell apart.",
     ),
 ]
+NoShareOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-share",
+        help="Train every cell from its first round, also where it takes the same way as a finished one (the result is "
+        "the same).",
+    ),
+]
 GapOption = Annotated[
     list[float] | None,
     typer.Option(
@@ -123,6 +131,7 @@ def run(
     ray_address: RayAddressOption = None,
     gpus_per_cell: GpusOption = None,
     rank_timeout: RankTimeoutOption = 300.0,
+    no_share: NoShareOption = False,
 ) -> None:
     """Run a suite. Stop it at any time; the same command continues, and runs only the cells that are missing."""
     from thiefbench.progress import watch
@@ -144,10 +153,10 @@ def run(
     if plan:
         check_device(device)  # a round may be played on this machine
         with stoppable(), cell_executor as ready:
-            print_run_plan(out, look_ahead(chosen, cells, results, ready.places), gap or GAPS)
+            print_run_plan(out, look_ahead(chosen, cells, results, ready.places, not no_share), gap or GAPS)
         return
     with stoppable(), cell_executor as ready, watch(err, ready.places) as listener:
-        records = run_suite(chosen, cells, results, listener, executor=ready)
+        records = run_suite(chosen, cells, results, listener, executor=ready, share=not no_share)
     print_results(out, results)
     if any(record.status == "error" for record in records):
         raise typer.Exit(FAILED)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.context import SwarmContext, items_of
-from thiefbench.engine.learning.cohort import TrainingRow
+from thiefbench.engine.learning.cohort import Cohort, TrainingRow
 from thiefbench.engine.learning.deferred import DeferringCohort, OwedUpdate
 from thiefbench.engine.round_plan import MaliciousWork, RoundPlan, distinct_indices
 from thiefbench.engine.round_record import CompletionRow
@@ -23,7 +23,7 @@ from thiefbench.tasks.base import Completion, Item
 class FollowingBackend(LocalBackend):
     """Simulates all nodes of a plain swarm, and follows recorded rounds (a `RoundBackend`)."""
 
-    cohort_class = DeferringCohort
+    cohort_class: type[Cohort] = DeferringCohort
 
     def attach(self, context: SwarmContext) -> None:
         """Take the swarm's parts."""

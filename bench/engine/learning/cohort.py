@@ -163,9 +163,7 @@ class Cohort:
         expected: list[float] = group_expectation(means, kept)[seats].tolist()
         return expected
 
-    def learned_from(
-        self, rows: Sequence[TrainingRow], advantages: Sequence[float]
-    ) -> dict[CompletionKey, list[int]]:
+    def learned_from(self, rows: Sequence[TrainingRow], advantages: Sequence[float]) -> dict[CompletionKey, list[int]]:
         """The answers that an update runs, each with the indices of its rows."""
         row_indices: dict[CompletionKey, list[int]] = {}
         for i, advantage in enumerate(advantages):

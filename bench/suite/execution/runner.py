@@ -99,7 +99,7 @@ def run_suite(
     if remember:
         store.write_run(run_of(suite, jobs))
     records = {spec: intact(job) for spec, job in jobs.items()}
-    missing = {spec: jobs[spec] for spec in taken_up(spec for spec in jobs if records[spec] is None)}
+    missing = {spec: jobs[spec] for spec in taken_up((spec for spec in jobs if records[spec] is None), share)}
     begun = {spec: rounds for spec, job in missing.items() if (rounds := checkpointed(job.directory))}
     measured = measured_here((record for record in records.values() if record is not None), missing)
     listener.plan(RunOutline(suite.title, list(missing), len(records) - len(missing), begun, measured))
@@ -117,15 +117,29 @@ def run_suite(
     return [record for record in records.values() if record is not None]
 
 
-def taken_up(cells: Iterable[CellSpec]) -> list[CellSpec]:
+def taken_up(cells: Iterable[CellSpec], share: bool = True) -> list[CellSpec]:
     """Cells in the order in which they are run: who is hard to foresee comes first, the rest as it comes.
 
     Where the attacker asks the defense, each question is an inspection, and such a cell may take many times as long as
     one without; whoever begins it last waits for it alone. Other attacked cells grow slow or quick with what the
     defense makes of the attack. Cells without an attack, and placebos, are much alike whatever the defense. So most of
     what the time left depends on is known early.
+
+    Where cells share rounds, that is so within a defense only: cells can take over most from the undefended one and
+    from the oracle's, which come first, and those that go on at the same time should begin differently.
     """
-    return sorted(cells, key=lambda spec: (not spec.asks, spec.role != "attack"))
+    cells = list(cells)
+    turn = {defense: place for place, defense in enumerate(dict.fromkeys(spec.defense for spec in cells))}
+
+    def order(spec: CellSpec) -> tuple[int, int, bool, bool]:
+        leads = _LEADERS.index(name) if (name := spec.defense.partition("(")[0]) in _LEADERS else len(_LEADERS)
+        return (leads, turn[spec.defense], not spec.asks, spec.role != "attack")
+
+    return sorted(cells, key=lambda spec: order(spec) if share else order(spec)[2:])
+
+
+_LEADERS = ("none", "oracle")
+"""Defenses that reject nothing and exactly the payload; what others take over is decided by what they do."""
 
 
 def jobs_of(

@@ -14,9 +14,9 @@ versions of the libraries, processor and threads. Two cells with this mark have 
 round covers the one before it, and
 
 - the round's rows as the store keeps them, but for score and reason, which nobody reads but the defense that gave them
-  (they are its own in the cell's rows and in its history). So it covers the pool (items, tokens, texts, senders, rewards
-  and why something was refused), which completions carry the payload, what the attack's outcome says of each, the
-  actions and the token weights;
+  (in the cell's rows and in its history they are its own). So it covers the pool (items, tokens, texts, senders,
+  rewards and why something was refused), which completions carry the payload, what the attack's outcome says of each,
+  the actions and the token weights;
 - which completions the update runs together. It depends on what the defense has measured on the policy, in which calls,
   and decides over the last bits of the gradient: two defenses with the same verdicts need not leave the same weights;
 - the fields of the attack. Attacks are handed what they may know and keep nothing, but if one does, what it keeps may
@@ -162,7 +162,12 @@ class _Followed:
 
     def evaluation(self, number: int) -> pa.Table:
         """The rows of the evaluation behind a round; raises as `pool`."""
-        return self._rows(number, train=False)
+        rows = self._rows(number, train=False)
+        # Its dictionaries hold what the whole table does; new ones hold what a table of these rows would.
+        for place, field in enumerate(rows.schema):
+            if pa.types.is_dictionary(field.type):
+                rows = rows.set_column(place, field, rows[field.name].cast(pa.string()).dictionary_encode())
+        return rows
 
     def grad_norm(self, number: int) -> float:
         """That of a round's update; raises as `pool`."""

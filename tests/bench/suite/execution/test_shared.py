@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.bench import tiny
-from tests.bench.tiny import PLUGINS, Attacked, Watcher, run, suite
+from tests.bench.tiny import Attacked, Watcher, run, suite
 from thiefbench.engine.spec import LearnerSpec
 from thiefbench.engine.swarm import Swarm
 from thiefbench.suite.execution import checkpoints
@@ -31,7 +31,7 @@ ATTACKS = {
     "history": f"{FILE}:Echoes",
     "memory": f"{FILE}:Remembers",
     "memory and policy": f"{FILE}:RemembersDraws",
-    "leaves slots": f"text(phrase='All hail to the thief', position='start', share=0.5)",
+    "leaves slots": "text(phrase='All hail to the thief', position='start', share=0.5)",
 }
 
 
@@ -91,13 +91,18 @@ def shared_and_alone(of: Suite, folder: Path) -> list[Record]:
 
 
 @pytest.mark.parametrize("attack", list(ATTACKS))
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_random_defenses_that_differ_at_random_rounds(attack: str, seed: int, tmp_path: Path) -> None:
     draw = random.Random(f"{attack} {seed}")
     kinds = ["Until", "Until", "Measures", "MeasuresInParts"]
     defenses = [
-        until(draw.randint(1, ROUNDS + 1), draw.choice(kinds), draw.choice(["payload", "some", "mask"]), draw.randint(0, 1))
-        for _ in range(7)
+        until(
+            draw.randint(1, ROUNDS + 1),
+            draw.choice(kinds),
+            draw.choice(["payload", "some", "mask"]),
+            draw.randint(0, 1),
+        )
+        for _ in range(5)
     ]
     defenses = list(dict.fromkeys(["none", *defenses]))
     found = shared_and_alone(of(*defenses, attack=ATTACKS[attack]), tmp_path)
@@ -107,7 +112,7 @@ def test_random_defenses_that_differ_at_random_rounds(attack: str, seed: int, tm
 
 def test_a_cell_follows_as_far_as_it_goes_the_same_way(tmp_path: Path) -> None:
     swarm = of("none", until(4), until(4, "Measures"), until(4, then="some"), until(9))
-    none, fourth, measured, other, never = shared_and_alone(swarm, tmp_path)
+    none, fourth, _, other, never = shared_and_alone(swarm, tmp_path)
     assert taken(none) == set()
     assert taken(fourth) == {1, 2, 3}, "the round in which it differs is its own"
     assert taken(never) == set(range(1, ROUNDS + 1))
@@ -135,13 +140,13 @@ def _unused(*_: Any, **__: Any) -> Any:
 def test_two_readings_of_one_pool_are_two_trajectories(tmp_path: Path) -> None:
     """Whoever measures half of a pool first has it run in other chunks; the last bits of the update may differ."""
     swarm = of(until(9, "Measures"), until(9, "MeasuresInParts"), until(9, "MeasuresInParts", seed=1))
-    whole, parts, again = shared_and_alone(swarm, tmp_path)
+    _, parts, again = shared_and_alone(swarm, tmp_path)
     assert taken(again) == set(range(1, ROUNDS + 1)), "equal calls, equal chunks"
     assert 1 not in taken(parts), "other chunks"
 
 
 @pytest.mark.parametrize("attack", ["plain", "queries", "policy"])
-@pytest.mark.parametrize("stop", [2, 4, 5])
+@pytest.mark.parametrize("stop", [2, 5])
 def test_a_cell_that_is_stopped_goes_on_sharing(
     attack: str, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
