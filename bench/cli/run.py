@@ -28,6 +28,7 @@ from thiefbench.console import (
     typed_spec,
 )
 from thiefbench.errors import UsageError
+from thiefbench.limits import SHARED_GB
 
 if TYPE_CHECKING:
     from thiefbench.suite.scenario import Suite
@@ -99,6 +100,13 @@ NoShareOption = Annotated[
         "the same).",
     ),
 ]
+SharedOption = Annotated[
+    float,
+    typer.Option(
+        min=0.0, max=1e6, help="How much the weights may take in the store that cells leave for one another, in GB. "
+        "The oldest go first; without them, a cell that takes its own way from late on has more to work out.",
+    ),
+]  # fmt: skip
 GapOption = Annotated[
     list[float] | None,
     typer.Option(
@@ -132,6 +140,7 @@ def run(
     gpus_per_cell: GpusOption = None,
     rank_timeout: RankTimeoutOption = 300.0,
     no_share: NoShareOption = False,
+    shared_gb: SharedOption = SHARED_GB,
 ) -> None:
     """Run a suite. Stop it at any time; the same command continues, and runs only the cells that are missing."""
     from thiefbench.progress import watch
@@ -156,7 +165,7 @@ def run(
             print_run_plan(out, look_ahead(chosen, cells, results, ready.places, not no_share), gap or GAPS)
         return
     with stoppable(), cell_executor as ready, watch(err, ready.places) as listener:
-        records = run_suite(chosen, cells, results, listener, executor=ready, share=not no_share)
+        records = run_suite(chosen, cells, results, listener, executor=ready, share=not no_share, shared_gb=shared_gb)
     print_results(out, results)
     if any(record.status == "error" for record in records):
         raise typer.Exit(FAILED)

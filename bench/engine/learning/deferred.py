@@ -11,8 +11,9 @@ All of this is kept with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -52,6 +53,9 @@ class DeferringCohort(Cohort):
         defers: whether the next update waits.
         schedule: of the last update, made or owed.
         owed: the updates that wait, oldest first.
+        kept: looks for the state behind one of some updates, the later the better, and gives it with the number of the
+            updates that it makes needless; None where nothing is kept.
+        seconds_behind: that `catch_up` took since somebody set it to 0.
         reproduced: False once an update gave another gradient norm than it had to: the weights are not those that the
             recorded rounds were played with.
     """
@@ -61,6 +65,8 @@ class DeferringCohort(Cohort):
         self.defers = False
         self.schedule: Schedule = []
         self.owed: list[OwedUpdate] = []
+        self.kept: Callable[[Sequence[OwedUpdate]], tuple[int, dict[str, torch.Tensor]] | None] = lambda owed: None
+        self.seconds_behind = 0.0
         self.reproduced = True
         self._last_norm = 0.0
 
@@ -108,12 +114,17 @@ class DeferringCohort(Cohort):
     def catch_up(self) -> None:
         """Make the updates that are owed."""
         self.policy.before_use = None
-        owed, self.owed = self.owed, []
+        began, (owed, self.owed) = perf_counter(), (self.owed, [])
+        if owed and (kept := self.kept(owed)) is not None:
+            needless, tensors = kept
+            owed = owed[needless:]
+            self.restore(tensors)
         for each in owed:
             with torch.inference_mode(False), torch.enable_grad():  # whoever asks may be sampling
                 step = super().update(each.prompts, each.rows, each.cache or _Scheduled(self, each))
             self._last_norm = step.grad_norm
             self.reproduced &= each.grad_norm is None or step.grad_norm == each.grad_norm
+        self.seconds_behind += perf_counter() - began
 
     def state(self) -> dict[str, torch.Tensor]:
         """Weights and optimizer moments behind all updates; see `Cohort.state`."""

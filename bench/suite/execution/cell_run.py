@@ -97,6 +97,7 @@ def run_cell(
     maker: DefenseFactory = RegistryFactory(),  # noqa: B008  (it holds nothing)
     company: CellRuntime = ALONE,
     share: bool = False,
+    shared_bytes: int = 0,
 ) -> Record:
     """Run a cell, or go on with it, and write its record. The caller holds the cell's lock.
 
@@ -113,6 +114,7 @@ def run_cell(
         company: the processes that play along.
         share: take over the rounds in which it goes the way of a finished cell of its store, where that is proved to
             change nothing; see `thiefbench.suite.execution.shared`.
+        shared_bytes: that weights may take which cells leave for one another.
 
     Raises:
         KeyboardInterrupt: `stop` said so.
@@ -120,7 +122,9 @@ def run_cell(
     """
     torch.set_num_threads(spec.threads)
     keep_freed_memory()
-    shared = SharedRounds(spec, what, directory) if share and company is ALONE and may_share(spec) else None
+    shared = None
+    if share and company is ALONE and may_share(spec):
+        shared = SharedRounds(spec, what, directory, shared_bytes, note)
     try:
         return _run_cell(spec, what, directory, progress, stop, recorded, note, maker, company, shared)
     except NotReproducedError:

@@ -15,6 +15,7 @@ from thiefbench.engine.compatibility import check_requirements, drawn
 from thiefbench.engine.model.policy import ModelError, check_directory
 from thiefbench.engine.spec import SpecError
 from thiefbench.judges import check_judge
+from thiefbench.limits import SHARED_GB
 from thiefbench.locks import LockedError
 from thiefbench.suite.estimates.eta import RunOutline
 from thiefbench.suite.estimates.measured import measured_here
@@ -72,6 +73,7 @@ def run_suite(
     workers: int = 1,
     executor: Executor | None = None,
     share: bool = True,
+    shared_gb: float = SHARED_GB,
 ) -> list[Record]:
     """Run what is missing of a suite.
 
@@ -86,6 +88,7 @@ def run_suite(
             do so behind ``if __name__ == "__main__":``, as they import it.
         executor: who runs the cells instead, such as a `thiefbench.suite.execution.ray_executor.RayExecutor`.
         share: let cells take over rounds of finished ones; see `thiefbench.suite.execution.shared`.
+        shared_gb: how much the weights may take that cells leave for one another, in 10^9 bytes.
 
     Returns:
         The records of all cells, in order.
@@ -95,7 +98,7 @@ def run_suite(
         OSError: the disk is full or the store cannot be written.
         WorkerError: workers cannot be started or reached.
     """
-    jobs = jobs_of(suite, cells, store, retry_failed, share)
+    jobs = jobs_of(suite, cells, store, retry_failed, share, shared_gb)
     if remember:
         store.write_run(run_of(suite, jobs))
     records = {spec: intact(job) for spec, job in jobs.items()}
@@ -143,7 +146,12 @@ _LEADERS = ("none", "oracle")
 
 
 def jobs_of(
-    suite: Suite, cells: Sequence[CellSpec], store: Store, retry_failed: bool = True, share: bool = True
+    suite: Suite,
+    cells: Sequence[CellSpec],
+    store: Store,
+    retry_failed: bool = True,
+    share: bool = True,
+    shared_gb: float = SHARED_GB,
 ) -> dict[CellSpec, Job]:
     """What there is to know of each cell before it runs; for arguments and errors see `run_suite`."""
     _check_requirements(cells)
@@ -152,7 +160,7 @@ def jobs_of(
         what = identity(spec)
         recorded = suite.recorded_in(spec)
         directory, servers = store.cell(identify(what)), trust.allowed_servers()
-        jobs[spec] = Job(spec, directory, what, recorded, retry_failed, servers, share)
+        jobs[spec] = Job(spec, directory, what, recorded, retry_failed, servers, share, int(shared_gb * 1e9))
     return jobs
 
 
@@ -252,7 +260,7 @@ def _run(job: Job, listener: CellListener, stop: Stopping, company: CellRuntime)
 
         return run_cell(
             spec, job.identity, directory, progress, lambda: stop.asked, job.recorded, listener.note, company=company,
-            share=job.share,
+            share=job.share, shared_bytes=job.shared_bytes,
         )  # fmt: skip
 
     try:

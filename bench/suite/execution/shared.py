@@ -46,7 +46,8 @@ import hashlib
 import json
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -58,26 +59,35 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 
 from thiefbench import provenance, registry
 from thiefbench.attacks.base import Attack
 from thiefbench.engine.backends.followed import FollowingBackend, schedule_places
+from thiefbench.engine.learning.deferred import OwedUpdate
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow, RoundRecord
 from thiefbench.engine.swarm import Swarm
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import (
+    SHARED,
     BrokenRecordError,
     CellDir,
     Record,
+    file_sha256,
     read_sealed,
     rows_table,
     table_rows,
+    write_atomically,
     write_sealed,
 )
 from thiefbench.suite.store.tables import TableError
 
 Marks = tuple[str, ...]
+
+KEEP_EVERY = 10
+"""Rounds between two states that are kept."""
 
 _CELL_ID = re.compile(r"[0-9a-f]{16}")
 _NOT_MARKED = ("score", "reason")
@@ -194,6 +204,57 @@ class _Followed:
             raise _LostError from error
 
 
+class States:
+    """Weights and optimizer moments behind marks, for cells that part from the others there.
+
+    A store without them costs time only: what a cell needs is worked out from the recorded rounds.
+
+    Args:
+        folder: of the cells that begin alike; those of other beginnings lie beside it.
+        most_bytes: that all of them may take; the oldest go first.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        self._folder, self._most = folder / "states", most_bytes
+
+    def keep(self, mark: str, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Keep the state behind a mark, unless it is there or larger than all of them may be."""
+        path = self._path(mark)
+        if path.exists() or sum(each.nbytes for each in tensors.values()) > self._most:
+            return
+        content = save({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
+        write_atomically(path, content)
+        write_sealed(path.with_suffix(".json"), {"sha256": hashlib.sha256(content).hexdigest()})
+        self._evict()
+
+    def load(self, mark: str) -> dict[str, torch.Tensor] | None:
+        """The state behind a mark; None where it is not kept, or damaged."""
+        path = self._path(mark)
+        try:
+            if file_sha256(path) != read_sealed(path.with_suffix(".json")).get("sha256"):
+                return None
+            return load_file(path)
+        except (OSError, BrokenRecordError, SafetensorError):
+            return None
+
+    def _path(self, mark: str) -> Path:
+        return self._folder / f"{mark}.safetensors"
+
+    def _evict(self) -> None:
+        sizes: dict[Path, tuple[float, int]] = {}
+        for path in self._folder.parent.parent.glob("*/states/*.safetensors"):
+            with suppress(OSError):  # another process may have evicted it
+                about = path.stat()
+                sizes[path] = about.st_mtime, about.st_size
+        total = sum(size for _, size in sizes.values())
+        for path, (_, size) in sorted(sizes.items(), key=lambda each: each[1]):
+            if total <= self._most:
+                break
+            path.unlink(missing_ok=True)
+            path.with_suffix(".json").unlink(missing_ok=True)
+            total -= size
+
+
 class SharedRounds:
     """A cell in progress among the finished ones that begin like it.
 
@@ -201,20 +262,31 @@ class SharedRounds:
         spec: the cell.
         what: its `identity`.
         directory: where it leaves its files; the trajectories of all cells lie in the store's folder `shared`.
+        most_bytes: that all weights in there may take.
+        note: called with what the user should know.
 
     Attributes:
         taken: of every round that was taken over, from which cell.
     """
 
-    def __init__(self, spec: CellSpec, what: Mapping[str, Any], directory: CellDir) -> None:
+    def __init__(
+        self,
+        spec: CellSpec,
+        what: Mapping[str, Any],
+        directory: CellDir,
+        most_bytes: int = 0,
+        note: Callable[[str], None] = lambda message: None,
+    ) -> None:
         self.backend = FollowingBackend(spec.batches)
         self._spec, self._cell = spec, directory.path.name
         self._start = start_mark(spec, what)
         self._folder = directory.path.parent.parent / "shared" / self._start
+        self._states, self._note = States(self._folder, most_bytes), note
         self._cells = directory.path.parent
         self._marks: list[str] | None = [self._start]
         self._others: list[_Followed] | None = None
         self.taken: dict[int, str] = {}
+        self._defenses: dict[str, str] = {}
         self._attack_unchanged = True
 
     def attach(self, swarm: Swarm) -> None:
@@ -222,6 +294,7 @@ class SharedRounds:
         self._swarm, self._fields = swarm, fields_of(swarm.attack)
         if self._fields is None:
             self._marks = None
+        self.backend.cohort.kept = self._kept
 
     def start_evaluation(self) -> pa.Table | None:
         """The rows of the evaluation before round 1; None where no cell has them."""
@@ -237,7 +310,7 @@ class SharedRounds:
     def begin(self, number: int) -> None:
         """Make ready for a round: it follows a trajectory that has had the same marks, if there is one."""
         cohort = self.backend.cohort
-        cohort.defers = False
+        cohort.defers, cohort.seconds_behind = False, 0.0
         self.backend.follow(())
         while (other := self._next()) is not None:
             try:
@@ -260,13 +333,33 @@ class SharedRounds:
         evaluation = None
         if cohort.defers:
             known_norm, evaluation = self._going_on(number)
-            began = perf_counter()
+            in_round, began = cohort.seconds_behind, perf_counter()
             norm = cohort.settle(number, known_norm)
             seconds = record.seconds | {"update": record.seconds["update"] + perf_counter() - began}
+            if number in self.taken:
+                seconds = _seconds_of_shared(seconds, in_round)
             record = replace(record, grad_norm=norm, seconds=seconds)
         if not cohort.reproduced:
             raise NotReproducedError
+        if number - 1 in self.taken and number not in self.taken:
+            self._say_what_was_taken(number - 1)
+        if self._marks is not None and number % KEEP_EVERY == 0 and number < self._spec.rounds and not cohort.owed:
+            self._states.keep(self._marks[-1], cohort.state_before_owed())
         return record, evaluation
+
+    def _kept(self, owed: Sequence[OwedUpdate]) -> tuple[int, dict[str, torch.Tensor]] | None:
+        """For `DeferringCohort.kept`: what some cell has kept behind one of these rounds."""
+        for place in range(len(owed), 0, -1):
+            update = owed[place - 1]
+            if self._marks is None or update.grad_norm is None:  # it is this cell's own
+                continue
+            if (tensors := self._states.load(self._marks[update.round])) is not None:
+                return place, tensors
+        return None
+
+    def _say_what_was_taken(self, last: int) -> None:
+        whom = " and ".join(dict.fromkeys(self._defenses[cell] for cell in self.taken.values()))
+        self._note(f"{self._spec.label}: shared {len(self.taken)} of {last} rounds with {whom}")
 
     def _going_on(self, number: int) -> tuple[float | None, pa.Table | None]:
         """Gradient norm and evaluation of a round that went as another cell's; None where it went as nobody's."""
@@ -277,6 +370,7 @@ class SharedRounds:
                 self._drop(other)
                 continue
             self.taken[number] = other.trajectory.cell
+            self._defenses[other.trajectory.cell] = other.trajectory.defense
             return norm, evaluation if evaluation.num_rows else None
         return None, None
 
@@ -324,6 +418,8 @@ class SharedRounds:
 
     def publish(self, record: Record) -> None:
         """Leave the trajectory of the cell, which has its record."""
+        if self._spec.rounds in self.taken:
+            self._say_what_was_taken(self._spec.rounds)
         if self._marks is not None and len(self._marks) == self._spec.rounds + 1:
             Trajectory(
                 self._cell, self._spec.defense, tuple(self._marks), self._attack_unchanged, record.completions_sha256
@@ -354,6 +450,7 @@ class SharedRounds:
             self._marks = None
         self._attack_unchanged = state["attack_unchanged"]
         self.taken = {int(number): cell for number, cell in state["taken"].items()}
+        self._defenses = dict.fromkeys(self.taken.values(), "a cell before the restart")
         owed = []
         for number, update in sorted((int(number), update) for number, update in state["owed"].items()):
             in_round = pc.and_(pc.equal(rows["round"], number), pc.equal(rows["phase"], "train"))
@@ -368,13 +465,24 @@ class SharedRounds:
 
     def about(self) -> dict[str, Any]:
         """What a record says of it; nothing in it is part of the cell's identity."""
-        spans: list[dict[str, Any]] = []
+        spans: list[tuple[int, int, str]] = []
         for number, cell in sorted(self.taken.items()):
-            if spans and spans[-1]["cell"] == cell and spans[-1]["last"] == number - 1:
-                spans[-1]["last"] = number
+            if spans and spans[-1][1:] == (number - 1, cell):
+                spans[-1] = (spans[-1][0], number, cell)
             else:
-                spans.append({"cell": cell, "first": number, "last": number})
-        return {"shared": spans} if spans else {}
+                spans.append((number, number, cell))
+        return {SHARED: ", ".join(f"{first}-{last} of {cell}" for first, last, cell in spans)} if spans else {}
+
+
+def _seconds_of_shared(seconds: Mapping[str, float], behind: float) -> dict[str, float]:
+    """Those of a round that was taken over, of which `behind` went into updates that somebody asked for.
+
+    They are a part of what the round takes elsewhere, and no measure of what a defense costs. Its inspection is one.
+    """
+    inspected = seconds["inspect"]
+    if inspected > behind:  # else others had asked
+        inspected -= behind
+    return {"inspect": inspected, SHARED: sum(seconds.values()) - inspected}
 
 
 def start_mark(spec: CellSpec, what: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from thiefbench.engine.swarm import Swarm
 from thiefbench.suite.execution import checkpoints
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.scenario import Evaluation, Suite
-from thiefbench.suite.store.records import CellDir, Record, Store, identify
+from thiefbench.suite.store.records import CellDir, Record, Store, identify, rounds_taken
 
 ROUNDS = 6
 FILE = Path(__file__).with_name("shared_plugins.py")
@@ -69,8 +69,7 @@ def records(of: Suite, store: Path) -> list[Record]:
 
 def taken(record: Record) -> set[int]:
     """The rounds that a cell took over."""
-    spans = record.provenance.get("shared", [])
-    return {number for span in spans for number in range(span["first"], span["last"] + 1)}
+    return set(rounds_taken(record))
 
 
 def equal(of: Suite, one: Path, other: Path) -> None:
@@ -117,7 +116,7 @@ def test_a_cell_follows_as_far_as_it_goes_the_same_way(tmp_path: Path) -> None:
     assert taken(fourth) == {1, 2, 3}, "the round in which it differs is its own"
     assert taken(never) == set(range(1, ROUNDS + 1))
     assert taken(other) == {1, 2, 3}
-    assert {span["cell"] for span in never.provenance["shared"]} == {none.cell_id}
+    assert set(rounds_taken(never).values()) == {none.cell_id}
 
 
 def test_nothing_is_sampled_trained_or_evaluated_where_all_is_shared(
