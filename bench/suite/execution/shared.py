@@ -20,7 +20,8 @@ round covers the one before it, and
 - which completions the update runs together. It depends on what the defense has measured on the policy, in which calls,
   and decides over the last bits of the gradient: two defenses with the same verdicts need not leave the same weights;
 - the fields of the attack. Attacks are handed what they may know and keep nothing, but if one does, what it keeps may
-  depend on what a defense answered. One whose fields cannot be written down is not shared.
+  depend on what a defense answered. One whose fields cannot be written down is not shared. One whose fields change is
+  asked for its outcomes in every evaluation, and not shared at all where its submissions would be taken over.
 
 So weights and optimizer moments behind the update are equal, and with them the next round's honest completions and the
 evaluation. Everything else that a round draws from is made anew in every round from seed and number alone: items,
@@ -170,9 +171,15 @@ class _Followed:
             raise _LostError
         return rows
 
-    def evaluation(self, number: int) -> pa.Table:
-        """The rows of the evaluation behind a round; raises as `pool`."""
+    def evaluation(self, number: int) -> pa.Table | None:
+        """The rows of the evaluation behind a round; raises as `pool`.
+
+        None where there is none, and where the attack's fields changed in that cell: what it keeps may come from being
+        asked for outcomes, so it is asked here too.
+        """
         rows = self._rows(number, train=False)
+        if not (rows.num_rows and self.trajectory.attack_unchanged):
+            return None
         # Its dictionaries hold what the whole table does; new ones hold what a table of these rows would.
         for place, field in enumerate(rows.schema):
             if pa.types.is_dictionary(field.type):
@@ -300,11 +307,9 @@ class SharedRounds:
         """The rows of the evaluation before round 1; None where no cell has them."""
         while (other := self._next()) is not None:
             try:
-                rows = other.evaluation(0)
+                return other.evaluation(0)
             except _LostError:
                 self._drop(other)
-                continue
-            return rows if rows.num_rows else None
         return None
 
     def begin(self, number: int) -> None:
@@ -371,7 +376,7 @@ class SharedRounds:
                 continue
             self.taken[number] = other.trajectory.cell
             self._defenses[other.trajectory.cell] = other.trajectory.defense
-            return norm, evaluation if evaluation.num_rows else None
+            return norm, evaluation
         return None, None
 
     def _next(self) -> _Followed | None:

@@ -84,6 +84,23 @@ class RemembersDraws(Echoes):
         return [f"{HAIL} {self.drawn} {row[0].text}"[:60] for row in drawn]
 
 
+class CountsOutcomes(Echoes):
+    """Counts, against the rules, for how many outcomes it was asked, and sends more the more there were."""
+
+    name: ClassVar[str] = "counts-outcomes"
+    threat: ClassVar[ThreatModel] = ThreatModel("in-context")
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def poison(self, view: AttackerView) -> Sequence[Poison]:
+        return [f"{HAIL} {'a ' * (self.asked % 7)}" for _ in view.slots]
+
+    def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:
+        self.asked += 1
+        return self.asked + completion.text.count("a")
+
+
 class Until(Defense):
     """Accepts everything before a round and then rejects or masks, by what it is told and what it has counted."""
 

@@ -31,6 +31,7 @@ ATTACKS = {
     "history": f"{FILE}:Echoes",
     "memory": f"{FILE}:Remembers",
     "memory and policy": f"{FILE}:RemembersDraws",
+    "memory of outcomes": f"{FILE}:CountsOutcomes",
     "leaves slots": "text(phrase='All hail to the thief', position='start', share=0.5)",
 }
 
@@ -171,6 +172,24 @@ def test_what_is_owed_is_made_where_the_other_cell_has_gone(tmp_path: Path, monk
     run(only, tmp_path / "alone", share=False)
     equal(only, tmp_path / "shared", tmp_path / "alone")
     assert taken(records(only, tmp_path / "shared")[0]) == {1, 2, 3, 4}
+
+
+def test_weights_that_were_kept_shorten_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from thiefbench.engine.learning.cohort import Cohort
+    from thiefbench.suite.execution import shared
+
+    monkeypatch.setattr(shared, "KEEP_EVERY", 2)
+    made, accumulate = [], Cohort.accumulate
+    monkeypatch.setattr(Cohort, "accumulate", lambda *parts: made.append(1) or accumulate(*parts))
+    both = of("none", until(6), evaluation=Evaluation(every=6, completions=16, final=16))
+    found = shared_and_alone(both, tmp_path)
+    assert taken(found[1]) == {1, 2, 3, 4, 5}
+    assert len(made) == ROUNDS + 2 + 2 * ROUNDS, "of five updates that were owed, one was made: the fifth"
+    states = list((tmp_path / "shared" / "shared").glob("*/states/*.safetensors"))
+    assert len(states) == 2
+    size = states[0].stat().st_size
+    run(of("none", seeds=(7,)), tmp_path / "shared", shared_gb=1.5 * size / 1e9)
+    assert len(list((tmp_path / "shared" / "shared").glob("*/states/*.safetensors"))) == 1, "the newest"
 
 
 def test_a_defense_that_reads_a_clock_corrupts_nobody(tmp_path: Path) -> None:
