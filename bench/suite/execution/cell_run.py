@@ -188,9 +188,9 @@ def _run_cell(
         | ({} if shared is None else shared.about()),
         completions_sha256=directory.write_rows(table),
     )
-    directory.write(record)
     if shared is not None:
-        shared.publish(record)
+        shared.publish(record.completions_sha256)
+    directory.write(record)
     run.clear()
     return record
 

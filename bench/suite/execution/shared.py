@@ -45,6 +45,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -77,6 +78,7 @@ from thiefbench.suite.store.records import (
     CellDir,
     Record,
     file_sha256,
+    half_written,
     read_sealed,
     rows_table,
     table_rows,
@@ -91,6 +93,7 @@ KEEP_EVERY = 10
 """Rounds between two states that are kept."""
 
 _CELL_ID = re.compile(r"[0-9a-f]{16}")
+_SWITCHES = ("ATEN_", "DNNL_", "MKL_", "ONEDNN_")  # in the environment, which tell libraries how to compute
 _NOT_MARKED = ("score", "reason")
 _UNWRITTEN = (torch.Tensor, Policy, ModuleType, dict, list, tuple, set, frozenset)
 
@@ -299,9 +302,21 @@ class SharedRounds:
     def attach(self, swarm: Swarm) -> None:
         """Take the swarm, which plays with `backend`."""
         self._swarm, self._fields = swarm, fields_of(swarm.attack)
-        if self._fields is None:
+        if self._fields is None or not self._usable():
             self._marks = None
         self.backend.cohort.kept = self._kept
+
+    def _usable(self) -> bool:
+        """Whether the folder is the store's own, and not a link to somewhere else in one that somebody else made.
+
+        What a kill left half-written of this cell's is removed.
+        """
+        if any(path.is_symlink() for path in (self._folder.parent, self._folder, self._folder / "states")):
+            return False
+        for path in half_written(self._folder):
+            if path.name.startswith(f".{self._cell}."):  # its lock is held; others may be writing theirs
+                path.unlink(missing_ok=True)
+        return True
 
     def start_evaluation(self) -> pa.Table | None:
         """The rows of the evaluation before round 1; None where no cell has them."""
@@ -421,13 +436,13 @@ class SharedRounds:
         )  # fmt: skip
         self._marks.append(_digest(repr(content)))
 
-    def publish(self, record: Record) -> None:
-        """Leave the trajectory of the cell, which has its record."""
+    def publish(self, completions_sha256: str) -> None:
+        """Leave the trajectory of the cell, whose rows are written. It counts as soon as the record is there."""
         if self._spec.rounds in self.taken:
             self._say_what_was_taken(self._spec.rounds)
         if self._marks is not None and len(self._marks) == self._spec.rounds + 1:
             Trajectory(
-                self._cell, self._spec.defense, tuple(self._marks), self._attack_unchanged, record.completions_sha256
+                self._cell, self._spec.defense, tuple(self._marks), self._attack_unchanged, completions_sha256
             ).write(self._folder)
 
     def state(self) -> dict[str, Any]:
@@ -448,11 +463,11 @@ class SharedRounds:
             state: None where the cell was begun without sharing.
             rows: of the cell so far.
         """
-        self._marks = None if state is None else state["marks"]
         if state is None:
-            return
-        if self._marks is not None and self._marks[0] != self._start:  # it was begun on another machine
             self._marks = None
+            return
+        begun_elsewhere = not state["marks"] or state["marks"][0] != self._start
+        self._marks = None if self._marks is None or begun_elsewhere else state["marks"]
         self._attack_unchanged = state["attack_unchanged"]
         self.taken = {int(number): cell for number, cell in state["taken"].items()}
         self._defenses = dict.fromkeys(self.taken.values(), "a cell before the restart")
@@ -498,7 +513,8 @@ def start_mark(spec: CellSpec, what: Mapping[str, Any]) -> str:
     here = provenance.provenance(spec.device, spec.threads)
     apart = ("git_commit", "git_dirty")
     content["made_with"] = {name: value for name, value in here.items() if name not in apart}
-    content["arithmetic"] = [torch.__config__.parallel_info(), torch.get_float32_matmul_precision()]
+    content["arithmetic"] = [torch.__config__.show(), torch.get_float32_matmul_precision()]
+    content["switches"] = {name: value for name, value in os.environ.items() if name.startswith(_SWITCHES)}
     return _digest(json.dumps(content, sort_keys=True))
 
 

@@ -192,6 +192,24 @@ def test_weights_that_were_kept_shorten_the_way(tmp_path: Path, monkeypatch: pyt
     assert len(list((tmp_path / "shared" / "shared").glob("*/states/*.safetensors"))) == 1, "the newest"
 
 
+def test_a_folder_that_is_a_link_is_not_used(tmp_path: Path) -> None:
+    victim, store = tmp_path / "victim", tmp_path / "store"
+    victim.mkdir()
+    store.mkdir()
+    (store / "shared").symlink_to(victim)
+    run(of("none", until(9)), store)
+    assert not list(victim.iterdir())
+    assert not any(map(taken, records(of("none", until(9)), store)))
+
+
+def test_only_who_begins_alike_is_followed(tmp_path: Path) -> None:
+    run(of("none"), tmp_path)
+    others = [of(until(9), **each) for each in ({"seeds": (7,)}, {"rounds": 4}, {"attack": ATTACKS["policy"]})]
+    for other in others:
+        run(other, tmp_path)
+        assert not taken(records(other, tmp_path)[0])
+
+
 def test_a_defense_that_reads_a_clock_corrupts_nobody(tmp_path: Path) -> None:
     clock = f"{FILE}:Clock"
     swarm = of(clock, "none", until(9))
