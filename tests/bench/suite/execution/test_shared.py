@@ -13,9 +13,11 @@ import torch
 
 from tests.bench import tiny
 from tests.bench.tiny import Attacked, Watcher, run, suite
+from thiefbench.engine.backends import local
+from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.spec import LearnerSpec
 from thiefbench.engine.swarm import Swarm
-from thiefbench.suite.execution import checkpoints
+from thiefbench.suite.execution import cell_run, checkpoints, shared
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.scenario import Evaluation, Suite
 from thiefbench.suite.store.records import CellDir, Record, Store, identify, rounds_taken
@@ -32,8 +34,20 @@ ATTACKS = {
     "memory": f"{FILE}:Remembers",
     "memory and policy": f"{FILE}:RemembersDraws",
     "memory of outcomes": f"{FILE}:CountsOutcomes",
-    "leaves slots": "text(phrase='All hail to the thief', position='start', share=0.5)",
+    "leaves slots": f"varied(attack={TEXT!r}, share=0.5)",
 }
+
+
+class _Forgets(dict[str, Any]):
+    """So that every cell evaluates its own start: an attack that counts is asked as often in each."""
+
+    def __contains__(self, name: object) -> bool:
+        return False
+
+
+@pytest.fixture(autouse=True)
+def every_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell_run, "_started", _Forgets())
 
 
 @pytest.fixture(autouse=True)
@@ -117,15 +131,12 @@ def test_a_cell_follows_as_far_as_it_goes_the_same_way(tmp_path: Path) -> None:
     assert taken(fourth) == {1, 2, 3}, "the round in which it differs is its own"
     assert taken(never) == set(range(1, ROUNDS + 1))
     assert taken(other) == {1, 2, 3}
-    assert set(rounds_taken(never).values()) == {none.cell_id}
+    assert none.cell_id in rounds_taken(never).values()
 
 
 def test_nothing_is_sampled_trained_or_evaluated_where_all_is_shared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from thiefbench.engine.backends import local
-    from thiefbench.engine.learning.cohort import Cohort
-
     run(of("none"), tmp_path)
     for owner, name in ((local, "sample"), (Cohort, "accumulate"), (Swarm, "evaluate")):
         monkeypatch.setattr(owner, name, _unused)
@@ -151,7 +162,7 @@ def test_a_cell_that_is_stopped_goes_on_sharing(
     attack: str, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", 0.0)
-    both = of("none", until(5), attack=ATTACKS[attack])
+    both = of("none", until(5, then="some"), attack=ATTACKS[attack])
     run(of("none", attack=ATTACKS[attack]), tmp_path / "shared")
     with pytest.raises(KeyboardInterrupt):
         run(both, tmp_path / "shared", Watcher(stop_after=stop))
@@ -175,9 +186,6 @@ def test_what_is_owed_is_made_where_the_other_cell_has_gone(tmp_path: Path, monk
 
 
 def test_weights_that_were_kept_shorten_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from thiefbench.engine.learning.cohort import Cohort
-    from thiefbench.suite.execution import shared
-
     monkeypatch.setattr(shared, "KEEP_EVERY", 2)
     made, accumulate = [], Cohort.accumulate
     monkeypatch.setattr(Cohort, "accumulate", lambda *parts: made.append(1) or accumulate(*parts))
@@ -220,13 +228,10 @@ def test_a_defense_that_reads_a_clock_corrupts_nobody(tmp_path: Path) -> None:
 
 
 def test_weights_that_do_not_come_out_again_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from thiefbench.engine.learning import deferred
-
+    """As where the other cell was trained on a machine that looks the same and is not."""
     run(of("none"), tmp_path / "shared")
-    before = deferred._Scheduled.training_chunks
-    monkeypatch.setattr(
-        deferred._Scheduled, "training_chunks", lambda self, answers: list(before(self, answers))[::-1][:1]
-    )
+    norm = shared._Followed.grad_norm
+    monkeypatch.setattr(shared._Followed, "grad_norm", lambda *parts: norm(*parts) * (1 + 1e-12))
     watcher, both = Watcher(), of("none", until(4))
     run(both, tmp_path / "shared", watcher)
     assert any("begins again" in note for note in watcher.notes)
