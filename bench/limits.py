@@ -14,3 +14,5 @@ MOST_CELLS: Final = 200_000
 """Of one suite: their plan alone takes some hundred megabytes."""
 MOST_THREADS: Final = 1024
 """CPU threads of one process; with some ten thousand, torch crashes."""
+SHARED_GB: Final = 2.0
+"""What the weights that cells leave for one another take in a store, where the user says nothing else."""

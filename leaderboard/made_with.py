@@ -7,10 +7,10 @@ from typing import Any
 
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.provenance import DISTRIBUTIONS
-from thiefbench.suite.store.records import Record, Store
+from thiefbench.suite.store.records import SHARED, Record, Store
 
 _NAMES = ("python", *DISTRIBUTIONS)
-_OF_A_CELL = ("started", "finished", "ended")
+_OF_A_CELL = ("started", "finished", "ended", SHARED)
 
 
 def versions(records: Sequence[Record], store: Store) -> dict[str, str]:

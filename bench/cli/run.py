@@ -28,6 +28,7 @@ from thiefbench.console import (
     typed_spec,
 )
 from thiefbench.errors import UsageError
+from thiefbench.limits import SHARED_GB
 
 if TYPE_CHECKING:
     from thiefbench.suite.scenario import Suite
@@ -91,6 +92,21 @@ PlanOption = Annotated[
         "the seeds tell apart.",
     ),
 ]
+NoShareOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-share",
+        help="Train every cell from its first round, also where it takes the same way as a finished one (the result is "
+        "the same).",
+    ),
+]
+SharedOption = Annotated[
+    float,
+    typer.Option(
+        min=0.0, max=1e6, help="How much the weights may take in the store that cells leave for one another, in GB. "
+        "The oldest go first; without them, a cell that takes its own way from late on has more to work out.",
+    ),
+]  # fmt: skip
 GapOption = Annotated[
     list[float] | None,
     typer.Option(
@@ -127,6 +143,8 @@ def run(
     gpus_per_cell: GpusOption = None,
     rank_timeout: RankTimeoutOption = 300.0,
     traceback: TracebackOption = False,
+    no_share: NoShareOption = False,
+    shared_gb: SharedOption = SHARED_GB,
 ) -> None:
     """Run a suite. Stop it at any time; the same command continues, and runs only the cells that are missing."""
     from thiefbench.progress import watch
@@ -148,10 +166,10 @@ def run(
     if plan:
         check_device(device)  # a round may be played on this machine
         with stoppable(), cell_executor as ready:
-            print_run_plan(out, look_ahead(chosen, cells, results, ready.places), gap or GAPS)
+            print_run_plan(out, look_ahead(chosen, cells, results, ready.places, not no_share), gap or GAPS)
         return
     with stoppable(), cell_executor as ready, watch(err, ready.places) as listener:
-        records = run_suite(chosen, cells, results, listener, executor=ready)
+        records = run_suite(chosen, cells, results, listener, executor=ready, share=not no_share, shared_gb=shared_gb)
     print_results(out, results)
     print_failures(err, records, traceback)
     if any(record.status == "error" for record in records):

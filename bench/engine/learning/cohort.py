@@ -163,6 +163,14 @@ class Cohort:
         expected: list[float] = group_expectation(means, kept)[seats].tolist()
         return expected
 
+    def learned_from(self, rows: Sequence[TrainingRow], advantages: Sequence[float]) -> dict[CompletionKey, list[int]]:
+        """The answers that an update runs, each with the indices of its rows."""
+        row_indices: dict[CompletionKey, list[int]] = {}
+        for i, advantage in enumerate(advantages):
+            if rows[i].targets and (advantage != 0 or (self.start and rows[i].kept)):
+                row_indices.setdefault((rows[i].prompt, rows[i].targets), []).append(i)
+        return row_indices
+
     def accumulate(
         self,
         prompts: Sequence[Sequence[int]],
@@ -176,10 +184,7 @@ class Cohort:
         once.
         """
         cache = cache or ForwardCache(self.policy, prompts)
-        row_indices: dict[CompletionKey, list[int]] = {}
-        for i, advantage in enumerate(advantages):
-            if rows[i].targets and (advantage != 0 or (self.start and rows[i].kept)):
-                row_indices.setdefault((rows[i].prompt, rows[i].targets), []).append(i)
+        row_indices = self.learned_from(rows, advantages)
         reference = self._reference_logprobs(prompts, row_indices)
         pool_rows = sum(row.kept for row in rows)
         pool_tokens = sum(len(row.targets) for row in rows if row.kept)

@@ -162,20 +162,40 @@ class ForwardCache:
         Those run before come first; the others are run now and not kept. A chunk's graph is used up by its backward
         pass. After the last one, `backward` sends the gradients that the prompts collected through these.
         """
-        wanted = [answer for answer in dict.fromkeys(answers) if answer[1]]
-        held = [answer for answer in wanted if answer in self._chunk_of and self._chunk_of[answer].graph]
-        for chunk in {id(self._chunk_of[answer]): self._chunk_of[answer] for answer in held}.values():
+        held, others = self._held(answers)
+        for chunk in held:
             for answer in chunk.answers:
                 del self._chunk_of[answer]
             yield chunk
-        for part in _parts(list(set(wanted) - set(held)), self._chunk_tokens):
+        for part in others:
             yield self._run(part, graph=True)
+
+    def schedule(self, answers: Iterable[CompletionKey]) -> list[list[CompletionKey]]:
+        """What each of the `training_chunks` would hold, in their order.
+
+        What a row's states and gradients are in their last bits depends on the rows that it is run with. Which these
+        are depends on what the defense has measured, and in which calls.
+        """
+        held, others = self._held(answers)
+        return [*(chunk.answers for chunk in held), *others]
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything has been run, if only the prompts."""
+        return bool(self._prefixes or self._chunk_of)
 
     def backward(self) -> None:
         """Send the gradients that arrived at the prompts' states through the prompts."""
         if True in self._prefixes:
             whole, leaves = self._prefixes.pop(True)
             whole.backward(leaves)
+
+    def _held(self, answers: Iterable[CompletionKey]) -> tuple[list[Chunk], list[list[CompletionKey]]]:
+        """The chunks with graphs that hold some of `answers`, and the parts in which the others are to be run."""
+        wanted = [answer for answer in dict.fromkeys(answers) if answer[1]]
+        held = [answer for answer in wanted if answer in self._chunk_of and self._chunk_of[answer].graph]
+        chunks = {id(self._chunk_of[answer]): self._chunk_of[answer] for answer in held}
+        return list(chunks.values()), list(_parts(list(set(wanted) - set(held)), self._chunk_tokens))
 
     def _run(self, answers: list[CompletionKey], graph: bool) -> Chunk:
         policy, device = self.policy, self.policy.device
@@ -278,7 +298,7 @@ def _sizes(device: torch.device) -> Sizes:
 
 def _bytes_per_token(policy: Policy) -> int:
     """What a graph keeps per token, roughly: about twelve states and five MLP activations a layer, and log-probs."""
-    config = policy.model.config
+    config = policy.config
     states = config.num_hidden_layers * (12 * config.hidden_size + 5 * (getattr(config, "intermediate_size", 0) or 0))
-    kept: int = states * policy.model.dtype.itemsize + 4 * policy.vocabulary
+    kept: int = states * policy.dtype.itemsize + 4 * policy.vocabulary
     return kept

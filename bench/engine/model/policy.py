@@ -7,10 +7,11 @@ at the cached states of a prompt are summed over its rows and sent through the p
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -126,6 +127,10 @@ class Policy:
     Args:
         model: a transformers causal LM whose layers all use full attention, in evaluation mode.
         tokenizer: its tokenizer, with an EOS token.
+
+    Attributes:
+        before_use: called before anybody gets hold of the model: its weights may lie behind until they are looked at
+            (see `thiefbench.engine.learning.deferred`). None where they never do.
     """
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
@@ -143,7 +148,8 @@ class Policy:
                 "this model's tokenizer names no EOS token, so no completion would end; put eos_token into its "
                 "tokenizer_config.json"
             )
-        self.model, self.tokenizer = model, tokenizer
+        self._model, self.tokenizer = model, tokenizer
+        self.before_use: Callable[[], None] | None = None
         self.eos: int = tokenizer.eos_token_id
         self.pad: int = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else self.eos
         added = tokenizer.added_tokens_decoder
@@ -188,6 +194,27 @@ class Policy:
             raise ModelError(f"the model {source} lacks {len(loading['missing_keys'])} tensors, {first} among them")
         return cls(model.to(device).eval(), tokenizer)
 
+    @property
+    def model(self) -> Any:
+        """The transformers model with its current weights."""
+        if self.before_use is not None:
+            self.before_use()
+        return self._model
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A policy of its own, whose weights do not wait for anybody."""
+        return type(self)(copy.deepcopy(self.model, memo), self.tokenizer)
+
+    @property
+    def config(self) -> Any:
+        """The model's configuration, which no update changes."""
+        return self._model.config
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        return self._model.dtype  # type: ignore[no-any-return]
+
     def shares_tokens(self, other: Policy) -> bool:
         """Whether the two turn every text into the same tokens."""
         return self.tokenizer is other.tokenizer or self.lexicon == other.lexicon
@@ -202,12 +229,12 @@ class Policy:
     @property
     def device(self) -> torch.device:
         """Where the weights lie."""
-        return self.model.device  # type: ignore[no-any-return]
+        return self._model.device  # type: ignore[no-any-return]
 
     @property
     def logit_noise(self) -> float:
         """By how much a logit may differ between two batch shapes."""
-        return LOGIT_NOISE[str(self.model.dtype).removeprefix("torch.")]
+        return LOGIT_NOISE[str(self.dtype).removeprefix("torch.")]
 
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a chat prompt; the bare contents, joined by newlines, where the tokenizer has no template."""

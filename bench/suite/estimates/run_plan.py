@@ -90,14 +90,14 @@ class RunPlan:
 
 
 @reads_strangers
-def look_ahead(suite: Suite, cells: Sequence[CellSpec], store: Store, workers: int = 1) -> RunPlan:
+def look_ahead(suite: Suite, cells: Sequence[CellSpec], store: Store, workers: int = 1, share: bool = True) -> RunPlan:
     """What `run_suite` would do, judged by the store's records; of what these do not tell, one round is played.
 
     Nothing is written. Raises what `run_suite` raises for mistakes of the user.
     """
     jobs = jobs_of(suite, cells, store)
     missing = {spec: job for spec, job in jobs.items() if intact(job) is None}
-    stages = tuple(_stage(jobs[spec]) for spec in taken_up(missing))
+    stages = tuple(_stage(jobs[spec]) for spec in taken_up(missing, share))
     settings = {setting(spec): spec for spec in reversed(missing)}  # with the first cell of each
     recorded = measured_here(store.records(), missing)
     unknown = settings.keys() - {setting(each.spec) for each in recorded}

@@ -5,6 +5,7 @@ A killed cell goes on from its last checkpoint and ends with the same rows as on
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, Protocol
@@ -24,6 +25,7 @@ from thiefbench.judges import judge_of
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.execution.cell_identity import DefenseFactory, RegistryFactory, identified
 from thiefbench.suite.execution.checkpoints import CellInProgress
+from thiefbench.suite.execution.shared import NotReproducedError, SharedRounds, may_share
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.records import CellDir, Point, Record, identify
@@ -73,6 +75,17 @@ class LocalRuntime:
 ALONE = LocalRuntime()
 
 
+class _Following(LocalRuntime):
+    """A `CellRuntime` whose swarm follows recorded rounds."""
+
+    def __init__(self, shared: SharedRounds) -> None:
+        self._shared = shared
+
+    def swarm(self, batches: Batches, **parts: Any) -> Swarm:
+        """A swarm that is all in this process."""
+        return Swarm(**parts, backend=self._shared.backend)
+
+
 def run_cell(
     spec: CellSpec,
     what: dict[str, Any],
@@ -83,6 +96,8 @@ def run_cell(
     note: Callable[[str], None] = lambda message: None,
     maker: DefenseFactory = RegistryFactory(),  # noqa: B008  (it holds nothing)
     company: CellRuntime = ALONE,
+    share: bool = False,
+    shared_bytes: int = 0,
 ) -> Record:
     """Run a cell, or go on with it, and write its record. The caller holds the cell's lock.
 
@@ -97,6 +112,9 @@ def run_cell(
         note: called with what the user should know, such as that a judge does not answer.
         maker: makes its defense.
         company: the processes that play along.
+        share: take over the rounds in which it goes the way of a finished cell of its store, where that is proved to
+            change nothing; see `thiefbench.suite.execution.shared`.
+        shared_bytes: that weights may take which cells leave for one another.
 
     Raises:
         KeyboardInterrupt: `stop` said so.
@@ -104,13 +122,43 @@ def run_cell(
     """
     torch.set_num_threads(spec.threads)
     keep_freed_memory()
+    shared = None
+    if share and company is ALONE and may_share(spec):
+        shared = SharedRounds(spec, what, directory, shared_bytes, note)
+    try:
+        return _run_cell(spec, what, directory, progress, stop, recorded, note, maker, company, shared)
+    except NotReproducedError:
+        note(f"{spec.label}: recorded rounds do not come out the same here, so it begins again and is trained alone")
+        shutil.rmtree(directory.checkpoint, ignore_errors=True)
+        return _run_cell(spec, what, directory, progress, stop, recorded, note, maker, company, None)
+
+
+def _run_cell(
+    spec: CellSpec,
+    what: dict[str, Any],
+    directory: CellDir,
+    progress: Progress,
+    stop: Callable[[], bool],
+    recorded: Sequence[int],
+    note: Callable[[str], None],
+    maker: DefenseFactory,
+    company: CellRuntime,
+    shared: SharedRounds | None,
+) -> Record:
+    """As `run_cell`, with rounds that are shared or not; raises NotReproducedError where they cannot be."""
     started = provenance.now()
-    swarm = build_swarm(spec, note, maker, company)
-    run = CellInProgress(spec, swarm, directory, recorded)
+    swarm = build_swarm(spec, note, maker, company if shared is None else _Following(shared))
+    if shared is not None:
+        shared.attach(swarm)
+    run = CellInProgress(spec, swarm, directory, recorded, shared)
     resumed = run.resume()
     with company.playing(what, swarm, run.done, run.table):
         if run.done == 0:
-            run.keep(_start_evaluated(spec, what, swarm))
+            evaluated = None if shared is None else shared.start_evaluation()
+            if evaluated is None:
+                run.keep(_start_evaluated(spec, what, swarm))
+            else:
+                run.pending.append(evaluated)
         progress(run.done, spec.rounds)
         while run.done < spec.rounds:
             try:
@@ -136,9 +184,12 @@ def run_cell(
         pace=run.pace if len(run.pace) == spec.rounds else [],
         provenance=provenance.provenance(spec.device, spec.threads)
         | {"started": started, "finished": provenance.now(), "ended": "resumed" if resumed else "in one run"}
-        | company.about(),
+        | company.about()
+        | ({} if shared is None else shared.about()),
         completions_sha256=directory.write_rows(table),
     )
+    if shared is not None:
+        shared.publish(record.completions_sha256)
     directory.write(record)
     run.clear()
     return record

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save
 
 from thiefbench.engine.round_record import RoundRecord
 from thiefbench.engine.swarm import Swarm
+from thiefbench.suite.execution.shared import SharedRounds
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.records import (
@@ -47,6 +48,7 @@ class CellInProgress:
     swarm: Swarm
     directory: CellDir
     recorded: Sequence[int] = ()
+    shared: SharedRounds | None = None
     done: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     grad_norms: list[float] = field(default_factory=list)
@@ -65,18 +67,28 @@ class CellInProgress:
         number = self.done + 1
         if number in self.recorded:
             weights.keep(self.directory, number, self.swarm.policy)
-        record = self.swarm.round(number)
+        if self.shared is not None:
+            self.shared.begin(number)
+        record, evaluated = self.swarm.round(number), None
+        if self.shared is not None:
+            record, evaluated = self.shared.end(record)
         spent = self.keep(record)
         self.grad_norms.append(record.grad_norm)
-        planned = self.spec.evaluation
-        if number == self.spec.rounds:
-            spent += self.keep(self.swarm.evaluate(number, planned.final))
-        elif number % planned.every == 0:
-            spent += self.keep(self.swarm.evaluate(number, planned.completions))
+        if evaluated is not None:
+            self.pending.append(evaluated)
+        elif completions := self._due(number):
+            spent += self.keep(self.swarm.evaluate(number, completions))
         self.pace.append(round(spent, 3))
         self.done = number
         if time.monotonic() - self.saved_at > CHECKPOINT_SECONDS:
             self.checkpoint()
+
+    def _due(self, number: int) -> int:
+        """How many completions are drawn in the evaluation behind a round; 0 where there is none."""
+        planned = self.spec.evaluation
+        if number == self.spec.rounds:
+            return planned.final
+        return planned.completions if number % planned.every == 0 else 0
 
     def keep(self, record: RoundRecord) -> float:
         """Remember the rows and seconds of a round or an evaluation; returns the seconds it took."""
@@ -92,9 +104,14 @@ class CellInProgress:
         part = f"rows-{self.done:06d}.parquet"
         write_table(self._work / part, pa.concat_tables(self.pending))
         tensors = f"weights-{self.done:06d}.safetensors"
-        write_atomically(self._work / tensors, save(self.swarm.population.tensors()))
+        of_shared = None if self.shared is None else self.shared.state()
+        # Weights may lie behind the rows. A version that does not know of this must not take them for the current ones.
+        behind = bool(of_shared and of_shared["owed"])
+        current = self.swarm.population.tensors() if self.shared is None else self.shared.tensors()
+        write_atomically(self._work / tensors, save(current))
         state = {
-            "done": self.done, "parts": [*self.parts, part], "weights": tensors, "seconds": self.seconds,
+            "done": self.done, "parts": [*self.parts, part], "shared": of_shared,
+            "weights_behind" if behind else "weights": tensors, "seconds": self.seconds,
             "grad_norms": self.grad_norms, "pace": self.pace, "cohorts": self.swarm.population.state(),
             "payload": self.swarm.attack.describe(),
             "sha256": {name: file_sha256(self._work / name) for name in (*self.parts, part, tensors)},
@@ -120,11 +137,14 @@ class CellInProgress:
         if not path.exists():
             return False
         state = read_sealed(path)
+        of_shared = state.get("shared")  # a checkpoint of an older version has none
+        if self.shared is None and of_shared and of_shared["taken"]:
+            raise BrokenRecordError(f"the checkpoint in {self._work} holds shared rounds, and this run shares none")
         try:
             for name, expected in state["sha256"].items():
                 if file_sha256(self._work / name) != expected:
                     raise BrokenRecordError(f"{self._work / name} is damaged")
-            tensors = load_file(self._work / state["weights"])
+            tensors = load_file(self._work / (state.get("weights_behind") or state["weights"]))
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise BrokenRecordError(f"the checkpoint in {self._work} is damaged") from error
         self.swarm.recall(state["payload"])
@@ -132,7 +152,10 @@ class CellInProgress:
         self.parts, self.seconds, self.grad_norms = state["parts"], state["seconds"], state["grad_norms"]
         self.pace = state.get("pace", [])  # a checkpoint of an older version has none
         self.done = self.saved_round = state["done"]
-        self.swarm.remember(table_rows(self.table()))
+        rows = self.table()
+        self.swarm.remember(table_rows(rows))
+        if self.shared is not None:
+            self.shared.restore(of_shared, rows)
         return True
 
     def table(self) -> pa.Table:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from thiefbench.limits import SHARED_GB
 from thiefbench.suite.estimates.eta import RunOutline
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import CellDir, Record
@@ -59,6 +60,8 @@ class Job:
         recorded: rounds whose weights it keeps.
         retry_failed: run it again where its record is an error.
         servers: of judges to which the user's key may be sent, see `thiefbench.trust`.
+        share: take over rounds of the store's finished cells, see `thiefbench.suite.execution.shared`.
+        shared_bytes: that the weights which cells leave for one another may take in the store.
     """
 
     spec: CellSpec
@@ -67,6 +70,8 @@ class Job:
     recorded: tuple[int, ...]
     retry_failed: bool
     servers: tuple[str, ...] = ()
+    share: bool = True
+    shared_bytes: int = int(SHARED_GB * 1e9)
 
     def to_json(self) -> str:
         """As text for a worker on another machine, which reaches the directory by the same path."""
@@ -77,6 +82,8 @@ class Job:
             "recorded": self.recorded,
             "retry_failed": self.retry_failed,
             "servers": self.servers,
+            "share": self.share,
+            "shared_bytes": self.shared_bytes,
         }
         return json.dumps(fields)
 
@@ -86,7 +93,10 @@ class Job:
         fields = json.loads(text)
         spec, directory = CellSpec.from_dict(fields["spec"]), CellDir(Path(fields["directory"]))
         recorded, servers = tuple(fields["recorded"]), tuple(fields["servers"])
-        return cls(spec, directory, fields["identity"], recorded, fields["retry_failed"], servers)
+        return cls(
+            spec, directory, fields["identity"], recorded, fields["retry_failed"], servers, fields["share"],
+            fields["shared_bytes"],
+        )  # fmt: skip
 
 
 Work = Callable[[Job, CellListener, Stopping, bool], Record]

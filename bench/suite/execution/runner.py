@@ -15,6 +15,7 @@ from thiefbench.engine.compatibility import check_requirements, drawn
 from thiefbench.engine.model.policy import ModelError, check_directory
 from thiefbench.engine.spec import SpecError
 from thiefbench.judges import check_judge
+from thiefbench.limits import SHARED_GB
 from thiefbench.locks import LockedError
 from thiefbench.suite.estimates.eta import RunOutline
 from thiefbench.suite.estimates.measured import measured_here
@@ -72,6 +73,8 @@ def run_suite(
     remember: bool = True,
     workers: int = 1,
     executor: Executor | None = None,
+    share: bool = True,
+    shared_gb: float = SHARED_GB,
 ) -> list[Record]:
     """Run what is missing of a suite.
 
@@ -85,6 +88,8 @@ def run_suite(
         workers: processes that run cells at the same time; 1 runs them in this one. A script that asks for more must
             do so behind ``if __name__ == "__main__":``, as they import it.
         executor: who runs the cells instead, such as a `thiefbench.suite.execution.ray_executor.RayExecutor`.
+        share: let cells take over rounds of finished ones; see `thiefbench.suite.execution.shared`.
+        shared_gb: how much the weights may take that cells leave for one another, in 10^9 bytes.
 
     Returns:
         The records of all cells, in order.
@@ -94,11 +99,11 @@ def run_suite(
         OSError: the disk is full or the store cannot be written.
         WorkerError: workers cannot be started or reached.
     """
-    jobs = jobs_of(suite, cells, store, retry_failed)
+    jobs = jobs_of(suite, cells, store, retry_failed, share, shared_gb)
     if remember:
         store.write_run(run_of(suite, jobs))
     records = {spec: intact(job) for spec, job in jobs.items()}
-    missing = {spec: jobs[spec] for spec in taken_up(spec for spec in jobs if records[spec] is None)}
+    missing = {spec: jobs[spec] for spec in taken_up((spec for spec in jobs if records[spec] is None), share)}
     begun = {spec: rounds for spec, job in missing.items() if (rounds := checkpointed(job.directory))}
     measured = measured_here((record for record in records.values() if record is not None), missing)
     listener.plan(RunOutline(suite.title, list(missing), len(records) - len(missing), begun, measured))
@@ -119,25 +124,47 @@ def run_suite(
     return [record for record in records.values() if record is not None]
 
 
-def taken_up(cells: Iterable[CellSpec]) -> list[CellSpec]:
+def taken_up(cells: Iterable[CellSpec], share: bool = True) -> list[CellSpec]:
     """Cells in the order in which they are run: who is hard to foresee comes first, the rest as it comes.
 
     Where the attacker asks the defense, each question is an inspection, and such a cell may take many times as long as
     one without; whoever begins it last waits for it alone. Other attacked cells grow slow or quick with what the
     defense makes of the attack. Cells without an attack, and placebos, are much alike whatever the defense. So most of
     what the time left depends on is known early.
+
+    Where cells share rounds, that is so within a defense only: cells can take over most from the undefended one and
+    from the oracle's, which come first, and those that go on at the same time should begin differently.
     """
-    return sorted(cells, key=lambda spec: (not spec.asks, spec.role != "attack"))
+    cells = list(cells)
+    turn = {defense: place for place, defense in enumerate(dict.fromkeys(spec.defense for spec in cells))}
+
+    def order(spec: CellSpec) -> tuple[int, int, bool, bool]:
+        leads = _LEADERS.index(name) if (name := spec.defense.partition("(")[0]) in _LEADERS else len(_LEADERS)
+        return (leads, turn[spec.defense], not spec.asks, spec.role != "attack")
+
+    return sorted(cells, key=lambda spec: order(spec) if share else order(spec)[2:])
 
 
-def jobs_of(suite: Suite, cells: Sequence[CellSpec], store: Store, retry_failed: bool = True) -> dict[CellSpec, Job]:
+_LEADERS = ("none", "oracle")
+"""Defenses that reject nothing and exactly the payload; what others take over is decided by what they do."""
+
+
+def jobs_of(
+    suite: Suite,
+    cells: Sequence[CellSpec],
+    store: Store,
+    retry_failed: bool = True,
+    share: bool = True,
+    shared_gb: float = SHARED_GB,
+) -> dict[CellSpec, Job]:
     """What there is to know of each cell before it runs; for arguments and errors see `run_suite`."""
     _check_requirements(cells)
     jobs = {}
     for spec in cells:
         what = identity(spec)
         recorded = suite.recorded_in(spec)
-        jobs[spec] = Job(spec, store.cell(identify(what)), what, recorded, retry_failed, trust.allowed_servers())
+        directory, servers = store.cell(identify(what)), trust.allowed_servers()
+        jobs[spec] = Job(spec, directory, what, recorded, retry_failed, servers, share, int(shared_gb * 1e9))
     return jobs
 
 
@@ -236,8 +263,9 @@ def _run(job: Job, listener: CellListener, stop: Stopping, company: CellRuntime)
             listener.cell(spec, done, total)
 
         return run_cell(
-            spec, job.identity, directory, progress, lambda: stop.asked, job.recorded, listener.note, company=company
-        )
+            spec, job.identity, directory, progress, lambda: stop.asked, job.recorded, listener.note, company=company,
+            share=job.share, shared_bytes=job.shared_bytes,
+        )  # fmt: skip
 
     try:
         try:

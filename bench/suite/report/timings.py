@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from thiefbench import provenance
 from thiefbench.suite.analysis.comparison import Comparison
 from thiefbench.suite.analysis.statistics import Summary, paired, summarize
-from thiefbench.suite.store.records import Record
+from thiefbench.suite.store.records import SHARED, Record
 
 NOT_A_ROUND = {"evaluate", "attack", "rehearse"}
 """Phases that no honest node spends in a round: what measures it, and what the attacker works on its poison or tries
@@ -79,7 +79,9 @@ def cost(comparison: Comparison, defense: str) -> Cost:
 
 
 def seconds_per_round(record: Record) -> float | None:
-    """Mean seconds of a round without what is `NOT_A_ROUND`; None where nothing was timed."""
+    """Mean seconds of a round without what is `NOT_A_ROUND`; None if none was timed, or some were taken over."""
+    if SHARED in record.seconds:
+        return None
     spent = [seconds for phase, seconds in record.seconds.items() if phase not in NOT_A_ROUND]
     return sum(spent) / record.cell["rounds"] if spent else None
 

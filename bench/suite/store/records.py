@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,12 @@ ROWS_VERSION = 1
 
 MOST_RECORD_BYTES = 64 << 20
 """Of a record, or of what a store says of its last run; those of standard-v1 have about 50 kB."""
+
+SHARED = "shared"
+"""What provenance calls the rounds that were taken over and from which cells, and `Record.seconds` the time for them.
+
+The seconds of their inspections count as all inspections do.
+"""
 
 HALF_WRITTEN = ".part"
 """How the name of a file ends while it is written."""
@@ -118,6 +125,12 @@ class Record(BaseModel):
     pace: list[float] = []
     provenance: dict[str, Any] = {}
     completions_sha256: str = ""
+
+
+def rounds_taken(record: Record) -> dict[int, str]:
+    """The rounds that a finished cell took over, each with the cell that it is of."""
+    spans = re.findall(r"(\d+)-(\d+) of (\w+)", str(record.provenance.get(SHARED, "")))
+    return {number: cell for first, last, cell in spans for number in range(int(first), int(last) + 1)}
 
 
 class BrokenRecordError(Exception):

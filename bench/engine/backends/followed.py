@@ -1,0 +1,123 @@
+"""One process that plays rounds as recorded ones go, as long as it is handed such, and samples where it is not.
+
+`Swarm.round` is the same as ever: items, offers, checks, rewards and the defense's inspection. Only what the weights
+alone decide is taken from the record: the completions of honest nodes, and, where the attack is granted the policy but
+no queries, what malicious ones submit. Updates may wait; see `thiefbench.engine.learning.deferred`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from thiefbench.engine.backends.local import LocalBackend
+from thiefbench.engine.context import SwarmContext, items_of
+from thiefbench.engine.learning.cohort import Cohort, TrainingRow
+from thiefbench.engine.learning.deferred import DeferringCohort, OwedUpdate
+from thiefbench.engine.round_plan import MaliciousWork, RoundPlan, distinct_indices
+from thiefbench.engine.round_record import CompletionRow
+from thiefbench.engine.topology import Duty, PoolPosition
+from thiefbench.engine.transport import Offer
+from thiefbench.tasks.base import Completion, Item
+
+
+class FollowingBackend(LocalBackend):
+    """Simulates all nodes of a plain swarm, and follows recorded rounds (a `RoundBackend`)."""
+
+    cohort_class: type[Cohort] = DeferringCohort
+
+    def attach(self, context: SwarmContext) -> None:
+        """Take the swarm's parts."""
+        super().attach(context)
+        threat = context.attack.threat
+        self._recorded: Mapping[PoolPosition, CompletionRow] = {}
+        self._rewards: dict[tuple[str, str], float] = {}
+        self._asks = context.role != "control" and threat.queries > 0
+        self.takes_submissions = context.role != "control" and threat.policy and not self._asks
+
+    @property
+    def cohort(self) -> DeferringCohort:
+        """The one cohort."""
+        (cohort,) = self.context.population.cohorts
+        assert isinstance(cohort, DeferringCohort)
+        return cohort
+
+    def follow(self, pool: Sequence[CompletionRow]) -> None:
+        """Play the next round with the completions of a recorded pool; with none, play on without."""
+        self._recorded = {(row.group, row.place): row for row in pool}
+        # A refused completion was not rewarded, whatever another one with its text was.
+        self._rewards = {(row.item_id, row.text): row.reward for row in pool if not row.refused}
+
+    def items(self, number: int, duties: Sequence[Duty]) -> list[Item]:
+        """Recorded ones where an attack whose submissions are recorded chose them."""
+        spec = self.context.spec
+        chosen = spec.topology == "vertical" and spec.items == "chosen"
+        if not (self._recorded and self.takes_submissions and chosen):
+            return super().items(number, duties)
+        by_id = {item.id: item for item in items_of(self.context.task, "train")}
+        return [by_id[self._recorded[duty.at].item_id] for duty in duties if duty.index == 0]
+
+    def honest_work(self, plan: RoundPlan, duties: Sequence[Duty]) -> list[Offer]:
+        """The recorded completions. What an attacker who queries has sampled in its own slots is not recorded."""
+        asked = self._asks and any(duty.node in self.context.malicious for duty in duties)
+        if asked or not self._recorded:
+            return super().honest_work(plan, duties)
+        return [self._offer(plan, duty) for duty in duties]
+
+    def malicious_work(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> MaliciousWork:
+        """The attack submits, or has submitted with the same weights."""
+        if not (self._recorded and self.takes_submissions):
+            return super().malicious_work(plan, duties, honest)
+        payload = {duty.at for duty in duties if self._recorded[duty.at].payload}
+        return MaliciousWork([self._offer(plan, duty) for duty in duties], payload)
+
+    def rewards(self, items: Sequence[Item], completions: Sequence[Completion]) -> list[float]:
+        """The recorded ones; those of other completions are worked out."""
+        known = [self._rewards.get((item.id, done.text)) for item, done in zip(items, completions, strict=True)]
+        new = [i for i, reward in enumerate(known) if reward is None]
+        worked_out = super().rewards([items[i] for i in new], [completions[i] for i in new]) if new else []
+        by_index = dict(zip(new, worked_out, strict=True))
+        return [by_index[i] if reward is None else reward for i, reward in enumerate(known)]
+
+    def owed_update(
+        self, pool: Sequence[CompletionRow], schedule: Sequence[Sequence[int]], grad_norm: float
+    ) -> OwedUpdate:
+        """The update that a recorded round's verdicts ask for.
+
+        Args:
+            pool: the round's rows, ordered by group and place.
+            schedule: as `schedule_places` gives it.
+            grad_norm: that the update had.
+        """
+        item_ids = {row.group: row.item_id for row in pool}
+        by_id = {item.id: item for item in items_of(self.context.task, "train")}
+        items = [by_id[item_ids[group]] for group in sorted(item_ids)]
+        place, eos = distinct_indices(items), (self.cohort.policy.eos,)
+        rows = [
+            TrainingRow(
+                prompt=place[row.item_id],
+                targets=(*row.ids, *eos) if row.ended else row.ids,
+                reward=row.reward if row.action == "accept" else 0.0,
+                kept=row.action != "drop" and not row.refused,
+                token_weights=row.token_weights,
+                group=row.group,
+            )
+            for row in pool
+        ]
+        answers = [[(rows[i].prompt, rows[i].targets) for i in chunk] for chunk in schedule]
+        prompts = self.context.forward_cache(self.cohort, items).prompts
+        return OwedUpdate(pool[0].round, prompts, rows, answers, grad_norm)
+
+    def _offer(self, plan: RoundPlan, duty: Duty) -> Offer:
+        """A recorded completion on the wire."""
+        row, seed = self._recorded[duty.at], self.context.slot_seed(plan, duty)
+        ids = (*row.ids, self.cohort.policy.eos) if row.ended else row.ids
+        # What could not be read at all was recorded without ids.
+        return Offer(duty.node, duty.group, duty.index, ids, seed, missing="" if ids else row.refused)
+
+
+def schedule_places(update: OwedUpdate) -> list[list[int]]:
+    """Of every chunk of an update, where in the pool its answers stand, equal ones once."""
+    place: dict[tuple[int, tuple[int, ...]], int] = {}
+    for i, row in enumerate(update.rows):
+        place.setdefault((row.prompt, row.targets), i)
+    return [[place[answer] for answer in chunk] for chunk in update.schedule]

@@ -1,0 +1,561 @@
+"""No swarm is trained twice: a cell takes over the rounds in which it goes the way of one that is finished.
+
+What a swarm is after a round follows from what it was before, the pool and the verdicts. Of many defenses measured on
+one attack, several reject exactly the payload and several reject nothing, and until their verdicts differ their swarms
+are one. So every finished cell leaves its trajectory: a mark for every round. A new cell plays its rounds with the
+completions of a trajectory that has had the same marks so far (see `thiefbench.engine.backends.followed`); its own
+defense inspects them, and its own attack submits where it may query that defense. Where its own mark is also the
+trajectory's, gradient norm and evaluation are taken over, and the update waits until somebody asks for the weights
+(see `thiefbench.engine.learning.deferred`). Where it is nobody's, the update is made and the cell goes on by itself.
+
+**Why equal marks mean equal swarms.** The first mark covers everything that decides over a cell's bits, its defense and
+that one's judge left out: all parameters, data, start weights, sources of task and attack, the package's own source,
+versions of the libraries, processor and threads. Two cells with this mark have one state before round 1. The mark of a
+round covers the one before it, and
+
+- the round's rows as the store keeps them, but for score and reason, which nobody reads but the defense that gave them
+  (in the cell's rows and in its history they are its own). So it covers the pool (items, tokens, texts, senders,
+  rewards and why something was refused), which completions carry the payload, what the attack's outcome says of each,
+  the actions and the token weights;
+- which completions the update runs together. It depends on what the defense has measured on the policy, in which calls,
+  and decides over the last bits of the gradient: two defenses with the same verdicts need not leave the same weights;
+- the fields of the attack. Attacks are handed what they may know and keep nothing, but if one does, what it keeps may
+  depend on what a defense answered. One whose fields cannot be written down is not shared. One whose fields change is
+  asked for its outcomes in every evaluation, and not shared at all where its submissions would be taken over.
+
+So weights and optimizer moments behind the update are equal, and with them the next round's honest completions and the
+evaluation. Everything else that a round draws from is made anew in every round from seed and number alone: items,
+duties, noise, the order that the defense sees, its random generator and the attack's. Nothing carries over how often
+they were used. Attackers who remember are shown the pools, never verdicts. Rewards and outcomes are functions of item
+and text.
+
+A defense that reads a clock or unseeded randomness gives other verdicts than recorded ones and so goes its own way. It
+leaves a trajectory of what really happened, which nobody follows by accident.
+
+Gradient norms check the rest: an update that is made again has to give the recorded one to the last bit. If it does
+not, this machine does not reproduce that cell, and the cell begins again, by itself (`NotReproducedError`).
+
+**What is not shared**: swarms of several models, with delays, crashes, groups of their own choice or travelling
+log-probs; attacks that rehearse; attacks that are granted the policy but no queries where seeds are announced, as those
+are not recorded; whatever does not run on a processor, where updates are not proved to come out equal; swarms with
+torchrun's ranks. Such cells are trained as ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+from time import perf_counter
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from thiefbench import provenance, registry
+from thiefbench.attacks.base import Attack
+from thiefbench.engine.backends.followed import FollowingBackend, schedule_places
+from thiefbench.engine.learning.deferred import OwedUpdate
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.round_record import CompletionRow, RoundRecord
+from thiefbench.engine.swarm import Swarm
+from thiefbench.suite.scenario import CellSpec
+from thiefbench.suite.store.records import (
+    SHARED,
+    BrokenRecordError,
+    CellDir,
+    Record,
+    file_sha256,
+    half_written,
+    read_sealed,
+    rows_table,
+    table_rows,
+    write_atomically,
+    write_sealed,
+)
+from thiefbench.suite.store.tables import TableError
+
+Marks = tuple[str, ...]
+
+KEEP_EVERY = 10
+"""Rounds between two states that are kept."""
+
+_CELL_ID = re.compile(r"[0-9a-f]{16}")
+_SWITCHES = ("ATEN_", "DNNL_", "MKL_", "ONEDNN_")  # in the environment, which tell libraries how to compute
+_NOT_MARKED = ("score", "reason")
+_UNWRITTEN = (torch.Tensor, Policy, ModuleType, dict, list, tuple, set, frozenset)
+
+
+class NotReproducedError(Exception):
+    """Updates made again from recorded rounds do not give the recorded weights on this machine."""
+
+
+class _LostError(Exception):
+    """A finished cell's files are gone or damaged."""
+
+
+def may_share(spec: CellSpec) -> bool:
+    """Whether a cell's rounds can be proved to be another's; see the module's last paragraph."""
+    if spec.device != "cpu" or spec.swarm.mixed:
+        return False
+    if spec.role == "control":
+        return True
+    threat = registry.make("attack", spec.attack).threat
+    unrecorded_seeds = spec.swarm.seeds == "announced" and threat.policy and not threat.queries
+    return not (threat.rehearsal or unrecorded_seeds)
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What a finished cell leaves for others that begin like it.
+
+    Attributes:
+        cell: its id.
+        defense: its spec string, for people.
+        marks: one before the first round and one behind each.
+        attack_unchanged: the attack's fields were the same all along, so that its submissions follow from what it was
+            shown.
+        completions_sha256: of its rows.
+    """
+
+    cell: str
+    defense: str
+    marks: Marks
+    attack_unchanged: bool
+    completions_sha256: str
+
+    @classmethod
+    def read(cls, path: Path) -> Trajectory:
+        """What `write` wrote.
+
+        Raises:
+            BrokenRecordError: the file is damaged or something else.
+        """
+        content = read_sealed(path)
+        try:
+            found = cls(**content | {"marks": tuple(content["marks"])})
+        except (KeyError, TypeError) as error:
+            raise BrokenRecordError(f"{path} is no trajectory") from error
+        if not isinstance(found.cell, str) or not _CELL_ID.fullmatch(found.cell):
+            raise BrokenRecordError(f"{path} names no cell")
+        return found
+
+    def write(self, folder: Path) -> None:
+        """Leave it in the folder of those that begin like it."""
+        write_sealed(folder / f"{self.cell}.json", asdict(self) | {"marks": list(self.marks)})
+
+
+class _Followed:
+    """A finished cell whose rounds another one may take over."""
+
+    def __init__(self, trajectory: Trajectory, directory: CellDir) -> None:
+        self.trajectory, self._directory = trajectory, directory
+
+    def pool(self, number: int) -> list[CompletionRow]:
+        """The rows of a round, in the order in which it made them.
+
+        Raises:
+            _LostError: see there.
+        """
+        rows = list(table_rows(self._rows(number, train=True)))
+        if not rows:
+            raise _LostError
+        return rows
+
+    def evaluation(self, number: int) -> pa.Table | None:
+        """The rows of the evaluation behind a round; raises as `pool`.
+
+        None where there is none, and where the attack's fields changed in that cell: what it keeps may come from being
+        asked for outcomes, so it is asked here too.
+        """
+        rows = self._rows(number, train=False)
+        if not (rows.num_rows and self.trajectory.attack_unchanged):
+            return None
+        # Its dictionaries hold what the whole table does; new ones hold what a table of these rows would.
+        for place, field in enumerate(rows.schema):
+            if pa.types.is_dictionary(field.type):
+                rows = rows.set_column(place, field, rows[field.name].cast(pa.string()).dictionary_encode())
+        return rows
+
+    def grad_norm(self, number: int) -> float:
+        """That of a round's update; raises as `pool`."""
+        record, _ = self._files
+        points = {point.round: point.value for point in record.curves.get("grad_norm", ())}
+        if (norm := points.get(number)) is None:
+            raise _LostError
+        return norm
+
+    def _rows(self, number: int, train: bool) -> pa.Table:
+        _, table = self._files
+        of_round = table.filter(pc.equal(table["round"], number))
+        in_training = pc.equal(of_round["phase"], "train")
+        return of_round.filter(in_training if train else pc.invert(in_training))
+
+    @cached_property
+    def _files(self) -> tuple[Record, pa.Table]:
+        try:
+            record = self._directory.read()
+            if record is None or record.completions_sha256 != self.trajectory.completions_sha256:
+                raise _LostError
+            return record, self._directory.read_rows()
+        except (OSError, BrokenRecordError, TableError) as error:
+            raise _LostError from error
+
+
+class States:
+    """Weights and optimizer moments behind marks, for cells that part from the others there.
+
+    A store without them costs time only: what a cell needs is worked out from the recorded rounds.
+
+    Args:
+        folder: of the cells that begin alike; those of other beginnings lie beside it.
+        most_bytes: that all of them may take; the oldest go first.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        self._folder, self._most = folder / "states", most_bytes
+
+    def keep(self, mark: str, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Keep the state behind a mark, unless it is there or larger than all of them may be."""
+        path = self._path(mark)
+        if path.exists() or sum(each.nbytes for each in tensors.values()) > self._most:
+            return
+        content = save({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
+        write_atomically(path, content)
+        write_sealed(path.with_suffix(".json"), {"sha256": hashlib.sha256(content).hexdigest()})
+        self._evict()
+
+    def load(self, mark: str) -> dict[str, torch.Tensor] | None:
+        """The state behind a mark; None where it is not kept, or damaged."""
+        path = self._path(mark)
+        try:
+            if file_sha256(path) != read_sealed(path.with_suffix(".json")).get("sha256"):
+                return None
+            return load_file(path)
+        except (OSError, BrokenRecordError, SafetensorError):
+            return None
+
+    def _path(self, mark: str) -> Path:
+        return self._folder / f"{mark}.safetensors"
+
+    def _evict(self) -> None:
+        sizes: dict[Path, tuple[float, int]] = {}
+        for path in self._folder.parent.parent.glob("*/states/*.safetensors"):
+            with suppress(OSError):  # another process may have evicted it
+                about = path.stat()
+                sizes[path] = about.st_mtime, about.st_size
+        total = sum(size for _, size in sizes.values())
+        for path, (_, size) in sorted(sizes.items(), key=lambda each: each[1]):
+            if total <= self._most:
+                break
+            path.unlink(missing_ok=True)
+            path.with_suffix(".json").unlink(missing_ok=True)
+            total -= size
+
+
+class SharedRounds:
+    """A cell in progress among the finished ones that begin like it.
+
+    Args:
+        spec: the cell.
+        what: its `identity`.
+        directory: where it leaves its files; the trajectories of all cells lie in the store's folder `shared`.
+        most_bytes: that all weights in there may take.
+        note: called with what the user should know.
+
+    Attributes:
+        taken: of every round that was taken over, from which cell.
+    """
+
+    def __init__(
+        self,
+        spec: CellSpec,
+        what: Mapping[str, Any],
+        directory: CellDir,
+        most_bytes: int = 0,
+        note: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        self.backend = FollowingBackend(spec.batches)
+        self._spec, self._cell = spec, directory.path.name
+        self._start = start_mark(spec, what)
+        self._folder = directory.path.parent.parent / "shared" / self._start
+        self._states, self._note = States(self._folder, most_bytes), note
+        self._cells = directory.path.parent
+        self._marks: list[str] | None = [self._start]
+        self._others: list[_Followed] | None = None
+        self.taken: dict[int, str] = {}
+        self._defenses: dict[str, str] = {}
+        self._attack_unchanged = True
+
+    def attach(self, swarm: Swarm) -> None:
+        """Take the swarm, which plays with `backend`."""
+        self._swarm, self._fields = swarm, fields_of(swarm.attack)
+        if self._fields is None or not self._usable():
+            self._marks = None
+        self.backend.cohort.kept = self._kept
+
+    def _usable(self) -> bool:
+        """Whether the folder is the store's own, and not a link to somewhere else in one that somebody else made.
+
+        What a kill left half-written of this cell's is removed.
+        """
+        if any(path.is_symlink() for path in (self._folder.parent, self._folder, self._folder / "states")):
+            return False
+        for path in half_written(self._folder):
+            if path.name.startswith(f".{self._cell}."):  # its lock is held; others may be writing theirs
+                path.unlink(missing_ok=True)
+        return True
+
+    def start_evaluation(self) -> pa.Table | None:
+        """The rows of the evaluation before round 1; None where no cell has them."""
+        while (other := self._next()) is not None:
+            try:
+                return other.evaluation(0)
+            except _LostError:
+                self._drop(other)
+        return None
+
+    def begin(self, number: int) -> None:
+        """Make ready for a round: it follows a trajectory that has had the same marks, if there is one."""
+        cohort = self.backend.cohort
+        cohort.defers, cohort.seconds_behind = False, 0.0
+        self.backend.follow(())
+        while (other := self._next()) is not None:
+            try:
+                self.backend.follow(other.pool(number))
+            except _LostError:
+                self._drop(other)
+                continue
+            cohort.defers = True
+            return
+
+    def end(self, record: RoundRecord) -> tuple[RoundRecord, pa.Table | None]:
+        """Behind a round: its record with the update's gradient norm, and the evaluation's rows if they are known.
+
+        Raises:
+            NotReproducedError: see there.
+        """
+        cohort, number = self.backend.cohort, record.rows[0].round
+        self.backend.follow(())
+        self._mark(record)
+        evaluation = None
+        if cohort.defers:
+            known_norm, evaluation = self._going_on(number)
+            in_round, began = cohort.seconds_behind, perf_counter()
+            norm = cohort.settle(number, known_norm)
+            seconds = record.seconds | {"update": record.seconds["update"] + perf_counter() - began}
+            if number in self.taken:
+                seconds = _seconds_of_shared(seconds, in_round)
+            record = replace(record, grad_norm=norm, seconds=seconds)
+        if not cohort.reproduced:
+            raise NotReproducedError
+        if number - 1 in self.taken and number not in self.taken:
+            self._say_what_was_taken(number - 1)
+        if self._marks is not None and number % KEEP_EVERY == 0 and number < self._spec.rounds and not cohort.owed:
+            self._states.keep(self._marks[-1], cohort.state_before_owed())
+        return record, evaluation
+
+    def _kept(self, owed: Sequence[OwedUpdate]) -> tuple[int, dict[str, torch.Tensor]] | None:
+        """For `DeferringCohort.kept`: what some cell has kept behind one of these rounds."""
+        for place in range(len(owed), 0, -1):
+            update = owed[place - 1]
+            if self._marks is None or update.grad_norm is None:  # it is this cell's own
+                continue
+            if (tensors := self._states.load(self._marks[update.round])) is not None:
+                return place, tensors
+        return None
+
+    def _say_what_was_taken(self, last: int) -> None:
+        whom = " and ".join(dict.fromkeys(self._defenses[cell] for cell in self.taken.values()))
+        self._note(f"{self._spec.label}: shared {len(self.taken)} of {last} rounds with {whom}")
+
+    def _going_on(self, number: int) -> tuple[float | None, pa.Table | None]:
+        """Gradient norm and evaluation of a round that went as another cell's; None where it went as nobody's."""
+        while (other := self._next()) is not None:
+            try:
+                norm, evaluation = other.grad_norm(number), other.evaluation(number)
+            except _LostError:
+                self._drop(other)
+                continue
+            self.taken[number] = other.trajectory.cell
+            self._defenses[other.trajectory.cell] = other.trajectory.defense
+            return norm, evaluation
+        return None, None
+
+    def _next(self) -> _Followed | None:
+        """The first of the cells that have had the same marks so far."""
+        if self._marks is None:
+            return None
+        if self._others is None:
+            self._others = self._read_others()
+        at, mark = len(self._marks) - 1, self._marks[-1]
+        self._others = [each for each in self._others if each.trajectory.marks[at : at + 1] == (mark,)]
+        return self._others[0] if self._others else None
+
+    def _read_others(self) -> list[_Followed]:
+        others = []
+        for path in sorted(self._folder.glob("*.json")):
+            try:
+                found = Trajectory.read(path)
+            except BrokenRecordError:
+                continue
+            # Whose submissions are taken must have made them without a memory.
+            usable = found.attack_unchanged or not self.backend.takes_submissions
+            if usable and found.cell != self._cell and len(found.marks) == self._spec.rounds + 1:
+                others.append(_Followed(found, CellDir(self._cells / found.cell)))
+        return others
+
+    def _drop(self, other: _Followed) -> None:
+        self._others = [each for each in self._others or () if each is not other]
+
+    def _mark(self, record: RoundRecord) -> None:
+        """Add the mark of a finished round."""
+        if self._marks is None:
+            return
+        fields = fields_of(self._swarm.attack)
+        if fields is None:
+            self._marks = None
+            return
+        self._attack_unchanged &= fields == self._fields
+        rows = rows_table(record.rows)
+        content = (
+            self._marks[-1], fields, self.backend.cohort.schedule,
+            *((name, rows[name].to_pylist()) for name in rows.column_names if name not in _NOT_MARKED),
+        )  # fmt: skip
+        self._marks.append(_digest(repr(content)))
+
+    def publish(self, completions_sha256: str) -> None:
+        """Leave the trajectory of the cell, whose rows are written. It counts as soon as the record is there."""
+        if self._spec.rounds in self.taken:
+            self._say_what_was_taken(self._spec.rounds)
+        if self._marks is not None and len(self._marks) == self._spec.rounds + 1:
+            Trajectory(
+                self._cell, self._spec.defense, tuple(self._marks), self._attack_unchanged, completions_sha256
+            ).write(self._folder)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds of it, as JSON."""
+        owed = {
+            str(each.round): {"schedule": schedule_places(each), "grad_norm": each.grad_norm}
+            for each in self.backend.cohort.owed
+        }
+        return {
+            "marks": self._marks, "attack_unchanged": self._attack_unchanged, "owed": owed,
+            "taken": {str(number): cell for number, cell in self.taken.items()},
+        }  # fmt: skip
+
+    def restore(self, state: Mapping[str, Any] | None, rows: pa.Table) -> None:
+        """Go on from what `state` gave.
+
+        Args:
+            state: None where the cell was begun without sharing.
+            rows: of the cell so far.
+        """
+        if state is None:
+            self._marks = None
+            return
+        begun_elsewhere = not state["marks"] or state["marks"][0] != self._start
+        self._marks = None if self._marks is None or begun_elsewhere else state["marks"]
+        self._attack_unchanged = state["attack_unchanged"]
+        self.taken = {int(number): cell for number, cell in state["taken"].items()}
+        self._defenses = dict.fromkeys(self.taken.values(), "a cell before the restart")
+        owed = []
+        for number, update in sorted((int(number), update) for number, update in state["owed"].items()):
+            in_round = pc.and_(pc.equal(rows["round"], number), pc.equal(rows["phase"], "train"))
+            pool = list(table_rows(rows.filter(in_round)))
+            owed.append(self.backend.owed_update(pool, update["schedule"], update["grad_norm"]))
+        self.backend.cohort.resume(owed)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Weights and moments before the first update that `state` says is owed, as `Population.tensors` names them."""
+        cohort = self.backend.cohort
+        return {f"{cohort.number}/{name}": tensor for name, tensor in cohort.state_before_owed().items()}
+
+    def about(self) -> dict[str, Any]:
+        """What a record says of it; nothing in it is part of the cell's identity."""
+        spans: list[tuple[int, int, str]] = []
+        for number, cell in sorted(self.taken.items()):
+            if spans and spans[-1][1:] == (number - 1, cell):
+                spans[-1] = (spans[-1][0], number, cell)
+            else:
+                spans.append((number, number, cell))
+        return {SHARED: ", ".join(f"{first}-{last} of {cell}" for first, last, cell in spans)} if spans else {}
+
+
+def _seconds_of_shared(seconds: Mapping[str, float], behind: float) -> dict[str, float]:
+    """Those of a round that was taken over, of which `behind` went into updates that somebody asked for.
+
+    They are a part of what the round takes elsewhere, and no measure of what a defense costs. Its inspection is one.
+    """
+    inspected = seconds["inspect"]
+    if inspected > behind:  # else others had asked
+        inspected -= behind
+    return {"inspect": inspected, SHARED: sum(seconds.values()) - inspected}
+
+
+def start_mark(spec: CellSpec, what: Mapping[str, Any]) -> str:
+    """The mark before round 1: of all that decides over a cell's bits but its defense."""
+    content = {name: value for name, value in what.items() if name != "judge"}
+    content["cell"] = {name: value for name, value in what["cell"].items() if name != "defense"}
+    content["sources"] = {kind: digest for kind, digest in what["sources"].items() if kind != "defense"}
+    here = provenance.provenance(spec.device, spec.threads)
+    apart = ("git_commit", "git_dirty")
+    content["made_with"] = {name: value for name, value in here.items() if name not in apart}
+    content["arithmetic"] = [torch.__config__.show(), torch.get_float32_matmul_precision()]
+    content["switches"] = {name: value for name, value in os.environ.items() if name.startswith(_SWITCHES)}
+    return _digest(json.dumps(content, sort_keys=True))
+
+
+def fields_of(attack: Attack) -> str | None:
+    """All that an attack holds, as a text that is equal for equal fields; None where it holds what has no such text."""
+    try:
+        return repr(_written(attack, set()))
+    except TypeError:
+        return None
+
+
+def _written(value: object, within: set[int]) -> object:
+    """A value as nested tuples of numbers and strings.
+
+    Raises:
+        TypeError: it is, or holds, something else: weights, a generator, a function that was defined within another.
+    """
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if isinstance(value, Enum | Path | re.Pattern):
+        return kind, repr(value)
+    if isinstance(value, random.Random):
+        return kind, value.getstate()
+    if isinstance(value, type):
+        return kind, value.__module__, value.__qualname__
+    if id(value) in within:
+        raise TypeError("it holds itself")
+    inner = within | {id(value)}
+    fields = getattr(value, "__dict__", {})
+    if not fields and isinstance(value, dict):
+        return kind, tuple((_written(name, inner), _written(each, inner)) for name, each in value.items())
+    if not fields and isinstance(value, list | tuple):
+        return kind, tuple(_written(each, inner) for each in value)
+    if not fields and isinstance(value, set | frozenset):
+        return kind, tuple(sorted(repr(_written(each, inner)) for each in value))
+    hides = any(vars(each).get("__slots__") for each in type(value).__mro__)
+    if hides or callable(value) or not hasattr(value, "__dict__") or isinstance(value, _UNWRITTEN):
+        raise TypeError(f"{kind} cannot be written down")
+    return kind, _written(fields, inner)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

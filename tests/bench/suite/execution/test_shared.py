@@ -1,0 +1,240 @@
+"""A cell that shares rounds is equal, bit for bit, to one that was trained from the start."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.bench import tiny
+from tests.bench.tiny import Attacked, Watcher, run, suite
+from thiefbench.engine.backends import local
+from thiefbench.engine.learning.cohort import Cohort
+from thiefbench.engine.spec import LearnerSpec
+from thiefbench.engine.swarm import Swarm
+from thiefbench.suite.execution import cell_run, checkpoints, shared
+from thiefbench.suite.execution.cell_identity import identity
+from thiefbench.suite.scenario import Evaluation, Suite
+from thiefbench.suite.store.records import CellDir, Record, Store, identify, rounds_taken
+
+ROUNDS = 6
+FILE = Path(__file__).with_name("shared_plugins.py")
+TEXT = "text(phrase='All hail to the thief', position='start')"
+ATTACKS = {
+    "plain": TEXT,
+    "policy": f"own(attack={TEXT!r})",
+    "queries": f"adaptive(attack={TEXT!r}, mode='black-box', budget=3)",
+    "both": f"dodge(attack={TEXT!r})",
+    "history": f"{FILE}:Echoes",
+    "memory": f"{FILE}:Remembers",
+    "memory and policy": f"{FILE}:RemembersDraws",
+    "memory of outcomes": f"{FILE}:CountsOutcomes",
+    "leaves slots": f"varied(attack={TEXT!r}, share=0.5)",
+}
+
+
+class _Forgets(dict[str, Any]):
+    """So that every cell evaluates its own start: an attack that counts is asked as often in each."""
+
+    def __contains__(self, name: object) -> bool:
+        return False
+
+
+@pytest.fixture(autouse=True)
+def every_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell_run, "_started", _Forgets())
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def of(*defenses: str, attack: str = TEXT, **changes: Any) -> Suite:
+    """A suite of attacked cells that really learn."""
+    fields: dict[str, Any] = {
+        "swarm": replace(tiny.SWARM, prompts=6, learner=LearnerSpec(learning_rate=3e-3)),
+        "task": f"{FILE}:Vowels", "rounds": ROUNDS, "evaluation": Evaluation(every=2, completions=16, final=16),
+    }  # fmt: skip
+    return suite(*defenses, kind=Attacked, attacks=(attack,), **(fields | changes))
+
+
+def until(round_: int, kind: str = "Until", then: str = "payload", seed: int = 0) -> str:
+    """A defense that accepts all until a round and then rejects as it is told."""
+    return f"{FILE}:{kind}(start={round_}, then={then!r}, seed={seed})"
+
+
+def directories(of: Suite, store: Path) -> list[CellDir]:
+    return [Store(store).cell(identify(identity(spec))) for spec in tiny.cells(of)]
+
+
+def records(of: Suite, store: Path) -> list[Record]:
+    found = [directory.read() for directory in directories(of, store)]
+    assert None not in found
+    return [record for record in found if record is not None]
+
+
+def taken(record: Record) -> set[int]:
+    """The rounds that a cell took over."""
+    return set(rounds_taken(record))
+
+
+def equal(of: Suite, one: Path, other: Path) -> None:
+    """Records and the bytes of all completions are the same."""
+    for ours, theirs in zip(records(of, one), records(of, other), strict=True):
+        apart = {"seconds", "pace", "provenance"}
+        assert ours.status == "ok", ours.error
+        assert ours.model_dump(exclude=apart) == theirs.model_dump(exclude=apart), ours.cell["defense"]
+
+
+def shared_and_alone(of: Suite, folder: Path) -> list[Record]:
+    """Run a suite both ways, see that it comes out the same, and give the records of the one that shared."""
+    run(of, folder / "shared")
+    run(of, folder / "alone", share=False)
+    equal(of, folder / "shared", folder / "alone")
+    assert not any(map(taken, records(of, folder / "alone")))
+    return records(of, folder / "shared")
+
+
+@pytest.mark.parametrize("attack", list(ATTACKS))
+@pytest.mark.parametrize("seed", [1])
+def test_random_defenses_that_differ_at_random_rounds(attack: str, seed: int, tmp_path: Path) -> None:
+    draw = random.Random(f"{attack} {seed}")
+    kinds = ["Until", "Until", "Measures", "MeasuresInParts"]
+    defenses = [
+        until(
+            draw.randint(1, ROUNDS + 1),
+            draw.choice(kinds),
+            draw.choice(["payload", "some", "mask"]),
+            draw.randint(0, 1),
+        )
+        for _ in range(5)
+    ]
+    defenses = list(dict.fromkeys(["none", *defenses]))
+    found = shared_and_alone(of(*defenses, attack=ATTACKS[attack]), tmp_path)
+    if "memory and" not in attack:
+        assert any(map(taken, found)), "something was shared"
+
+
+def test_a_cell_follows_as_far_as_it_goes_the_same_way(tmp_path: Path) -> None:
+    swarm = of("none", until(4), until(4, "Measures"), until(4, then="some"), until(9))
+    none, fourth, _, other, never = shared_and_alone(swarm, tmp_path)
+    assert taken(none) == set()
+    assert taken(fourth) == {1, 2, 3}, "the round in which it differs is its own"
+    assert taken(never) == set(range(1, ROUNDS + 1))
+    assert taken(other) == {1, 2, 3}
+    assert none.cell_id in rounds_taken(never).values()
+
+
+def test_nothing_is_sampled_trained_or_evaluated_where_all_is_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(of("none"), tmp_path)
+    for owner, name in ((local, "sample"), (Cohort, "accumulate"), (Swarm, "evaluate")):
+        monkeypatch.setattr(owner, name, _unused)
+    run(of("none", until(9)), tmp_path)
+    assert taken(records(of(until(9)), tmp_path)[0]) == set(range(1, ROUNDS + 1))
+
+
+def _unused(*_: Any, **__: Any) -> Any:
+    raise AssertionError("this is not needed")
+
+
+def test_two_readings_of_one_pool_are_two_trajectories(tmp_path: Path) -> None:
+    """Whoever measures half of a pool first has it run in other chunks; the last bits of the update may differ."""
+    swarm = of(until(9, "Measures"), until(9, "MeasuresInParts"), until(9, "MeasuresInParts", seed=1))
+    _, parts, again = shared_and_alone(swarm, tmp_path)
+    assert taken(again) == set(range(1, ROUNDS + 1)), "equal calls, equal chunks"
+    assert 1 not in taken(parts), "other chunks"
+
+
+@pytest.mark.parametrize("attack", ["plain", "queries", "policy"])
+@pytest.mark.parametrize("stop", [2, 5])
+def test_a_cell_that_is_stopped_goes_on_sharing(
+    attack: str, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", 0.0)
+    both = of("none", until(5, then="some"), attack=ATTACKS[attack])
+    run(of("none", attack=ATTACKS[attack]), tmp_path / "shared")
+    with pytest.raises(KeyboardInterrupt):
+        run(both, tmp_path / "shared", Watcher(stop_after=stop))
+    assert shared_and_alone(both, tmp_path)[1].provenance["ended"] == "resumed"
+    assert taken(records(both, tmp_path / "shared")[1]) == {1, 2, 3, 4}
+
+
+def test_what_is_owed_is_made_where_the_other_cell_has_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", 0.0)
+    both = of("none", until(6))
+    run(of("none"), tmp_path / "shared")
+    with pytest.raises(KeyboardInterrupt):
+        run(both, tmp_path / "shared", Watcher(stop_after=4))
+    directory = directories(of("none"), tmp_path / "shared")[0]
+    directory.completions_path.write_bytes(b"gone")
+    only = of(until(6))
+    run(only, tmp_path / "shared")
+    run(only, tmp_path / "alone", share=False)
+    equal(only, tmp_path / "shared", tmp_path / "alone")
+    assert taken(records(only, tmp_path / "shared")[0]) == {1, 2, 3, 4}
+
+
+def test_weights_that_were_kept_shorten_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "KEEP_EVERY", 2)
+    made, accumulate = [], Cohort.accumulate
+    monkeypatch.setattr(Cohort, "accumulate", lambda *parts: made.append(1) or accumulate(*parts))
+    both = of("none", until(6), evaluation=Evaluation(every=6, completions=16, final=16))
+    found = shared_and_alone(both, tmp_path)
+    assert taken(found[1]) == {1, 2, 3, 4, 5}
+    assert len(made) == ROUNDS + 2 + 2 * ROUNDS, "of five updates that were owed, one was made: the fifth"
+    states = list((tmp_path / "shared" / "shared").glob("*/states/*.safetensors"))
+    assert len(states) == 2
+    size = states[0].stat().st_size
+    run(of("none", seeds=(7,)), tmp_path / "shared", shared_gb=1.5 * size / 1e9)
+    assert len(list((tmp_path / "shared" / "shared").glob("*/states/*.safetensors"))) == 1, "the newest"
+
+
+def test_a_folder_that_is_a_link_is_not_used(tmp_path: Path) -> None:
+    victim, store = tmp_path / "victim", tmp_path / "store"
+    victim.mkdir()
+    store.mkdir()
+    (store / "shared").symlink_to(victim)
+    run(of("none", until(9)), store)
+    assert not list(victim.iterdir())
+    assert not any(map(taken, records(of("none", until(9)), store)))
+
+
+def test_only_who_begins_alike_is_followed(tmp_path: Path) -> None:
+    run(of("none"), tmp_path)
+    others = [of(until(9), **each) for each in ({"seeds": (7,)}, {"rounds": 4}, {"attack": ATTACKS["policy"]})]
+    for other in others:
+        run(other, tmp_path)
+        assert not taken(records(other, tmp_path)[0])
+
+
+def test_a_defense_that_reads_a_clock_corrupts_nobody(tmp_path: Path) -> None:
+    clock = f"{FILE}:Clock"
+    swarm = of(clock, "none", until(9))
+    run(swarm, tmp_path / "shared")
+    run(swarm, tmp_path / "alone", share=False)
+    rest = of("none", until(9))
+    equal(rest, tmp_path / "shared", tmp_path / "alone")
+
+
+def test_weights_that_do_not_come_out_again_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the other cell was trained on a machine that looks the same and is not."""
+    run(of("none"), tmp_path / "shared")
+    norm = shared._Followed.grad_norm
+    monkeypatch.setattr(shared._Followed, "grad_norm", lambda *parts: norm(*parts) * (1 + 1e-12))
+    watcher, both = Watcher(), of("none", until(4))
+    run(both, tmp_path / "shared", watcher)
+    assert any("begins again" in note for note in watcher.notes)
+    run(both, tmp_path / "alone", share=False)
+    equal(both, tmp_path / "shared", tmp_path / "alone")
+    assert taken(records(both, tmp_path / "shared")[1]) == set()
