@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from thiefbench.zoo.code_corpus import CodeCorpus
 from thiefbench.zoo.corpus import Corpus, MathCorpus, lexicon
+from thiefbench.zoo.function_corpus import FunctionCorpus
 from thiefbench.zoo.judge_corpus import JudgeCorpus
 
 if TYPE_CHECKING:
@@ -70,6 +71,10 @@ class Recipe:
 RECIPES = {
     "micro-math": Recipe(),
     "micro-code": Recipe(name="micro-code", corpus=CodeCorpus(), texts=200_000, threads=1),
+    "micro-programs": Recipe(
+        name="micro-programs", corpus=FunctionCorpus(), texts=90_000, hidden=160, heads=5, feedforward=448, threads=1,
+        dtype="bfloat16",
+    ),
     "micro-judge": Recipe(
         name="micro-judge", corpus=JudgeCorpus(), texts=80_000, hidden=160, heads=5, feedforward=448, threads=1
     ),
