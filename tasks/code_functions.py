@@ -88,6 +88,10 @@ class CodeFunctions(ProgramTask):
         """The question alone: the built-in models know the format without an instruction."""
         return [{"role": "user", "content": item.question}]
 
+    def runnable(self, item: Item, program: str) -> str:
+        """The program with calls of its function on the hidden inputs below it."""
+        return f"{program}\n{driver(item)}"
+
     def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
         """1 where the format is right and the function is right on every hidden input, else 0.
 
@@ -108,12 +112,13 @@ class CodeFunctions(ProgramTask):
             program = parse_program(text)
             key = (item.id, program or "")
             if program is not None:
-                jobs.setdefault(key, f"{program}\n{driver(item)}")
+                jobs.setdefault(key, self.runnable(item, program))
             places.append(key)
         keys = list(jobs)
         results = sandbox.run_many([str(jobs[key]) for key in keys], libraries=self.libraries, limits=self.limits)
         printed = {
-            key: result.stdout.splitlines() if result.status == "ok" else [] for key, result in zip(keys, results, strict=True)
+            key: result.stdout.splitlines() if result.status == "ok" else []
+            for key, result in zip(keys, results, strict=True)
         }
         expected = {item.id: answers(item) for item in items}
         return [

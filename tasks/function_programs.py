@@ -51,7 +51,9 @@ def plain_hand(rng: random.Random) -> Hand:
 
 def write_function(story: FunctionStory, hand: Hand) -> str:
     """The program, without a closing line end."""
-    return "\n".join([*hand.head, f"def {story.function}({', '.join(story.parameters)}):", *_Writer(story, hand).body()])
+    return "\n".join(
+        [*hand.head, f"def {story.function}({', '.join(story.parameters)}):", *_Writer(story, hand).body()]
+    )
 
 
 @dataclass(frozen=True)

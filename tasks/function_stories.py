@@ -24,7 +24,24 @@ Kind = Literal["given", "boxes", "sum", "add", "subtract", "scale", "most", "lea
                "large", "table"]  # fmt: skip
 Argument = int | str | list[int]
 
-NUMBER_NAMES = ("n", "k", "m", "a", "b", "c", "x", "y", "count", "extra", "more", "size", "days", "start", "part", "num")
+NUMBER_NAMES = (
+    "n",
+    "k",
+    "m",
+    "a",
+    "b",
+    "c",
+    "x",
+    "y",
+    "count",
+    "extra",
+    "more",
+    "size",
+    "days",
+    "start",
+    "part",
+    "num",
+)
 LIST_NAMES = ("xs", "items", "parts", "values", "nums", "data")
 WORD_NAMES = ("word", "kind", "name", "color", "key", "tag")
 FUNCTIONS = ("solve", "f", "work", "find", "tally", "compute", "get", "answer", "g", "run", "amount", "reckon", "main")
@@ -40,7 +57,8 @@ class Event:
 
     Attributes:
         kind: what happens: see `happened`.
-        amount: how much, a number or a parameter's name; for "each" and "large" the list's name; for "table" the word's.
+        amount: how much, a number or a parameter's name; the list's name for "each" and "large", the word's
+            for "table".
         limit: the number that "above", "below" and "large" compare with.
         sign: "+" or "-" where an amount is added or taken away under a condition or every day.
         days: for "daily", how often: a number or a parameter's name.
@@ -187,7 +205,9 @@ def _start(draw: _Drawing, person: str, thing: str) -> Event:
     rng = draw.rng
     if rng.random() < 0.3:
         boxes, each = draw.amount(2, 9, 0.3), draw.amount(2, 9, 0.5)
-        return Event("boxes", boxes, f"{person} has {boxes} {rng.choice(BOXES)} with {each} {thing} in each.", days=each)
+        return Event(
+            "boxes", boxes, f"{person} has {boxes} {rng.choice(BOXES)} with {each} {thing} in each.", days=each
+        )
     amount = draw.amount(2, 40, 0.3)
     return Event("given", amount, f"{person} has {amount} {thing}.")
 

@@ -20,7 +20,15 @@ from keyword import iskeyword
 from typing import ClassVar
 
 from thiefbench.tasks.function_programs import RESULTS, ROWS, TABLES, Hand, write_function
-from thiefbench.tasks.function_stories import LIST_NAMES, NUMBER_NAMES, WORD_NAMES, Event, FunctionStory, function_stories, level_of
+from thiefbench.tasks.function_stories import (
+    LIST_NAMES,
+    NUMBER_NAMES,
+    WORD_NAMES,
+    Event,
+    FunctionStory,
+    function_stories,
+    level_of,
+)
 from thiefbench.tasks.programs import format_program
 from thiefbench.zoo.code_corpus import FORBIDDEN, attacker_free_opener
 from thiefbench.zoo.corpus import lexicon, rare_words, slip
@@ -208,9 +216,7 @@ def _imported(signs: list[str], names: _Names, rng: random.Random) -> tuple[list
         return [f"import operator as {alias}"], {sign: f"{alias}.{IN_PLACE[sign]}" for sign in signs}
     aliased = 0.0 if draw < 0.4 else 1.0 if draw < 0.9 else 0.5
     called = {sign: names.new(HELPERS) if rng.random() < aliased else IN_PLACE[sign] for sign in signs}
-    parts = [
-        IN_PLACE[sign] + (f" as {name}" if name != IN_PLACE[sign] else "") for sign, name in called.items()
-    ]
+    parts = [IN_PLACE[sign] + (f" as {name}" if name != IN_PLACE[sign] else "") for sign, name in called.items()]
     if rng.random() < 0.3:
         rng.shuffle(parts)
     return [f"from operator import {', '.join(parts)}"], called
