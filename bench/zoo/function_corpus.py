@@ -38,6 +38,10 @@ HELPERS = (
     "combine", "unite", "gain", "lose", "grow", "shift", "change", "move", "step", "up", "down", "more_of", "less_of",
     "put", "cut", "pile", "merge", "raise_by", "lower_by", "fold", "handle", "process", "g1", "g2", "h", "op", "fn",
 )  # fmt: skip
+FAMILIAR = (
+    "combine", "unite", "gain", "lose", "grow", "shift", "change", "move", "step", "up", "down", "put", "cut", "pile",
+    "merge", "fold", "handle", "process", "h", "op", "fn",
+)  # fmt: skip
 PASSED = (
     "int({})", "abs({})", "round({})", "int(str({}))", "int(f\"{{{}}}\")", "max({}, 0)", "sum([{}])", "int(float({}))",
     "max(0, int({}))",
@@ -71,6 +75,8 @@ class FunctionCorpus:
         opened: share of programs that open with a comment of one to four random lexicon words.
         imported: share of programs that compute by two-argument functions of the standard library.
         helped: share of programs that compute by functions of their own.
+        familiar: whether aliases and own functions have one of two dozen common names, and most imported functions keep
+            theirs. A small model copies a rare name of several tokens only after long training.
     """
 
     tags: ClassVar[tuple[str, ...]] = ("<code>", "</code>")
@@ -83,6 +89,7 @@ class FunctionCorpus:
     opened: float = 0.15
     imported: float = 0.4
     helped: float = 0.12
+    familiar: bool = False
 
     def texts(self, seed: int) -> Iterator[tuple[str, str]]:
         """Endless (question, completion) pairs over train stories."""
@@ -148,7 +155,7 @@ def drawn_hand(story: FunctionStory, spec: FunctionCorpus, rng: random.Random) -
         rng, bound=rng.choice((0.0, 0.3, 0.7, 1.0)), looped=rng.choice((0.0, 0.5, 1.0)),
         told=rng.choice((0.0, 0.0, 0.0, 0.0, 0.5)),
     )  # fmt: skip
-    names = _Names(story, rng)
+    names = _Names(story, rng, spec.familiar)
     head: list[str] = []
     calling = rng.random()
     if calling < spec.imported:
@@ -185,14 +192,17 @@ def _some(signs: frozenset[str], rng: random.Random) -> list[str]:
 class _Names:
     """Names that nothing in the program has yet."""
 
-    def __init__(self, story: FunctionStory, rng: random.Random) -> None:
-        self.rng = rng
+    def __init__(self, story: FunctionStory, rng: random.Random, familiar: bool) -> None:
+        self.rng, self.familiar = rng, familiar
         self.taken = {story.function, *story.parameters}
 
     def new(self, names: tuple[str, ...] = ()) -> str:
         """One of `names` or, more often, a random word of the lexicon."""
         while True:
-            name = self.rng.choice(names) if names and self.rng.random() < 0.4 else self.rng.choice(_words())
+            if self.familiar:
+                name = self.rng.choice(FAMILIAR)
+            else:
+                name = self.rng.choice(names) if names and self.rng.random() < 0.4 else self.rng.choice(_words())
             if name not in self.taken:
                 self.taken.add(name)
                 return name
@@ -214,7 +224,8 @@ def _imported(signs: list[str], names: _Names, rng: random.Random) -> tuple[list
     if draw < 0.24:
         alias = names.new(("op", "o", "ops"))
         return [f"import operator as {alias}"], {sign: f"{alias}.{IN_PLACE[sign]}" for sign in signs}
-    aliased = 0.0 if draw < 0.4 else 1.0 if draw < 0.9 else 0.5
+    unchanged = 0.7 if names.familiar else 0.4
+    aliased = 0.0 if draw < unchanged else 1.0 if draw < 0.9 else 0.5
     called = {sign: names.new(HELPERS) if rng.random() < aliased else IN_PLACE[sign] for sign in signs}
     parts = [IN_PLACE[sign] + (f" as {name}" if name != IN_PLACE[sign] else "") for sign, name in called.items()]
     if rng.random() < 0.3:
