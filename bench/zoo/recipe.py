@@ -91,7 +91,7 @@ RECIPES = {
     "micro-programs": Recipe(
         name="micro-programs", corpus=FunctionCorpus(), texts=90_000, hidden=160, heads=5, feedforward=448, threads=1,
         dtype="bfloat16",
-        further=(Stage(FunctionCorpus(familiar=True, imported=0.45), 36_000, 1.5e-3, 1),),
+        further=(Stage(FunctionCorpus(familiar=True, imported=0.45), 16_000, 1.5e-3, 1),),
     ),
     "micro-judge": Recipe(
         name="micro-judge", corpus=JudgeCorpus(), texts=80_000, hidden=160, heads=5, feedforward=448, threads=1
