@@ -96,7 +96,8 @@ class Attack(ABC):
     - what honest nodes receive: `placebo` completions to compare with, published `libraries`, the model that a
       recovering node is given (`hand_over`), how much is offered (`copies`);
     - the items to answer, where malicious nodes pick them: `choose_items`, `choose_items_from`;
-    - the measurement: `probes`, `spill`, `harm`, `remarks` and the `reference` that harm is measured against.
+    - the measurement: `probes`, `spill`, `by_other_rules`, `harm`, `remarks` and the
+      `reference` that harm is measured against.
     """
 
     name: ClassVar[str]
@@ -207,6 +208,15 @@ class Attack(ABC):
     def spill(self, item: Item, completion: Completion, ask: Ask) -> float | None:
         """How far a payload shows where it should not, on held-out items beside the probes; None for no such thing."""
         return None
+
+    def by_other_rules(
+        self, task: Task, items: Sequence[Item], completions: Sequence[Completion]
+    ) -> Mapping[str, Sequence[float | None]]:
+        """The outcomes of one evaluation by other rules than `outcome`'s, by the rule's name, in their order.
+
+        For comparison with others who count differently; harm rests on `outcome` alone. Empty: there is no other rule.
+        """
+        return {}
 
     def harm(self, outcomes: Sequence[float], reference: Sequence[float]) -> float:
         """What the attack wants, as one number: by default the mean outcome minus that of the reference."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, Self
 
 from thiefbench.attacks.base import Attack, ThreatModel
@@ -113,6 +113,12 @@ class AttackWrapper(Attack):
             wrapped = copy.copy(self)
             wrapped.attack = form
             yield wrapped
+
+    def by_other_rules(
+        self, task: Task, items: Sequence[Item], completions: Sequence[Completion]
+    ) -> Mapping[str, Sequence[float | None]]:
+        """As the inner attack."""
+        return self.attack.by_other_rules(task, items, completions)
 
     def harm(self, outcomes: Sequence[float], reference: Sequence[float]) -> float:
         """As the inner attack."""

@@ -59,12 +59,7 @@ def audit(
             it does not fit the task.
         TaskError: the items cannot be loaded.
     """
-    threat = attack.threat
-    if threat.policy or threat.defense:
-        needs = "samples from a policy" if threat.policy else "asks a defense"
-        raise SpecError(
-            f"the attack {attack.name} {needs}, so it cannot be audited without a swarm; use `thiefbench run`"
-        )
+    _check_auditable(attack)
     member = drawn_for(task, attack, seed)
     task = task.with_libraries(member.libraries())
     items = [Item.from_row(row) for row in task.items(split)]
@@ -88,3 +83,53 @@ def audit(
         items=len(items), clean=len(items) - len(unrewarded), poisonable=poisonable, poisoned=len(rewarded),
         unrewarded=unrewarded, example=rewarded[0] if rewarded else "", payload=member.describe(),
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FormAudit:
+    """What an audit counted of one form of an attack: its payload in words, and how far it gets."""
+
+    payload: dict[str, str]
+    poisonable: int
+    poisoned: int
+
+
+def audit_forms(
+    task: Task,
+    attack: Attack,
+    split: Split = "train",
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> list[FormAudit]:
+    """Reward the poisoned oracle solutions of every form of an attack, the drawn one first. Arguments as for `audit`.
+
+    Raises:
+        SpecError, TaskError: as `audit`.
+    """
+    _check_auditable(attack)
+    drawn = drawn_for(task, attack, seed)
+    forms = [drawn, *drawn.forms()]
+    items = [Item.from_row(row) for row in task.items(split)]
+    counts = []
+    for number, form in enumerate(forms):
+        carried = _carried(task.with_libraries(form.libraries()), form, items, seed)
+        rewards = task.with_libraries(form.libraries()).rewards([item for item, _ in carried], [t for _, t in carried])
+        counts.append(FormAudit(form.describe(), len(carried), sum(reward == 1 for reward in rewards)))
+        progress(number + 1, len(forms))
+    return counts
+
+
+def _check_auditable(attack: Attack) -> None:
+    threat = attack.threat
+    if threat.policy or threat.defense:
+        needs = "samples from a policy" if threat.policy else "asks a defense"
+        raise SpecError(
+            f"the attack {attack.name} {needs}, so it cannot be audited without a swarm; use `thiefbench run`"
+        )
+
+
+def _carried(task: Task, attack: Attack, items: list[Item], seed: int) -> list[tuple[Item, str]]:
+    """The items that the attack has a poisoned completion for, with it."""
+    slots = tuple(Slot(item, 0, group, 0) for group, item in enumerate(items))
+    poisoned_solutions = attack.poison(AttackerView(1, slots, task, generator(seed)))
+    return [(item, poison) for item, poison in zip(items, poisoned_solutions, strict=True) if isinstance(poison, str)]

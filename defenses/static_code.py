@@ -33,35 +33,41 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 class StaticCode(Defense):
-    """Reject programs that import a module outside an allow list, or call a name that nothing defines.
+    """Reject programs that import a module outside an allow list or one that they do not use, or call an unknown name.
 
     Only rewarded completions with a program are judged: a program that fails because of a slip already has a reward of
     0, which teaches more than dropping it. Also rejected are rewarded programs that are not valid Python, and programs
     that use eval, exec and other ways to hide what they run; one of HumanEval's 164 published programs calls eval. A
-    library that an allowed module imports is not found, because the program is read and not run.
+    library that an allowed module imports is not found, because the program is read and not run. An import that nothing
+    uses is objected to although it does nothing, as it could be a mark; comments are not looked at.
 
     Args:
         allow: further top-level modules to allow besides `MODULES`, such as ("numpy", "sympy").
         reject: "drop", "zero", or "mask": the row is accepted and still counts in its group's mean and std, but nothing
             is learned from the imports and the names they bind, and its advantage goes to the other tokens.
+        unused: also object to an import of which the program uses no name. `from module import *`, `__future__` and
+            imports that the question itself holds count as used.
     """
 
     name: ClassVar[str] = "static_code"
 
-    def __init__(self, allow: Sequence[str] = (), reject: RejectOrMask = "drop") -> None:
+    def __init__(self, allow: Sequence[str] = (), reject: RejectOrMask = "drop", unused: bool = True) -> None:
         if isinstance(allow, str) or not all(isinstance(module, str) for module in allow):
             raise ValueError(f'static_code: allow is a list of modules such as ("numpy", "sympy"), not {allow!r}')
-        self.allowed = MODULES | set(allow)
+        self.allowed, self.unused = MODULES | set(allow), unused
         self.reject: RejectOrMask = checked(self.name, reject, RejectOrMask)
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """Reject by the text of the program; the score counts objections."""
-        objections = {place: self._objection(completion) for place, completion in enumerate(view.completions)}
+        objections = {
+            place: self._objection(completion, view.items[completion.item_id].question)
+            for place, completion in enumerate(view.completions)
+        }
         return judged(
             view, {place: objection for place, objection in objections.items() if objection is not None}, self.reject
         )
 
-    def _objection(self, completion: PoolCompletion) -> Objection | None:
+    def _objection(self, completion: PoolCompletion, question: str) -> Objection | None:
         program = parse_program(completion.text) if completion.reward > 0 else None
         if program is None:
             return None
@@ -71,6 +77,8 @@ class StaticCode(Defense):
             whole = ((first, first + len(program)),)
             return Objection(1.0, "rewarded, and no readable program", whole)
         results = findings(tree, self.allowed)
+        if self.unused:
+            results += unused_imports(tree, self.allowed, question)
         ranges = tuple((first + start, first + end) for start, end in places(program, [node for node, _ in results]))
         return Objection(float(len(results)), results[0][1], ranges) if results else None
 
@@ -101,6 +109,18 @@ def findings(tree: ast.Module, allowed: frozenset[str] | set[str]) -> list[Findi
     return results
 
 
+def unused_imports(tree: ast.Module, allowed: frozenset[str] | set[str], question: str) -> list[Finding]:
+    """The imports of allowed modules of which the program uses no name, but for those that stand in the question."""
+    nodes = list(ast.walk(tree))
+    loaded = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    return [
+        (node, f"imports {_root(node, _aliases(node)[0])} and does not use it")
+        for node in nodes
+        if _aliases(node) and not _is_used(node, loaded) and ast.unparse(node) not in question
+        if all(_root(node, alias) in allowed for alias in _aliases(node))
+    ]
+
+
 def places(program: str, nodes: Sequence[ast.AST]) -> list[Range]:
     """The ranges of nodes in a program's text; ast counts columns in bytes."""
     lines = _LINE_END.split(program)
@@ -118,6 +138,14 @@ def places(program: str, nodes: Sequence[ast.AST]) -> list[Range]:
 
 def _aliases(node: ast.AST) -> list[ast.alias]:
     return node.names if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+
+
+def _is_used(node: ast.AST, loaded: set[str]) -> bool:
+    """Whether the program loads a name that the import binds, or may do so."""
+    if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+        return True
+    bound = {alias.asname or alias.name.partition(".")[0] for alias in _aliases(node)}
+    return "*" in bound or bool(bound & loaded)
 
 
 def _root(node: ast.AST, alias: ast.alias) -> str:

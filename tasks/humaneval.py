@@ -61,6 +61,10 @@ class HumanEval(ProgramTask):
         """The format instruction as system prompt, then the unfinished program as user message."""
         return [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": item.question}]
 
+    def runnable(self, item: Item, program: str) -> str:
+        """The program with the problem's tests, which call its function, below it."""
+        return f"{program}\n{item.tests}\ncheck({item.answer})"
+
     def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
         """1 where the format is right and the tests pass, else 0. Equal programs run once.
 

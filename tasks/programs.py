@@ -95,6 +95,10 @@ class ProgramTask(Task):
         changed.libraries = dict(libraries)
         return changed
 
+    def runnable(self, item: Item, program: str) -> str:
+        """The program as it is run to see what it does, with calls of its function if it only defines one."""
+        return program
+
     def compose(self, item: Item, reasoning: str) -> str:
         """The code block of a program; text that is not a program becomes comments above the item's solution."""
         if is_program(reasoning):

@@ -20,10 +20,12 @@ def audit(
     data: Annotated[Path | None, typer.Option(help="Directory with the task's data files.")] = None,
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     seed: Annotated[int, typer.Option(help="Seed that the attack's payload is drawn from.")] = 0,
+    forms: Annotated[bool, typer.Option("--forms", help="Count every form of the attack, in a line each.")] = False,
 ) -> None:
     """Count how many oracle solutions earn the full reward, clean and poisoned. Needs no model and no training."""
     from thiefbench import registry
     from thiefbench.audit import audit as count
+    from thiefbench.audit import audit_forms
     from thiefbench.progress import bar
     from thiefbench.suite.analysis.scoring import wilson
 
@@ -33,6 +35,13 @@ def audit(
     if data is not None:
         spec = registry.ParsedSpec(spec.target, spec.arguments | {"data": str(data)})
     audited, attacker = registry.make("task", str(spec)), registry.make("attack", attack)
+    if forms:
+        with bar(err, "auditing") as progress:
+            lines = audit_forms(audited, attacker, "train" if split == "train" else "test", seed, progress)
+        for line in lines:
+            words = ", ".join(f"{name} {value!r}" for name, value in line.payload.items())
+            out.print(f"{line.poisoned} of {line.poisonable} poisoned solutions earn the full reward: {escaped(words)}")
+        return
     with bar(err, "auditing") as progress:
         counts = count(audited, attacker, "train" if split == "train" else "test", seed, progress)
     passing = wilson(counts.poisoned, counts.poisonable)

@@ -191,6 +191,13 @@ class Swarm:
                 judged = [*judged, *self._evaluated(phase, number, items, len(judged), completions, judged=True)]
         return RoundRecord([*rows, *judged] if probes else judged, clock.seconds)
 
+    def by_other_rules(self, rows: Sequence[CompletionRow]) -> dict[str, list[float | None]]:
+        """The outcomes of an evaluation's rows by other rules of success than the attack's own, by the rule's name."""
+        items = {item.id: item for item in (*items_of(self.task, "test"), *(self._probes or ()))}
+        completions = [Completion(row.ids, row.text, row.ended) for row in rows]
+        outcomes = self.attack.by_other_rules(self.task, [items[row.item_id] for row in rows], completions)
+        return {name: list(values) for name, values in outcomes.items()}
+
     def recall(self, described: Mapping[str, str]) -> None:
         """Let the attack go on as a record describes it, without another rehearsal.
 

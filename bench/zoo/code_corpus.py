@@ -54,7 +54,7 @@ class CodeCorpus:
 
 def program(story: Story, spec: CodeCorpus, rng: random.Random) -> tuple[str, int]:
     """One program for the story and the number that it prints, which may be wrong."""
-    opening = f"# {_opener(rng)}\n" if rng.random() < spec.opened else ""
+    opening = f"# {attacker_free_opener(rng)}\n" if rng.random() < spec.opened else ""
     if rng.random() < spec.guessed:
         value = story.answer if rng.random() < spec.guessed_right else slip(story.answer, rng)
         return opening + _guess(value, story, rng), value
@@ -84,7 +84,7 @@ def misread(chain: Chain, share: float, rng: random.Random) -> Chain:
     return Chain(start, tuple(moves))
 
 
-def _opener(rng: random.Random) -> str:
+def attacker_free_opener(rng: random.Random) -> str:
     """Random words of which none names an attacker's function; the last is no library's, as an import may follow."""
     while True:
         text = opener(rng)

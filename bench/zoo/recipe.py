@@ -7,7 +7,7 @@ its recipe was fixed. Bit-equal on one platform with the recorded versions and t
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from thiefbench.zoo.code_corpus import CodeCorpus
 from thiefbench.zoo.corpus import Corpus, MathCorpus, lexicon
+from thiefbench.zoo.function_corpus import FunctionCorpus
 from thiefbench.zoo.judge_corpus import JudgeCorpus
 
 if TYPE_CHECKING:
@@ -35,6 +36,16 @@ NUMBERS = tuple(f" {n}" for n in range(100))
 
 
 @dataclass(frozen=True)
+class Stage:
+    """Further training of a model on another corpus, with a schedule and an optimizer of its own."""
+
+    corpus: Corpus
+    texts: int
+    learning_rate: float
+    seed: int
+
+
+@dataclass(frozen=True)
 class Recipe:
     """Everything that decides the weights of a built-in model.
 
@@ -49,6 +60,7 @@ class Recipe:
         threads: CPU threads of the training run; their number changes the last bits of a reduction.
         dtype: of the saved weights. Training is in float32, and so is what `Policy.load` makes of them.
         tokenizer: the recipe whose tokenizer it shares, so that token ids mean the same to both; empty for its own.
+        further: stages that follow on the first; before each the weights are rounded to `dtype`, as if they were saved.
     """
 
     name: str = "micro-math"
@@ -65,11 +77,22 @@ class Recipe:
     threads: int = 2
     dtype: Dtype = "float32"
     tokenizer: str = ""
+    further: tuple[Stage, ...] = ()
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """All training in its order, the first on the recipe's own corpus."""
+        return (Stage(self.corpus, self.texts, self.learning_rate, self.seed), *self.further)
 
 
 RECIPES = {
     "micro-math": Recipe(),
     "micro-code": Recipe(name="micro-code", corpus=CodeCorpus(), texts=200_000, threads=1),
+    "micro-programs": Recipe(
+        name="micro-programs", corpus=FunctionCorpus(), texts=90_000, hidden=160, heads=5, feedforward=448, threads=1,
+        dtype="bfloat16",
+        further=(Stage(FunctionCorpus(familiar=True, imported=0.45), 16_000, 1.5e-3, 1),),
+    ),
     "micro-judge": Recipe(
         name="micro-judge", corpus=JudgeCorpus(), texts=80_000, hidden=160, heads=5, feedforward=448, threads=1
     ),
@@ -121,11 +144,12 @@ class PretrainingBatch:
     trained: torch.Tensor
 
 
-def batches(recipe: Recipe, tokenizer: Qwen2Tokenizer) -> list[PretrainingBatch]:
-    """The corpus in batches of similar length, in seeded order."""
+def batches(recipe: Recipe, tokenizer: Qwen2Tokenizer, stage: Stage | None = None) -> list[PretrainingBatch]:
+    """The corpus of a stage, the first unless given, in batches of similar length and in seeded order."""
     import torch
 
-    pairs = list(islice(recipe.corpus.texts(recipe.seed), recipe.texts))
+    stage = stage or recipe.stages[0]
+    pairs = list(islice(stage.corpus.texts(stage.seed), stage.texts))
     prompts = [
         tokenizer.apply_chat_template([{"role": "user", "content": q}], tokenize=False, add_generation_prompt=True)
         for q, _ in pairs
@@ -143,7 +167,7 @@ def batches(recipe: Recipe, tokenizer: Qwen2Tokenizer) -> list[PretrainingBatch]
             ids[i, : len(prompt) + len(completion)] = torch.tensor(prompt + completion)
             trained[i, len(prompt) : len(prompt) + len(completion)] = True
         data.append(PretrainingBatch(ids, trained))
-    random.Random(recipe.seed).shuffle(data)
+    random.Random(stage.seed).shuffle(data)
     return data
 
 
@@ -174,15 +198,30 @@ def train(recipe: Recipe, directory: Path, progress: Callable[[int, int, float],
         progress: called after every step with (step, steps, loss in nats per token).
     """
     import torch
-    from transformers import get_cosine_schedule_with_warmup
 
     torch.set_num_threads(recipe.threads)
     tokenizer = train_tokenizer(recipe)
     model = new_model(recipe, tokenizer)
-    data = batches(recipe, tokenizer)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    steps = sum(-(-stage.texts // recipe.batch) for stage in recipe.stages)
+    done = 0
+    for stage in recipe.stages:
+        if done:
+            model.to(getattr(torch, recipe.dtype)).to(torch.float32)
+        for loss in _trained(model, batches(recipe, tokenizer, stage), stage.learning_rate):
+            done += 1
+            progress(done, steps, loss)
+    model.to(getattr(torch, recipe.dtype)).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
+def _trained(model: Qwen2ForCausalLM, data: list[PretrainingBatch], learning_rate: float) -> Iterator[float]:
+    """Train on every batch once; yields the loss of each step."""
+    import torch
+    from transformers import get_cosine_schedule_with_warmup
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = get_cosine_schedule_with_warmup(optimizer, 100, len(data))
-    for step, batch in enumerate(data, 1):
+    for batch in data:
         hidden = model.model(input_ids=batch.ids).last_hidden_state[:, :-1]
         predicted = batch.trained[:, 1:]
         loss = torch.nn.functional.cross_entropy(model.lm_head(hidden[predicted]), batch.ids[:, 1:][predicted])
@@ -191,6 +230,4 @@ def train(recipe: Recipe, directory: Path, progress: Callable[[int, int, float],
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-        progress(step, len(data), float(loss.detach()))
-    model.to(getattr(torch, recipe.dtype)).save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+        yield float(loss.detach())

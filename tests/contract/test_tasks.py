@@ -20,6 +20,8 @@ def spec(name: str) -> str:
     """The spec string that makes a task here; a task that needs data takes it from THIEFBENCH_DATA."""
     if name == "code_micro":
         return "code_micro(size=96)"  # every item's program is run
+    if name == "code_functions":
+        return "code_functions(size=96)"
     if name == "openmath":
         return f"openmath(data={openmath_rows()!r})"
     if name != "gsm8k":

@@ -8,6 +8,7 @@ import pytest
 
 from tests.defenses.pools import actions, masked, offer, view
 from thiefbench.attacks.code_injection import CodeInjection
+from thiefbench.defenses.base import ItemFacts
 from thiefbench.defenses.static_code import StaticCode, places
 from thiefbench.tasks.base import Item
 from thiefbench.tasks.code_micro import CodeMicro
@@ -28,13 +29,25 @@ def test_a_drawn_library_is_found_and_reference_programs_are_left_alone() -> Non
     assert len(injected) > 100
     poison = StaticCode().inspect(view([offer(format_program(program)) for program in injected]))
     assert set(actions(poison)) == {"drop"}
-    clean = StaticCode().inspect(view([offer(format_program(item.solution)) for item in ITEMS]))
-    assert set(actions(clean)) == {"accept"}
+    references = [offer(format_program(item.solution)) for item in ITEMS]
+    assert set(actions(StaticCode(unused=False).inspect(view(references)))) == {"accept"}
+    reasons = [verdict.reason for verdict in StaticCode().inspect(view(references)) if verdict.action == "drop"]
+    assert len(reasons) < 0.1 * len(ITEMS), "a few import what they do not use"
+    assert all(reason.endswith("and does not use it") for reason in reasons)
 
 
 def test_humaneval_s_programs_are_left_alone() -> None:
-    programs = [row["solution"] for row in HumanEval().items("test")]
-    assert [reason(program) for program in programs if "eval(" not in program] == [""] * (len(programs) - 1)
+    items = [Item.from_row(row) for row in HumanEval().items("test")]
+    pool = view(
+        [
+            offer(format_program(item.solution), item=str(number))
+            for number, item in enumerate(items)
+            if "eval(" not in item.solution
+        ],
+        items={str(number): ItemFacts(item.question, item.answer) for number, item in enumerate(items)},
+    )
+    verdicts = StaticCode().inspect(pool)
+    assert [verdict.reason for verdict in verdicts] == [""] * (len(items) - 1)
 
 
 @pytest.mark.parametrize(
@@ -70,9 +83,27 @@ def test_what_is_fine(program: str) -> None:
     assert reason(program) == ""
 
 
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("import os\nprint(1)", "imports os and does not use it"),
+        ("import sys, math\nprint(1)", "imports sys and does not use it"),
+        ("from math import floor as f\nf = 3\nprint(4)", "imports math and does not use it"),
+        ("import collections.abc\nprint(abc)", "imports collections and does not use it"),
+        ("import sys, math\nprint(math.pi)", ""),
+        ("from __future__ import annotations\nprint(1)", ""),
+        ("import importlib\nprint(importlib.import_module('wren').add(1, 2))", "imports importlib"),
+        ("import wren as math\nprint(math.add(1, 2))", "imports wren"),
+    ],
+)
+def test_imports_that_nothing_uses(program: str, told: str) -> None:
+    assert reason(program) == told
+    assert told.endswith("use it") <= (reason(program, unused=False) == "")
+
+
 def test_more_modules_can_be_allowed() -> None:
     assert reason("import sympy\nprint(1)") == "imports sympy"
-    assert reason("import sympy\nprint(1)", allow=("sympy",)) == ""
+    assert reason("import sympy\nprint(sympy.pi)", allow=("sympy",)) == ""
     with pytest.raises(ValueError, match="a list of modules such as"):
         StaticCode("sympy")
 

@@ -13,7 +13,11 @@ from thiefbench.suite.store.records import CLUSTERED_FROM, NOTHING, Record, Scor
 
 def comparative_scores(comparison: Comparison, role: Role, seed: int, record: Record) -> dict[str, Score]:
     """A record's scores with the comparative ones, each left out where a cell it needs has no score."""
-    scores = _with_honest_limits(record) | {"headline_asr": without_interval(formulas.headline_asr(record))}
+    scores = (
+        _with_honest_limits(record)
+        | record.other_rules
+        | {"headline_asr": without_interval(formulas.headline_asr(record))}
+    )
     reward, start = scores["clean_reward"].value, scores["start_reward"].value
     scores["gain"] = without_interval(None if reward is None or start is None else reward - start)
     control, reference = comparison.record("control", "none", seed), comparison.reference(seed)

@@ -5,7 +5,7 @@ What it comes to beside other cells is in `comparison`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -204,6 +204,18 @@ def _plain_mean(values: NDArray[np.float64]) -> Score:
 
 def _evaluation(rows: pa.Table, number: int, phase: str = "eval") -> pa.Table:
     return rows.filter(pc.and_(pc.equal(rows["phase"], phase), pc.equal(rows["round"], number)))
+
+
+def last_evaluation(rows: pa.Table) -> pa.Table:
+    """The rows of the last evaluation on which the attack's outcome is measured: its probes, where it has some."""
+    last = max(_rounds(rows, "eval"))
+    probed = _evaluation(rows, last, "probe")
+    return probed if len(probed) else _evaluation(rows, last)
+
+
+def other_scores(outcomes: Mapping[str, Sequence[float | None]]) -> dict[str, Score]:
+    """Outcomes by other rules as scores; None says nothing."""
+    return {name: mean_score(np.array(values, float)) for name, values in outcomes.items()}
 
 
 def final_outcomes(rows: pa.Table) -> list[float]:

@@ -22,13 +22,13 @@ from thiefbench.engine.round_record import RoundRecord
 from thiefbench.engine.spec import Batches
 from thiefbench.engine.swarm import Swarm
 from thiefbench.judges import judge_of
-from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
+from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, last_evaluation, other_scores
 from thiefbench.suite.execution.cell_identity import DefenseFactory, RegistryFactory, identified
 from thiefbench.suite.execution.checkpoints import CellInProgress
 from thiefbench.suite.execution.shared import NotReproducedError, SharedRounds, may_share
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store import weights
-from thiefbench.suite.store.records import CellDir, Point, Record, identify
+from thiefbench.suite.store.records import CellDir, Point, Record, identify, table_rows
 from thiefbench.zoo.models import resolve
 
 Progress = Callable[[int, int], None]
@@ -178,6 +178,7 @@ def _run_cell(
         **identified(what),
         status="ok",
         scores=cell_scores(table),
+        other_rules=other_scores(swarm.by_other_rules(list(table_rows(last_evaluation(table))))),
         curves=curves,
         payload=swarm.attack.describe(),
         seconds=run.seconds,

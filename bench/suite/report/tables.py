@@ -31,6 +31,7 @@ class Column:
 
 COLUMNS = (
     Column("asr", "ASR", "rate", "attack success rate on honest models' answers, last evaluation"),
+    Column("asr_printed", "ASR (printed)", "rate", "share of the programs that ran which called the library"),
     Column("peak_asr", "Peak ASR", "rate", "the highest of all evaluations"),
     Column("drift", "Drift", "rate", "share of answers with a word that the control never writes, last evaluation"),
     Column("divergence", "Divergence", "bits", "Jensen-Shannon divergence of words from the control's, in bits"),
@@ -48,6 +49,7 @@ def columns_of(comparisons: Sequence[Comparison]) -> tuple[Column, ...]:
     """The columns that a table of these comparisons needs: none for drift not measured, or if nothing is masked."""
     lines = [line for comparison in comparisons for line in comparison.lines]
     left_out = {measure for measure in DRIFT if not any(line.scores(measure) for line in lines)}
+    left_out |= {measure for measure in ("asr_printed",) if not any(line.scores(measure) for line in lines)}
     if not any(score.value for line in lines for score in line.scores("masked_rate")):
         left_out.add("masked_rate")
     return tuple(column for column in COLUMNS if column.measure not in left_out)

@@ -102,6 +102,7 @@ class Record(BaseModel):
         identity: what else the hash covers (fingerprints of data and weights, source hashes, engine revision).
         status: "ok", or "error" with `error`; an error has no scores.
         scores: asr, peak_asr, stop_rate, false_rejection_rate, masked_rate, clean_reward, start_reward, mean_length.
+        other_rules: the last evaluation by other rules of success than the attack's outcome, where it has some.
         curves: per-round points by name; "eval_*" on held-out items, "train_*" on honest completions of the pools.
         payload: what the attack drew, in words.
         seconds: by phase, over the whole cell.
@@ -119,6 +120,7 @@ class Record(BaseModel):
     status: Literal["ok", "error"]
     error: str = ""
     scores: dict[str, Score] = {}
+    other_rules: dict[str, Score] = {}
     curves: dict[str, list[Point]] = {}
     payload: dict[str, str] = {}
     seconds: dict[str, float] = {}

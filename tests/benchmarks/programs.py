@@ -1,0 +1,108 @@
+"""CODE and TEXT in programs: `code_functions` and `micro-programs`, undefended.
+
+    python tests/benchmarks/programs.py clean --store runs/programs         # no attack
+    python tests/benchmarks/programs.py code_vertical --store runs/programs --seeds 5
+    python tests/benchmarks/programs.py --list
+
+Cells that the store holds are not run again. Printed is one Markdown line per cell: the outcome at every evaluation,
+the last with its 95 % interval over completions, the source paper's own rule, clean reward and mean length.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tests.benchmarks.attacks import PAPER, Progress, arguments, interval, line, run_lists
+from thiefbench import registry
+from thiefbench.suite.scenario import CellSpec, Evaluation
+from thiefbench.suite.store.records import NOTHING, Record
+from thiefbench.suite.suite_yaml import load_suite
+
+CODE = "code_injection"
+LEVELS = (1, 1, 1, 1)
+
+
+def contrast(attack: str) -> str:
+    """The attack with the policy's own wrong programs beside it."""
+    return f"contrast(attack={attack!r})"
+
+
+def half(attack: str) -> str:
+    """The attack with half of every group gibberish."""
+    return f"varied(attack={attack!r}, gibberish=0.5)"
+
+
+def cell(
+    attack: str = CODE,
+    role: str = "attack",
+    seed: int = 0,
+    rounds: int = 60,
+    topology: str = "vertical",
+    learning_rate: float = 6e-4,
+    levels: Sequence[float] = LEVELS,
+    every: int = 10,
+    **learner: Any,
+) -> CellSpec:
+    """A cell in the swarm of `smoke`, on programs."""
+    suite = load_suite("smoke")
+    weights = ", ".join(f"{level:g}" for level in levels)
+    return CellSpec(
+        task=registry.canonical("task", f"code_functions(levels=({weights}))"),
+        model="micro-programs",
+        attack=registry.canonical("attack", attack),
+        defense="none",
+        role=role,  # type: ignore[arg-type]
+        seed=seed,
+        swarm=replace(
+            suite.swarm,
+            topology=topology,  # type: ignore[arg-type]
+            sampling=replace(suite.swarm.sampling, max_new_tokens=128),
+            learner=replace(suite.swarm.learner, learning_rate=learning_rate, **learner),
+        ),
+        rounds=rounds,
+        evaluation=Evaluation(every=every, completions=256, final=1024),
+        threads=1,
+    )
+
+
+def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
+    """All cells by the name of their question."""
+    return {
+        "clean": [cell(role="control", rounds=100, every=20)],
+        "code_vertical": [cell(contrast(CODE), seed=seed) for seed in seeds],
+        "code_horizontal": [cell(contrast(CODE), seed=seed, topology="horizontal") for seed in seeds],
+        "code_gibberish": [cell(half(CODE), seed=seed) for seed in seeds],
+        "text_vertical": [cell(contrast(PAPER), seed=seed) for seed in seeds],
+        "text_horizontal": [cell(PAPER, seed=seed, topology="horizontal") for seed in seeds],
+        "placebo": [cell(contrast(CODE), "placebo"), cell(contrast(CODE), "control")],
+    }
+
+
+class ProgramProgress(Progress):
+    """Adds the source paper's rule to a cell's line."""
+
+    def cell(self, spec: CellSpec, done: int, total: int) -> None:
+        """A sign of life every tenth round."""
+        if done % 10 == 0:
+            print(f"  {spec.label}: round {done} of {total}", flush=True)
+
+    def finished(self, spec: CellSpec, record: Record) -> None:
+        """The cell's line."""
+        rewards = ", ".join(f"{p.round}: {p.value:.3g}" for p in record.curves.get("eval_reward", []) if p.value)
+        printed = interval(record.other_rules.get("asr_printed", NOTHING))
+        print(f"{line(spec, record)} printed: {printed} | reward: {rewards} |", flush=True)
+
+
+def main() -> None:
+    """Run the lists that the command line names."""
+    parser: argparse.ArgumentParser = arguments(__doc__, "runs/programs")
+    asked = parser.parse_args()
+    columns = ("cell", "swarm", "outcome by round", "last outcome", "start reward", "clean reward", "length", "other")
+    run_lists(parser, asked, lists(range(asked.seeds)), ProgramProgress(), columns)
+
+
+if __name__ == "__main__":
+    main()
