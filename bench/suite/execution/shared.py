@@ -470,7 +470,7 @@ class SharedRounds:
         self._marks = None if self._marks is None or begun_elsewhere else state["marks"]
         self._attack_unchanged = state["attack_unchanged"]
         self.taken = {int(number): cell for number, cell in state["taken"].items()}
-        self._defenses = dict.fromkeys(self.taken.values(), "a cell before the restart")
+        self._defenses = dict.fromkeys(self.taken.values(), "another cell")
         owed = []
         for number, update in sorted((int(number), update) for number, update in state["owed"].items()):
             in_round = pc.and_(pc.equal(rows["round"], number), pc.equal(rows["phase"], "train"))
