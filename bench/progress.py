@@ -177,7 +177,7 @@ class _Lines:
 
     def finished(self, spec: CellSpec, record: Record) -> None:
         self.tally.finished(spec)
-        how = f"FAILED: {record.error}" if record.status == "error" else "done"
+        how = f"FAILED: {record.error}" if record.status == "error" else f"done{_shared(record)}"
         self.console.print(escaped(f"{spec.label}: {how}{self._pace()}"))
 
     def note(self, message: str) -> None:
@@ -215,7 +215,8 @@ class _Bars:
         self.tally.finished(spec)
         if spec in self.under_way:
             self.progress.remove_task(self.under_way.pop(spec))
-        state = "[green]done[/green]" if record.status == "ok" else f"[red]failed: {escaped(record.error)}[/red]"
+        done = f"[green]done[/green]{_shared(record)}"
+        state = done if record.status == "ok" else f"[red]failed: {escaped(record.error)}[/red]"
         self.progress.console.print(f"{escaped(spec.label)}: {state}")
         self._show_all()
 
@@ -230,6 +231,14 @@ class _Bars:
             self.all, completed=self.tally.share, rounds=f"{done}/{total}", description=f"all cells ({pace})",
             ends=_ends(self.tally.seconds_left()),
         )  # fmt: skip
+
+
+def _shared(record: Record) -> str:
+    """How many of its rounds a finished cell took over, if any."""
+    from thiefbench.suite.store.records import rounds_taken
+
+    taken = len(rounds_taken(record))
+    return f", {taken} of {record.cell['rounds']} rounds shared" if taken else ""
 
 
 def _counts(plan: RunOutline) -> str:

@@ -102,8 +102,8 @@ class DeferringCohort(Cohort):
         self.owed[-1] = last if now else replace(last, cache=None)
         if now:
             self.catch_up()
+        if grad_norm is None:
             return self._last_norm
-        assert grad_norm is not None
         self.grad_norm = grad_norm
         return grad_norm
 

@@ -30,7 +30,7 @@ from thiefbench.suite.execution.checkpoints import checkpointed
 from thiefbench.suite.execution.jobs import Job
 from thiefbench.suite.execution.runner import intact, jobs_of, run_of, taken_up, without_weights
 from thiefbench.suite.scenario import CellSpec, Suite
-from thiefbench.suite.store.records import BrokenRecordError, Store
+from thiefbench.suite.store.records import BrokenRecordError, Store, rounds_taken
 from thiefbench.trust import reads_strangers
 
 # Enough to fill the sampler's batch, and drawn in a few seconds.
@@ -77,6 +77,7 @@ class RunPlan:
         source: where that is known from, in words.
         disk: bytes that all cells take in the end; None where the store does not tell.
         resolution: what its ranking could tell apart; None for a suite that lacks the cells of a ranking.
+        share: whether cells would take over rounds; how many is known only once defenses have seen them.
     """
 
     suite: Suite
@@ -87,6 +88,7 @@ class RunPlan:
     source: str
     disk: int | None
     resolution: Resolution | None = None
+    share: bool = False
 
 
 @reads_strangers
@@ -99,7 +101,7 @@ def look_ahead(suite: Suite, cells: Sequence[CellSpec], store: Store, workers: i
     missing = {spec: job for spec, job in jobs.items() if intact(job) is None}
     stages = tuple(_stage(jobs[spec]) for spec in taken_up(missing, share))
     settings = {setting(spec): spec for spec in reversed(missing)}  # with the first cell of each
-    recorded = measured_here(store.records(), missing)
+    recorded = measured_here((each for each in store.records() if share or not rounds_taken(each)), missing)
     unknown = settings.keys() - {setting(each.spec) for each in recorded}
     probes = [measure(spec) for where, spec in settings.items() if where in unknown]
     source = f"measured on {len(recorded)} stored cells of this machine" if recorded else ""
@@ -107,7 +109,7 @@ def look_ahead(suite: Suite, cells: Sequence[CellSpec], store: Store, workers: i
         source = f"measured on one round of {probes[0].spec.label}, played now"
     left = seconds_left(stages, workers, Rates([*recorded, *probes])) if stages else 0.0
     resolution = None if lacking(asdict(suite)) else _resolution(suite, jobs, store)
-    return RunPlan(suite, tuple(cells), stages, workers, left, source, _disk(jobs.values()), resolution)
+    return RunPlan(suite, tuple(cells), stages, workers, left, source, _disk(jobs.values()), resolution, share)
 
 
 def _resolution(suite: Suite, jobs: Mapping[CellSpec, Job], store: Store) -> Resolution:
@@ -154,6 +156,8 @@ def print_run_plan(out: Console, plan: RunPlan, gaps: Sequence[float] = GAPS) ->
     if plan.stages:
         who = "one process" if plan.workers == 1 else f"{plan.workers} workers"
         out.print(f"about {write_seconds(plan.seconds)} with {who}, {escaped(plan.source)}")
+        if plan.share and len(plan.stages) > 1:
+            out.print("less where defenses come to equal verdicts, as cells share rounds then")
     if plan.disk is not None:
         out.print(f"about {plan.disk / 1e6:.1f} MB on disk in the end")
     if plan.resolution is not None:

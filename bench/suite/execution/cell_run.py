@@ -124,7 +124,7 @@ def run_cell(
     keep_freed_memory()
     shared = None
     if share and company is ALONE and may_share(spec):
-        shared = SharedRounds(spec, what, directory, shared_bytes, note)
+        shared = SharedRounds(spec, what, directory, shared_bytes)
     try:
         return _run_cell(spec, what, directory, progress, stop, recorded, note, maker, company, shared)
     except NotReproducedError:

@@ -28,7 +28,7 @@ from thiefbench.suite.execution.workers import WorkerPool
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.arithmetic import arithmetic_here, reuse_note
-from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Store, identify
+from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Store, identify, rounds_taken
 from thiefbench.tasks.base import TaskError
 from thiefbench.zoo.models import resolve
 
@@ -105,7 +105,8 @@ def run_suite(
     records = {spec: intact(job) for spec, job in jobs.items()}
     missing = {spec: jobs[spec] for spec in taken_up((spec for spec in jobs if records[spec] is None), share)}
     begun = {spec: rounds for spec, job in missing.items() if (rounds := checkpointed(job.directory))}
-    measured = measured_here((record for record in records.values() if record is not None), missing)
+    finished_before = (record for record in records.values() if record is not None)
+    measured = measured_here((each for each in finished_before if share or not rounds_taken(each)), missing)
     listener.plan(RunOutline(suite.title, list(missing), len(records) - len(missing), begun, measured))
     for spec in cells:
         if records[spec] is not None:

@@ -48,7 +48,7 @@ import json
 import os
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
@@ -273,30 +273,21 @@ class SharedRounds:
         what: its `identity`.
         directory: where it leaves its files; the trajectories of all cells lie in the store's folder `shared`.
         most_bytes: that all weights in there may take.
-        note: called with what the user should know.
 
     Attributes:
         taken: of every round that was taken over, from which cell.
     """
 
-    def __init__(
-        self,
-        spec: CellSpec,
-        what: Mapping[str, Any],
-        directory: CellDir,
-        most_bytes: int = 0,
-        note: Callable[[str], None] = lambda message: None,
-    ) -> None:
+    def __init__(self, spec: CellSpec, what: Mapping[str, Any], directory: CellDir, most_bytes: int = 0) -> None:
         self.backend = FollowingBackend(spec.batches)
         self._spec, self._cell = spec, directory.path.name
         self._start = start_mark(spec, what)
         self._folder = directory.path.parent.parent / "shared" / self._start
-        self._states, self._note = States(self._folder, most_bytes), note
+        self._states = States(self._folder, most_bytes)
         self._cells = directory.path.parent
         self._marks: list[str] | None = [self._start]
         self._others: list[_Followed] | None = None
         self.taken: dict[int, str] = {}
-        self._defenses: dict[str, str] = {}
         self._attack_unchanged = True
 
     def attach(self, swarm: Swarm) -> None:
@@ -361,8 +352,6 @@ class SharedRounds:
             record = replace(record, grad_norm=norm, seconds=seconds)
         if not cohort.reproduced:
             raise NotReproducedError
-        if number - 1 in self.taken and number not in self.taken:
-            self._say_what_was_taken(number - 1)
         if self._marks is not None and number % KEEP_EVERY == 0 and number < self._spec.rounds and not cohort.owed:
             self._states.keep(self._marks[-1], cohort.state_before_owed())
         return record, evaluation
@@ -377,10 +366,6 @@ class SharedRounds:
                 return place, tensors
         return None
 
-    def _say_what_was_taken(self, last: int) -> None:
-        whom = " and ".join(dict.fromkeys(self._defenses[cell] for cell in self.taken.values()))
-        self._note(f"{self._spec.label}: shared {len(self.taken)} of {last} rounds with {whom}")
-
     def _going_on(self, number: int) -> tuple[float | None, pa.Table | None]:
         """Gradient norm and evaluation of a round that went as another cell's; None where it went as nobody's."""
         while (other := self._next()) is not None:
@@ -390,7 +375,6 @@ class SharedRounds:
                 self._drop(other)
                 continue
             self.taken[number] = other.trajectory.cell
-            self._defenses[other.trajectory.cell] = other.trajectory.defense
             return norm, evaluation
         return None, None
 
@@ -438,8 +422,6 @@ class SharedRounds:
 
     def publish(self, completions_sha256: str) -> None:
         """Leave the trajectory of the cell, whose rows are written. It counts as soon as the record is there."""
-        if self._spec.rounds in self.taken:
-            self._say_what_was_taken(self._spec.rounds)
         if self._marks is not None and len(self._marks) == self._spec.rounds + 1:
             Trajectory(
                 self._cell, self._spec.defense, tuple(self._marks), self._attack_unchanged, completions_sha256
@@ -470,7 +452,6 @@ class SharedRounds:
         self._marks = None if self._marks is None or begun_elsewhere else state["marks"]
         self._attack_unchanged = state["attack_unchanged"]
         self.taken = {int(number): cell for number, cell in state["taken"].items()}
-        self._defenses = dict.fromkeys(self.taken.values(), "a cell before the restart")
         owed = []
         for number, update in sorted((int(number), update) for number, update in state["owed"].items()):
             in_round = pc.and_(pc.equal(rows["round"], number), pc.equal(rows["phase"], "train"))

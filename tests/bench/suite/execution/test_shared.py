@@ -13,6 +13,7 @@ import torch
 
 from tests.bench import tiny
 from tests.bench.tiny import Attacked, Watcher, run, suite
+from thiefbench import registry
 from thiefbench.engine.backends import local
 from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.spec import LearnerSpec
@@ -48,6 +49,11 @@ class _Forgets(dict[str, Any]):
 @pytest.fixture(autouse=True)
 def every_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cell_run, "_started", _Forgets())
+
+
+@pytest.fixture(autouse=True)
+def kept_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "KEEP_EVERY", 2)
 
 
 @pytest.fixture(autouse=True)
@@ -186,7 +192,6 @@ def test_what_is_owed_is_made_where_the_other_cell_has_gone(tmp_path: Path, monk
 
 
 def test_weights_that_were_kept_shorten_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "KEEP_EVERY", 2)
     made, accumulate = [], Cohort.accumulate
     monkeypatch.setattr(Cohort, "accumulate", lambda *parts: made.append(1) or accumulate(*parts))
     both = of("none", until(6), evaluation=Evaluation(every=6, completions=16, final=16))
@@ -198,6 +203,24 @@ def test_weights_that_were_kept_shorten_the_way(tmp_path: Path, monkeypatch: pyt
     size = states[0].stat().st_size
     run(of("none", seeds=(7,)), tmp_path / "shared", shared_gb=1.5 * size / 1e9)
     assert len(list((tmp_path / "shared" / "shared").glob("*/states/*.safetensors"))) == 1, "the newest"
+
+
+@pytest.mark.parametrize("name", registry.names("attack"))
+def test_the_fields_of_every_attack_can_be_written_down(name: str) -> None:
+    attack = registry.make("attack", name)
+    assert shared.fields_of(attack) == shared.fields_of(registry.make("attack", name)) is not None
+
+
+def test_what_an_attack_keeps_is_seen() -> None:
+    attack = registry.make("attack", TEXT)
+    before = shared.fields_of(attack)
+    attack.kept = [1]
+    after = shared.fields_of(attack)
+    attack.kept.append(2)
+    assert len({before, after, shared.fields_of(attack)}) == 3
+    for unreadable in (torch.zeros(1), iter(()), lambda: None, random):
+        attack.kept = unreadable
+        assert shared.fields_of(attack) is None
 
 
 def test_a_folder_that_is_a_link_is_not_used(tmp_path: Path) -> None:
