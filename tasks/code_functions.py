@@ -71,7 +71,7 @@ class CodeFunctions(ProgramTask):
 
     name: ClassVar[str] = "code_functions"
 
-    def __init__(self, levels: Sequence[float] = (1, 1, 1, 1), size: int = 2048, seed: int = 0) -> None:
+    def __init__(self, levels: Sequence[float] = (3, 3, 2, 1), size: int = 2048, seed: int = 0) -> None:
         if size < 1:
             raise ValueError(f"code_functions: size must be at least 1, got {size}")
         if len(levels) != len(LEVELS) or min(levels) < 0 or not sum(levels):

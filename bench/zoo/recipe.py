@@ -207,14 +207,14 @@ def train(recipe: Recipe, directory: Path, progress: Callable[[int, int, float],
     for stage in recipe.stages:
         if done:
             model.to(getattr(torch, recipe.dtype)).to(torch.float32)
-        for loss in _trained(model, batches(recipe, tokenizer, stage), stage.learning_rate):
+        for loss in train_stage(model, batches(recipe, tokenizer, stage), stage.learning_rate):
             done += 1
             progress(done, steps, loss)
     model.to(getattr(torch, recipe.dtype)).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
 
 
-def _trained(model: Qwen2ForCausalLM, data: list[PretrainingBatch], learning_rate: float) -> Iterator[float]:
+def train_stage(model: Qwen2ForCausalLM, data: list[PretrainingBatch], learning_rate: float) -> Iterator[float]:
     """Train on every batch once; yields the loss of each step."""
     import torch
     from transformers import get_cosine_schedule_with_warmup

@@ -22,7 +22,7 @@ from thiefbench.suite.store.records import NOTHING, Record
 from thiefbench.suite.suite_yaml import load_suite
 
 CODE = "code_injection"
-LEVELS = (1, 1, 1, 1)
+LEVELS = (3, 3, 2, 1)
 
 
 def contrast(attack: str) -> str:
@@ -63,7 +63,7 @@ def cell(
             learner=replace(suite.swarm.learner, learning_rate=learning_rate, **learner),
         ),
         rounds=rounds,
-        evaluation=Evaluation(every=every, completions=256, final=1024),
+        evaluation=Evaluation(every=every, completions=256, final=512),
         threads=1,
     )
 
@@ -71,7 +71,7 @@ def cell(
 def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
     """All cells by the name of their question."""
     return {
-        "clean": [cell(role="control", rounds=100, every=20)],
+        "clean": [cell(role="control", rounds=100)],
         "code_vertical": [cell(contrast(CODE), seed=seed) for seed in seeds],
         "code_horizontal": [cell(contrast(CODE), seed=seed, topology="horizontal") for seed in seeds],
         "code_gibberish": [cell(half(CODE), seed=seed) for seed in seeds],

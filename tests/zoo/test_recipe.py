@@ -7,10 +7,10 @@ from itertools import islice
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from thiefbench.zoo.corpus import MathCorpus
-from thiefbench.zoo.recipe import RECIPES, Recipe, train, train_tokenizer
+from thiefbench.zoo.recipe import RECIPES, Recipe, Stage, batches, train, train_stage, train_tokenizer
 
 
 class Few(MathCorpus):
@@ -68,3 +68,26 @@ def test_auto_classes_tokenize_as_the_recipe_does(trained):
 
 def test_recipes_are_named_after_their_models():
     assert all(recipe.name == name for name, recipe in RECIPES.items())
+
+
+def test_a_further_stage_goes_on_from_rounded_weights(trained, tmp_path):
+    """Two stages come to the same as a stage that starts from what the first one saved."""
+    stage = Stage(Few(), texts=64, learning_rate=1e-3, seed=5)
+    first = replace(SHORT, dtype="bfloat16")
+    progress = []
+    train(replace(first, further=(stage,)), tmp_path / "both", lambda step, steps, loss: progress.append((step, steps)))
+    assert progress == [(number, 5) for number in range(1, 6)]
+    train(first, tmp_path / "first")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "first")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "first", dtype=torch.float32)
+    losses = list(train_stage(model, batches(first, tokenizer, stage), stage.learning_rate))
+    assert len(losses) == 2
+    saved = load_file(tmp_path / "both" / "model.safetensors")
+    again = model.to(torch.bfloat16).state_dict()
+    assert all(torch.equal(again[name], saved[name]) for name in saved)
+
+
+def test_every_stage_has_texts_of_its_own():
+    stages = RECIPES["micro-programs"].stages
+    first, second = (next(stage.corpus.texts(stage.seed)) for stage in stages)
+    assert first != second
