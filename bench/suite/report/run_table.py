@@ -107,18 +107,19 @@ def finite(value: Any) -> Any:
 
 def short_names(kind: registry.Kind, specs: Iterable[str]) -> dict[str, str]:
     """A name for each spec string: itself where it is short, else its targets, numbered where several have the same."""
-    names: dict[str, str] = {}
-    for spec in dict.fromkeys(specs):
-        if len(spec) <= NAME_WIDTH:
-            names[spec] = spec
+    every = list(dict.fromkeys(specs))
+    names = {spec: spec for spec in every if len(spec) <= NAME_WIDTH}
+    for spec in every:
+        if spec in names:
             continue
-        targets = (registry.parse(kind, part).target.rpartition(":")[2] for part in registry.parts(kind, spec))
-        name = "+".join(targets)
-        name = name if len(name) <= NAME_WIDTH - len(" 10") else kind
-        taken = {*names.values(), kind}  # a bare word for all long ones needs a number from the first on
-        numbered = (name if number == 1 else f"{name} {number}" for number in count(1))
-        names[spec] = next(each for each in numbered if each not in taken)
-    return names
+        name = "+".join(registry.parse(kind, part).target.rpartition(":")[2] for part in registry.parts(kind, spec))
+        if len(name) <= NAME_WIDTH - len(" 10"):
+            choices = (name if number == 1 else f"{name} {number}" for number in count(1))
+        else:
+            choices = (f"{kind} {number}" for number in count(1))
+        taken = set(names.values())
+        names[spec] = next(each for each in choices if each not in taken)
+    return {spec: names[spec] for spec in every}
 
 
 def print_whole(out: Console, table: Table) -> None:

@@ -176,7 +176,8 @@ def test_a_run_prints_a_table_and_says_what_to_do_next(cli: Cli, file: Path, tmp
     assert ended.code == 0, ended.err
     lines = ended.out.splitlines()
     first = next(number for number, line in enumerate(lines) if line.split()[-3:] == ["rate", "rejection", "reward"])
-    assert lines[first - 1].split() == ["ASR", "drift", "stop", "false", "clean"]
+    assert lines[first - 1].split() == ["stop", "false", "clean"]
+    assert lines[first].split()[:4] == ["swarm", "seed", "ASR", "drift"]
     rows = [line.split() for line in lines[first + 1 : first + 4]]
     assert [row[1:-6] for row in rows] == [["no", "attack"], ["none"], ["logit"]], "one row per swarm"
     assert all(float(row[-4]) >= 0 for row in rows), "drift stands behind the ASR"
