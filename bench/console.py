@@ -5,6 +5,7 @@ Commands of other packages (entry points of the group `thiefbench.commands`) use
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -99,6 +100,16 @@ WorkersOption = Annotated[
 def escaped(text: str) -> str:
     """A text that rich prints as it is: no markup in it counts, and no character of it reaches the terminal unseen."""
     return escape(printable(text))
+
+
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document and nothing else; messages go to standard error.")
+]
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Write a document to standard output, as the only thing there."""
+    out.file.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
 def fail(message: str) -> None:

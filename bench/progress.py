@@ -58,7 +58,7 @@ def watch(console: Console, workers: int = 1) -> Iterator[Listener]:
     columns = (
         TextColumn("{task.description}", table_column=Column(ratio=3, no_wrap=True, overflow="ellipsis")),
         BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=8)),
-        TextColumn("{task.fields[rounds]}"), TimeElapsedColumn(), TextColumn("left"), _Left(),
+        TextColumn("{task.fields[rounds]}"), _Labelled("elapsed"), TimeElapsedColumn(), _Labelled("left"), _Left(),
     )  # fmt: skip
     # Rounds take seconds: ten pictures in each, rich's own pace, cost the workers a twentieth of a core.
     with Progress(*columns, console=console, expand=True, refresh_per_second=2) as progress:
@@ -87,9 +87,16 @@ def bar(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
 def _progress(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+        _Labelled("elapsed"), TimeElapsedColumn(), _Labelled("left"), TimeRemainingColumn(),
         console=console, speed_estimate_period=120,
     )  # fmt: skip
+
+
+class _Labelled(TextColumn):
+    """A word before a time, never cut."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__(word, style="dim", table_column=Column(no_wrap=True, min_width=len(word)))
 
 
 class Tally:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from thiefbench.console import err, escaped, out, typed_spec
+from thiefbench.console import JsonOption, err, escaped, out, print_json, typed_spec
 from thiefbench.errors import UsageError
 
 app = typer.Typer()
@@ -21,6 +22,7 @@ def audit(
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     seed: Annotated[int, typer.Option(help="Seed that the attack's payload is drawn from.")] = 0,
     forms: Annotated[bool, typer.Option("--forms", help="Count every form of the attack, in a line each.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Count how many oracle solutions earn the full reward, clean and poisoned. Needs no model and no training."""
     from thiefbench import registry
@@ -38,6 +40,11 @@ def audit(
     if forms:
         with bar(err, "auditing") as progress:
             lines = audit_forms(audited, attacker, "train" if split == "train" else "test", seed, progress)
+        if as_json:
+            print_json({
+                "task": str(spec), "split": split, "attack": attack, "forms": [asdict(line) for line in lines]
+            })  # fmt: skip
+            return
         for line in lines:
             words = ", ".join(f"{name} {value!r}" for name, value in line.payload.items())
             out.print(f"{line.poisoned} of {line.poisonable} poisoned solutions earn the full reward: {escaped(words)}")
@@ -45,6 +52,10 @@ def audit(
     with bar(err, "auditing") as progress:
         counts = count(audited, attacker, "train" if split == "train" else "test", seed, progress)
     passing = wilson(counts.poisoned, counts.poisonable)
+    if as_json:
+        interval = {"value": passing.value, "low": passing.low, "high": passing.high}
+        print_json({"task": str(spec), "split": split, "attack": attack, **asdict(counts), "poisoned_share": interval})
+        return
     out.print(f"task [bold]{escaped(str(spec))}[/bold], {split} split, {counts.items} items")
     drawn = ", ".join(f"{name} {value!r}" for name, value in counts.payload.items())
     out.print(f"attack [bold]{escaped(attack)}[/bold]" + (f" ({escaped(drawn)})" if drawn else ""))

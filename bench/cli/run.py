@@ -14,6 +14,7 @@ from thiefbench.console import (
     HARDWARE,
     DeviceOption,
     DtypeOption,
+    JsonOption,
     ModelOption,
     SeedsOption,
     StoreOption,
@@ -24,6 +25,7 @@ from thiefbench.console import (
     err,
     escaped,
     out,
+    print_json,
     stoppable,
     typed_spec,
 )
@@ -107,6 +109,12 @@ SharedOption = Annotated[
         "The oldest go first; without them, a cell that takes its own way from late on has more to work out.",
     ),
 ]  # fmt: skip
+MeasureOption = Annotated[
+    bool,
+    typer.Option(
+        "--measure", help="With --plan: play two rounds of what was never run here, to say how long it takes."
+    ),
+]
 GapOption = Annotated[
     list[float] | None,
     typer.Option(
@@ -131,7 +139,9 @@ def run(
     rounds: RoundsOption = None,
     store: StoreOption = None,
     plan: PlanOption = False,
+    measure: MeasureOption = False,
     gap: GapOption = None,
+    as_json: JsonOption = False,
     trust_plugins: TrustOption = False,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
@@ -150,12 +160,15 @@ def run(
     from thiefbench.progress import watch
     from thiefbench.suite.estimates.run_plan import GAPS, look_ahead, print_run_plan
     from thiefbench.suite.execution.runner import run_suite
-    from thiefbench.suite.report.terminal import print_failures, print_results
+    from thiefbench.suite.report.run_table import print_results, results_as_data, rows_of_run
+    from thiefbench.suite.report.terminal import print_failures
     from thiefbench.suite.store.records import Store
     from thiefbench.suite.suite_yaml import load_suite
 
     execution = Execution(device, dtype, threads, workers, executor, ray_address, gpus_per_cell, batches, rank_timeout)
     execution.check(plan)
+    if measure and not plan:
+        raise UsageError("--measure says how long a run takes and runs nothing; write --plan beside it")
     if gap and not plan:
         raise UsageError("--gap asks how many seeds tell a difference apart and runs nothing; write --plan beside it")
     numerics = execution.numerics()
@@ -166,11 +179,19 @@ def run(
     if plan:
         check_device(device)  # a round may be played on this machine
         with stoppable(), cell_executor as ready:
-            print_run_plan(out, look_ahead(chosen, cells, results, ready.places, not no_share), gap or GAPS)
+            ahead = look_ahead(chosen, cells, results, ready.places, measure, not no_share)
+        if as_json:
+            print_json(ahead.as_data())
+        else:
+            print_run_plan(out, ahead, gap or GAPS)
         return
     with stoppable(), cell_executor as ready, watch(err, ready.places) as listener:
         records = run_suite(chosen, cells, results, listener, executor=ready, share=not no_share, shared_gb=shared_gb)
-    print_results(out, results)
+    rows = rows_of_run(results)
+    if as_json:
+        print_json(results_as_data(results, rows))
+    else:
+        print_results(out, rows)
     print_failures(err, records, traceback)
     if any(record.status == "error" for record in records):
         raise typer.Exit(FAILED)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from thiefbench.console import FAILED, TrustOption, err, escaped, out, typed_spec
+from thiefbench.console import FAILED, JsonOption, TrustOption, err, escaped, out, print_json, typed_spec
 
 app = typer.Typer()
 
@@ -24,23 +24,27 @@ class Listable(StrEnum):
 
 
 @app.command("list")
-def list_(kind: Annotated[Listable, typer.Argument(help="What to list.")]) -> None:
+def list_(kind: Annotated[Listable, typer.Argument(help="What to list.")], as_json: JsonOption = False) -> None:
     """List what is installed, third-party plugins included."""
     from rich.table import Table
 
     from thiefbench import registry
 
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     if kind is Listable.models:
         from thiefbench.zoo.models import BUILT_IN
 
-        for name, summary in BUILT_IN.items():
-            table.add_row(f"[bold]{name}[/bold]", summary)
-        table.add_row("any other", "give --model a local directory or a hub name")
+        summaries = dict(BUILT_IN)
     else:
         plugins: registry.Kind = kind.value.removesuffix("s")  # type: ignore[assignment]
-        for name in registry.names(plugins):
-            table.add_row(f"[bold]{name}[/bold]", escaped(registry.summary(plugins, name)))
+        summaries = {name: registry.summary(plugins, name) for name in registry.names(plugins)}
+    if as_json:
+        print_json({kind.value: [{"name": name, "summary": summary} for name, summary in summaries.items()]})
+        return
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, summary in summaries.items():
+        table.add_row(f"[bold]{name}[/bold]", escaped(summary))
+    if kind is Listable.models:
+        table.add_row("any other", "give --model a local directory or a hub name")
     out.print(table)
 
 
@@ -74,12 +78,16 @@ def compare(
         Path | None, typer.Option("--out", help="Directory to write compare.html and compare.csv to.")
     ] = None,
     trust_plugins: TrustOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare the last runs of two stores, or two defenses of one store, with differences paired by seed."""
-    from thiefbench.suite.report.compare import compared, write_comparison
+    from thiefbench.suite.report.compare import compared, comparison_as_data, write_comparison
     from thiefbench.suite.report.terminal import print_comparison
 
     comparison = compared(stores, defense or [])
-    print_comparison(out, comparison)
+    if as_json:
+        print_json(comparison_as_data(comparison))
+    else:
+        print_comparison(out, comparison)
     if directory is not None:
         err.print(f"page: {escaped(str(write_comparison(comparison, directory)))}")

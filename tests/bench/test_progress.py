@@ -80,4 +80,4 @@ def test_a_long_name_leaves_the_time_left_readable_in_a_narrow_window() -> None:
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown(out)).splitlines()
     own = [line for line in lines if line.startswith("varied(attack=") and "2/50" in line]
     assert own, "its bar is there"
-    assert re.search(r"2/50 +\d:\d\d:\d\d left \d:\d\d:\d\d$", own[-1].rstrip()), own[-1]
+    assert re.search(r"2/50 +elapsed \d:\d\d:\d\d left \d:\d\d:\d\d$", own[-1].rstrip()), own[-1]

@@ -12,7 +12,7 @@ several.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any, get_args
@@ -29,6 +29,8 @@ from thiefbench.suite.suite_yaml import load_suite
 SIZES = (NodeClass("micro-math", 0.5), NodeClass("micro-math-small", 0.5))
 DOMAINS = (NodeClass("micro-math-changes", 0.5, "changes"), NodeClass("micro-math-totals", 0.5, "totals"))
 LEARNERS = get_args(LossType)
+PUBLISHED: dict[str, dict[str, float]] = {"gspo": {"epsilon": 3e-4, "epsilon_high": 4e-4}, "gepo": {"kl": 0.005}}
+"""Learners whose authors set them otherwise than the package's defaults."""
 LATE = DelaySpec("lognormal", rounds=32)
 GUARD = "guard(population='heterogeneous')"
 
@@ -41,13 +43,14 @@ def cell(
     loss: str = "grpo",
     model: str = "micro-math",
     defense: str = "none",
-    delta: float | None = None,
+    learner: Mapping[str, float] | None = None,
     **swarm: Any,
 ) -> CellSpec:
-    """A cell in the swarm of `smoke`, with what the arguments change."""
+    """A cell in the swarm of `smoke`, with what the arguments change; `learner` holds more fields of its learner."""
     suite = load_suite("smoke")
     programs = "code_injection" in attack
-    made: SwarmSpec = replace(suite.swarm, learner=replace(suite.swarm.learner, loss=loss, delta=delta), **swarm)
+    learns = replace(suite.swarm.learner, loss=loss, **learner or {})
+    made: SwarmSpec = replace(suite.swarm, learner=learns, **swarm)
     if programs:
         made = replace(made, sampling=replace(made.sampling, max_new_tokens=128))
     return CellSpec(
@@ -126,9 +129,21 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
                 cell(code, seed=seed, loss=loss, **behind, **upright),
             )
         ],
+        # The two learners of `learners` whose authors set them otherwise than our defaults, as they did: GSPO's clip
+        # (arXiv:2507.18071) and GEPO's KL term.
+        "published": [
+            made
+            for seed in seeds
+            for loss, learner in PUBLISHED.items()
+            for made in (
+                cell(seed=seed, loss=loss, learner=learner, **told),
+                cell(math, seed=seed, loss=loss, learner=learner, rounds=40, **told, **upright),
+                cell(dos, seed=seed, loss=loss, learner=learner, **told, **upright),
+            )
+        ],
         # MATH again, where a large ratio teaches nothing from a negative advantage either.
         "two_sided": [
-            cell(math, seed=seed, loss=loss, rounds=40, delta=4.0, **told, **upright)
+            cell(math, seed=seed, loss=loss, rounds=40, learner={"delta": 4.0}, **told, **upright)
             for seed in seeds
             for loss in ("grpo", "dr_grpo", "dapo")
         ],

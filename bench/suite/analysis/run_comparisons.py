@@ -48,7 +48,12 @@ def comparisons_of_run(store: Store, run: Mapping[str, Any]) -> list[Comparison]
 def trained_comparisons(store: Store, run: Mapping[str, Any], remarks: bool = True) -> list[Comparison]:
     """The comparisons of a run with their trained lines alone; see `comparisons_of_cells`."""
     rules = RankingRules(**run["suite"].get("ranking", {}))
-    return comparisons_of_cells([_read_cell(store, entry) for entry in run["cells"]], rules, remarks)
+    return comparisons_of_cells(cells_of_run(store, run), rules, remarks)
+
+
+def cells_of_run(store: Store, run: Mapping[str, Any]) -> list[Cell]:
+    """The cells of a run as the store has them, in its order."""
+    return [_read_cell(store, entry) for entry in run["cells"]]
 
 
 def comparisons_of_cells(cells: Sequence[Cell], rules: RankingRules, remarks: bool = True) -> list[Comparison]:

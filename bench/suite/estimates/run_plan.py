@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -25,10 +26,11 @@ from thiefbench.suite.estimates.eta import (
     write_seconds,
 )
 from thiefbench.suite.estimates.measured import measured_here
+from thiefbench.suite.estimates.reference import MACHINE, Span, reference_pace
 from thiefbench.suite.execution.cell_run import build_swarm
 from thiefbench.suite.execution.checkpoints import checkpointed
 from thiefbench.suite.execution.jobs import Job
-from thiefbench.suite.execution.runner import intact, jobs_of, run_of, taken_up, without_weights
+from thiefbench.suite.execution.runner import intact, jobs_of, run_of, taken_up, threads_note, without_weights
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import BrokenRecordError, Store, rounds_taken
 from thiefbench.trust import reads_strangers
@@ -65,6 +67,21 @@ class Resolution:
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """How long cells take.
+
+    Attributes:
+        seconds: at least and at most, of those whose pace is known.
+        source: where that is known from, in words.
+        unknown: how many cells' pace is not known.
+    """
+
+    seconds: Span
+    source: str
+    unknown: int = 0
+
+
+@dataclass(frozen=True)
 class RunPlan:
     """What a run would do.
 
@@ -73,43 +90,94 @@ class RunPlan:
         cells: all of them, in order.
         stages: how far those that are still to be run have come, in order.
         workers: processes that would share them.
-        seconds: the time that they would take together.
-        source: where that is known from, in words.
+        estimate: the time that they would take together.
         disk: bytes that all cells take in the end; None where the store does not tell.
         resolution: what its ranking could tell apart; None for a suite that lacks the cells of a ranking.
         share: whether cells would take over rounds; how many is known only once defenses have seen them.
+        note: that the store has cells with another number of threads; empty where it has none.
     """
 
     suite: Suite
     cells: tuple[CellSpec, ...]
     stages: tuple[Stage, ...]
     workers: int
-    seconds: float
-    source: str
+    estimate: Estimate
     disk: int | None
     resolution: Resolution | None = None
     share: bool = False
+    note: str = ""
+
+    def as_data(self) -> dict[str, Any]:
+        """As plain data."""
+        rounds = {stage.spec: stage.done for stage in self.stages}
+        return {
+            "suite": self.suite.title,
+            "fingerprint": self.suite.fingerprint(),
+            "workers": self.workers,
+            "cells": [
+                {
+                    "part": self.suite.part_of(spec), "role": spec.role, "attack": spec.attack, "defense": spec.defense,
+                    "seed": spec.seed, "to_run": spec in rounds, "rounds_begun": rounds.get(spec, 0),
+                }
+                for spec in self.cells
+            ],
+            "seconds": {"low": self.estimate.seconds.low, "high": self.estimate.seconds.high},
+            "source": self.estimate.source,
+            "cells_of_unknown_pace": self.estimate.unknown,
+            "disk_bytes": self.disk,
+            "note": self.note,
+        }  # fmt: skip
+
+
+SPREAD = (0.8, 1.25)
+"""The true time in shares of one that measured cells tell: replayed runs stayed in it after a tenth of their time."""
 
 
 @reads_strangers
-def look_ahead(suite: Suite, cells: Sequence[CellSpec], store: Store, workers: int = 1, share: bool = True) -> RunPlan:
-    """What `run_suite` would do, judged by the store's records; of what these do not tell, one round is played.
+def look_ahead(
+    suite: Suite, cells: Sequence[CellSpec], store: Store, workers: int = 1, play: bool = False, share: bool = True
+) -> RunPlan:
+    """What `run_suite` would do, judged by the store's records and where these tell nothing by a reference machine.
+
+    Args:
+        suite: that the cells belong to.
+        cells: all of them.
+        store: where they would be.
+        workers: processes that would share them.
+        play: play two rounds of a cell of every setting that the records do not tell, and judge by the second.
+        share: whether cells would take over rounds.
 
     Nothing is written. Raises what `run_suite` raises for mistakes of the user.
     """
     jobs = jobs_of(suite, cells, store)
     missing = {spec: job for spec, job in jobs.items() if intact(job) is None}
     stages = tuple(_stage(jobs[spec]) for spec in taken_up(missing, share))
-    settings = {setting(spec): spec for spec in reversed(missing)}  # with the first cell of each
-    recorded = measured_here((each for each in store.records() if share or not rounds_taken(each)), missing)
-    unknown = settings.keys() - {setting(each.spec) for each in recorded}
-    probes = [measure(spec) for where, spec in settings.items() if where in unknown]
-    source = f"measured on {len(recorded)} stored cells of this machine" if recorded else ""
-    if probes:
-        source = f"measured on one round of {probes[0].spec.label}, played now"
-    left = seconds_left(stages, workers, Rates([*recorded, *probes])) if stages else 0.0
+    estimate = _estimate(stages, store, workers, play, share)
     resolution = None if lacking(asdict(suite)) else _resolution(suite, jobs, store)
-    return RunPlan(suite, tuple(cells), stages, workers, left, source, _disk(jobs.values()), resolution, share)
+    note = threads_note(store, missing.values())
+    return RunPlan(suite, tuple(cells), stages, workers, estimate, _disk(jobs.values()), resolution, share, note)
+
+
+def _estimate(stages: Sequence[Stage], store: Store, workers: int, play: bool, share: bool) -> Estimate:
+    """How long what is left takes."""
+    missing = [stage.spec for stage in stages]
+    recorded = measured_here((each for each in store.records() if share or not rounds_taken(each)), missing)
+    sources = [f"measured on {len(recorded)} stored cells of this machine"] if recorded else []
+    told = {setting(each.spec) for each in recorded}
+    settings = {setting(spec): spec for spec in reversed(missing)}  # with the first cell of each
+    probes = [measure(spec) for where, spec in settings.items() if where not in told] if play else []
+    if probes:
+        sources.append(f"measured on the second round of {probes[0].spec.label}, played now")
+        told |= settings.keys()
+    lows, highs = ([replace(m, seconds=m.seconds * share) for m in (*recorded, *probes)] for share in SPREAD)
+    paces = {spec: pace for spec in missing if setting(spec) not in told and (pace := reference_pace(spec)) is not None}
+    if paces:
+        sources.append(f"at the pace of {MACHINE} (--measure: at this machine's)")
+        lows += [MeasuredCell(spec, 1.0, pace.low) for spec, pace in paces.items()]
+        highs += [MeasuredCell(spec, 1.0, pace.high) for spec, pace in paces.items()]
+    known = [stage for stage in stages if setting(stage.spec) in told or stage.spec in paces]
+    low, high = (seconds_left(known, workers, Rates(each)) if known else 0.0 for each in (lows, highs))
+    return Estimate(Span(low, high), "; ".join(sources), len(stages) - len(known))
 
 
 def _resolution(suite: Suite, jobs: Mapping[CellSpec, Job], store: Store) -> Resolution:
@@ -123,13 +191,14 @@ def _resolution(suite: Suite, jobs: Mapping[CellSpec, Job], store: Store) -> Res
 
 
 def measure(spec: CellSpec) -> MeasuredCell:
-    """Play one round of a cell and a small evaluation, and forget them."""
+    """Play two rounds of a cell and small evaluations, and forget them; the first warms up and does not count."""
     torch.set_num_threads(spec.threads)
     swarm = build_swarm(spec)
-    evaluation = swarm.evaluate(0, min(MEASURED_EVALUATION, spec.evaluation.completions))
-    first = swarm.round(1)
-    seconds = sum(evaluation.seconds.values()) + sum(first.seconds.values())
-    return MeasuredCell(spec, len(first.rows) + EVALUATED * len(evaluation.rows), seconds)
+    for number in (1, 2):
+        played = swarm.round(number)
+        evaluation = swarm.evaluate(number, min(MEASURED_EVALUATION, spec.evaluation.completions))
+    seconds = sum(evaluation.seconds.values()) + sum(played.seconds.values())
+    return MeasuredCell(spec, len(played.rows) + EVALUATED * len(evaluation.rows), seconds)
 
 
 def print_run_plan(out: Console, plan: RunPlan, gaps: Sequence[float] = GAPS) -> None:
@@ -153,11 +222,16 @@ def print_run_plan(out: Console, plan: RunPlan, gaps: Sequence[float] = GAPS) ->
     wide.print(table)
     cached = len(plan.cells) - len(plan.stages)
     out.print(f"{escaped(plan.suite.title)}: {len(plan.stages)} cells to run, {cached} in the store already")
-    if plan.stages:
-        who = "one process" if plan.workers == 1 else f"{plan.workers} workers"
-        out.print(f"about {write_seconds(plan.seconds)} with {who}, {escaped(plan.source)}")
-        if plan.share and len(plan.stages) > 1:
-            out.print("less where defenses come to equal verdicts, as cells share rounds then")
+    if plan.note:
+        out.print(plan.note)
+    who = "one process" if plan.workers == 1 else f"{plan.workers} workers"
+    if len(plan.stages) > plan.estimate.unknown:
+        out.print(f"{write_span(plan.estimate.seconds)} with {who}, {escaped(plan.estimate.source)}")
+    if plan.estimate.unknown:
+        which = "" if plan.estimate.unknown == len(plan.stages) else f" of {plan.estimate.unknown} of them"
+        out.print(f"how long the rounds{which} take is not known; --measure plays two of them here")
+    if plan.share and len(plan.stages) > 1:
+        out.print("less where defenses come to equal verdicts, as cells share rounds then")
     if plan.disk is not None:
         out.print(f"about {plan.disk / 1e6:.1f} MB on disk in the end")
     if plan.resolution is not None:
@@ -167,6 +241,12 @@ def print_run_plan(out: Console, plan: RunPlan, gaps: Sequence[float] = GAPS) ->
         )
         for gap in gaps:
             out.print(f"  {plan.resolution.text(gap)}")
+
+
+def write_span(seconds: Span) -> str:
+    """From when to when, in words."""
+    low, high = write_seconds(seconds.low), write_seconds(seconds.high)
+    return f"{low} to {high}" if low != high else f"about {low}"
 
 
 def _stage(job: Job) -> Stage:

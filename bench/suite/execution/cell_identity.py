@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 from thiefbench import provenance, registry, user_frames
 from thiefbench.defenses.base import Defense
@@ -11,6 +12,9 @@ from thiefbench.judges import judge_identity
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import ROWS_VERSION, Record, identify
 from thiefbench.zoo.models import weights_fingerprint
+
+_R = TypeVar("_R")
+_MOST_THREADS_LOOKED_FOR = 16
 
 
 class DefenseFactory(Protocol):
@@ -36,27 +40,73 @@ class RegistryFactory:
         return registry.source_hash("defense", spec)
 
 
+class Identities:
+    """Identities of the cells of one run: what several cells share, such as a task's data, is hashed once.
+
+    A later edit to a file is not seen, so there is a new one for every run.
+
+    Args:
+        maker: makes their defenses.
+    """
+
+    def __init__(self, maker: DefenseFactory = RegistryFactory()) -> None:  # noqa: B008  (it holds nothing)
+        self._maker = maker
+        self._known: dict[tuple[str, str], Any] = {}
+
+    def of(self, spec: CellSpec) -> dict[str, Any]:
+        """Everything that can change a cell's outcome, as plain data."""
+        task, attack, defense = spec.task, spec.attack, spec.defense
+        content = {
+            "cell": spec.as_dict(),
+            "task_data": self._once("task_data", task, lambda: registry.make("task", task).fingerprint()),
+            "weights": self._weights_of(spec),
+            "sources": {
+                "task": self._once("task", task, lambda: registry.source_hash("task", task)),
+                "attack": self._once("attack", attack, lambda: registry.source_hash("attack", attack)),
+                "defense": self._once("defense", defense, lambda: self._maker.source_hash(defense)),
+            },
+            "engine_revision": engine_revision(),
+            "schema_version": ROWS_VERSION,
+        }
+        judge = self._once("judge", defense, lambda: self._judge_of(defense))
+        return content if judge is None else content | {"judge": dict(judge)}
+
+    def _once(self, what: str, spec: str, compute: Callable[[], _R]) -> _R:
+        if (what, spec) not in self._known:
+            self._known[what, spec] = compute()
+        known: _R = self._known[what, spec]
+        return known
+
+    def _judge_of(self, defense: str) -> dict[str, str] | None:
+        judge = self._maker.make(defense).judge
+        return None if judge is None else judge_identity(judge)
+
+    def _weights_of(self, spec: CellSpec) -> str | dict[str, str]:
+        """The fingerprint of the start weights; of a population's, by model."""
+
+        def weights_of(model: str) -> str:
+            return self._once("weights", model, lambda: weights_fingerprint(model))
+
+        return {model: weights_of(model) for model in spec.models} if spec.swarm.population else weights_of(spec.model)
+
+
 def identity(spec: CellSpec, maker: DefenseFactory = RegistryFactory()) -> dict[str, Any]:  # noqa: B008  (it holds nothing)
-    """Everything that can change a cell's outcome, as plain data."""
-    sources = {kind: registry.source_hash(kind, getattr(spec, kind)) for kind in ("task", "attack")}
-    content = {
-        "cell": spec.as_dict(),
-        "task_data": registry.make("task", spec.task).fingerprint(),
-        "weights": _weights_of(spec),
-        "sources": sources | {"defense": maker.source_hash(spec.defense)},
-        "engine_revision": engine_revision(),
-        "schema_version": ROWS_VERSION,
-    }
-    if (judge := maker.make(spec.defense).judge) is not None:
-        content["judge"] = judge_identity(judge)
-    return content
+    """Everything that can change a cell's outcome, as plain data; see `Identities` for several cells."""
+    return Identities(maker).of(spec)
 
 
-def _weights_of(spec: CellSpec) -> str | dict[str, str]:
-    """The fingerprint of the start weights; of a population's, by model."""
-    if not spec.swarm.population:
-        return weights_fingerprint(spec.model)
-    return {model: weights_fingerprint(model) for model in spec.models}
+def other_threads(what: dict[str, Any], exists: Callable[[str], bool]) -> int | None:
+    """The number of threads with which a store has a cell that it lacks as it is asked for; None without such a cell.
+
+    Args:
+        what: the cell's identity.
+        exists: whether the store has a cell of an id.
+    """
+    cell = what["cell"]
+    others = (
+        (n for n in range(1, _MOST_THREADS_LOOKED_FOR + 1) if n != cell["threads"]) if cell["device"] == "cpu" else ()
+    )
+    return next((n for n in others if exists(identify(what | {"cell": cell | {"threads": n}}))), None)
 
 
 def failed_record(spec: CellSpec, what: dict[str, Any], error: Exception) -> Record:

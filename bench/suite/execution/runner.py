@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -19,7 +20,7 @@ from thiefbench.limits import SHARED_GB
 from thiefbench.locks import LockedError
 from thiefbench.suite.estimates.eta import RunOutline
 from thiefbench.suite.estimates.measured import measured_here
-from thiefbench.suite.execution.cell_identity import failed_record, identity
+from thiefbench.suite.execution.cell_identity import Identities, failed_record, other_threads
 from thiefbench.suite.execution.cell_run import ALONE, CellRuntime, keep_weights_of, run_cell
 from thiefbench.suite.execution.checkpoints import checkpointed
 from thiefbench.suite.execution.executors import Executor, Ledger
@@ -114,6 +115,8 @@ def run_suite(
     reused = [record for record in records.values() if record is not None and record.status == "ok"]
     if note := reuse_note(reused, {spec.device: arithmetic_here(spec.device) for spec in jobs} if reused else {}):
         listener.note(note)
+    if note := threads_note(store, missing.values()):
+        listener.note(note)
     stop = Stop(listener.note)
 
     def finished(job: Job, record: Record) -> None:
@@ -160,13 +163,28 @@ def jobs_of(
 ) -> dict[CellSpec, Job]:
     """What there is to know of each cell before it runs; for arguments and errors see `run_suite`."""
     _check_requirements(cells)
-    jobs = {}
+    jobs, identities = {}, Identities()
     for spec in cells:
-        what = identity(spec)
+        what = identities.of(spec)
         recorded = suite.recorded_in(spec)
         directory, servers = store.cell(identify(what)), trust.allowed_servers()
         jobs[spec] = Job(spec, directory, what, recorded, retry_failed, servers, share, int(shared_gb * 1e9))
     return jobs
+
+
+def threads_note(store: Store, missing: Iterable[Job]) -> str:
+    """In one sentence, which missing cells the store has with another number of threads; empty where it has none."""
+
+    def exists(cell_id: str) -> bool:
+        return store.cell(cell_id).record_path.exists()
+
+    if not (store.root / "cells").is_dir():
+        return ""
+    found = Counter(n for job in missing if (n := other_threads(job.identity, exists)) is not None)
+    said = [
+        f"{count} of these exist{'s' if count == 1 else ''} with --threads {n}" for n, count in sorted(found.items())
+    ]
+    return f"{' and '.join(said)}; add it to reuse {'it' if found.total() == 1 else 'them'}" if said else ""
 
 
 def intact(job: Job) -> Record | None:
@@ -322,9 +340,11 @@ def _check_requirements(cells: Sequence[CellSpec]) -> None:
     """Fail before the first round where a swarm cannot give what a defense needs or an attack does not fit."""
     for model in {spec.model for spec in cells}:
         check_directory(resolve(model))
-    for spec in cells:
-        drawn(registry.make("attack", spec.attack), spec.seed, spec.swarm, registry.make("task", spec.task))
-        defense = registry.make("defense", spec.defense)
-        check_requirements(spec.swarm, defense)
+    tasks = {name: registry.make("task", name) for name in dict.fromkeys(spec.task for spec in cells)}
+    for attack, seed, swarm, task in dict.fromkeys((spec.attack, spec.seed, spec.swarm, spec.task) for spec in cells):
+        drawn(registry.make("attack", attack), seed, swarm, tasks[task])
+    for swarm, name in dict.fromkeys((spec.swarm, spec.defense) for spec in cells):
+        defense = registry.make("defense", name)
+        check_requirements(swarm, defense)
         if "judge" in defense.requires:
             check_judge(defense)

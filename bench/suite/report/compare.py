@@ -11,6 +11,7 @@ from thiefbench.spreadsheet import csv_of
 from thiefbench.suite.analysis.differences import MEASURES, ComparedRun, Difference, LinePair, StoreComparison, versus
 from thiefbench.suite.analysis.run_comparisons import ReportError, last_run, trained_comparisons
 from thiefbench.suite.report.rendering import render
+from thiefbench.suite.report.run_table import finite
 from thiefbench.suite.report.tables import NBSP, Shown, write_value
 from thiefbench.suite.store.records import Store, write_atomically
 from thiefbench.trust import reads_strangers
@@ -161,6 +162,38 @@ def differing(comparison: StoreComparison, title: str) -> list[tuple[LinePair, l
         for pair in comparison.of(title)
         if pair.name not in same
     ]
+
+
+def comparison_as_data(comparison: StoreComparison) -> dict[str, Any]:
+    """A comparison as plain data, unrounded; what is no finite number is None."""
+
+    def side(run: ComparedRun) -> dict[str, Any]:
+        of_suite = {"suite": run.title, "fingerprint": run.fingerprint, "modified": list(run.modified)}
+        return {"store": run.where, "defense": run.defense or None, **of_suite}
+
+    def difference(each: Difference) -> dict[str, Any]:
+        change = each.change
+        limits = {} if change.kind == "equal" else {"low": finite(change.low), "high": finite(change.high)}
+        return {
+            "measure": each.column.measure, "mean_a": finite(each.one), "mean_b": finite(each.other),
+            "difference": finite(change.mean), "limits": change.kind, **limits,
+            "by_seed": {str(seed): finite(value) for seed, value in change.points},
+        }  # fmt: skip
+
+    return {
+        "a": side(comparison.one),
+        "b": side(comparison.other),
+        "remarks": remarks(comparison),
+        "lines": [
+            {
+                "comparison": pair.title, "line": pair.name, "state": pair.state, "settings": list(pair.settings),
+                "problems": [*pair.contradictions, *pair.missing],
+                "differences": [difference(each) for each in pair.differences],
+            }
+            for pair in comparison.pairs
+        ],
+        "alone": list(comparison.alone),
+    }  # fmt: skip
 
 
 def comparison_csv(comparison: StoreComparison) -> str:

@@ -13,7 +13,7 @@ from thiefbench.suite.analysis.differences import StoreComparison
 from thiefbench.suite.analysis.matrix import DefenseRow, Matrix
 from thiefbench.suite.report.compare import differing, identical, remarks, settings, state_of
 from thiefbench.suite.report.tables import Shown, headings, show, write_milliseconds
-from thiefbench.suite.store.records import Record, Score, Store
+from thiefbench.suite.store.records import Record, Score
 from thiefbench.tasks.text import one_line
 from thiefbench.user_frames import shown
 
@@ -22,27 +22,6 @@ _FILE_RATES = {
     "rejected_reward": "of all reward",
 }  # fmt: skip
 _MOST_LINES = 10
-
-
-def print_results(out: Console, store: Store) -> None:
-    """The last run's cells, one table per attack."""
-    entries = (store.read_run() or {"cells": []})["cells"]
-    for part, attack in dict.fromkeys((entry.get("part", ""), entry["attack"]) for entry in entries):
-        where = f"{part}, " if part else ""
-        out.print(
-            f"{escaped(where)}attack [bold]{escaped(attack)}[/bold]; intervals are 95 % over each cell's completions"
-        )
-        table = _table("swarm", "seed", "ASR", "stop rate", "false rejection", "clean reward")
-        for entry in (e for e in entries if (e.get("part", ""), e["attack"]) == (part, attack)):
-            swarm = {"attack": "", "control": "no attack, ", "placebo": "placebo, "}[entry["role"]] + entry["defense"]
-            record = store.cell(entry["cell_id"]).read()
-            if record is None or record.status == "error":
-                problem = escaped(record.error if record else "not run")
-                table.add_row(escaped(swarm), str(entry["seed"]), f"[red]failed: {problem}[/red]")
-                continue
-            names = ("asr", "stop_rate", "false_rejection_rate", "clean_reward")
-            table.add_row(escaped(swarm), str(entry["seed"]), *(_interval(record.scores[name]) for name in names))
-        _print(out, table)
 
 
 def print_failures(out: Console, records: Sequence[Record], whole: bool = False) -> None:

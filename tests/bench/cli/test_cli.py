@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests.bench import tiny
-from tests.bench.tiny import PLUGINS
+from tests.bench.tiny import ATTACK, PLUGINS
 from thiefbench import __version__, registry
 from thiefbench.cli import main
 from thiefbench.cli.overrides import Overrides
@@ -176,10 +176,16 @@ def test_an_unknown_command_or_option_is_bad_use(cli: Cli, file: Path) -> None:
 def test_a_run_prints_a_table_and_says_what_to_do_next(cli: Cli, file: Path, tmp_path: Path) -> None:
     ended = cli("run", file, "--store", tmp_path / "store", "--threads", "1", "--defense", "logit")
     assert ended.code == 0, ended.err
-    for word in ("ASR", "stop rate", "false rejection", "clean reward", "All hail to the thief"):
-        assert word in ended.out
-    rows = [line.split("  ")[0] for line in ended.out.splitlines()]
-    assert rows[-3:] == ["no attack, none", "none", "logit"], "one row per swarm"
+    lines = ended.out.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.split()[-3:] == ["rate", "rejection", "reward"])
+    assert lines[first - 1].split() == ["stop", "false", "clean"]
+    assert lines[first].split()[:4] == ["swarm", "seed", "ASR", "drift"]
+    rows = [line.split() for line in lines[first + 1 : first + 4]]
+    assert [row[1:-6] for row in rows] == [["no", "attack"], ["none"], ["logit"]], "one row per swarm"
+    assert all(float(row[-4]) >= 0 for row in rows), "drift stands behind the ASR"
+    assert lines[first + 4] == "95 % intervals over each cell's completions, by the numbers above"
+    assert lines[-1] == f"attack text: {ATTACK}", "a long spec string has a short name"
+    assert all(len(line) <= 80 for line in lines[:-1]), "it fits into 80 columns"
     assert "tiny-v1: 3 cells" in ended.err, "which defenses meet a suite is no modification"
     assert f"thiefbench report {tmp_path / 'store'}" in ended.err
     again = cli("run", file, "--store", tmp_path / "store", "--threads", "1", "--defense", "logit")
@@ -200,10 +206,54 @@ def test_a_plan_runs_nothing(cli: Cli, file: Path, tmp_path: Path) -> None:
     ended = cli(*words, "--defense", "logit", "--seeds", "2", "--rounds", "2", "--workers", "2", "--plan")
     assert ended.code == 0, ended.err
     assert "tiny-v1, modified: 2 seeds, 2 rounds: 6 cells to run, 0 in the store already" in ended.out
-    assert "with 2 workers, measured on one round of no attack x none, seed 0, played now" in ended.out
+    assert "how long the rounds take is not known; --measure plays two of them here" in ended.out
+    measured = cli(*words, "--seeds", "1", "--rounds", "2", "--workers", "2", "--plan", "--measure")
+    assert "with 2 workers, measured on the second round of no attack x none, seed 0, played now" in measured.out
     assert not (tmp_path / "store").exists()
     assert "did you mean logit" in sentence(cli(*words, "--defense", "logits", "--plan"))
     assert "write --plan beside it" in sentence(cli(*words, "--gap", "0.2"))
+    assert "write --plan beside it" in sentence(cli(*words, "--measure"))
+
+
+def test_json_is_the_only_thing_on_standard_output(cli: Cli, file: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    words = ("run", file, "--store", store, "--threads", "1", "--defense", "logit", "--json")
+    planned = json.loads(cli(*words, "--plan").out)
+    assert [cell["to_run"] for cell in planned["cells"]] == [True] * 3
+    ran = cli(*words)
+    assert ran.code == 0, ran.err
+    assert "tiny-v1: 3 cells to run" in ran.err
+    results = json.loads(ran.out)
+    assert [(cell["role"], cell["defense"], cell["problem"]) for cell in results["cells"]] == [
+        ("control", "none", ""), ("attack", "none", ""), ("attack", "logit", "")
+    ]  # fmt: skip
+    record = Store(store).cell(results["cells"][1]["cell_id"]).read()
+    assert record is not None
+    scores = results["cells"][1]["scores"]
+    assert scores["asr"] == record.scores["asr"].model_dump()
+    assert scores["drift"]["value"] >= 0
+    compared = json.loads(cli("compare", store, "--defense", "none", "--defense", "logit", "--json").out)
+    assert (compared["a"]["defense"], compared["b"]["defense"]) == ("none", "logit")
+    differences = {each["measure"]: each for line in compared["lines"] for each in line["differences"]}
+    asr = differences["asr"]
+    assert asr["difference"] == pytest.approx(asr["mean_b"] - asr["mean_a"])
+    assert list(asr["by_seed"]) == ["0"]
+    listed = json.loads(cli("list", "defenses", "--json").out)["defenses"]
+    assert [each["name"] for each in listed] == registry.names("defense")
+    assert all(each["summary"] for each in listed)
+    models = json.loads(cli("list", "models", "--json").out)["models"]
+    assert {each["name"]: each["summary"] for each in models} == BUILT_IN
+    audited = json.loads(cli("audit", "--task", "gsm_micro(size=8)", "--attack", "text", "--json").out)
+    assert audited["poisoned"] <= audited["poisonable"] <= audited["items"]
+    assert audited["poisoned_share"]["value"] == pytest.approx(audited["poisoned"] / audited["poisonable"])
+
+
+def test_a_failed_cell_is_json_too(cli: Cli, file: Path, tmp_path: Path) -> None:
+    ended = cli("run", file, "--store", tmp_path, "--threads", "1", "--defense", f"{PLUGINS}:Raises", "--json")
+    assert ended.code == 1
+    (failed,) = [cell for cell in json.loads(ended.out)["cells"] if cell["problem"]]
+    assert failed["problem"].startswith("failed: ")
+    assert failed["scores"] == {}
 
 
 @pytest.mark.parametrize(

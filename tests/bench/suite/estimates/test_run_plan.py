@@ -16,15 +16,18 @@ from thiefbench.engine.spec import SpecError
 from thiefbench.suite.analysis.power import ASSUMED_SPREAD, power, seeds_needed
 from thiefbench.suite.analysis.ranking_inputs import spread_over_seeds
 from thiefbench.suite.estimates import run_plan
-from thiefbench.suite.estimates.eta import MeasuredCell
+from thiefbench.suite.estimates.eta import EVALUATED, MeasuredCell
+from thiefbench.suite.estimates.reference import reference_pace, setting_of
 from thiefbench.suite.estimates.run_plan import Resolution, RunPlan, look_ahead, print_run_plan
 from thiefbench.suite.execution import checkpoints
+from thiefbench.suite.execution.runner import run_suite
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Record, Store
+from thiefbench.suite.suite_yaml import load_suite
 
 
-def ahead(of: Suite, store: Path, workers: int = 1) -> RunPlan:
-    return look_ahead(of, cells(of), Store(store), workers)
+def ahead(of: Suite, store: Path, workers: int = 1, play: bool = False) -> RunPlan:
+    return look_ahead(of, cells(of), Store(store), workers, play)
 
 
 def printed(of: RunPlan) -> str:
@@ -37,18 +40,62 @@ def files(store: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in store.rglob("*") if path.is_file()}
 
 
-def test_without_records_one_round_is_played_and_nothing_written(tmp_path: Path) -> None:
+def test_where_asked_two_rounds_are_played_and_nothing_written(tmp_path: Path) -> None:
     of = suite("none", "logit", seeds=(0, 1, 3))
-    found = ahead(of, tmp_path / "store")
+    found = ahead(of, tmp_path / "store", play=True)
     assert not (tmp_path / "store").exists(), "a plan writes nothing"
     assert len(found.stages) == 9
-    assert found.seconds > 0
-    assert found.source == "measured on one round of no attack x none, seed 0, played now"
+    assert 0 < found.estimate.seconds.low < found.estimate.seconds.high
+    assert found.estimate.source == "measured on the second round of no attack x none, seed 0, played now"
     assert found.disk is None, "nobody knows how large its cells are"
     said = printed(found)
     assert "tiny-v1: 9 cells to run, 0 in the store already" in said
     (row,) = [line.split() for line in said.splitlines() if " logit " in line]
     assert row[-6:] == ["logit", "0-1,", "3", "0", "3", "-"], "seeds, in the store, to run, begun"
+
+
+def test_without_records_a_reference_machine_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_plan, "measure", lambda spec: pytest.fail("nobody asked for it"))
+    of = load_suite("smoke")
+    found = look_ahead(of, of.cells("cpu", "float32", 2), Store(tmp_path / "store"))
+    units = 3 * (60 * 32 * 12 + EVALUATED * (3 * 512 + 2048))
+    assert found.estimate.seconds.low == pytest.approx(units * 2.9e-3)
+    assert found.estimate.seconds.high == pytest.approx(units * 3.8e-3 * (1 + 1 + 1.25) / 3), "a defense may cost"
+    assert found.estimate.source.startswith("at the pace of two idle cores")
+    said = printed(found)
+    assert " min to " in said
+    assert "not known" not in said
+    one_thread = look_ahead(of, of.cells("cpu", "float32", 1), Store(tmp_path / "store")).estimate.seconds
+    assert one_thread.low == found.estimate.seconds.low
+    assert one_thread.high == pytest.approx(2 * found.estimate.seconds.high), "one thread takes at most twice as long"
+
+
+def test_every_released_suite_of_built_in_models_has_a_reference_pace() -> None:
+    for name in ("smoke", "trial", "standard-v1", "heterogeneous-v1", "every-attack"):
+        for spec in load_suite(name).cells("cpu", "float32", 2):
+            assert reference_pace(spec) is not None, f"{name}: {spec.label}; measure {setting_of(spec)}"
+
+
+def test_what_nobody_measured_is_said(tmp_path: Path) -> None:
+    found = ahead(suite("none"), tmp_path / "store")
+    assert (found.estimate.seconds.high, found.estimate.unknown) == (0.0, 2)
+    assert "how long the rounds take is not known; --measure plays two of them here" in printed(found)
+
+
+def test_cells_with_another_number_of_threads_are_named(tmp_path: Path) -> None:
+    of = suite("none", "logit", rounds=1)
+    run(of, tmp_path)
+    asked = of.cells("cpu", "float32", 3)
+    note = "3 of these exist with --threads 1; add it to reuse them"
+    planned = look_ahead(of, asked, Store(tmp_path))
+    assert planned.note == note
+    assert note in printed(planned)
+    more = suite("none", "logit", "blacklist", rounds=1)
+    watcher = Watcher(stop_after=0)
+    with pytest.raises(KeyboardInterrupt):
+        run_suite(more, more.cells("cpu", "float32", 3), Store(tmp_path), watcher)
+    assert note in watcher.notes, "and the fourth is new with any number"
+    assert look_ahead(of, cells(of), Store(tmp_path)).note == ""
 
 
 def test_finished_and_begun_cells_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +108,7 @@ def test_finished_and_begun_cells_are_counted(tmp_path: Path, monkeypatch: pytes
     found = ahead(suite("none", "logit", "blacklist"), tmp_path)
     assert files(tmp_path) == before, "a plan writes nothing"
     assert [(stage.spec.defense, stage.done) for stage in found.stages] == [("logit", 2), ("blacklist", 0)]
-    assert found.source == "measured on 2 stored cells of this machine"
+    assert found.estimate.source == "measured on 2 stored cells of this machine"
     size = sum(path.stat().st_size for path in tmp_path.glob("cells/*/*") if path.suffix in {".json", ".parquet"})
     assert found.disk == 2 * size, "two of four equal cells are there"
     said = printed(found)
@@ -79,15 +126,21 @@ def test_an_estimate_follows_from_records_of_this_machine(tmp_path: Path, monkey
 
     monkeypatch.setattr(Store, "records", slower)
     of = suite(seeds=(0, 1, 2, 3, 4))
-    assert ahead(of, tmp_path).seconds == pytest.approx(4 * 60.0, rel=0.2), "four more of a control and an attack"
-    two, eight = (ahead(of, tmp_path, workers=workers).seconds for workers in (2, 8))
+
+    def middle(workers: int) -> float:
+        seconds = ahead(of, tmp_path, workers=workers).estimate.seconds
+        assert (seconds.low / 0.8) == pytest.approx(seconds.high / 1.25)
+        return seconds.high / 1.25
+
+    assert middle(1) == pytest.approx(4 * 60.0, rel=0.2), "four more of a control and an attack"
+    two, eight = (middle(workers) for workers in (2, 8))
     assert two == pytest.approx(120.0, rel=0.05), "whoever is free takes the next cell, those of 40 s first"
     assert eight == pytest.approx(40.0, rel=0.05), "a cell is worked on by one process"
     played: list[CellSpec] = []
     measure = run_plan.measure
     monkeypatch.setattr(run_plan, "measure", lambda spec: (played.append(spec), measure(spec))[1])
     monkeypatch.setattr(provenance, "_processor", lambda: "another one")
-    assert ahead(of, tmp_path).source.startswith("measured on one round of")
+    assert ahead(of, tmp_path, play=True).estimate.source.startswith("measured on the second round of")
     assert len(played) == 1, "records of another processor tell nothing of this one"
 
 
@@ -119,7 +172,7 @@ def test_kept_weights_are_counted(tmp_path: Path) -> None:
 def test_a_finished_suite_takes_no_time(tmp_path: Path) -> None:
     run(suite(), tmp_path)
     found = ahead(suite(), tmp_path)
-    assert (found.stages, found.seconds) == ((), 0.0)
+    assert (found.stages, found.estimate.seconds.high) == ((), 0.0)
     assert "0 cells to run, 2 in the store already" in printed(found)
     assert "about 0 s" not in printed(found)
 

@@ -112,6 +112,21 @@ def test_workers_do_what_one_process_does(tmp_path: Path) -> None:
     assert any((tmp_path / "many").rglob("round-000002.safetensors")), "workers keep the weights that are wanted"
 
 
+def test_a_worker_looks_for_modules_where_its_pool_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that adds a folder to Python's path adds it for workers before they read it, and not for the pool."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/far_from_mine.py").write_text("NOTHING = 0\n")
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        f"import sys\nsys.path.append({str(tmp_path / 'elsewhere')!r})\nfrom far_from_mine import NOTHING\n"
+        "from thiefbench.defenses.base import ACCEPT, Defense\n\nclass Mine(Defense):\n    name = 'mine'\n\n"
+        "    def inspect(self, view):\n        return [ACCEPT] * len(view.completions)\n"
+    )
+    records = run(suite(f"{mine}:Mine", rounds=1), tmp_path / "store", workers=2)
+    assert [record.status for record in records] == ["ok", "ok"]
+
+
 def test_a_user_s_mistake_in_a_worker_is_the_same_error(tmp_path: Path, nursery: Nursery) -> None:
     (tmp_path / "model").mkdir()
     model = str(tiny.unloadable_model(tmp_path / "model"))

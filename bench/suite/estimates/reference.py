@@ -1,0 +1,59 @@
+"""How long work took on a reference machine, for plans of suites that were never run here.
+
+The machine: two cores of an Intel Xeon virtual machine (family 6), torch 2.15, otherwise idle, two threads. Finished
+cells of `smoke` took 2.9 to 3.8 ms for each unit of work (`thiefbench.suite.estimates.eta`), loading aside. What other
+settings take in proportion was measured by processor time (`tests/benchmarks/paces.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from thiefbench import registry
+from thiefbench.suite.scenario import CellSpec
+
+MACHINE = "two idle cores of an Intel Xeon"
+
+_SMOKE = (2.9e-3, 3.8e-3)
+"""Seconds for a unit of work: of the quickest and the slowest cell."""
+
+_RATIOS = {
+    "gsm_micro by micro-math": 1.0,
+}
+"""By `setting_of`, how much longer a unit of work takes than in `smoke`."""
+
+_DEFENSES = 1.25
+"""How much longer a cell may take with a defense: most cost up to a fifth of a round, and a judge much more."""
+
+_QUESTIONS = 8.0
+"""How much longer it may take where the attacker asks the defense, each question being an inspection."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Seconds, at least and at most."""
+
+    low: float
+    high: float
+
+
+def setting_of(spec: CellSpec) -> str:
+    """What a unit of work is that a pace was measured of; prompts, group size and learner hardly change it."""
+    late = ", late" if spec.swarm.delay else ""
+    return f"{registry.parse('task', spec.task).target} by {' and '.join(spec.models)}{late}"
+
+
+def reference_pace(spec: CellSpec) -> Span | None:
+    """Seconds for a unit of a cell's work on the reference machine; None where nothing like it was measured.
+
+    One thread takes at most twice as long as two. Of more threads nothing was measured, and small models gain little.
+    """
+    ratio = _RATIOS.get(setting_of(spec))
+    if ratio is None or spec.device != "cpu" or spec.dtype != "float32":
+        return None
+    low, high = (ratio * seconds for seconds in _SMOKE)
+    if spec.threads == 1:
+        high *= 2
+    if spec.defense != "none":
+        high *= _QUESTIONS if spec.asks else _DEFENSES
+    return Span(low, high)

@@ -1,0 +1,149 @@
+"""The results of a store's last run for a terminal of 80 columns, and as plain data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from thiefbench import registry
+from thiefbench.console import escaped
+from thiefbench.suite.analysis.cell_drift import drift_scores
+from thiefbench.suite.analysis.comparison import Cell
+from thiefbench.suite.analysis.run_comparisons import cells_of_run, last_run
+from thiefbench.suite.store.records import NOTHING, Score, Store
+from thiefbench.trust import reads_strangers
+
+MEASURES = {
+    "asr": "ASR", "drift": "drift", "stop_rate": "stop\nrate", "false_rejection_rate": "false\nrejection",
+    "clean_reward": "clean\nreward",
+}  # fmt: skip
+"""What is shown of a cell, with headings of two lines."""
+
+NAME_WIDTH = 22
+"""A spec string that is longer gets a short name, so that a line has room for its numbers."""
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A cell of a run with its scores, drift among them; none where it has a problem."""
+
+    cell: Cell
+    scores: Mapping[str, Score]
+
+
+@reads_strangers
+def rows_of_run(store: Store) -> list[RunRow]:
+    """The cells of a store's last run, in its order.
+
+    Raises:
+        ReportError: the store has no run.
+    """
+    cells = cells_of_run(store, last_run(store))
+    drifts = drift_scores(cells)
+    return [
+        RunRow(cell, {} if cell.problem or cell.record is None else cell.record.scores | drifts.get(cell.cell_id, {}))
+        for cell in cells
+    ]
+
+
+def print_results(out: Console, rows: Sequence[RunRow]) -> None:
+    """One table of numbers per attack, its intervals below it, and in the end what short names stand for."""
+    names = short_names("defense", (row.cell.defense for row in rows))
+    headings = short_names("attack", (row.cell.attack for row in rows))
+    for part, attack in dict.fromkeys((row.cell.part, row.cell.attack) for row in rows):
+        own = [row for row in rows if (row.cell.part, row.cell.attack) == (part, attack)]
+        where = f"{escaped(part)}, " if part else ""
+        out.print(f"{where}attack [bold]{escaped(headings[attack])}[/bold]")
+        numbers, limits = _table("", "swarm", "seed", *MEASURES.values()), _table("", *MEASURES.values())
+        problems = []
+        for number, row in enumerate(own, 1):
+            who = (str(number), escaped(_swarm(row.cell, names)), str(row.cell.seed))
+            if row.cell.problem:
+                numbers.add_row(*who, *["-"] * len(MEASURES))
+                problems.append(f"{number}: [red]{escaped(row.cell.problem)}[/red]")
+                continue
+            scores = [row.scores.get(name, NOTHING) for name in MEASURES]
+            numbers.add_row(*who, *("-" if s.value is None else f"{s.value:.3f}" for s in scores))
+            limits.add_row(str(number), *map(_limits, scores))
+        print_whole(out, numbers)
+        for problem in problems:
+            out.print(problem)
+        if limits.row_count:
+            out.print("95 % intervals over each cell's completions, by the numbers above")
+            print_whole(out, limits)
+    for kind, shown in (("attack", headings), ("defense", names)):
+        for spec, name in shown.items():
+            if name != spec:
+                out.print(f"{kind} [bold]{escaped(name)}[/bold]: {escaped(spec)}")
+
+
+def results_as_data(store: Store, rows: Sequence[RunRow]) -> dict[str, Any]:
+    """The results as plain data; what is no finite number is None."""
+    run = last_run(store)
+    return {
+        "suite": run["title"],
+        "fingerprint": run["fingerprint"],
+        "store": str(store.root),
+        "cells": [_as_data(row) for row in rows],
+    }
+
+
+def _as_data(row: RunRow) -> dict[str, Any]:
+    names = ("cell_id", "part", "role", "attack", "defense", "seed", "problem")
+    scores = {name: {key: finite(value) for key, value in score} for name, score in sorted(row.scores.items())}
+    return {name: getattr(row.cell, name) for name in names} | {"scores": scores}
+
+
+def finite(value: Any) -> Any:
+    """A number as JSON can write it."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def short_names(kind: registry.Kind, specs: Iterable[str]) -> dict[str, str]:
+    """A name for each spec string: itself where it is short, else its targets, numbered where several have the same."""
+    every = list(dict.fromkeys(specs))
+    names = {spec: spec for spec in every if len(spec) <= NAME_WIDTH}
+    for spec in every:
+        if spec in names:
+            continue
+        name = "+".join(registry.parse(kind, part).target.rpartition(":")[2] for part in registry.parts(kind, spec))
+        if len(name) <= NAME_WIDTH - len(" 10"):
+            choices = (name if number == 1 else f"{name} {number}" for number in count(1))
+        else:
+            choices = (f"{kind} {number}" for number in count(1))
+        taken = set(names.values())
+        names[spec] = next(each for each in choices if each not in taken)
+    return {spec: names[spec] for spec in every}
+
+
+def print_whole(out: Console, table: Table) -> None:
+    """At the width that it takes: nothing of it is cut, however narrow the terminal is."""
+    width = Console(width=10_000).measure(table).maximum
+    terminal = {"force_terminal": True, "color_system": out.color_system} if out.is_terminal else {}
+    wide = Console(file=out.file, width=max(width, 1), highlight=False, emoji=False, **terminal)  # type: ignore[arg-type]
+    wide.print(table)
+
+
+def _swarm(cell: Cell, names: Mapping[str, str]) -> str:
+    """Which swarm a cell is, in few words."""
+    before = {"attack": "", "control": "no attack", "placebo": "placebo"}[cell.role]
+    if before and cell.defense == "none":
+        return before
+    return f"{before}, {names[cell.defense]}" if before else names[cell.defense]
+
+
+def _limits(score: Score) -> str:
+    return "-" if score.low is None or score.high is None else f"{score.low:.3f}, {score.high:.3f}"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    return table
