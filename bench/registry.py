@@ -15,10 +15,10 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
@@ -424,7 +424,8 @@ def _inner(kind: Kind, parsed: ParsedSpec, plugin: Any) -> dict[str, tuple[Kind,
     return inner
 
 
-def _hints(plugin: type) -> dict[str, Any]:
+@lru_cache(maxsize=256)  # a report makes an attack for every cell
+def _hints(plugin: type) -> Mapping[str, Any]:
     """The types of a constructor's arguments; nothing where only a type checker can resolve them."""
     try:
         return get_type_hints(plugin.__init__)  # type: ignore[misc]

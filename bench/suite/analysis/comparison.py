@@ -362,7 +362,7 @@ class Comparison:
         """Its record, if it has scores."""
         return next((r for c, r in self.finished if (c.role, c.defense, c.seed) == (role, defense, seed)), None)
 
-    @property
+    @cached_property
     def reference_role(self) -> Role:
         """What harm is measured against; see `reference_role`."""
         return reference_role(self.attack, has_placebo=any(cell.role == "placebo" for cell in self.cells))

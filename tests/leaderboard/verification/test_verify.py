@@ -77,12 +77,6 @@ def rerun_cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cells_beside(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A verifier's store for defenses that are tried once each: the cells beside theirs are run again once for all."""
-    return tmp_path_factory.mktemp("beside")
-
-
-@pytest.fixture(scope="module")
 def jail() -> Iterator[None]:
     """A working sandbox, with a warm worker."""
     try:
@@ -578,12 +572,12 @@ def test_archives_that_lead_elsewhere_or_swell(honest: Made, tmp_path: Path, mon
 
 
 def test_one_that_finds_labels_where_they_are_finds_none_in_isolation(
-    honest: Made, store: Path, cells_beside: Path, tmp_path: Path, jail: None, monkeypatch: pytest.MonkeyPatch
+    honest: Made, store: Path, tmp_path: Path, jail: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cheat = made(tmp_path, f"{CHEATS}:Gropes", monkeypatch, store=store)
     (own,) = filter(attacked, cheat.entry.cells)
     assert (own.scores["stop_rate"][0], verified(cheat).verdict) == (1.0, "rescored"), "it did find them"
-    said = rejected(cheat, reruns=1, store=cells_beside)
+    said = rejected(cheat, reruns=1)
     assert "run again on the same kind of machine and versions, its completions differ from round 1 on" in said
 
 
@@ -629,11 +623,11 @@ def test_one_that_recognises_public_seeds_or_payloads_is_not_re_executed(
     ],
 )
 def test_a_hostile_defense_is_rejected_and_its_deed_named(
-    honest: Made, cells_beside: Path, tmp_path: Path, jail: None, spec: str, said: str
+    honest: Made, tmp_path: Path, jail: None, spec: str, said: str
 ) -> None:
     liar = masked(honest, tmp_path, HOSTILE, spec)
     caps = HASTY if "never" in spec else CAREFUL
-    assert re.search(said, told := rejected(liar, reruns=1, caps=caps, store=cells_beside)), told
+    assert re.search(said, told := rejected(liar, reruns=1, caps=caps)), told
 
 
 @pytest.mark.parametrize(("name", "flag"), [("Positional", "depends on order"), ("Clock", "non-deterministic")])
