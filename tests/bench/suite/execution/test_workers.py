@@ -113,7 +113,7 @@ def test_workers_do_what_one_process_does(tmp_path: Path) -> None:
 
 
 def test_a_worker_looks_for_modules_where_its_pool_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that adds a folder to Python's path adds it for workers before they read the file, and not for the pool."""
+    """What a file adds to `sys.path` reaches workers before they read the file, and its pool only afterwards."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/far_from_mine.py").write_text("NOTHING = 0\n")
