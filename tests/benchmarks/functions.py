@@ -1,8 +1,8 @@
 """CODE and TEXT in programs: `code_functions` and `micro-programs`, undefended.
 
-    python tests/benchmarks/programs.py clean --store runs/programs         # no attack
-    python tests/benchmarks/programs.py code_vertical --store runs/programs --seeds 5
-    python tests/benchmarks/programs.py --list
+    python tests/benchmarks/functions.py clean --store runs/programs         # no attack
+    python tests/benchmarks/functions.py code_vertical --store runs/programs --seeds 5
+    python tests/benchmarks/functions.py --list
 
 Cells that the store holds are not run again. Printed is one Markdown line per cell: the outcome at every evaluation,
 the last with its 95 % interval over completions, the source paper's own rule, clean reward and mean length.
@@ -70,14 +70,16 @@ def cell(
 
 def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
     """All cells by the name of their question."""
+    flat: dict[str, Any] = {"topology": "horizontal"}
     return {
         "clean": [cell(role="control", rounds=100)],
+        "code_horizontal": [cell(seed=seed, rounds=100, **flat) for seed in seeds],
+        "code_horizontal_60": [cell(seed=seed, **flat) for seed in seeds if seed],
         "code_vertical": [cell(contrast(CODE), seed=seed) for seed in seeds],
-        "code_horizontal": [cell(contrast(CODE), seed=seed, topology="horizontal") for seed in seeds],
         "code_gibberish": [cell(half(CODE), seed=seed) for seed in seeds],
+        "text_horizontal": [cell(PAPER, seed=seed, **flat) for seed in seeds],
         "text_vertical": [cell(contrast(PAPER), seed=seed) for seed in seeds],
-        "text_horizontal": [cell(PAPER, seed=seed, topology="horizontal") for seed in seeds],
-        "placebo": [cell(contrast(CODE), "placebo"), cell(contrast(CODE), "control")],
+        "placebo": [cell(role=role, **flat) for role in ("placebo", "control")],
     }
 
 
