@@ -407,7 +407,8 @@ def _inner(kind: Kind, parsed: ParsedSpec, plugin: Any) -> dict[str, tuple[Kind,
     Raises:
         SpecStringError: such an argument is no text.
     """
-    if not inspect.isclass(plugin):
+    is_class = inspect.isclass(plugin)
+    if not is_class:
         return {}
     parameters = inspect.signature(plugin).parameters
     inner = {}
