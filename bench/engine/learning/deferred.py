@@ -111,6 +111,8 @@ class DeferringCohort(Cohort):
         """Owe what a checkpoint says."""
         self._owe(owed)
 
+    @torch.inference_mode(False)  # whoever asks may be sampling, and what is made here must be changed later
+    @torch.enable_grad()
     def catch_up(self) -> None:
         """Make the updates that are owed."""
         self.policy.before_use = None
@@ -120,8 +122,7 @@ class DeferringCohort(Cohort):
             owed = owed[needless:]
             self.restore(tensors)
         for each in owed:
-            with torch.inference_mode(False), torch.enable_grad():  # whoever asks may be sampling
-                step = super().update(each.prompts, each.rows, each.cache or _Scheduled(self, each))
+            step = super().update(each.prompts, each.rows, each.cache or _Scheduled(self, each))
             self._last_norm = step.grad_norm
             self.reproduced &= each.grad_norm is None or step.grad_norm == each.grad_norm
         self.seconds_behind += perf_counter() - began

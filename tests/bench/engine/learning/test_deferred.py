@@ -78,6 +78,26 @@ def test_whoever_gets_hold_of_the_model_finds_it_up_to_date(
     assert later.reproduced
 
 
+@pytest.mark.parametrize("kept", [1, 2, 4])
+def test_a_kept_state_stands_for_the_updates_before_it(
+    kept: int, cohorts: Cohorts, pool: list[TrainingRow], prompts: list[list[int]]
+) -> None:
+    at_once, later = cohorts
+    rounds = pools(pool)
+    norms, states = [], {}
+    for number, rows in enumerate(rounds, 1):
+        norms.append(at_once.update(prompts, rows).grad_norm)
+        states[number] = {name: tensor.detach().clone() for name, tensor in at_once.state().items()}
+    owe(later, prompts, rounds, norms)
+    later.kept = lambda owed: (kept, states[kept])
+    with torch.inference_mode():
+        later.policy.prefill(prompts[:2])
+    later.defers = False
+    assert later.update(prompts, rounds[1]) == at_once.update(prompts, rounds[1])
+    assert same_weights(weights(at_once.policy), weights(later.policy))
+    assert later.reproduced
+
+
 def test_looking_at_what_no_update_changes_makes_none(
     cohorts: Cohorts, pool: list[TrainingRow], prompts: list[list[int]]
 ) -> None:
