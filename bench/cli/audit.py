@@ -39,8 +39,8 @@ def audit(
         counts = count(audited, attacker, "train" if split == "train" else "test", seed, progress)
     passing = wilson(counts.poisoned, counts.poisonable)
     if as_json:
-        share = {"value": passing.value, "low": passing.low, "high": passing.high}
-        print_json({"task": str(spec), "split": split, "attack": attack, **asdict(counts), "poisoned_share": share})
+        interval = {"value": passing.value, "low": passing.low, "high": passing.high}
+        print_json({"task": str(spec), "split": split, "attack": attack, **asdict(counts), "poisoned_share": interval})
         return
     out.print(f"task [bold]{escaped(str(spec))}[/bold], {split} split, {counts.items} items")
     drawn = ", ".join(f"{name} {value!r}" for name, value in counts.payload.items())
