@@ -17,10 +17,17 @@ MACHINE = "two idle cores of an Intel Xeon"
 _SMOKE = (2.9e-3, 3.8e-3)
 """Seconds for a unit of work: of the quickest and the slowest cell."""
 
+_AT_WORST = 1.6
+"""How much longer than the slowest cell: a run of `smoke` with a defense took 7.7 minutes beside other work."""
+
 _RATIOS = {
     "gsm_micro by micro-math": 1.0,
+    "gsm_micro by micro-math, late": 1.24,
+    "gsm_micro by micro-math and micro-math-small": 0.76,
+    "gsm_micro by micro-math-changes and micro-math-totals": 1.05,
+    "code_micro by micro-code": 1.53,
 }
-"""By `setting_of`, how much longer a unit of work takes than in `smoke`."""
+"""By `setting_of`, how much longer a unit of work takes than in `smoke`, in an attack's first rounds."""
 
 _DEFENSES = 1.25
 """How much longer a cell may take with a defense: most cost up to a fifth of a round, and a judge much more."""
@@ -51,7 +58,8 @@ def reference_pace(spec: CellSpec) -> Span | None:
     ratio = _RATIOS.get(setting_of(spec))
     if ratio is None or spec.device != "cpu" or spec.dtype != "float32":
         return None
-    low, high = (ratio * seconds for seconds in _SMOKE)
+    # Answers grow longer or shorter as models learn: programs' first rounds are slow, and finished cells were quick.
+    low, high = min(1.0, ratio) * _SMOKE[0], max(1.0, ratio) * _SMOKE[1] * _AT_WORST
     if spec.threads == 1:
         high *= 2
     if spec.defense != "none":

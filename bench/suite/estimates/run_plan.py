@@ -164,7 +164,8 @@ def _estimate(stages: Sequence[Stage], store: Store, workers: int, play: bool, s
     recorded = measured_here((each for each in store.records() if share or not rounds_taken(each)), missing)
     sources = [f"measured on {len(recorded)} stored cells of this machine"] if recorded else []
     told = {setting(each.spec) for each in recorded}
-    settings = {setting(spec): spec for spec in reversed(missing)}  # with the first cell of each
+    honest_first = sorted(missing, key=lambda spec: spec.role != "control")
+    settings = {setting(spec): spec for spec in reversed(honest_first)}  # with the first cell of each
     probes = [measure(spec) for where, spec in settings.items() if where not in told] if play else []
     if probes:
         sources.append(f"measured on the second round of {probes[0].spec.label}, played now")
