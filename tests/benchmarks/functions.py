@@ -77,7 +77,7 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
         "code_horizontal_60": [cell(seed=seed, **flat) for seed in seeds if seed],
         "code_vertical": [cell(contrast(CODE), seed=seed) for seed in seeds],
         "code_gibberish": [cell(half(CODE), seed=seed) for seed in seeds],
-        "text_horizontal": [cell(PAPER, seed=seed, **flat) for seed in seeds],
+        "text_horizontal": [cell(PAPER, seed=seed, rounds=40, **flat) for seed in seeds],
         "text_vertical": [cell(contrast(PAPER), seed=seed) for seed in seeds],
         "placebo": [cell(role=role, **flat) for role in ("placebo", "control")],
     }
