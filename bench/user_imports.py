@@ -33,6 +33,7 @@ MOST_SOURCE_BYTES = 16 << 20
 _SUFFIXES = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 _IMPORT_BY_NAME = frozenset({"__import__", "import_module"})
 _DOTTED = re.compile(r"[^\W\d]\w*([.][^\W\d]\w*)*")
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
 _EDITABLE = "__editable__"  # how setuptools begins the names of modules that find packages installed with `pip -e`
 _search_path: tuple[str, ...] = tuple(sys.path)
 
@@ -87,14 +88,21 @@ def imported(files: Iterable[Path], folder: Path) -> Imported:
         folder: the one that the plugin lies in.
 
     Raises:
-        OSError: a file cannot be read, or is no plain file or a very large one.
+        OSError: one of `files` cannot be read, or is no plain file or a very large one. A module that cannot be read
+            cannot be imported either, so what it imports is left out.
     """
     own = {file.resolve() for file in files}
     modules, names = set[UserModule](), set[str]()
     waiting = [(file, "") for file in own]
     while waiting:
         file, package = waiting.pop()
-        for name in set(_imported_names(file, package)) - names:
+        try:
+            new_names = set(_imported_names(file, package)) - names
+        except OSError:
+            if file in own:
+                raise
+            continue
+        for name in new_names:
             names.add(name)
             new = {module for module in _located(name, folder) if module.file not in own} - modules
             modules |= new
@@ -211,7 +219,8 @@ def _editable(name: str) -> Iterator[Path]:
 
 
 def _is_user_s(file: Path) -> bool:
-    return not any(file.is_relative_to(place) for place in _installed())
+    # By name as well: a sandbox's Python has not the environment's folders for its own.
+    return not _PACKAGES & set(file.parts) and not any(file.is_relative_to(place) for place in _installed())
 
 
 @cache
