@@ -206,12 +206,18 @@ def train(recipe: Recipe, directory: Path, progress: Callable[[int, int, float],
     done = 0
     for stage in recipe.stages:
         if done:
-            model.to(getattr(torch, recipe.dtype)).to(torch.float32)
+            _round(model, getattr(torch, recipe.dtype))
         for loss in train_stage(model, batches(recipe, tokenizer, stage), stage.learning_rate):
             done += 1
             progress(done, steps, loss)
     model.to(getattr(torch, recipe.dtype)).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
+
+
+def _round(model: Qwen2ForCausalLM, dtype: torch.dtype) -> None:
+    """Round the weights to a dtype. What the network computes for itself, such as its angles, stays as it is."""
+    for weights in model.parameters():
+        weights.data = weights.data.to(dtype).to(weights.dtype)
 
 
 def train_stage(model: Qwen2ForCausalLM, data: list[PretrainingBatch], learning_rate: float) -> Iterator[float]:
