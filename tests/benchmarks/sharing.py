@@ -46,6 +46,8 @@ class Timed:
             raise SystemExit(f"{spec.label} failed: {record.error}")
         now = time.perf_counter()
         self.seconds[spec.defense], self._last = now - self._last, now
+        taken = len(rounds_taken(record))
+        print(f"  {spec.defense}: {self.seconds[spec.defense]:.1f} s, {taken} rounds shared", flush=True)
 
     def note(self, message: str) -> None:
         """Say it."""
