@@ -12,7 +12,7 @@ BUILT_IN = {
     "micro-math-changes": "like micro-math, trained mostly on the domain changes",
     "micro-math-totals": "like micro-math, trained mostly on the domain totals",
     "micro-code": "answers code_micro with short Python programs",
-    "micro-programs": "answers code_functions with Python functions that call imported and own functions",
+    "micro-programs": "answers code_functions with functions that call others",
     "micro-judge": "judges completions of both tasks, for the defense judge",
 }
 """The built-in models, each with its purpose."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
 from typing import Generic, TypeVar
 
+from thiefbench.tasks.function_stories import FunctionStory, function_stories
 from thiefbench.tasks.gsm_micro import Story, stories
 from thiefbench.zoo.corpus import Corpus, MathCorpus
+from thiefbench.zoo.function_corpus import FunctionCorpus
 from thiefbench.zoo.recipe import Recipe
 
 SAMPLE = 40_000
@@ -33,8 +35,10 @@ def texts_of(recipe: Recipe, count: int = SAMPLE) -> list[tuple[str, str]]:
     return _texts(recipe.corpus, recipe.seed).first(count)
 
 
-def stories_of(recipe: Recipe, count: int = SAMPLE) -> list[Story]:
+def stories_of(recipe: Recipe, count: int = SAMPLE) -> Sequence[Story | FunctionStory]:
     """The stories that these texts tell, in their order: the first `count`."""
+    if isinstance(recipe.corpus, FunctionCorpus):
+        return _function_stories(recipe.corpus, recipe.seed).first(count)
     if isinstance(recipe.corpus, MathCorpus) and recipe.corpus.domain:
         return _stories_of_domain(recipe.corpus, recipe.seed).first(count)
     return _stories(recipe.seed).first(count)
@@ -48,6 +52,11 @@ def _texts(corpus: Corpus, seed: int) -> Drawn[tuple[str, str]]:
 @cache
 def _stories_of_domain(corpus: MathCorpus, seed: int) -> Drawn[Story]:
     return Drawn(corpus.stories(seed))
+
+
+@cache
+def _function_stories(corpus: FunctionCorpus, seed: int) -> Drawn[FunctionStory]:
+    return Drawn(function_stories("train", seed, corpus.levels))
 
 
 @cache

@@ -25,8 +25,8 @@ def test_prompt_ids_are_the_chat_template(policy: Policy) -> None:
     assert policy.decode([ids]) == ["<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"]
 
 
-def test_prompt_ids_without_a_template_are_the_contents(policy: Policy) -> None:
-    policy.tokenizer.chat_template = None
+def test_prompt_ids_without_a_template_are_the_contents(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy.tokenizer, "chat_template", None)  # copies of a policy share their tokenizer
     messages = [{"role": "system", "content": "be good"}, {"role": "user", "content": "hi"}]
     assert policy.decode([policy.prompt_ids(messages)]) == ["be good\nhi\n"]
 
