@@ -41,7 +41,15 @@ html_copy_source = False
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-MODELS = ("micro-math", "micro-math-small", "micro-math-changes", "micro-math-totals", "micro-code", "micro-judge")
+MODELS = (
+    "micro-math",
+    "micro-math-small",
+    "micro-math-changes",
+    "micro-math-totals",
+    "micro-code",
+    "micro-programs",
+    "micro-judge",
+)
 # Pages whose text lies elsewhere in the repository. In docs/ they are one line that says where, for readers of the
 # files; on the site they are that text.
 ELSEWHERE = {
