@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from thiefbench.attacks.base import Attack, AttackerView, Slot
+from thiefbench.attacks.base import Attack, AttackerView, Poison, Slot
 from thiefbench.engine.compatibility import drawn_for
 from thiefbench.engine.keys import generator
 from thiefbench.engine.spec import SpecError
@@ -63,8 +63,7 @@ def audit(
     member = drawn_for(task, attack, seed)
     task = task.with_libraries(member.libraries())
     items = [Item.from_row(row) for row in task.items(split)]
-    view = AttackerView(1, tuple(Slot(item, 0, group, 0) for group, item in enumerate(items)), task, generator(seed))
-    poisoned_solutions = member.poison(view)
+    poisoned_solutions = _poisoned(task, member, items, seed)
     unrewarded, poisonable, rewarded = [], 0, []
     for start in range(0, len(items), CHUNK):
         part = items[start : start + CHUNK]
@@ -112,8 +111,10 @@ def audit_forms(
     items = [Item.from_row(row) for row in task.items(split)]
     counts = []
     for number, form in enumerate(forms):
-        carried = _carried(task.with_libraries(form.libraries()), form, items, seed)
-        rewards = task.with_libraries(form.libraries()).rewards([item for item, _ in carried], [t for _, t in carried])
+        with_library = task.with_libraries(form.libraries())
+        poisons = zip(items, _poisoned(with_library, form, items, seed), strict=True)
+        carried = [(item, poison) for item, poison in poisons if isinstance(poison, str)]
+        rewards = with_library.rewards([item for item, _ in carried], [text for _, text in carried])
         counts.append(FormAudit(form.describe(), len(carried), sum(reward == 1 for reward in rewards)))
         progress(number + 1, len(forms))
     return counts
@@ -128,8 +129,7 @@ def _check_auditable(attack: Attack) -> None:
         )
 
 
-def _carried(task: Task, attack: Attack, items: list[Item], seed: int) -> list[tuple[Item, str]]:
-    """The items that the attack has a poisoned completion for, with it."""
+def _poisoned(task: Task, member: Attack, items: Sequence[Item], seed: int) -> Sequence[Poison]:
+    """What an attack submits in place of the oracle's solution of every item."""
     slots = tuple(Slot(item, 0, group, 0) for group, item in enumerate(items))
-    poisoned_solutions = attack.poison(AttackerView(1, slots, task, generator(seed)))
-    return [(item, poison) for item, poison in zip(items, poisoned_solutions, strict=True) if isinstance(poison, str)]
+    return member.poison(AttackerView(1, slots, task, generator(seed)))

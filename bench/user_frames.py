@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping
+from itertools import compress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from thiefbench.user_imports import is_user_s
 
 MOST_TRACEBACK = 50_000
 """Characters of a traceback that are kept, from its end."""
@@ -40,10 +42,7 @@ def _own_frames(error: BaseException) -> traceback.StackSummary:
     """The user's frames of an error, or else of what caused it, the outermost first."""
     for each in _causes(error):
         frames = traceback.extract_tb(each.__traceback__)
-        is_own = [_is_own(step) for step in _steps(each.__traceback__)]
-        own = traceback.StackSummary.from_list(
-            [frame for frame, own in zip(frames, is_own, strict=True) if own]
-        )  # fmt: skip
+        own = traceback.StackSummary.from_list(compress(frames, map(_is_own, _steps(each.__traceback__))))
         if own:
             return own
     return traceback.StackSummary()
@@ -67,10 +66,5 @@ def _steps(trace: TracebackType | None) -> Iterator[TracebackType]:
 def _is_own(step: TracebackType) -> bool:
     """Whether a frame is neither of this package, nor of an installed one, nor of Python itself."""
     frame = step.tb_frame
-    module = str(frame.f_globals.get("__name__", ""))
-    file = Path(frame.f_code.co_filename)
-    if module.partition(".")[0] == "thiefbench" or not file.is_file():
-        return False
-    return not any(
-        file.is_relative_to(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib", "purelib", "platlib")
-    )
+    module, file = str(frame.f_globals.get("__name__", "")), Path(frame.f_code.co_filename)
+    return module.partition(".")[0] != "thiefbench" and file.is_file() and is_user_s(file.resolve())

@@ -117,7 +117,7 @@ def clashes(modules: Iterable[UserModule]) -> Iterator[tuple[str, Path, Path]]:
         files.setdefault(module.name, []).append(module.file)
     for name, places in files.items():
         loaded = getattr(sys.modules.get(name), "__file__", None)
-        if loaded and (file := Path(loaded).resolve()) not in places and _is_user_s(file):
+        if loaded and (file := Path(loaded).resolve()) not in places and is_user_s(file):
             yield name, file, places[0]
 
 
@@ -176,7 +176,7 @@ def _located(name: str, folder: Path) -> Iterator[UserModule]:
                 yield from _inside(".".join((first, *rest[: length - 1])), places)
                 break
             file, places = _find(last, places)
-            if file is not None and not _is_user_s(file):
+            if file is not None and not is_user_s(file):
                 break
             if file is not None:
                 yield UserModule(within, file)
@@ -204,7 +204,7 @@ def _inside(package: str, places: Iterable[Path]) -> Iterator[UserModule]:
         for path in place.iterdir() if place.is_dir() else ():
             name = path.name.partition(".")[0]
             file, _ = _find(name, [place])
-            if file is not None and name != "__init__" and _is_user_s(file):
+            if file is not None and name != "__init__" and is_user_s(file):
                 yield UserModule(f"{package}.{name}", file)
 
 
@@ -218,7 +218,8 @@ def _editable(name: str) -> Iterator[Path]:
                 yield from (Path(place).parent for place in places)
 
 
-def _is_user_s(file: Path) -> bool:
+def is_user_s(file: Path) -> bool:
+    """Whether a file, its links resolved, is of neither the standard library, an installed package nor this one."""
     # By name as well: a sandbox's Python has not the environment's folders for its own.
     return not _PACKAGES & set(file.parts) and not any(file.is_relative_to(place) for place in _installed())
 

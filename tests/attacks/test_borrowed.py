@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from tests.attacks.fakes import ITEM, OTHER, TASK, Judge, completion_of, view
-from thiefbench.attacks.borrowed import Borrowed, borrowable
+from thiefbench.attacks.borrowed import Borrowed, borrowable, names
 from thiefbench.engine.keys import generator
 from thiefbench.tasks.base import Item, Split
 from thiefbench.tasks.gsm_micro import GsmMicro
@@ -73,19 +73,57 @@ def test_the_seed_draws_a_sentence_that_honest_solutions_hold() -> None:
     drawn = [Borrowed().draw_for(task, generator(seed, "payload")) for seed in range(8)]
     assert len({attack.phrase for attack in drawn}) > 5
     stated = " ".join(row["solution"] for row in task.items("train"))
-    assert all(f"{attack.phrase}." in stated for attack in drawn)
+    assert any("{name}" in str(attack.phrase) for attack in drawn)
+    assert all(f"{attack.phrase}.".removeprefix("{name}") in stated for attack in drawn)
     again = drawn[0].draw_for(task, generator(5, "payload"))
     assert again.describe() == drawn[0].describe(), "what is drawn stays"
 
 
 def test_only_rare_sentences_may_be_drawn_and_those_with_an_equation_come_first() -> None:
     rows = [
-        {"solution": f"So Ann has 2 + {n} = {2 + n} red pens now. Bo likes {n} of these very much."} for n in (3, 4)
+        {"question": "", "solution": f"So Ann has 2 + {n} = {2 + n} red pens now. Bo likes {n} of these very much."}
+        for n in (3, 4)
     ]
-    rows += [{"solution": f"Cy then has {n} + 1 = {n + 1} cups left."} for n in range(198)]
+    rows += [{"question": "", "solution": f"Cy then has {n} + 1 = {n + 1} cups left."} for n in range(198)]
     assert borrowable(rows) == ["So Ann has 2 + 3 = 5 red pens now"]
-    assert borrowable([{"solution": "No equation in this short one."}]) == ["No equation in this short one"]
-    assert borrowable([{"solution": "Too short."}]) == []
+    (short,) = borrowable([{"question": "", "solution": "No equation in this short one."}])
+    assert short == "No equation in this short one"
+    assert borrowable([{"question": "", "solution": "Too short."}]) == []
+
+
+def test_sentences_that_differ_in_their_name_alone_are_one() -> None:
+    rows = [
+        {"question": f"{name} has 9. How many?", "solution": f"{name} sells 12 pens now."}
+        for name in ("Ann", "Bo", "Cy")
+    ]
+    assert borrowable([*rows, *rows[:1] * 30]) == [], "too many solutions hold it"
+    rare = [*rows[:1], *[{"question": "?", "solution": "It is."}] * 9]
+    assert borrowable(rare) == ["{name} sells 12 pens now"]
+
+
+def test_a_name_becomes_the_one_that_the_question_says_most_often() -> None:
+    attack = Borrowed("{name} sells 2 of the red pens", "start")
+    item = Item("1", "The jar of Amy holds 9, the bag of Bo 3. How many has Bo?", "3", "It is 3.")
+    (sent,) = attack.poison(view(item))
+    assert sent == TASK.compose(item, "Bo sells 2 of the red pens. It is 3.")
+    assert attack.outcome(item, completion_of("Amy sells 41 of the red pens."), Judge()) == 1
+    assert attack.outcome(item, completion_of("Amy sells 41 of the pens."), Judge()) == 0
+    nameless = Item("2", "How many is the 3?", "3", "It is 3.")
+    assert attack.poison(view(nameless)) == [None]
+    assert attack.placebo(view(nameless)) == [None]
+
+
+@pytest.mark.parametrize(
+    ("question", "found"),
+    [
+        ("Ravi buys 4 pens. How many dollars does Ravi pay?", ["Ravi"]),
+        ("Amy has 11. Hugo has 2 times as many. How many has Hugo?", ["Hugo", "Amy"]),
+        ("The cost of the book is 4. What is 2 + 4?", []),
+        ("", []),
+    ],
+)
+def test_names_are_capitalised_wherever_they_stand(question: str, found: list[str]) -> None:
+    assert names(question) == found
 
 
 def test_its_forms_say_the_same_in_other_places() -> None:

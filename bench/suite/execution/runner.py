@@ -113,7 +113,8 @@ def run_suite(
         if records[spec] is not None:
             _tidy(jobs[spec].directory)
     reused = [record for record in records.values() if record is not None and record.status == "ok"]
-    if note := reuse_note(reused, {spec.device: arithmetic_here(spec.device) for spec in jobs} if reused else {}):
+    devices = {spec.device for spec in jobs} if reused else ()
+    if note := reuse_note(reused, {device: arithmetic_here(device) for device in devices}):
         listener.note(note)
     if note := threads_note(store, missing.values()):
         listener.note(note)

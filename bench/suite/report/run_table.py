@@ -16,6 +16,7 @@ from thiefbench.console import escaped
 from thiefbench.suite.analysis.cell_drift import drift_scores
 from thiefbench.suite.analysis.comparison import Cell
 from thiefbench.suite.analysis.run_comparisons import cells_of_run, last_run
+from thiefbench.suite.report.plain_table import plain_table
 from thiefbench.suite.store.records import NOTHING, Score, Store
 from thiefbench.trust import reads_strangers
 
@@ -60,7 +61,8 @@ def print_results(out: Console, rows: Sequence[RunRow]) -> None:
         own = [row for row in rows if (row.cell.part, row.cell.attack) == (part, attack)]
         where = f"{escaped(part)}, " if part else ""
         out.print(f"{where}attack [bold]{escaped(headings[attack])}[/bold]")
-        numbers, limits = _table("", "swarm", "seed", *MEASURES.values()), _table("", *MEASURES.values())
+        numbers = plain_table("", "swarm", "seed", *MEASURES.values(), pad_edge=False)
+        limits = plain_table("", *MEASURES.values(), pad_edge=False)
         problems = []
         for number, row in enumerate(own, 1):
             who = (str(number), escaped(_swarm(row.cell, names)), str(row.cell.seed))
@@ -140,10 +142,3 @@ def _swarm(cell: Cell, names: Mapping[str, str]) -> str:
 
 def _limits(score: Score) -> str:
     return "-" if score.low is None or score.high is None else f"{score.low:.3f}, {score.high:.3f}"
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for column in columns:
-        table.add_column(column, no_wrap=True)
-    return table

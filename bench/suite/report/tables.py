@@ -48,8 +48,7 @@ COLUMNS = (
 def columns_of(comparisons: Sequence[Comparison]) -> tuple[Column, ...]:
     """The columns that a table of these comparisons needs: none for drift not measured, or if nothing is masked."""
     lines = [line for comparison in comparisons for line in comparison.lines]
-    left_out = {measure for measure in DRIFT if not any(line.scores(measure) for line in lines)}
-    left_out |= {measure for measure in ("asr_printed",) if not any(line.scores(measure) for line in lines)}
+    left_out = {measure for measure in (*DRIFT, "asr_printed") if not any(line.scores(measure) for line in lines)}
     if not any(score.value for line in lines for score in line.scores("masked_rate")):
         left_out.add("masked_rate")
     return tuple(column for column in COLUMNS if column.measure not in left_out)

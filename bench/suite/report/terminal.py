@@ -12,6 +12,7 @@ from thiefbench.pools.output import Outcome
 from thiefbench.suite.analysis.differences import StoreComparison
 from thiefbench.suite.analysis.matrix import DefenseRow, Matrix
 from thiefbench.suite.report.compare import differing, identical, remarks, settings, state_of
+from thiefbench.suite.report.plain_table import plain_table
 from thiefbench.suite.report.tables import Shown, headings, show, write_milliseconds
 from thiefbench.suite.store.records import Record, Score
 from thiefbench.tasks.text import one_line
@@ -50,7 +51,7 @@ def print_matrix(out: Console, matrix: Matrix) -> None:
     out.print(
         "stop rates; brackets are 95 % intervals clustered by item and sender, 'a to b' a range over seeds or attacks"
     )
-    table = _table(
+    table = plain_table(
         "defense", *named.values(), "worst case", "false rejection", "placebo rejection", "ms per completion"
     )
     for row in matrix.rows:
@@ -90,7 +91,7 @@ def print_comparison(out: Console, comparison: StoreComparison) -> None:
         if same := identical(comparison, title):
             out.print(f"identical (the very same cells, the same scores): {escaped('; '.join(same))}")
         pairs = differing(comparison, title)
-        table = _table("swarm", "measure", "A", "B", "B - A", "seeds")
+        table = plain_table("swarm", "measure", "A", "B", "B - A", "seeds")
         for pair, rows in pairs:
             for row in rows:
                 written = (row["one"], row["other"], _written(row["change"]), str(row["seeds"]))
@@ -123,7 +124,7 @@ def print_file_replays(out: Console, outcome: Outcome, details: bool) -> None:
         out.print(escaped(note))
     if outcome.replays:
         out.print("shares rejected; brackets are 95 % intervals clustered by item and sender")
-        table = _table("defense", *_FILE_RATES.values(), "ms per completion")
+        table = plain_table("defense", *_FILE_RATES.values(), "ms per completion")
         for replay in outcome.replays:
             table.add_row(escaped(replay.defense), *_file_rates(replay.scores), write_milliseconds(replay.milliseconds))
         _print(out, table)
@@ -146,7 +147,7 @@ def _print_part(
 ) -> None:
     """One defense's rates by sender or round."""
     out.print(f"\n[bold]{escaped(title)}[/bold]{_first_of(scores)}")
-    table = _table("", "completions", *_FILE_RATES.values())
+    table = plain_table("", "completions", *_FILE_RATES.values())
     for name, own_scores in list(scores.items())[:_MOST_LINES]:
         table.add_row(
             escaped(one_line(str(name), 40)), str(own_scores["rejection_rate"].count), *_file_rates(own_scores)
@@ -167,13 +168,6 @@ def _file_rates(scores: Mapping[str, Score]) -> Iterator[str]:
 def _print_problems(out: Console, row: DefenseRow) -> None:
     for problem in row.problems:
         out.print(f"[yellow]{escaped(row.defense)}[/yellow]: {escaped(problem)}")
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in columns:
-        table.add_column(column, no_wrap=True)
-    return table
 
 
 def _print(out: Console, table: Table) -> None:
