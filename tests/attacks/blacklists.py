@@ -37,14 +37,27 @@ def letters(text: str) -> set[Hashable]:
     }
 
 
+def sequences(text: str) -> set[Hashable]:
+    """One to seven words, numbers and marks that follow each other."""
+    tokens = re.findall(r"\w+|[^\w\s]", text)
+    return {
+        tuple(tokens[at : at + length]) for length in range(1, 8) for at in range(len(tokens) - length + 1)
+    }  # fmt: skip
+
+
+def patterns(text: str) -> set[Hashable]:
+    """The same, with any number for a number and any capitalised word for one."""
+    return sequences(re.sub(r"\b[A-Z]\w+", "Word", re.sub(r"\d+", "0", text)))
+
+
 def stopped(
     entries_of: Entries, seen: Sequence[str], fresh: Sequence[str], honest: Sequence[str], budget: float = 0.01
 ) -> float:
     """The share of fresh payloads that the list stops which is chosen on those seen.
 
-    Entries are taken greedily, by how many more payloads each stops for how many more honest texts it rejects. On half
-    of the honest texts the entries are rated. The list ends before it rejects more than `budget` of the other half,
-    which it was not chosen on.
+    Entries are taken greedily, by how many payloads each stops for how many honest texts it rejects. On half of the
+    honest texts the entries are rated. The list ends before it rejects more than `budget` of the other half, which it
+    was not chosen on: to skip the entries that reject any of these would be to choose on them.
     """
     rated, held_out = honest[::2], honest[1::2]
     stops = _places(entries_of, seen)
@@ -56,8 +69,10 @@ def stopped(
         if stops[entry] <= caught:
             continue
         more = rejected | true_costs.get(entry, set())
-        if len(costs.get(entry, ())) > budget * len(rated) or len(more) > budget * len(held_out):
+        if len(costs.get(entry, ())) > budget * len(rated):
             continue
+        if len(more) > budget * len(held_out):
+            break
         caught |= stops[entry]
         rejected = more
         listed.add(entry)
