@@ -479,6 +479,7 @@ def revision(folder: Path, python: str = sys.executable) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder).stdout.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minor", OTHERS)
 def test_every_python_has_the_same_engine_revision(minor: int) -> None:
     assert revision(PACKAGE.parent, python(minor)) == engine_revision()
@@ -499,6 +500,7 @@ for named in sys.argv[2:]:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minor", OTHERS)
 def test_every_python_has_the_same_digests(minor: int) -> None:
     named = [registry.entry(kind, name).value for kind in KINDS for name in registry.names(kind)]
