@@ -110,9 +110,8 @@ def shared_and_alone(of: Suite, folder: Path) -> list[Record]:
     return records(of, folder / "shared")
 
 
-# One attack of each kind: one that knows nothing, one that remembers what others sent, one that counts; the others,
-# which ask a model or a defense in every round, take twice as long.
-QUICK = ("plain", "history", "memory of outcomes")
+# One attack that keeps nothing and one that keeps what it has counted; the others take up to twice as long.
+QUICK = ("plain", "memory of outcomes")
 
 
 @pytest.mark.parametrize(
