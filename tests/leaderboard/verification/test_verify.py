@@ -382,7 +382,12 @@ EDITS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", EDITS)
+EDITS_AT_LENGTH = {"verdicts of nobody", "senders", "items", "submissions", "no reward", "cut short"}
+
+
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=pytest.mark.slow) if what in EDITS_AT_LENGTH else what for what in EDITS]
+)
 def test_edited_completions_with_matching_checksums(honest: Made, tmp_path: Path, what: str) -> None:
     edit, where, said = EDITS[what]
     assert re.search(said, told := rejected(forged(honest, tmp_path, edit, where))), told
