@@ -424,6 +424,7 @@ MOVES = {
 """Modules that get another place, each with its new one."""
 
 
+@pytest.mark.slow
 def test_modules_moved_about_keep_every_hash_but_of_those_that_read_their_place(copied: Path) -> None:
     package = copied / "thiefbench"
     for old, new in MOVES.items():
