@@ -75,6 +75,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    """When Python ends, libraries look for what they have leaked."""
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def one_thread_for_each_test() -> Iterator[None]:
     """A command sets torch's threads for its whole process, which here goes on with other tests.
