@@ -29,7 +29,7 @@ types: install
 check: install
 	$(PYTEST)
 
-# What guards rare machinery at length: random kills, Ray, torchrun, other Pythons, the browser.
+# What guards rare machinery at length: random kills, Ray, torchrun, other Pythons, the browser, the documentation.
 test-slow: install
 	$(PYTEST) -m slow
 

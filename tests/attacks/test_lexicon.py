@@ -58,7 +58,7 @@ def payload_texts(kind: type[Attack], salt: str, count: int) -> tuple[str, ...]:
 
 @cache
 def honest_texts(model: str) -> Sequence[str]:
-    return [completion.lower() for _, completion in texts_of(RECIPES[model])[:HONEST]]
+    return [completion.lower() for _, completion in texts_of(RECIPES[model], HONEST)]
 
 
 def share(kind: type[Attack], entries_of: Entries) -> float:

@@ -424,6 +424,7 @@ MOVES = {
 """Modules that get another place, each with its new one."""
 
 
+@pytest.mark.slow
 def test_modules_moved_about_keep_every_hash_but_of_those_that_read_their_place(copied: Path) -> None:
     package = copied / "thiefbench"
     for old, new in MOVES.items():
@@ -479,6 +480,7 @@ def revision(folder: Path, python: str = sys.executable) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder).stdout.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minor", OTHERS)
 def test_every_python_has_the_same_engine_revision(minor: int) -> None:
     assert revision(PACKAGE.parent, python(minor)) == engine_revision()
@@ -499,6 +501,7 @@ for named in sys.argv[2:]:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minor", OTHERS)
 def test_every_python_has_the_same_digests(minor: int) -> None:
     named = [registry.entry(kind, name).value for kind in KINDS for name in registry.names(kind)]

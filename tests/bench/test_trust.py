@@ -23,6 +23,7 @@ from tests.bench.handmade import TEXT, store, suite
 from thiefbench import registry
 from thiefbench.cli import app
 from thiefbench.errors import UserError
+from thiefbench.suite.report import plots
 from thiefbench.suite.store.records import Record, Store
 
 EVIL = """
@@ -80,6 +81,12 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trap:
             "a package here": "strange_package.inner:Evil",
         },
     )
+
+
+@pytest.fixture(autouse=True)
+def plots_unsaved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plots are laid out and not rendered, which takes most of a report's time and reads no name in a store."""
+    monkeypatch.setattr(plots, "saved", lambda *_: ('<svg viewBox="0 0 1 1"></svg>', b""))
 
 
 WAYS = ["a class of the standard library", "a command of the shell", "a file", "a file here", "a package here"]

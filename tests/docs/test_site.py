@@ -15,6 +15,7 @@ from tests.docs.pages import ROOT
 from thiefbench import registry
 
 pytest.importorskip("sphinx", reason="the site needs the extra docs")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

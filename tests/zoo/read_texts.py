@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from itertools import islice
-from typing import Generic, TypeVar
+from itertools import chain, islice
+from typing import Any, Generic, TypeVar
 
-from thiefbench.tasks.function_stories import FunctionStory, function_stories
-from thiefbench.tasks.gsm_micro import Story, stories
+import pytest
+
+from thiefbench.tasks.function_stories import FunctionStory
+from thiefbench.tasks.gsm_micro import Story
+from thiefbench.zoo import code_corpus, function_corpus, judge_corpus
 from thiefbench.zoo.corpus import Corpus, MathCorpus
-from thiefbench.zoo.function_corpus import FunctionCorpus
 from thiefbench.zoo.recipe import Recipe
 
 SAMPLE = 40_000
@@ -32,33 +34,40 @@ class Drawn(Generic[Kind]):
 
 def texts_of(recipe: Recipe, count: int = SAMPLE) -> list[tuple[str, str]]:
     """Questions and completions, as the recipe draws them: the first `count`."""
-    return _texts(recipe.corpus, recipe.seed).first(count)
+    return _texts(recipe.corpus, recipe.seed)[0].first(count)
 
 
 def stories_of(recipe: Recipe, count: int = SAMPLE) -> Sequence[Story | FunctionStory]:
-    """The stories that these texts tell, in their order: the first `count`."""
-    if isinstance(recipe.corpus, FunctionCorpus):
-        return _function_stories(recipe.corpus, recipe.seed).first(count)
-    if isinstance(recipe.corpus, MathCorpus) and recipe.corpus.domain:
-        return _stories_of_domain(recipe.corpus, recipe.seed).first(count)
-    return _stories(recipe.seed).first(count)
+    """The stories that the corpus drew for these texts, in their order: the first `count`."""
+    texts, stories = _texts(recipe.corpus, recipe.seed)
+    texts.first(count)
+    return stories[:count]
 
 
 @cache
-def _texts(corpus: Corpus, seed: int) -> Drawn[tuple[str, str]]:
-    return Drawn(corpus.texts(seed))
+def _texts(corpus: Corpus, seed: int) -> tuple[Drawn[tuple[str, str]], list[Story | FunctionStory]]:
+    """The texts, and the stories from which those that have been drawn were written.
+
+    Drawing a story takes longer than writing about it, so the stories are noted as the corpus draws them.
+    """
+    owner, name = _SOURCES.get(type(corpus), (MathCorpus, "stories"))
+    draw, stories = getattr(owner, name), []
+
+    def noted(*arguments: Any) -> Iterator[Story | FunctionStory]:
+        for story in draw(*arguments):
+            stories.append(story)
+            yield story
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, noted)
+        texts = corpus.texts(seed)
+        first = next(texts)  # from here on it holds its stories
+    return Drawn(chain([first], texts)), stories
 
 
-@cache
-def _stories_of_domain(corpus: MathCorpus, seed: int) -> Drawn[Story]:
-    return Drawn(corpus.stories(seed))
-
-
-@cache
-def _function_stories(corpus: FunctionCorpus, seed: int) -> Drawn[FunctionStory]:
-    return Drawn(function_stories("train", seed, corpus.levels))
-
-
-@cache
-def _stories(seed: int) -> Drawn[Story]:
-    return Drawn(stories("train", seed))
+_SOURCES: dict[type, tuple[object, str]] = {
+    code_corpus.CodeCorpus: (code_corpus, "stories"),
+    function_corpus.FunctionCorpus: (function_corpus, "function_stories"),
+    judge_corpus.JudgeCorpus: (judge_corpus, "stories"),
+}
+"""Where a corpus looks up what it draws its stories with; others than these have a method for it."""

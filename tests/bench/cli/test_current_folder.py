@@ -45,6 +45,7 @@ def test_no_module_of_the_current_folder_is_imported(shadows: Path, how: list[ob
     assert (done.returncode, "logit" in done.stdout) == (0, True), done.stderr
 
 
+@pytest.mark.slow
 def test_no_worker_imports_from_the_current_folder(shadows: Path) -> None:
     file = tiny.suite_file(shadows.parent, rounds=1, defenses=["none", "logit"])
     tiny.run(tiny.suite("none", rounds=1), shadows.parent / "store")  # so that one cell is left, and one worker starts

@@ -159,7 +159,13 @@ REGIMES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REGIMES)
+AT_LENGTH = {"delay", "peer", "sharing"}
+"""Regimes with a delay, a crash or sharing alone, which others have together with more."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in AT_LENGTH else name for name in REGIMES]
+)
 def test_a_resumed_swarm_goes_on_as_if_nothing_had_happened(name: str, build_mixed: Build) -> None:
     given, rounds, stop = REGIMES[name], 5, 3
 

@@ -347,7 +347,24 @@ def test_log_probs_of_foreign_completions_are_recomputed(make: Make, monkeypatch
             assert set(told) == {-7.0}, "honest ones are the sampler's"
 
 
-@pytest.mark.parametrize("name", registry.names("defense"))
+def some(kind: registry.Kind, quick: set[str]) -> list[Any]:
+    """Every plugin of a kind: each asks something else of a trainer, or is left to make test-slow."""
+    assert quick <= set(registry.names(kind))
+    return [
+        name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in sorted(registry.names(kind))
+    ]
+
+
+DEFENSES = some("defense", {
+    "none", "oracle", "logit", "divergence", "self_judge", "seed_replay", "toploc", "guard", "staleness", "sender_cap",
+})  # fmt: skip
+ATTACKS = some("attack", {
+    "text", "code_injection", "adaptive", "dodge", "own", "late_poison", "seed_grind", "misreport", "flood",
+    "stale_replay", "poisoned_peer",
+})  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEFENSES)
 def test_every_defense_inspects_a_trainers_batch_or_says_why_not(name: str, make: Make) -> None:
     spec = {"max_tokens": "max_tokens(limit=12)"}.get(name, name)
     if "beacon" in registry.make("defense", spec).requires:
@@ -363,7 +380,7 @@ def test_every_defense_inspects_a_trainers_batch_or_says_why_not(name: str, make
     assert len(run.rows()) == GROUPS * GROUP
 
 
-@pytest.mark.parametrize("name", registry.names("attack"))
+@pytest.mark.parametrize("name", ATTACKS)
 def test_every_attack_fills_its_slots_or_says_why_not(name: str, make: Make) -> None:
     attack = registry.make("attack", name)
     task = registry.make("task", TASK)

@@ -334,6 +334,7 @@ def test_worker_processes_come_to_the_same(project: pytest.Pytester, count: int)
     assert shared.stdout.str().count("    asr ") == 7, "the controller tells what its workers measured"
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_store_to_go_on_from(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # what it says is read while it runs
     project.makepyfile(TESTS.replace("Leaky", "Slow"))

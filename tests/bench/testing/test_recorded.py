@@ -125,12 +125,16 @@ def test_an_unknown_attack_is_one_sentence() -> None:
 
 @pytest.fixture(scope="module")
 def first_rounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Recordings cut down to their first rounds, for whoever reads every completion with a model."""
+    """Recordings cut down to five groups of their first rounds, for whoever reads every completion with a model.
+
+    All poison of dos that earned a reward in that round is in these groups.
+    """
     folder = tmp_path_factory.mktemp("recordings")
     for name in ("dos", "text_paper"):
         for role in ROLES:
             recording, directory = opened(name, role), CellDir(folder / name / role)
-            digest = directory.write_rows(rows_table(recording.pools[1]))
+            rows = [row for row in recording.pools[1] if 4 <= row.group < 9]
+            digest = directory.write_rows(rows_table(rows))
             directory.write(recording.record.model_copy(update={"completions_sha256": digest}))
     return folder
 

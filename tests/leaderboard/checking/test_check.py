@@ -83,7 +83,14 @@ BUILT_IN = [
 ]
 
 
-@pytest.mark.parametrize("spec", [*BUILT_IN, "none+similarity"])
+# Those that ask for something of their own; the others compute with what they are shown, as their contract says.
+QUICK = {"none+similarity", "logit", "divergence", "seed_replay", "toploc", "guard", "reputation", "sender_cap"}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [spec if spec in QUICK else pytest.param(spec, marks=pytest.mark.slow) for spec in (*BUILT_IN, "none+similarity")],
+)
 def test_every_built_in_defense_passes(spec: str) -> None:
     """But for the honest work that it rejects, which a model that is never right cannot tell."""
     assert broken(spec).keys() <= {"honest work gets through"}

@@ -132,8 +132,8 @@ def test_an_archive_that_gives_the_scores_is_rescored(honest: Made) -> None:
     assert any("864 rewards computed again" in finding.detail for finding in told), "no reward is believed"
 
 
-def test_a_comparison_run_again_on_this_machine_is_bit_equal(honest: Made, jail: None) -> None:
-    found = verified(honest, reruns=None, fresh=1)
+def test_a_comparison_run_again_on_this_machine_is_bit_equal(honest: Made, rerun_cells: Path, jail: None) -> None:
+    found = verified(honest, reruns=None, fresh=1, store=rerun_cells)
     assert (found.verdict, found.flags, found.reasons) == ("re-executed", (), ())
     again = [each for each in found.reruns if each.seed is not None]
     assert len(again) == len(honest.entry.cells), "every cell of the comparison"
@@ -170,8 +170,10 @@ def test_the_published_key_repeats_a_verification(
     assert options.secret.hex() not in repr(options)
     first = verified(honest, told, reruns=None, fresh=1, secret=options.secret, store=rerun_cells)
     assert not any(options.secret.hex() in finding.detail for finding in told)
-    again = verified(honest, reruns=None, fresh=1, secret=bytes.fromhex(first.key))
+    cells = {record.cell_id for record in Store(rerun_cells).records()}
+    again = verified(honest, reruns=None, fresh=1, secret=bytes.fromhex(first.key), store=rerun_cells)
     assert again.reruns == first.reruns
+    assert {record.cell_id for record in Store(rerun_cells).records()} == cells, "its fresh seeds are the same"
 
 
 @pytest.fixture
@@ -380,7 +382,12 @@ EDITS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", EDITS)
+EDITS_AT_LENGTH = {"verdicts of nobody", "senders", "items", "submissions", "no reward", "cut short"}
+
+
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=pytest.mark.slow) if what in EDITS_AT_LENGTH else what for what in EDITS]
+)
 def test_edited_completions_with_matching_checksums(honest: Made, tmp_path: Path, what: str) -> None:
     edit, where, said = EDITS[what]
     assert re.search(said, told := rejected(forged(honest, tmp_path, edit, where))), told
@@ -581,7 +588,14 @@ def test_one_that_finds_labels_where_they_are_finds_none_in_isolation(
     assert "run again on the same kind of machine and versions, its completions differ from round 1 on" in said
 
 
-@pytest.mark.parametrize("spec", ["MatchesRng", "KnowsSeeds", "KnowsPayloads(letters='q')"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "MatchesRng",
+        pytest.param("KnowsSeeds", marks=pytest.mark.slow),
+        pytest.param("KnowsPayloads(letters='q')", marks=pytest.mark.slow),
+    ],
+)
 def test_one_that_recognises_public_seeds_or_payloads_is_not_re_executed(
     honest: Made,
     store: Path,
@@ -611,13 +625,13 @@ def test_one_that_recognises_public_seeds_or_payloads_is_not_re_executed(
     ("spec", "said"),
     [
         ("Does(what='socket')", "PermissionError"),
-        ("Does(what='kill parent')", "PermissionError"),
-        ("Does(what='trace parent')", "PermissionError|FileNotFoundError"),
-        ("Does(what='never')", "took more than 4 seconds of its own for inspect"),
-        ("Does(what='swallow')", "MemoryError|ran out of memory"),
+        pytest.param("Does(what='kill parent')", "PermissionError", marks=pytest.mark.slow),
+        pytest.param("Does(what='trace parent')", "PermissionError|FileNotFoundError", marks=pytest.mark.slow),
+        pytest.param("Does(what='never')", "took more than 4 seconds of its own for inspect", marks=pytest.mark.slow),
+        pytest.param("Does(what='swallow')", "MemoryError|ran out of memory", marks=pytest.mark.slow),
         ("Does(what='exit')", "ended its own process in inspect"),
         ("Answers(what='too few')", "gave 15 verdicts for 16 completions"),
-        ("Answers(what='weights')", "token weights for"),
+        pytest.param("Answers(what='weights')", "token weights for", marks=pytest.mark.slow),
         ("SeesLabels", "wants to see labels"),
         ("Spies", "its completions differ"),
     ],
@@ -625,6 +639,7 @@ def test_one_that_recognises_public_seeds_or_payloads_is_not_re_executed(
 def test_a_hostile_defense_is_rejected_and_its_deed_named(
     honest: Made, tmp_path: Path, jail: None, spec: str, said: str
 ) -> None:
+    """Every deed is tried quickly without a verification around it in test_isolation.py."""
     liar = masked(honest, tmp_path, HOSTILE, spec)
     caps = HASTY if "never" in spec else CAREFUL
     assert re.search(said, told := rejected(liar, reruns=1, caps=caps)), told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.bench.handmade import TEXT, Numbers, comparisons, store, suite
-from tests.bench.suite.report.test_report import ATTACK, build, label, report, small_suite, small_world
+from tests.bench.suite.report.test_report import ATTACK, World, build, label, report, small_suite, small_world
 from thiefbench.suite.analysis.ranking import Placement
 from thiefbench.suite.analysis.ranking_inputs import places
 from thiefbench.suite.analysis.run_comparisons import comparisons_of_run
@@ -29,24 +30,39 @@ def says(cell: CellSpec, progress: float) -> float:
     return {"none": 0.9, WEAK: 0.5}.get(cell.defense, 0.0) * progress
 
 
-def ranking(folder: Path, skip: tuple[str, ...] = (), seeds: int = 5, **changes: Any) -> list[Placement]:
-    """The places in a synthetic run in which every model ends up right."""
+def world_of(seeds: int = 5, **changes: Any) -> World:
+    """A run in which every model ends up right."""
     wanted: dict[str, Any] = {
         "defenses": ("none", STRONG, WEAK, "oracle"), "placebo": True, "utility": True, "replayed": (),
         "seeds": tuple(range(seeds)),
     }  # fmt: skip
-    world = replace(
+    return replace(
         small_world(small_suite(**(wanted | changes))), says=says, right=lambda cell, progress: progress, items={}
     )
-    store = Store(folder)
-    build(store, world, skip=skip)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of such a run at five seeds."""
+    build(Store(folder := tmp_path_factory.mktemp("whole")), world_of())
+    return folder
+
+
+def ranking(whole: Path, folder: Path, skip: tuple[str, ...] = (), seeds: int = 5, **changes: Any) -> list[Placement]:
+    """The places in a run of a smaller suite, or without the cells of `skip`; its other cells are those of `whole`."""
+    store = Store(Path(shutil.copytree(whole, folder)))
+    world = world_of(seeds, **changes)
+    ids = build(store, world, skip=[cell.label for cell in world.suite.cells("cpu", "float32", 2)])  # the run alone
+    assert all(store.cell(cell_id).record_path.exists() for cell_id in ids.values())
+    for label_of_cell in skip:
+        shutil.rmtree(store.cell(ids[label_of_cell]).path)
     run = store.read_run()
     assert run is not None
     return places(run, comparisons_of_run(store, run))
 
 
-def test_a_run_with_all_its_cells_is_ranked_and_shown(tmp_path: Path) -> None:
-    found = ranking(tmp_path)
+def test_a_run_with_all_its_cells_is_ranked_and_shown(whole: Path, tmp_path: Path) -> None:
+    found = ranking(whole, tmp_path / "store")
     assert [(p.defense, p.status, p.number) for p in found] == [
         (STRONG, "ranked", 1), (WEAK, "ranked", 2), ("oracle", "anchor", None), ("none", "anchor", None),
     ]  # fmt: skip
@@ -54,7 +70,7 @@ def test_a_run_with_all_its_cells_is_ranked_and_shown(tmp_path: Path) -> None:
     assert worst[0] == 1.0
     assert 0.2 < worst[1] < 0.7
     assert worst[3] == 0.0, "without a defense nothing is prevented"
-    _, page = report(Store(tmp_path))
+    _, page = report(Store(tmp_path / "store"))
     shown = {row[0]: row[1:] for row in page.rows if len(row) == 3}
     assert shown[STRONG][0] == "1"
     assert shown[STRONG][1].startswith("1.00 (5 of 5 seeds, \u2265 0.55) against text(")
@@ -100,30 +116,32 @@ def test_below_the_least_harm_there_is_no_share(tmp_path: Path) -> None:
         )  # fmt: skip
 
 
-def test_a_missing_cell_takes_its_defense_out(tmp_path: Path) -> None:
-    found = ranking(tmp_path, skip=(label("attack", WEAK, 1),))
+def test_a_missing_cell_takes_its_defense_out(whole: Path, tmp_path: Path) -> None:
+    found = ranking(whole, tmp_path / "store", skip=(label("attack", WEAK, 1),))
     assert [(p.defense, p.status) for p in found] == [
         (STRONG, "ranked"), ("oracle", "anchor"), ("none", "anchor"), (WEAK, "unranked"),
     ]  # fmt: skip
     assert f"{ATTACK} at seed 1" in found[-1].reason
 
 
-def test_a_missing_cell_without_an_attack_takes_its_defense_out(tmp_path: Path) -> None:
-    found = ranking(tmp_path, skip=(label("control", STRONG, 0),))
+def test_a_missing_cell_without_an_attack_takes_its_defense_out(whole: Path, tmp_path: Path) -> None:
+    found = ranking(whole, tmp_path / "store", skip=(label("control", STRONG, 0),))
     assert found[-1].defense == STRONG
     assert found[-1].reason.startswith("no utility without an attack at seed 0 (missing")
 
 
-def test_without_a_placebo_nothing_is_conclusive(tmp_path: Path) -> None:
-    found = ranking(tmp_path, skip=tuple(f"placebo of {ATTACK} x none, seed {seed}" for seed in (0, 1)))
+def test_without_a_placebo_nothing_is_conclusive(whole: Path, tmp_path: Path) -> None:
+    found = ranking(
+        whole, tmp_path / "store", skip=tuple(f"placebo of {ATTACK} x none, seed {seed}" for seed in (0, 1))
+    )
     assert {p.status for p in found} == {"inconclusive", "anchor"}
     assert "no undefended score at seed 0, 1" in found[-1].reason
 
 
-def test_a_suite_without_the_cells_for_it_is_not_ranked(tmp_path: Path) -> None:
-    assert ranking(tmp_path / "a", seeds=1, utility=False) == []
-    assert ranking(tmp_path / "b", seeds=1, placebo=False) == []
-    assert ranking(tmp_path / "c", seeds=4) == [], "nor is one with few seeds"
+def test_a_suite_without_the_cells_for_it_is_not_ranked(whole: Path, tmp_path: Path) -> None:
+    assert ranking(whole, tmp_path / "a", seeds=1, utility=False) == []
+    assert ranking(whole, tmp_path / "b", seeds=1, placebo=False) == []
+    assert ranking(whole, tmp_path / "c", seeds=4) == [], "nor is one with few seeds"
     _, page = report(Store(tmp_path / "c"))
     assert "Nothing is ranked" in page.text
     assert "The suite has 4 seeds, and a ranking takes 5 or more." in page.text

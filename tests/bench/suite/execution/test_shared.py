@@ -110,7 +110,13 @@ def shared_and_alone(of: Suite, folder: Path) -> list[Record]:
     return records(of, folder / "shared")
 
 
-@pytest.mark.parametrize("attack", list(ATTACKS))
+# One attack that keeps nothing and one that keeps what it has counted; the others take up to twice as long.
+QUICK = ("plain", "memory of outcomes")
+
+
+@pytest.mark.parametrize(
+    "attack", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in ATTACKS]
+)
 @pytest.mark.parametrize("seed", [1])
 def test_random_defenses_that_differ_at_random_rounds(attack: str, seed: int, tmp_path: Path) -> None:
     draw = random.Random(f"{attack} {seed}")
@@ -162,10 +168,17 @@ def test_two_readings_of_one_pool_are_two_trajectories(tmp_path: Path) -> None:
     assert 1 not in taken(parts), "other chunks"
 
 
-@pytest.mark.parametrize("attack", ["plain", "queries", "policy"])
-@pytest.mark.parametrize("stop", [2, 5])
+@pytest.mark.parametrize(
+    ("stop", "attack"),
+    [
+        (2, "policy"),
+        (5, "queries"),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in
+          ((2, "plain"), (2, "queries"), (5, "plain"), (5, "policy"))),
+    ],
+)  # fmt: skip
 def test_a_cell_that_is_stopped_goes_on_sharing(
-    attack: str, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stop: int, attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", 0.0)
     both = of("none", until(5, then="some"), attack=ATTACKS[attack])

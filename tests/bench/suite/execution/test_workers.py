@@ -96,25 +96,8 @@ def test_ctrl_c_and_a_lost_parent_leave_a_store_to_go_on_from(
     same(of, folder / "store", folder / "other")
 
 
-def test_workers_do_what_one_process_does(tmp_path: Path) -> None:
-    of = suite("none", f"{PLUGINS}:Raises", recorded=(2,))
-    watcher = Watcher()
-    records = run(of, tmp_path / "many", watcher, workers=2)
-    alone = run(of, tmp_path / "one")
-    assert [record.status for record in records] == ["ok", "ok", "error"]
-    assert [record.error for record in records] == [record.error for record in alone], "a failure is the same failure"
-    same(of, tmp_path / "many", tmp_path / "one")
-    assert [r.completions_sha256 for r in records] == [r.completions_sha256 for r in alone], "to the byte"
-    assert {record.cell_id for record in watcher.ended} == {record.cell_id for record in records}
-    assert watcher.rounds == 3 + 3 + 1, "progress of every cell reaches the listener"
-    again = Watcher()
-    run(of, tmp_path / "many", again, workers=2, retry_failed=False)
-    assert (again.missing, again.cached) == ([], 3)
-    assert any((tmp_path / "many").rglob("round-000002.safetensors")), "workers keep the weights that are wanted"
-
-
-def test_a_worker_looks_for_modules_where_its_pool_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that adds a folder to Python's path adds it for workers before they read it, and not for the pool."""
+def test_workers_do_what_one_process_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a file adds a folder to Python's path: for workers before they read it, and not for the pool."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/far_from_mine.py").write_text("NOTHING = 0\n")
@@ -124,8 +107,20 @@ def test_a_worker_looks_for_modules_where_its_pool_did(tmp_path: Path, monkeypat
         "from thiefbench.defenses.base import ACCEPT, Defense\n\nclass Mine(Defense):\n    name = 'mine'\n\n"
         "    def inspect(self, view):\n        return [ACCEPT] * len(view.completions)\n"
     )
-    records = run(suite(f"{mine}:Mine", rounds=1), tmp_path / "store", workers=2)
-    assert [record.status for record in records] == ["ok", "ok"]
+    of = suite("none", f"{PLUGINS}:Raises", f"{mine}:Mine", recorded=(2,))
+    watcher = Watcher()
+    records = run(of, tmp_path / "many", watcher, workers=2)
+    alone = run(of, tmp_path / "one")
+    assert [record.status for record in records] == ["ok", "ok", "error", "ok"]
+    assert [record.error for record in records] == [record.error for record in alone], "a failure is the same failure"
+    same(of, tmp_path / "many", tmp_path / "one")
+    assert [r.completions_sha256 for r in records] == [r.completions_sha256 for r in alone], "to the byte"
+    assert {record.cell_id for record in watcher.ended} == {record.cell_id for record in records}
+    assert watcher.rounds == 3 + 3 + 1 + 3, "progress of every cell reaches the listener"
+    again = Watcher()
+    run(of, tmp_path / "many", again, workers=2, retry_failed=False)
+    assert (again.missing, again.cached) == ([], 4)
+    assert any((tmp_path / "many").rglob("round-000002.safetensors")), "workers keep the weights that are wanted"
 
 
 def test_a_user_s_mistake_in_a_worker_is_the_same_error(tmp_path: Path, nursery: Nursery) -> None:

@@ -156,6 +156,7 @@ class Killed(BaseException):
     """The process dies here."""
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_a_run_killed_at_any_write_ends_with_the_same_weights(
     tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
