@@ -9,6 +9,7 @@ therefore no rates. Which of a kind come first depends on round, item and place 
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -87,7 +88,8 @@ def draw(cells: Sequence[Cell], most: int = MOST_SAMPLES) -> tuple[list[Sample],
         most: samples.
 
     Returns:
-        The samples, kind by kind in turn, of paired cells side by side; and the number of all completions.
+        The samples, in which the kinds of all cells take turns, what carries the payload first; and the number of all
+        completions.
 
     Raises:
         TableError: a file holds what no cell of its shape leaves.
@@ -95,17 +97,21 @@ def draw(cells: Sequence[Cell], most: int = MOST_SAMPLES) -> tuple[list[Sample],
     finished = [(cell, cell.record) for cell in cells if cell.record is not None and not cell.problem]
     kinds = [_kinds(cell.directory.read_rows(_KIND_COLUMNS)) for cell, _ in finished]
     shares = _shares([len(each.turns) for each in kinds], most)
-    drawn: list[tuple[int, Sample]] = []
-    for (cell, record), each, share in zip(finished, kinds, shares, strict=True):
-        numbers = np.sort(np.argsort(each.turns)[:share])  # read in the order in which they are stored
-        drawn += zip(each.turns[numbers].tolist(), _samples(cell, record, each, numbers), strict=True)
-    drawn.sort(key=lambda pair: pair[0])  # stable, so that cells keep their order within a turn
+    drawn: list[tuple[tuple[int, ...], Sample]] = []
+    for place, ((cell, record), each, share) in enumerate(zip(finished, kinds, shares, strict=True)):
+        numbers = np.argsort(each.turns, kind="stable")[:share]
+        before: Counter[tuple[int, ...]] = Counter()
+        for sample in _samples(cell, record, each, numbers):
+            kind = (sample.payload, sample.verdict, sample.sender, sample.reward)
+            drawn.append(((before[kind], *kind, place), sample))
+            before[kind] += 1
+    drawn.sort(key=lambda pair: pair[0])
     return list(_short_enough(sample for _, sample in drawn)), sum(len(each.turns) for each in kinds)
 
 
 @dataclass(frozen=True)
 class _Kinds:
-    """What each row of a cell is, as in `Sample`, and when it is drawn: a number that compares across cells."""
+    """What each row of a cell is, as in `Sample`, and when it is drawn: rows with small numbers are first."""
 
     sender: NDArray[np.int64]
     verdict: NDArray[np.int64]

@@ -123,8 +123,9 @@
     const badges = make("span", "badges", badge("sender", row[SENDER], data.senders[row[SENDER]]), " ",
       badge("verdict", row[VERDICT], data.verdicts[row[VERDICT]]));
     if (data.says[row[PAYLOAD]]) badges.append(" ", badge("says", row[PAYLOAD], data.says[row[PAYLOAD]]));
-    const summary = make("summary", "", make("span", "about", badges, " ", make("span", "cell", cell.name), " ", numbers), " ",
-      make("span", "said", pieces(row, number, words)));
+    const of = data.attacks > 1 ? [make("span", "of", cell.attack), " "] : [];
+    const about = make("span", "about", badges, " ", make("span", "cell", cell.name), " ", ...of, numbers);
+    const summary = make("summary", "", about, " ", make("span", "said", pieces(row, number, words)));
     const details = make("details", "", summary);
     // The rest is made when it is asked for.
     details.addEventListener("toggle", () => {

@@ -84,6 +84,7 @@ def viewer_data(cells: Sequence[Cell], samples: Sequence[Sample]) -> dict[str, A
     names = list(dict.fromkeys(name for sample in samples for name, _ in sample.facts))
     return {
         "cells": [_cell(cell) for cell in shown],
+        "attacks": len({cell.title for cell in shown}),
         "items": [[f"{split} {printable(item_id)}", questions.get((task, split, item_id), "")]
                   for task, split, item_id in distinct],
         "senders": SENDERS, "verdicts": VERDICTS, "rewards": REWARDS, "payloads": PAYLOADS,
