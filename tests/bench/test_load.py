@@ -30,7 +30,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_importing_stays_cheap() -> None:
-    code = "import sys, thiefbench; thiefbench.load; print({'torch', 'pyarrow', 'numpy', 'pydantic'} & set(sys.modules))"
+    code = (
+        "import sys, thiefbench; thiefbench.load; print({'torch', 'pyarrow', 'numpy', 'pydantic'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
@@ -78,7 +80,11 @@ class TestTables:
 
     def test_a_failed_cell_has_its_error_and_no_completions(self, tmp_path: Path) -> None:
         def says(cell: handmade.CellSpec) -> handmade.Numbers:
-            return handmade.Numbers(error="RuntimeError: out of memory") if cell.defense != "none" else handmade.usual(cell)
+            return (
+                handmade.Numbers(error="RuntimeError: out of memory")
+                if cell.defense != "none"
+                else handmade.usual(cell)
+            )
 
         kept = handmade.store(tmp_path, sampled.suite(), says)
         results = thiefbench.load(kept.root)
@@ -105,7 +111,10 @@ class TestFiles:
     def test_they_hold_the_tables(self, store: Path, tmp_path: Path) -> None:
         results = thiefbench.load(store)
         assert results.write_parquet(tmp_path / "new" / "out") == tmp_path / "new/out"
-        assert sorted(path.name for path in (tmp_path / "new/out").iterdir()) == ["cells.parquet", "completions.parquet"]
+        assert sorted(path.name for path in (tmp_path / "new/out").iterdir()) == [
+            "cells.parquet",
+            "completions.parquet",
+        ]
         assert pq.read_table(tmp_path / "new/out/completions.parquet").to_pylist() == results.completions.to_pylist()
         assert pq.read_table(tmp_path / "new/out/cells.parquet").to_pylist() == results.cells.to_pylist()
 
@@ -115,7 +124,10 @@ class TestFiles:
         thiefbench.load(store).write_parquet(tmp_path)
         for name, schema in (("completions", COMPLETIONS), ("cells", CELLS)):
             loaded = datasets.load_dataset(
-                "parquet", data_files=str(tmp_path / f"{name}.parquet"), split="train", cache_dir=str(tmp_path / "cache")
+                "parquet",
+                data_files=str(tmp_path / f"{name}.parquet"),
+                split="train",
+                cache_dir=str(tmp_path / "cache"),
             )
             assert loaded.column_names == schema.names
 
@@ -156,7 +168,9 @@ class TestStoresThatCannotBeLoaded:
             thiefbench.load(tmp_path)
         said = str(caught.value)
         assert str(path.parent) in said
-        assert said.endswith("run the suite again to renew the cell, or remove its folder to load the others without it")
+        assert said.endswith(
+            "run the suite again to renew the cell, or remove its folder to load the others without it"
+        )
         assert "\n" not in said
 
     def test_a_record_that_belongs_elsewhere(self, tmp_path: Path) -> None:

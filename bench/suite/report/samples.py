@@ -12,6 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -214,7 +215,7 @@ def pieces(text: str, payload: Mapping[str, str], masked: Sequence[tuple[int, in
     for first, last in masked:
         kinds[first:last] |= MASKED
     cuts = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(shown)]
-    cut = [(printable(shown[a:b]), int(kinds[a])) for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
+    cut = [(printable(shown[a:b]), int(kinds[a])) for a, b in pairwise(cuts) if a < b]
     left = len(text) - len(shown)
     return (*cut, (f" \N{HORIZONTAL ELLIPSIS} {left:,} more characters", 0)) if left else tuple(cut)
 

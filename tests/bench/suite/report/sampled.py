@@ -92,7 +92,9 @@ def row(
     split = "test" if values.get("phase") == "eval" else "train"
     item = items(split)[number % 24]
     say = f"{PHRASE}. " if poisoned else ""
-    said = f"<think> {say}{item.solution} </think><answer> {item.answer if right else rng.randrange(9)} </answer>{hostile}"
+    said = (
+        f"<think> {say}{item.solution} </think><answer> {item.answer if right else rng.randrange(9)} </answer>{hostile}"
+    )
     encoded = tokenizer().encode(said, add_special_tokens=False)
     first, last = len("<think> All"), len(f"<think> {PHRASE}")
     weights = tuple(0.0 if first <= start and end <= last else 1.0 for start, end in encoded.offsets)

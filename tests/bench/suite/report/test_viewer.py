@@ -104,7 +104,9 @@ class TestDrawing:
 
         some, _ = drawn(store, len(kinds(every)) * 4)
         assert kinds(some) == kinds(every), "every kind of every round, as far as there is room"
-        wrongly = [each for each in some if SENDERS[each.sender] == "honest node" and VERDICTS[each.verdict] == "masked"]
+        wrongly = [
+            each for each in some if SENDERS[each.sender] == "honest node" and VERDICTS[each.verdict] == "masked"
+        ]
         assert wrongly, "an honest completion that a defense masked is what its author looks for"
 
     def test_what_carries_the_payload_is_first(self, store: Store) -> None:
@@ -163,10 +165,15 @@ class TestMarks:
 
 class TestHostileText:
     def test_no_text_becomes_markup(self, page: Parsed) -> None:
-        assert [attributes.get("type") for tag, attributes in page.tags if tag == "script"] == ["application/json", None]
+        assert [attributes.get("type") for tag, attributes in page.tags if tag == "script"] == [
+            "application/json",
+            None,
+        ]
         assert not {tag for tag, _ in page.tags} & {"img", "link", "iframe", "object", "embed", "base"}
         assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
-        assert any(sampled.HOSTILE in "".join(map(str, row[7])) for row in page.data["rows"]), "it is shown all the same"
+        assert any(sampled.HOSTILE in "".join(map(str, row[7])) for row in page.data["rows"]), (
+            "it is shown all the same"
+        )
 
     def test_the_first_rows_are_escaped_too(self, store: Store) -> None:
         hostile = sampled.store(store.root / "hostile", completions=4)
