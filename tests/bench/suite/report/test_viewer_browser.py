@@ -1,4 +1,4 @@
-"""The page of completions in a browser: filters, pages, keyboard, dark and light, small, without scripts, ten thousand."""
+"""The page of completions in a browser: filters, pages, keyboard, themes, widths, without scripts, ten thousand rows."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def test_search_marks_what_it_finds(opened: Opener) -> None:
 def test_payload_and_masked_tokens_are_marked(opened: Opener) -> None:
     page = opened("#verdict=1&payload=0")
     said = page.locator(".row .said").first
-    assert "".join(said.locator("mark.payload").all_inner_texts()) == sampled.PHRASE
-    assert said.locator("mark.masked").all_inner_texts() == [" hail to the thief"]
+    assert "".join(said.locator("mark.payload").all_text_contents()) == sampled.PHRASE
+    assert said.locator("mark.masked").all_text_contents() == [" hail to the thief"]
 
 
 def test_pages_and_their_address(opened: Opener) -> None:
