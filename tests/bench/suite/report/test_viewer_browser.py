@@ -1,4 +1,4 @@
-"""The page of completions in a browser: filters, pages, keyboard, themes, widths, without scripts, ten thousand rows."""
+"""The page of completions in a browser: filters, pages, keyboard, themes, widths, no scripts, ten thousand rows."""
 
 from __future__ import annotations
 
