@@ -240,8 +240,9 @@
     else if (step > 0 && (page + 1) * PER_PAGE < shown.length) { turn(page + 1); list.querySelector("summary").focus(); }
     else if (step < 0 && page > 0) { turn(page - 1); [...list.querySelectorAll("summary")].at(-1).focus(); }
   });
-  addEventListener("hashchange", restore);
-  for (const element_ of document.querySelectorAll(".with-script")) element_.hidden = false;
+  addEventListener("hashchange", () => { if (location.hash !== "#list") restore(); });
+  for (const each of document.querySelectorAll(".with-script")) each.hidden = false;
+  document.getElementById("without-script").hidden = true;
   form.hidden = false;
   restore();
 })();

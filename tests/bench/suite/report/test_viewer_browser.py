@@ -47,6 +47,7 @@ def badges(page: Any, kind: str) -> set[str]:
 
 def test_filters(opened: Opener) -> None:
     page = opened()
+    assert page.get_by_text("Without JavaScript").is_hidden()
     assert status(page) == "960 of 960 completions match."
     page.locator("select[name=verdict]").select_option("1")
     assert badges(page, "verdict") == {"masked"}
@@ -63,11 +64,11 @@ def test_filters(opened: Opener) -> None:
     assert badges(page, "says") == {"learned payload"}
     assert badges(page, "sender") == {"held-out answer"}
     page.get_by_label("from round").fill("2")
-    page.get_by_label("to round").fill("3")
+    page.get_by_label("to round").fill("4")
     rounds = {text.split()[1] for text in page.locator(".numbers").all_inner_texts()}
-    assert rounds and rounds <= {"2", "3"}
+    assert rounds and rounds <= {"2", "4"}
     page.get_by_label("Order").select_option("late")
-    assert page.locator(".numbers").first.inner_text().startswith("round 3")
+    assert page.locator(".numbers").first.inner_text().startswith("round 4")
 
 
 def test_a_cell_and_its_counts(opened: Opener) -> None:
@@ -119,11 +120,12 @@ def test_an_address_that_makes_no_sense(opened: Opener) -> None:
 
 
 def test_by_keyboard(opened: Opener) -> None:
-    page = opened()
+    page = opened("#sender=0&from=1")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the completions"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "list"
+    assert page.locator("select[name=sender]").input_value() == "0", "and the filters stay"
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
@@ -132,9 +134,9 @@ def test_by_keyboard(opened: Opener) -> None:
     page.wait_for_selector(".row:nth-child(2) details[open] dl")
     for _ in range(FIRST - 1):
         page.keyboard.press("ArrowDown")
-    assert page.locator(".page").first.inner_text() == "page 2 of 20", "past the last one comes the next page"
+    assert page.locator(".page").first.inner_text().startswith("page 2 of"), "past the last one comes the next page"
     page.keyboard.press("ArrowUp")
-    assert page.locator(".page").first.inner_text() == "page 1 of 20"
+    assert page.locator(".page").first.inner_text().startswith("page 1 of")
     assert page.evaluate("document.activeElement.closest('li').nextElementSibling") is None
 
 
@@ -163,7 +165,7 @@ def test_strangers_texts_run_nothing(opened: Opener) -> None:
 
 def test_without_scripts_there_are_a_sentence_and_the_first_rows(opened: Opener) -> None:
     page = opened(java_script_enabled=False)
-    assert page.get_by_text("Without JavaScript there are no filters.").is_visible()
+    page.get_by_text("Without JavaScript there are no filters.").wait_for(state="visible")
     assert page.locator(".row").count() == FIRST
     assert page.locator("#filters").is_hidden()
     assert page.get_by_role("button").count() == 0, "and no control that is dead"
