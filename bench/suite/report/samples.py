@@ -33,6 +33,8 @@ MOST_CHARACTERS = 16_000_000
 LONGEST = 6_000
 """Characters of one completion that are shown."""
 _LONGEST_REASON = 500
+_LONGEST_NAME = 200
+"""Characters of an item's id, a sender or a label; a stranger's store may hold any."""
 
 SENDERS: Final = ("honest node", "malicious node", "held-out answer", "answer to a probe")
 VERDICTS: Final = ("accepted", "masked", "zeroed", "dropped", "refused", "no verdict")
@@ -137,10 +139,11 @@ def _kinds(table: pa.Table) -> _Kinds:
     known = [column("payload"), equals("outcome", 1.0) & ~malicious, equals("outcome", 0.0)]
     payload = np.select(known, [0, 1, 2], 3)
 
+    rounds = column("round").astype(np.int64)
+    rounds -= rounds.min(initial=0)
     kind = np.ravel_multi_index(
-        (column("round") - column("round").min(initial=0), sender, verdict, reward, payload),
-        (int(column("round").max(initial=0)) + 1, len(SENDERS), len(VERDICTS), len(REWARDS), len(PAYLOADS)),
-        mode="clip",
+        (rounds, sender, verdict, reward, payload),
+        (int(rounds.max(initial=0)) + 1, len(SENDERS), len(VERDICTS), len(REWARDS), len(PAYLOADS)),
     )
     hashes = _hashes(table)
     order = np.lexsort((hashes, kind))
@@ -192,10 +195,10 @@ def _samples(cell: Cell, record: Record, kinds: _Kinds, numbers: NDArray[np.int6
     for number, row in zip(numbers, rows, strict=True):
         verdict = int(kinds.verdict[number])
         spans = _masked(record, row) if verdict == VERDICTS.index("masked") else []
-        split = "train" if row["phase"] == "train" else "test"
+        item = ("train" if row["phase"] == "train" else "test", row["item_id"][:_LONGEST_NAME])
         yield Sample(
             cell.cell_id, row["round"], int(kinds.sender[number]), verdict, int(kinds.reward[number]),
-            int(kinds.payload[number]), (split, row["item_id"]), pieces(row["text"], record.payload, spans or []),
+            int(kinds.payload[number]), item, pieces(row["text"], record.payload, spans or []),
             tuple(_facts(row, spans)),
         )  # fmt: skip
 
@@ -237,8 +240,8 @@ def _facts(row: Mapping[str, Any], spans: list[tuple[int, int]] | None) -> Itera
         yield "masked tokens", f"{below} of {len(weights)}{where}"
     yield "tokens", f"{length}{'' if row['ended'] else ', not ended by EOS'}"
     if trained:
-        yield "sender", f"{printable(row['sender'])} (node {row['node']})"
+        yield "sender", f"{printable(row['sender'][:_LONGEST_NAME])} (node {row['node']})"
         yield "group, place", f"{row['group']}, {row['place']}"
     if label := row.get("label"):
-        yield "model of", printable(label)
-    yield "item", printable(row["item_id"])
+        yield "model of", printable(label[:_LONGEST_NAME])
+    yield "item", printable(row["item_id"][:_LONGEST_NAME])

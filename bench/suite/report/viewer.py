@@ -23,6 +23,7 @@ PAGE = "completions.html"
 FIRST = 50
 """Completions on one page of the list, and all that is shown without JavaScript."""
 _LONGEST_QUESTION = 3_000
+_LONGEST_PAYLOAD = 1_000
 
 _SPLITS: tuple[Split, ...] = ("train", "test")
 
@@ -114,7 +115,7 @@ def _cell(cell: Cell) -> dict[str, str]:
         "id": cell.cell_id,
         "attack": printable(cell.title),
         "name": printable(f"{words.get(cell.name, cell.name)}, seed {cell.seed}"),
-        "payload": printable(payload) if cell.role == "attack" else "",
+        "payload": printable(payload[:_LONGEST_PAYLOAD]) if cell.role == "attack" else "",
     }
 
 

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.bench.suite.report import sampled
@@ -198,17 +199,30 @@ class TestHostileText:
         assert not re.search("[<>&']", made)
         assert json.loads(made) == {"a": "<!--<script>&'\"\u00e9"}
 
-    def test_numbers_that_json_lacks(self, tmp_path: Path) -> None:
+    def test_numbers_that_no_cell_leaves(self, tmp_path: Path) -> None:
         kept = sampled.store(tmp_path, completions=24)
-        directory = kept.cell(kept.records()[0].cell_id)
-        table = directory.read_rows()
-        odd = [float("nan"), float("inf")] * (len(table) // 2)
-        for name in ("score", "reward", "outcome"):
-            table = table.set_column(table.column_names.index(name), table.schema.field(name), [odd])
-        record = directory.read()
-        assert record is not None
-        directory.write(record.model_copy(update={"completions_sha256": directory.write_rows(table)}))
-        assert "nan" in {value for row in Parsed(written(kept)).data["rows"] for _, value in row[8]}
+        odd = [float("nan"), float("inf")] * 12
+        changed(kept, score=odd, reward=odd, outcome=odd, round=[2**31 - 1, -(2**31)] * 12)
+        data = Parsed(written(kept)).data
+        assert "nan" in {value for row in data["rows"] for _, value in row[8]}
+        assert {2**31 - 1, -(2**31)} < {row[1] for row in data["rows"]}
+
+    def test_long_names_do_not_swell_the_page(self, tmp_path: Path) -> None:
+        kept = sampled.store(tmp_path, completions=24)
+        before = len(written(kept))
+        changed(kept, item_id=["i" * 60_000] * 24, sender=["s" * 60_000] * 24, reason=["r" * 60_000] * 24)
+        assert len(written(kept)) < before + 24 * 2 * 2_000
+
+
+def changed(kept: Store, **columns: list[Any]) -> None:
+    """Put other values into a cell, as somebody else's store may have."""
+    directory = kept.cell(kept.records()[0].cell_id)
+    record, table = directory.read(), directory.read_rows()
+    assert record is not None
+    for name, values in columns.items():
+        field = table.schema.field(name)
+        table = table.set_column(table.column_names.index(name), field, pa.array(values).cast(field.type))
+    directory.write(record.model_copy(update={"completions_sha256": directory.write_rows(table)}))
 
 
 class TestPage:
@@ -218,7 +232,7 @@ class TestPage:
         assert [attributes for tag, attributes in page.tags if tag == "form" and "hidden" in attributes]
 
     def test_questions_and_facts(self, page: Parsed) -> None:
-        item = sampled.items("train")[0]
+        item = sampled.items("train")[1]
         assert [f"train {item.id}", item.question] in page.data["items"]
         assert {"reward", "advantage", "outcome", "reason", "sender", "masked tokens"} <= set(page.data["facts"])
 
