@@ -40,7 +40,7 @@ SENDERS: Final = ("honest node", "malicious node", "held-out answer", "answer to
 VERDICTS: Final = ("accepted", "masked", "zeroed", "dropped", "refused", "no verdict")
 REWARDS: Final = ("above 0", "0 or less")
 PAYLOADS: Final = ("sent by an attacker", "said by an honest model", "not in it", "not judged")
-SAYS: Final = ("payload", "learned payload", "", "")
+SAYS: Final = ("payload", "learned", "", "")
 """What a completion is marked with, by its place in `PAYLOADS`."""
 
 PAYLOAD, MASKED = 1, 2

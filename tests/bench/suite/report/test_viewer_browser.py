@@ -61,7 +61,7 @@ def test_filters(opened: Opener) -> None:
     assert all("reward 0" in text for text in page.locator(".numbers").all_inner_texts())
     page.get_by_role("button", name="Reset").click()
     page.locator("select[name=payload]").select_option("1")
-    assert badges(page, "says") == {"learned payload"}
+    assert badges(page, "says") == {"learned"}
     assert badges(page, "sender") == {"held-out answer"}
     page.get_by_label("from round").fill("2")
     page.get_by_label("to round").fill("4")
@@ -84,7 +84,7 @@ def test_a_cell_and_its_counts(opened: Opener) -> None:
 def test_search_marks_what_it_finds(opened: Opener) -> None:
     page = opened()
     page.get_by_label("Words in the text").fill("THIEF cards")
-    page.wait_for_function("document.getElementById('status').textContent.startsWith('960') === false")
+    page.locator(".row mark.hit").first.wait_for()
     texts = page.locator(".row .said").all_inner_texts()
     assert texts and all("thief" in text and "cards" in text for text in texts)
     hits = {text.lower() for text in page.locator(".row mark.hit").all_inner_texts()}
