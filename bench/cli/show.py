@@ -51,15 +51,18 @@ def list_(kind: Annotated[Listable, typer.Argument(help="What to list.")], as_js
 @app.command()
 def report(
     store: Annotated[Path, typer.Argument(help="Directory that `thiefbench run` filled.")],
+    samples: Annotated[
+        int, typer.Option(min=0, help="Completions to show on the page completions.html. 0: leave that page out.")
+    ] = 10_000,
     trust_plugins: TrustOption = False,
 ) -> None:
-    """Write the results of a store's last run as an HTML page, plots, a CSV file and a LaTeX table."""
+    """Write the results of a store's last run as HTML pages, plots, a CSV file and a LaTeX table."""
     from thiefbench.suite.analysis.comparison import Cell
     from thiefbench.suite.report.page import write_report
     from thiefbench.suite.store.records import Store
 
     damaged: list[Cell] = []
-    out.print(f"report: {escaped(str(write_report(Store(store), damaged.append)))}")
+    out.print(f"report: {escaped(str(write_report(Store(store), damaged.append, samples)))}")
     for cell in damaged:
         err.print(
             f"[bold red]damaged:[/bold red] {escaped(f'{cell.name} ({cell.title}), seed {cell.seed}: {cell.problem}')}"

@@ -28,6 +28,7 @@ SHOWN = {
     "docs/write-a-task.md": [EXAMPLES / "my_task.py", EXAMPLES / "contract_of_my_task.py"],
     "docs/test-your-filter.md": [FILTER],
     "docs/statistics.md": [EXAMPLES / "my_metric.py"],
+    "docs/completions.md": [EXAMPLES / f"load_{name}.py" for name in ("rates", "rejected", "dataset")],
 }
 """Pages with the files that they show; tests run all of them."""
 RUN = {"docs/trl.md"}

@@ -23,6 +23,7 @@ from thiefbench.suite.report.heterogeneity import class_rows, regime_facts
 from thiefbench.suite.report.overview import SuiteTable, suite_table
 from thiefbench.suite.report.ranking_notes import ranking_notes
 from thiefbench.suite.report.rendering import render
+from thiefbench.suite.report.samples import MOST_SAMPLES
 from thiefbench.suite.report.shades import legend
 from thiefbench.suite.report.suite_files import shown_costs, shown_table, suite_csv, suite_tex
 from thiefbench.suite.report.tables import (
@@ -39,6 +40,7 @@ from thiefbench.suite.report.tables import (
 )
 from thiefbench.suite.report.timings import costs
 from thiefbench.suite.report.tradeoff import draw_tradeoff
+from thiefbench.suite.report.viewer import write_viewer
 from thiefbench.suite.store.arithmetic import mixture
 from thiefbench.suite.store.records import NOTHING, Record, Store, write_atomically
 from thiefbench.trust import reads_strangers
@@ -50,15 +52,19 @@ LISTED = 6
 
 
 @reads_strangers
-def write_report(store: Store, damaged: Callable[[Cell], None] = lambda cell: None) -> Path:
+def write_report(
+    store: Store, damaged: Callable[[Cell], None] = lambda cell: None, samples: int = MOST_SAMPLES
+) -> Path:
     """Write the report of a store's last run into its folder `report`.
 
     Args:
         store: what `thiefbench run` left. Cells may be missing, failed or damaged; the report says so.
         damaged: called with every cell whose stored files are not what was written.
+        samples: completions on the page that shows them, at most; 0: no such page.
 
     Returns:
-        The page, index.html. Beside it: the plots as PNG, results.csv, suite.csv, table.tex, suite.tex.
+        The page, index.html. Beside it: completions.html, the plots as PNG, results.csv, suite.csv, table.tex,
+        suite.tex.
 
     Raises:
         ReportError: the store has no run, or no cell of it has left a record.
@@ -84,7 +90,8 @@ def write_report(store: Store, damaged: Callable[[Cell], None] = lambda cell: No
     write_atomically(folder / "suite.tex", suite_tex(run, table).encode("utf-8", "replace"))
     page = folder / "index.html"
     sections = [_section(number, c, drawn[c.title]) for number, c in enumerate(comparisons, 1)]
-    write_atomically(page, _render(run, comparisons, sections, table, tradeoff).encode("utf-8", "replace"))
+    shown = write_viewer(folder, run, comparisons, samples)
+    write_atomically(page, _render(run, comparisons, sections, table, tradeoff, shown).encode("utf-8", "replace"))
     for cell in (cell for comparison in comparisons for cell in comparison.cells if cell.damaged):
         damaged(cell)
     return page
@@ -96,6 +103,7 @@ def _render(
     sections: Sequence[Mapping[str, Any]],
     table: SuiteTable,
     tradeoff: Plot | None,
+    samples: int,
 ) -> str:
     """The page."""
     records = [record for comparison in comparisons for _, record in comparison.finished]
@@ -116,6 +124,7 @@ def _render(
         columns=columns_of(comparisons),
         cells=sum(len(comparison.cells) for comparison in comparisons),
         unseen=[shown for comparison in comparisons for shown in _unseen(comparison)],
+        samples=samples,
         unfinished=unfinished,
         listed=LISTED,
         making=_making(run, comparisons),

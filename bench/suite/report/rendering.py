@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
 
 from thiefbench.suite.analysis.statistics import FEW_SEEDS
 from thiefbench.suite.report.ranking_notes import ranking_notes
@@ -31,6 +35,21 @@ def environment(*packages: str) -> Environment:
     templates.globals["few_seeds"] = FEW_SEEDS
     templates.globals["ranking_notes"] = ranking_notes()
     return templates
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script in a page, and the source expression by which a Content-Security-Policy allows it and no other."""
+
+    code: Markup
+    source: Markup
+
+
+def script(package: str, name: str) -> Script:
+    """A script file of a package."""
+    code = resources.files(package).joinpath(name).read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    return Script(Markup(code), Markup(f"'sha256-{digest}'"))
 
 
 def _templates(package: str) -> FunctionLoader:

@@ -1,0 +1,232 @@
+"""A store's cells and completions as Arrow tables, and as parquet files that other tools read."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from thiefbench.errors import UserError
+from thiefbench.suite.store.record_content import wrong_in
+from thiefbench.suite.store.records import (
+    HALF_WRITTEN,
+    NOTHING,
+    ROWS_OF_MIXED,
+    BrokenRecordError,
+    CellDir,
+    Record,
+    Store,
+    write_table,
+)
+from thiefbench.suite.store.runs import RunError, check_run
+from thiefbench.trust import reads_strangers
+
+SCORES = (
+    "asr", "peak_asr", "stop_rate", "false_rejection_rate", "masked_rate", "clean_reward", "start_reward",
+    "mean_length",
+)  # fmt: skip
+"""Scores of a cell; each has a column, and with `_low`, `_high` and `_count` behind its name three more."""
+
+_IDENTITY = (
+    ("cell_id", pa.string()), ("suite", pa.string()), ("task", pa.string()), ("attack", pa.string()),
+    ("defense", pa.string()), ("role", pa.string()), ("seed", pa.int64()),
+)  # fmt: skip
+"""What every row of both tables begins with."""
+
+CELLS = pa.schema(
+    [
+        *_IDENTITY, ("part", pa.string()), ("model", pa.string()), ("topology", pa.string()), ("nodes", pa.int32()),
+        ("malicious", pa.int32()), ("rounds", pa.int32()), ("status", pa.string()), ("error", pa.string()),
+        ("payload", pa.string()),
+        *((f"{name}{end}", kind) for name in SCORES for end, kind in (
+            ("", pa.float64()), ("_low", pa.float64()), ("_high", pa.float64()), ("_count", pa.int64()),
+        )),
+    ]
+)  # fmt: skip
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    """A stored column with its texts written out: other tools read dictionaries badly, or not at all."""
+    return pa.field(field.name, pa.string()) if pa.types.is_dictionary(field.type) else field
+
+
+COMPLETIONS = pa.schema([*_IDENTITY, *map(_plain, ROWS_OF_MIXED)])
+
+
+class LoadError(UserError):
+    """A store cannot be loaded, or its tables not be written. One sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """The finished cells of a store.
+
+    Attributes:
+        store: where they are.
+        records: what they left, ordered by cell id.
+        run: the title of the suite and the part for each cell that the store's last run asked for.
+    """
+
+    store: Store
+    records: tuple[Record, ...]
+    run: Mapping[str, tuple[str, str]]
+
+    @cached_property
+    def cells(self) -> pa.Table:
+        """One row per cell, with the columns of `CELLS`. A failed cell has an error and no scores."""
+        return pa.Table.from_pylist([self._cell_row(record) for record in self.records], CELLS)
+
+    @cached_property
+    def completions(self) -> pa.Table:
+        """One row per completion and round of all cells, with the columns of `COMPLETIONS`.
+
+        Everything is read into memory at once; take the cells that matter by `where` before.
+
+        Raises:
+            TableError: a file holds what no cell of its shape leaves.
+        """
+        return pa.Table.from_batches(
+            [batch for table in self._completions_by_cell() for batch in table.to_batches()], COMPLETIONS
+        )
+
+    def where(self, condition: pc.Expression) -> Results:
+        """The same for some cells alone.
+
+        Args:
+            condition: on the columns of `cells`, as in ``pc.field("defense") == "none"``.
+        """
+        kept = set(self.cells.filter(condition)["cell_id"].to_pylist())
+        return replace(self, records=tuple(record for record in self.records if record.cell_id in kept))
+
+    def write_parquet(self, folder: str | Path) -> Path:
+        """Write cells.parquet and completions.parquet into a folder, one cell after the other.
+
+        Args:
+            folder: made where it is missing. Neither file may be in it yet.
+
+        Returns:
+            The folder.
+
+        Raises:
+            LoadError: one of the files exists.
+            TableError: see `completions`.
+        """
+        target = Path(folder)
+        for path in (target / "cells.parquet", target / "completions.parquet"):
+            if path.exists():
+                raise LoadError(f"{path} exists already; name another folder")
+        target.mkdir(parents=True, exist_ok=True)
+        self._stream(target / "completions.parquet")
+        write_table(target / "cells.parquet", self.cells)
+        return target
+
+    def _stream(self, path: Path) -> None:
+        """Write the completions so that no half of them ever has the file's name."""
+        with tempfile.NamedTemporaryFile(
+            dir=path.parent, prefix=f".{path.name}-", suffix=HALF_WRITTEN, delete=False
+        ) as file:
+            unfinished = Path(file.name)
+            try:
+                with pq.ParquetWriter(file, COMPLETIONS, compression="zstd") as writer:
+                    for table in self._completions_by_cell():
+                        writer.write_table(table)
+            except BaseException:
+                unfinished.unlink()
+                raise
+        unfinished.chmod(0o644)
+        unfinished.replace(path)
+
+    def _completions_by_cell(self) -> Iterator[pa.Table]:
+        for record in self.records:
+            if record.status != "ok":
+                continue
+            rows = self.store.cell(record.cell_id).read_rows()
+            about = self._identity(record)
+            columns = [
+                rows[field.name].cast(field.type)
+                if field.name in rows.column_names
+                else pa.repeat(pa.scalar(about.get(field.name), field.type), len(rows))
+                for field in COMPLETIONS
+            ]
+            yield pa.table(columns, schema=COMPLETIONS)
+
+    def _identity(self, record: Record) -> dict[str, Any]:
+        named = {name: record.cell[name] for name in ("task", "attack", "defense", "role", "seed")}
+        return {"cell_id": record.cell_id, "suite": self.run.get(record.cell_id, (None, ""))[0], **named}
+
+    def _cell_row(self, record: Record) -> dict[str, Any]:
+        cell = record.cell
+        row = self._identity(record) | {
+            "part": self.run.get(record.cell_id, ("", ""))[1],
+            "model": cell["model"],
+            "topology": cell["swarm"]["topology"],
+            "nodes": cell["swarm"]["nodes"],
+            "malicious": cell["swarm"]["malicious"],
+            "rounds": cell["rounds"],
+            "status": record.status,
+            "error": record.error,
+            "payload": json.dumps(record.payload, ensure_ascii=False, sort_keys=True),
+        }
+        for name in SCORES:
+            score = record.scores.get(name, NOTHING)
+            row |= {name: score.value, f"{name}_low": score.low, f"{name}_high": score.high}
+            row[f"{name}_count"] = score.count
+        return row
+
+
+@reads_strangers
+def load_results(store: str | Path) -> Results:
+    """The finished cells of a store, those of earlier runs included; see `thiefbench.load`.
+
+    Raises:
+        LoadError: there is no finished cell, or one is damaged.
+    """
+    kept = Store(Path(store))
+    folders = [path for path in sorted((kept.root / "cells").glob("*")) if path.is_dir()]
+    records = [record for path in folders if ".broken-" not in path.name and (record := _intact(kept.cell(path.name)))]
+    if not records:
+        raise LoadError(f"{kept.root} holds no finished cell; name a store that thiefbench run filled")
+    return Results(kept, tuple(records), _asked_for(kept))
+
+
+def _intact(directory: CellDir) -> Record | None:
+    """A cell's record, or None where the cell is not finished.
+
+    Raises:
+        LoadError: it is damaged.
+    """
+    try:
+        record = directory.read()
+    except BrokenRecordError as error:
+        problem = str(error)
+    else:
+        if record is None:
+            return None
+        problem = f"{directory.record_path} cannot be used: {wrong}" if (wrong := wrong_in(record)) else ""
+        if not problem and record.cell_id != directory.path.name:
+            problem = f"{directory.record_path} belongs to another cell"
+        if not problem:
+            return record
+    raise LoadError(
+        f"{problem}; run the suite again to renew the cell, or remove its folder to load the others without it"
+    )
+
+
+def _asked_for(store: Store) -> dict[str, tuple[str, str]]:
+    """Title of the suite and part by cell id; nothing where the store remembers no run that can be used."""
+    run = store.read_run()
+    try:
+        if run is None:
+            return {}
+        check_run(run, "run.json")
+    except RunError:
+        return {}
+    return {cell["cell_id"]: (run["title"], cell.get("part", "")) for cell in run["cells"]}
