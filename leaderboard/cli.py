@@ -22,6 +22,7 @@ from thiefbench.console import (
     numerics,
     out,
     stoppable,
+    suite_option,
     typed_spec_argument,
 )
 from thiefbench.limits import MOST_THREADS
@@ -43,7 +44,9 @@ def root() -> None:
 
 @app.command()
 def check(
-    defense: Annotated[str, typed_spec_argument(help="mine.py:Mine(key=value), a name, or several defenses as a+b.")],
+    defense: Annotated[
+        str, typed_spec_argument("defense", help="mine.py:Mine(key=value), a name, or several defenses as a+b.")
+    ],
     unsafe: Annotated[
         bool,
         typer.Option(
@@ -75,11 +78,13 @@ def check(
 
 @app.command()
 def submit(
-    defense: Annotated[str, typed_spec_argument(help="mine.py:Mine(key=value), a name, or several defenses as a+b.")],
+    defense: Annotated[
+        str, typed_spec_argument("defense", help="mine.py:Mine(key=value), a name, or several defenses as a+b.")
+    ],
     name: Annotated[str, typer.Option(help="Name of the entry on the leaderboard.")] = "",
     authors: Annotated[str, typer.Option(help="Authors of the defense, separated by commas.")] = "",
     paper: Annotated[str, typer.Option(help="Address of a paper about it: https://...")] = "",
-    suite: Annotated[str, typer.Option(help="Released suite to be ranked on.")] = "standard-v1",
+    suite: Annotated[str, suite_option(help="Released suite to be ranked on.")] = "standard-v1",
     store: StoreOption = None,
     directory: Annotated[
         Path, typer.Option("--out", help="Directory of entries, which the entry is written to.")

@@ -16,6 +16,7 @@ from thiefbench.console import (
     TrustOption,
     err,
     escaped,
+    model_option,
     numerics,
     out,
     stoppable,
@@ -33,11 +34,13 @@ def replay(
     file: Annotated[Path, typer.Argument(help="Recorded pools, one JSON object per line (docs/pools.md).")],
     defense: Annotated[
         list[str] | None,
-        typed_spec(help="Defense to test. Repeat the option for several. Default: every defense, in one table."),
+        typed_spec(
+            "defense", help="Defense to test. Repeat the option for several. Default: every defense, in one table."
+        ),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
+        model_option(
             help="Model that defenses may ask, the same in all rounds: a built-in one, a local directory or a name on "
             "the Hugging Face hub. Default: none."
         ),

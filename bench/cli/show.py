@@ -72,7 +72,8 @@ def report(
 def compare(
     stores: Annotated[list[Path], typer.Argument(help="Two stores; or one store, together with two --defense.")],
     defense: Annotated[
-        list[str] | None, typed_spec(help="Defense to compare within one store. Write the option twice.")
+        list[str] | None,
+        typed_spec("defense", installed=False, help="Defense to compare within one store. Write the option twice."),
     ] = None,
     directory: Annotated[
         Path | None, typer.Option("--out", help="Directory to write compare.html and compare.csv to.")
