@@ -51,9 +51,9 @@ def test_a_replay_prints_rates_senders_rounds_and_reasons(cli: Cli, pool: Path) 
 
 
 def test_replay_reads_what_the_documented_snippet_writes(
-    cli: Cli,
+    cli: Cli,  # noqa: F811
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     example = runpy.run_path(str(ROOT / "tests/examples/write_pools.py"), run_name="__main__")
