@@ -180,12 +180,8 @@ def escaped(text: str) -> str:
 
 
 JsonOption = Annotated[
-    bool,
-    typer.Option(
-        "--json", help="Print one JSON document and nothing else; messages go to standard error.",
-        rich_help_panel=OUTCOME,
-    ),
-]  # fmt: skip
+    bool, typer.Option("--json", help="Print one JSON document and nothing else; messages go to standard error.")
+]
 
 
 def print_json(document: dict[str, Any]) -> None:

@@ -73,8 +73,8 @@ def check(
     if failed := sum(finding.status == "FAILED" for finding in findings):
         out.print(f"{escaped(defense)} is not ready: {failed} of these rules {'is' if failed == 1 else 'are'} broken")
     else:
-        passes = any(finding.question == POISON_STOPPED and finding.status == "warning" for finding in findings)
-        out.print(f"{escaped(defense)} may be submitted{', but it stopped almost nothing' if passes else ''}")
+        stops_little = any(finding.question == POISON_STOPPED and finding.status == "warning" for finding in findings)
+        out.print(f"{escaped(defense)} may be submitted{', but it stopped almost nothing' if stops_little else ''}")
     raise typer.Exit(FAILED if failed else DONE)
 
 
@@ -278,7 +278,7 @@ def _check_once(submission: Submission, baseline: bool) -> None:
     err.print("first the rules of `thiefbench leaderboard check`, about a minute ...")
     findings = _ask(Subject(submission.checkable, _samples(), baseline=baseline))
     if any(finding.status == "FAILED" for finding in findings):
-        out.print("the defense is not ready: make it keep the rules marked FAILED")
+        out.print(f"{escaped(submission.defense)} is not ready: make it keep the rules marked FAILED")
         raise typer.Exit(FAILED)
     write_pass(submission.store, submission.staged, baseline, findings)
 

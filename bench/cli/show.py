@@ -103,7 +103,7 @@ def show(
         out.print()
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         table.add_column("argument", no_wrap=True)
-        table.add_column("default", overflow="fold", max_width=24)
+        table.add_column("default", overflow="fold", max_width=24)  # so that the words beside it have room
         table.add_column("what it is", overflow="fold")
         for each in shown.arguments:
             table.add_row(*map(escaped, (each.name, each.default or "must be given", each.about)))
