@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,11 @@ def _released(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tiny suite counts as one of the package's own."""
     monkeypatch.setattr(submit, "load_suite", lambda name: suite() if name == "tiny" else load_suite(name))
     monkeypatch.setattr(rows, "released", lambda: {"tiny": suite()})
+    declared = registry.entry
+    tiny_suite = EntryPoint("tiny", "tests.bench:tiny.yaml", "thiefbench.suites")
+    monkeypatch.setattr(
+        registry, "entry", lambda kind, name: tiny_suite if (kind, name) == ("suite", "tiny") else declared(kind, name)
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -178,7 +178,8 @@ def test_a_defense_without_fault_passes_both_ways() -> None:
     for unsafe in (False, True):
         found = findings(f"{SUBMISSIONS}:Fine", unsafe)
         assert len(found) == len(QUESTIONS)
-        assert {finding.status for finding in found.values()} == {"ok"}
+        wrong = {question: finding.status for question, finding in found.items() if finding.status != "ok"}
+        assert wrong == {POISON_STOPPED: "warning"}, "it stops nothing, and may"
 
 
 def test_faults_are_found_without_a_sandbox_too() -> None:
