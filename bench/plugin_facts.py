@@ -106,7 +106,7 @@ def _needs(plugin: type, made: Any) -> tuple[str, ...] | None:
     if issubclass(plugin, Task):
         programs = plugin.with_libraries is not Task.with_libraries
         return ("sandbox: answers are programs, which are run",) if programs else ()
-    known_of = plugin if made is None else made
+    known_of: Any = plugin if made is None else made
     if issubclass(plugin, Defense):
         requires = known_of.requires
         if not isinstance(requires, frozenset):
@@ -118,9 +118,8 @@ def _needs(plugin: type, made: Any) -> tuple[str, ...] | None:
 
 def _grants(threat: ThreatModel) -> tuple[str, ...]:
     """What an attacker must be granted."""
-    topologies = sorted(threat.topologies) or ["none"]
     granted = {
-        f"topology: {topologies[0]}": len(topologies) == 1,
+        f"topology: {' '.join(threat.topologies)}": len(threat.topologies) == 1,
         "oracle: a correct solution of every item": threat.oracle,
         "policy: its own copy of the current policy": threat.policy,
         f"queries: {threat.queries} questions to the defense per slot and round": threat.queries > 0,
