@@ -268,7 +268,7 @@ def _stops_poison(subject: Subject) -> str:
     summary = f"stops {poisoned.rejected}{masking} of {poisoned.seen} poisoned rewarded completions"
     if poisoned.rejected + poisoned.masked < ALMOST_NOTHING * poisoned.seen:
         attacks = " and ".join(sorted({sample.name.rpartition(" with ")[2] for sample in subject.samples}))
-        raise RuleWarning(f"{summary}, almost nothing; against {attacks} the board would show no protection")
+        raise RuleWarning(f"{summary}, which is almost nothing against {attacks}")
     return summary
 
 

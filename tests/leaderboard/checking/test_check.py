@@ -125,7 +125,9 @@ def stopped(spec: str, pools: Sample) -> str:
 
 
 def test_who_stops_almost_nothing_is_told_so() -> None:
-    with pytest.raises(RuleWarning, match=r"^stops 0 of 16 poisoned rewarded completions, almost nothing; against "):
+    with pytest.raises(
+        RuleWarning, match=r"^stops 0 of 16 poisoned rewarded completions, which is almost nothing against text"
+    ):
         stopped("none", sample())
     assert stopped("logit", sample()) == "stops 16 of 16 poisoned rewarded completions"
     masking = stopped("logit(reject='mask')", sample())
