@@ -9,10 +9,10 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -23,24 +23,67 @@ from thiefbench.errors import UsageError
 from thiefbench.limits import MOST_SEEDS, MOST_THREADS
 from thiefbench.tasks.text import printable
 
+if TYPE_CHECKING:
+    from thiefbench.registry import Kind
+
 out = Console(highlight=False, soft_wrap=True, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 DONE, FAILED, BAD_USE, INTERRUPTED = 0, 1, 2, 130
 
-HARDWARE = "Hardware and numbers"
+CHOICE, OUTCOME, HARDWARE = "What is run", "Results", "Hardware and numbers"
+"""Panels of `--help`."""
+
+SUITE_FILES = frozenset({".yaml", ".yml"})
+"""How the name of a suite's file ends; anything else is the name of an installed suite."""
 
 Dtype = Literal["float32", "bfloat16"]
 
 
-def _typed(specs: list[str] | str | None) -> list[str] | str | None:
-    """Spec strings that the user typed, whose classes may be loaded."""
-    if specs:
-        from thiefbench import registry
+Specs = list[str] | str | None
 
-        for spec in [specs] if isinstance(specs, str) else specs:
-            registry.allow(spec)
-    return specs
+
+def _check_typed(kind: Kind, installed: bool) -> Callable[[Specs], Specs]:
+    """A callback for spec strings that the user typed: their names are checked, and their classes may be loaded.
+
+    It runs before the command does, so that a mistyped name is answered before torch is loaded.
+    """
+
+    def check(specs: Specs) -> Specs:
+        if specs:
+            from thiefbench import registry
+
+            for spec in [specs] if isinstance(specs, str) else specs:
+                if installed:
+                    registry.check_names(kind, spec)
+                registry.allow(spec)
+        return specs
+
+    return check
+
+
+def _check_suites(names: list[str] | str) -> list[str] | str:
+    """Names of suites are checked before anything heavy is loaded; files are read by the command."""
+    from thiefbench import registry
+
+    for name in [names] if isinstance(names, str) else names:
+        if Path(name).suffix not in SUITE_FILES:
+            registry.entry("suite", name)
+    return names
+
+
+def _complete(kind: Kind | Literal["model"]) -> Callable[[str], list[str]]:
+    """Completes the names of a kind in a shell; after a + those of a further defense. Nothing heavy is loaded."""
+
+    def complete(incomplete: str) -> list[str]:
+        from thiefbench import registry
+        from thiefbench.zoo.models import BUILT_IN
+
+        before, plus, begun = incomplete.rpartition("+") if kind == "defense" else ("", "", incomplete)
+        names = BUILT_IN if kind == "model" else registry.names(kind)
+        return [before + plus + name for name in names if name.startswith(begun)]
+
+    return complete
 
 
 def _trusting(trusted: bool) -> bool:
@@ -49,14 +92,36 @@ def _trusting(trusted: bool) -> bool:
     return trusted
 
 
-def typed_spec(**settings: Any) -> Any:
-    """An option for spec strings of attacks, defenses or tasks, whose code is loaded because the user named it."""
-    return typer.Option(callback=_typed, **settings)
+def typed_spec(kind: Kind, *, installed: bool = True, **settings: Any) -> Any:
+    """An option for spec strings, whose code is loaded because the user named it.
+
+    Args:
+        kind: what they name.
+        installed: whether the names must exist here; those of a store's rows need not.
+        settings: of `typer.Option`.
+    """
+    check, complete = _check_typed(kind, installed), _complete(kind)
+    return typer.Option(callback=check, autocompletion=complete, metavar="SPEC", **settings)
 
 
-def typed_spec_argument(**settings: Any) -> Any:
+def typed_spec_argument(kind: Kind, **settings: Any) -> Any:
     """As `typed_spec`, for an argument."""
-    return typer.Argument(callback=_typed, **settings)
+    return typer.Argument(callback=_check_typed(kind, True), autocompletion=_complete(kind), **settings)
+
+
+def suite_option(**settings: Any) -> Any:
+    """An option that names a suite."""
+    return typer.Option(callback=_check_suites, autocompletion=_complete("suite"), metavar="SUITE", **settings)
+
+
+def suite_argument(**settings: Any) -> Any:
+    """An argument that names a suite or a YAML file of one."""
+    return typer.Argument(callback=_check_suites, autocompletion=_complete("suite"), **settings)
+
+
+def model_option(**settings: Any) -> Any:
+    """An option that names a model."""
+    return typer.Option(autocompletion=_complete("model"), metavar="MODEL", **settings)
 
 
 TrustOption = Annotated[
@@ -70,28 +135,40 @@ TrustOption = Annotated[
     ),
 ]
 
-StoreOption = Annotated[Path | None, typer.Option(help="Directory that keeps the results. Default: runs/SUITE.")]
+StoreOption = Annotated[
+    Path | None,
+    typer.Option(help="Directory that keeps the results. Default: runs/SUITE.", metavar="DIR", rich_help_panel=OUTCOME),
+]
 ModelOption = Annotated[
-    str | None, typer.Option(help="Model to use: a built-in one, a local directory or a name on the Hugging Face hub.")
+    str | None,
+    model_option(
+        help="Model to use: a built-in one, a local directory or a name on the Hugging Face hub.",
+        rich_help_panel=CHOICE,
+    ),
 ]
 SeedsOption = Annotated[
-    int | None, typer.Option(min=1, max=MOST_SEEDS, help="Number of seeds: 3 stands for the seeds 0, 1 and 2.")
-]
-DeviceOption = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.", rich_help_panel=HARDWARE)]
-DtypeOption = Annotated[str, typer.Option(help="float32 or bfloat16.", rich_help_panel=HARDWARE)]
+    int | None,
+    typer.Option(
+        min=1, max=MOST_SEEDS, help="Number of seeds: 3 stands for the seeds 0, 1 and 2.", metavar="N",
+        rich_help_panel=CHOICE,
+    ),
+]  # fmt: skip
+DeviceOption = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.", metavar="DEVICE", rich_help_panel=HARDWARE)]
+DtypeOption = Annotated[str, typer.Option(help="float32 or bfloat16.", metavar="DTYPE", rich_help_panel=HARDWARE)]
 ThreadsOption = Annotated[
     int | None,
     typer.Option(
         min=1,
         max=MOST_THREADS,
         help="CPU threads of each process. Results depend on it. Default: an equal share of the cores, at most 4.",
+        metavar="N",
         rich_help_panel=HARDWARE,
     ),
 ]
 WorkersOption = Annotated[
     int,
     typer.Option(
-        min=1, help="Processes that run cells at the same time and share the cores or the GPU.",
+        min=1, help="Processes that run cells at the same time and share the cores or the GPU.", metavar="N",
         rich_help_panel=HARDWARE,
     ),
 ]  # fmt: skip

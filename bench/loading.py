@@ -41,21 +41,28 @@ def class_at(kind: str, target: str) -> Any:
         SpecStringError: there is no such file, module or class, or loading it fails.
     """
     where, _, name = target.rpartition(":")
-    if names_module(target):
-        module = _imported(kind, target, where)
-    else:
-        path = Path(where).expanduser()
-        if not path.is_file():
-            raise SpecStringError(f"{kind} {target}: there is no file {where}")
-        if path.suffix != ".py":
-            raise SpecStringError(f"{kind} {target}: {where} is no Python file; its name must end in .py")
-        module = _module_of(path.resolve())
+    module = _imported(kind, target, where) if names_module(target) else _module_of(file_of(kind, target).resolve())
     if not inspect.isclass(getattr(module, name, None)):
         classes = [
             n for n, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module.__name__
         ]
         raise SpecStringError(f"{kind} {target}: {where} has no class {name}; it has {', '.join(classes) or 'none'}")
     return getattr(module, name)
+
+
+def file_of(kind: str, target: str) -> Path:
+    """The file of ``path/to/file.py:Class``; it is not loaded.
+
+    Raises:
+        SpecStringError: there is none, or it is no Python file.
+    """
+    where = target.rpartition(":")[0]
+    path = Path(where).expanduser()
+    if not path.is_file():
+        raise SpecStringError(f"{kind} {target}: there is no file {where}")
+    if path.suffix != ".py":
+        raise SpecStringError(f"{kind} {target}: {where} is no Python file; its name must end in .py")
+    return path
 
 
 def _imported(kind: str, target: str, name: str) -> ModuleType:

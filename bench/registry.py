@@ -9,7 +9,6 @@ nothing. Whether a class after a colon is loaded depends on who named it: `thief
 from __future__ import annotations
 
 import ast
-import difflib
 import hashlib
 import importlib.util
 import inspect
@@ -27,9 +26,10 @@ from thiefbench import trust
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
 from thiefbench.defenses.composed import Composed
+from thiefbench.errors import nearest
 from thiefbench.limits import MOST_ITEMS
 from thiefbench.loading import SpecStringError as SpecStringError
-from thiefbench.loading import class_at, names_module
+from thiefbench.loading import class_at, file_of, names_module
 from thiefbench.package_meaning import package_digest, room_digest
 from thiefbench.regular_files import parts_of
 from thiefbench.sources import import_root, is_of_user, package_files, source_files
@@ -70,9 +70,8 @@ def entry(kind: Kind, name: str) -> EntryPoint:
     """
     entries = _entries(kind)
     if name not in entries:
-        near = difflib.get_close_matches(name, entries, n=2, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise SpecStringError(f"there is no {kind} named {name!r}; {hint}known: {', '.join(sorted(entries))}")
+        known = ", ".join(sorted(entries))
+        raise SpecStringError(f"there is no {kind} named {name!r}; {nearest(name, entries)}known: {known}")
     return entries[name]
 
 
@@ -167,11 +166,7 @@ def make(kind: Kind, spec: str) -> Any:
             raise SpecStringError(f"{kind} {spec}: {error}") from error
     parsed = parse(kind, spec)
     plugin = find(kind, parsed.target)
-    try:
-        inspect.signature(plugin).bind(**parsed.arguments)
-    except TypeError as error:
-        allowed = ", ".join(inspect.signature(plugin).parameters) or "none"
-        raise SpecStringError(f"{kind} {parsed.target}: {error}; its arguments: {allowed}") from error
+    _check_arguments(kind, parsed, plugin)
     if kind == "task":
         _check_items(parsed, plugin)
     inner = _of_inner(make, kind, parsed, plugin)
@@ -179,6 +174,44 @@ def make(kind: Kind, spec: str) -> Any:
         return plugin(**parsed.arguments | inner)
     except (AttributeError, TypeError, ValueError) as error:  # of values of another type than is meant, too
         raise SpecStringError(f"{kind} {spec}: {error}") from error
+
+
+def check_names(kind: Kind, spec: str) -> None:
+    """Refuse what `make` would refuse of a spec string's names, as far as this can be told without running its code.
+
+    Those are names that nothing declares, files that are not there and, of declared classes, arguments that they do not
+    have. A declared class is loaded only to look up its arguments, and a user's own not at all, so that a slip of the
+    pen is answered at once.
+
+    Raises:
+        SpecStringError: a name is wrong or the spec string is malformed, at any level of nesting.
+    """
+    parsed_parts = [parse(kind, part) for part in parts(kind, spec)]
+    for parsed in parsed_parts:
+        if ":" not in parsed.target:
+            entry(kind, parsed.target)
+        elif not names_module(parsed.target):
+            file_of(kind, parsed.target)
+    for parsed in parsed_parts:
+        if parsed.arguments and ":" not in parsed.target:
+            plugin = find(kind, parsed.target)
+            _check_arguments(kind, parsed, plugin)
+            for name, within in _inner(kind, parsed, plugin).items():
+                if name in parsed.arguments:
+                    check_names(*within)
+
+
+def _check_arguments(kind: Kind, parsed: ParsedSpec, plugin: Any) -> None:
+    """Refuse arguments that a constructor does not take.
+
+    Raises:
+        SpecStringError: it lists those that it takes.
+    """
+    try:
+        inspect.signature(plugin).bind(**parsed.arguments)
+    except TypeError as error:
+        allowed = ", ".join(inspect.signature(plugin).parameters) or "none"
+        raise SpecStringError(f"{kind} {parsed.target}: {error}; its arguments: {allowed}") from error
 
 
 def _check_items(parsed: ParsedSpec, task: type) -> None:

@@ -22,6 +22,7 @@ from thiefbench.console import (
     numerics,
     out,
     stoppable,
+    suite_option,
     typed_spec_argument,
 )
 from thiefbench.limits import MOST_THREADS
@@ -29,6 +30,7 @@ from thiefbench.limits import MOST_THREADS
 if TYPE_CHECKING:
     from thiefbench.leaderboard.checking.check import Finding, Subject
     from thiefbench.leaderboard.checking.samples import Sample
+    from thiefbench.leaderboard.submit import Submission
     from thiefbench.suite.execution.cell_run import Progress
 
 app = typer.Typer(no_args_is_help=True, help="Compare defenses on equal terms.")
@@ -43,7 +45,9 @@ def root() -> None:
 
 @app.command()
 def check(
-    defense: Annotated[str, typed_spec_argument(help="mine.py:Mine(key=value), a name, or several defenses as a+b.")],
+    defense: Annotated[
+        str, typed_spec_argument("defense", help="mine.py:Mine(key=value), a name, or several defenses as a+b.")
+    ],
     unsafe: Annotated[
         bool,
         typer.Option(
@@ -55,7 +59,7 @@ def check(
     from thiefbench.leaderboard.isolation.sandbox_paths import files
 
     files(defense)  # a mistake in the spec string is reported before anything else happens, and before torch is loaded
-    from thiefbench.leaderboard.checking.check import Subject
+    from thiefbench.leaderboard.checking.check import POISON_STOPPED, Subject
     from thiefbench.tasks.sandbox import SandboxUnavailable, backend
 
     if not unsafe:
@@ -65,21 +69,24 @@ def check(
             raise SandboxUnavailable(f"{error} --unsafe runs the defense without a sandbox, if you trust it.") from None
     else:
         err.print("[yellow]unsafe:[/yellow] the defense runs in this process, without a sandbox")
-    failed = _ask(Subject(defense, _samples(), unsafe))
-    if failed:
+    findings = _ask(Subject(defense, _samples(), unsafe))
+    if failed := sum(finding.status == "FAILED" for finding in findings):
         out.print(f"{escaped(defense)} is not ready: {failed} of these rules {'is' if failed == 1 else 'are'} broken")
     else:
-        out.print(f"{escaped(defense)} may be submitted")
+        stops_little = any(finding.question == POISON_STOPPED and finding.status == "warning" for finding in findings)
+        out.print(f"{escaped(defense)} may be submitted{', but it stopped almost nothing' if stops_little else ''}")
     raise typer.Exit(FAILED if failed else DONE)
 
 
 @app.command()
 def submit(
-    defense: Annotated[str, typed_spec_argument(help="mine.py:Mine(key=value), a name, or several defenses as a+b.")],
+    defense: Annotated[
+        str, typed_spec_argument("defense", help="mine.py:Mine(key=value), a name, or several defenses as a+b.")
+    ],
     name: Annotated[str, typer.Option(help="Name of the entry on the leaderboard.")] = "",
     authors: Annotated[str, typer.Option(help="Authors of the defense, separated by commas.")] = "",
     paper: Annotated[str, typer.Option(help="Address of a paper about it: https://...")] = "",
-    suite: Annotated[str, typer.Option(help="Released suite to be ranked on.")] = "standard-v1",
+    suite: Annotated[str, suite_option(help="Released suite to be ranked on.")] = "standard-v1",
     store: StoreOption = None,
     directory: Annotated[
         Path, typer.Option("--out", help="Directory of entries, which the entry is written to.")
@@ -101,7 +108,6 @@ def submit(
     Stop it at any time; the same command continues.
     """
     from thiefbench.leaderboard import submit as submitting
-    from thiefbench.leaderboard.checking.check import Subject
     from thiefbench.leaderboard.manifest import Numerics
     from thiefbench.leaderboard.names import OWN
     from thiefbench.progress import watch
@@ -117,11 +123,10 @@ def submit(
     for each in submission.staged.left_out:
         err.print(f"left out: {escaped(each)}, which neither the file nor the spec string names")
     with stoppable():
+        for line in submitting.estimate(submission, workers):
+            err.print(escaped(line))
         if submission.checkable:
-            err.print("first the rules of `thiefbench leaderboard check`, about a minute ...")
-            if _ask(Subject(submission.checkable, _samples(), baseline=baseline)):
-                out.print(f"{escaped(defense)} is not ready: make it keep the rules marked FAILED")
-                raise typer.Exit(FAILED)
+            _check_once(submission, baseline)
         err.print(submitting.caps())
         with watch(err, workers) as listener:
             records = submitting.run(submission, listener, workers)
@@ -215,12 +220,15 @@ def verify(
 def build(
     site: Annotated[Path, typer.Argument(help="Directory to write the site to.")],
     entries: Annotated[Path, typer.Option(help="Directory of entries.")] = Path("leaderboard/entries"),
-    verified: Annotated[Path, typer.Option(help="Directory of verifications.")] = Path("leaderboard/verified"),
+    verified: Annotated[
+        Path | None,
+        typer.Option(help="Directory of verifications. Default: verified, beside the directory of entries."),
+    ] = None,
 ) -> None:
     """Write the leaderboard as a static site: a ranked table per suite, a page per entry, and the data as files."""
     from thiefbench.leaderboard.site.writing import write_site
 
-    written = write_site(site, entries, verified)
+    written = write_site(site, entries, verified or entries.parent / "verified")
     for suite in written.suites:
         entered = sum(row.own for row in suite.rows)
         out.print(f"{escaped(suite.suite.title)}: {entered} entries with a row, {len(suite.apart)} without")
@@ -256,15 +264,34 @@ def _samples() -> list[Sample]:
     return samples()
 
 
-def _ask(subject: Subject) -> int:
-    """Print what the check finds, a line for each rule, and count the broken rules."""
+def _check_once(submission: Submission, baseline: bool) -> None:
+    """Put the questions of the check to a submission, unless the same bytes have passed them here; exit if it fails."""
+    from thiefbench.leaderboard.checking.check import Subject
+    from thiefbench.leaderboard.checking.passed import read_pass, write_pass
+
+    if (findings := read_pass(submission.store, submission.staged, baseline)) is not None:
+        err.print("not checked again: the same files passed `thiefbench leaderboard check` with these versions")
+        for finding in findings:
+            if finding.status == "warning":
+                _print(finding)
+        return
+    err.print("first the rules of `thiefbench leaderboard check`, about a minute ...")
+    findings = _ask(Subject(submission.checkable, _samples(), baseline=baseline))
+    if any(finding.status == "FAILED" for finding in findings):
+        out.print(f"{escaped(submission.defense)} is not ready: make it keep the rules marked FAILED")
+        raise typer.Exit(FAILED)
+    write_pass(submission.store, submission.staged, baseline, findings)
+
+
+def _ask(subject: Subject) -> list[Finding]:
+    """Print what the check finds, a line for each rule."""
     from thiefbench.leaderboard.checking.check import check as check_rules
 
-    failed = 0
+    findings = []
     for finding in check_rules(subject):
         _print(finding)
-        failed += finding.status == "FAILED"
-    return failed
+        findings.append(finding)
+    return findings
 
 
 def _print(finding: Finding) -> None:

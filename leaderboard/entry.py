@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from thiefbench import registry, strict_json
-from thiefbench.errors import UserError
+from thiefbench.errors import UserError, problem
 from thiefbench.leaderboard.cell_scores import CellScores, Scores
 from thiefbench.leaderboard.isolation.limits import FILE_BYTES
 from thiefbench.leaderboard.isolation.sandbox_paths import relocated
@@ -169,7 +169,7 @@ def _parsed(kind: type[_Of], path: Path) -> _Of:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise EntryError(f"{path}: {where}: {str(first['msg']).removeprefix('Value error, ')[:200]}") from error
+        raise EntryError(f"{path}: {where}: {problem(first)[:200]}") from error
 
 
 def _present(folder: Path) -> dict[str, Path]:

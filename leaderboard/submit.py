@@ -14,6 +14,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from thiefbench import registry
+from thiefbench.errors import UserError
 from thiefbench.leaderboard import rows
 from thiefbench.leaderboard.archive import pack, packed_file
 from thiefbench.leaderboard.cell_scores import Scores, drifts, trimmed
@@ -26,6 +27,7 @@ from thiefbench.leaderboard.manifest import MANIFEST, SCORES, Line, Manifest, Nu
 from thiefbench.leaderboard.names import wrong_names
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.ranking_inputs import lacking
+from thiefbench.suite.estimates.run_plan import look_ahead, plan_lines
 from thiefbench.suite.execution.jobs import Listener
 from thiefbench.suite.execution.runner import run_suite
 from thiefbench.suite.report.overview import SuiteRow, suite_table
@@ -179,12 +181,27 @@ def prepare(
     return Submission(credits, suite, defense, staged, numerics, tuple(cells), cell_store, folder)
 
 
+def estimate(submission: Submission, workers: int = 1) -> list[str]:
+    """How many cells are to be run and how long they take, in lines for the author; raises as `run_suite`."""
+    try:
+        with chdir(submission.staged.folder):
+            plan = look_ahead(_suite_of_row(submission), submission.cells, submission.store, workers)
+    except UserError:
+        raise
+    except Exception:
+        return []  # the submitter's constructor raised it, and the check, which follows, says where
+    return plan_lines(plan)
+
+
 def run(submission: Submission, listener: Listener, workers: int = 1) -> list[Record]:
     """Run the cells of a submission that the store lacks; returns the records of all, and raises as `run_suite`."""
-    defenses = tuple(dict.fromkeys(cell.defense for cell in submission.cells))
-    of_row = replace(submission.suite, defenses=defenses)
     with chdir(submission.staged.folder):
-        return run_suite(of_row, submission.cells, submission.store, listener, workers=workers)
+        return run_suite(_suite_of_row(submission), submission.cells, submission.store, listener, workers=workers)
+
+
+def _suite_of_row(submission: Submission) -> Suite:
+    defenses = tuple(dict.fromkeys(cell.defense for cell in submission.cells))
+    return replace(submission.suite, defenses=defenses)
 
 
 def write(submission: Submission, records: Sequence[Record]) -> Entry:

@@ -22,7 +22,7 @@ from thiefbench.regular_files import NotRegularError
 from thiefbench.tasks.text import printable
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
+    no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
     help="Measure how well a defense protects a decentralised GRPO swarm from poisoned completions.",
 )  # fmt: skip
 for group in (run, matrix, show, audit, pools):

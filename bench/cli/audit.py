@@ -16,8 +16,8 @@ app = typer.Typer()
 
 @app.command()
 def audit(
-    task: Annotated[str, typed_spec(help="Task whose reward is audited.")],
-    attack: Annotated[str, typed_spec(help="Attack whose payload is put into every oracle solution.")],
+    task: Annotated[str, typed_spec("task", help="Task whose reward is audited.")],
+    attack: Annotated[str, typed_spec("attack", help="Attack whose payload is put into every oracle solution.")],
     data: Annotated[Path | None, typer.Option(help="Directory with the task's data files.")] = None,
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     seed: Annotated[int, typer.Option(help="Seed that the attack's payload is drawn from.")] = 0,

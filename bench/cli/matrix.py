@@ -9,7 +9,9 @@ import typer
 
 from thiefbench.cli.overrides import Overrides
 from thiefbench.console import (
+    CHOICE,
     FAILED,
+    OUTCOME,
     DeviceOption,
     DtypeOption,
     ModelOption,
@@ -21,6 +23,7 @@ from thiefbench.console import (
     numerics,
     out,
     stoppable,
+    suite_argument,
     typed_spec,
 )
 
@@ -29,21 +32,36 @@ app = typer.Typer()
 
 @app.command()
 def matrix(
-    suite: Annotated[list[str], typer.Argument(help="Names or YAML files of suites. Several share one table.")],
+    suite: Annotated[list[str], suite_argument(help="Names or YAML files of suites. Several share one table.")],
     defense: Annotated[
         list[str] | None,
-        typed_spec(help="Defense to test. Repeat the option for several. Default: every defense installed."),
+        typed_spec(
+            "defense",
+            help="Defense to test. Repeat the option for several. Default: every defense installed.",
+            rich_help_panel=CHOICE,
+        ),
     ] = None,
     attack: Annotated[
         list[str] | None,
-        typed_spec(help="Attack to run instead of the suites' attacks. Repeat the option for several."),
+        typed_spec(
+            "attack",
+            help="Attack to run instead of the suites' attacks. Repeat the option for several.",
+            rich_help_panel=CHOICE,
+        ),
     ] = None,
     model: ModelOption = None,
     seeds: SeedsOption = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of training. Default: as in the suites.")] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Rounds of training. Default: as in the suites.", metavar="N", rich_help_panel=CHOICE),
+    ] = None,
     store: Annotated[
         Path | None,
-        typer.Option(help="Directory that keeps the results. Default: runs/SUITE, with several suites runs/matrix."),
+        typer.Option(
+            help="Directory that keeps the results. Default: runs/SUITE, with several suites runs/matrix.",
+            metavar="DIR",
+            rich_help_panel=OUTCOME,
+        ),
     ] = None,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
@@ -55,6 +73,9 @@ def matrix(
     Only undefended swarms are trained, where they are missing; then all defenses inspect the completions recorded
     there.
     """
+    from thiefbench.suite.suite_yaml import load_suite
+
+    read = [load_suite(name) for name in suite]  # what is mistyped is said before torch is loaded
     from thiefbench.progress import bar, watch
     from thiefbench.suite.analysis.matrix import (
         every_defense,
@@ -68,11 +89,10 @@ def matrix(
     from thiefbench.suite.report.heatmap import write_matrix
     from thiefbench.suite.report.terminal import print_matrix
     from thiefbench.suite.store.records import Store
-    from thiefbench.suite.suite_yaml import load_suite
 
     defenses, left_out = (named_defenses(defense), []) if defense else every_defense()
     overrides = Overrides(attacks=attack, model=model, seeds=seeds, rounds=rounds)
-    suites = undefended([overrides.applied_to(load_suite(name)) for name in suite])
+    suites = undefended([overrides.applied_to(each) for each in read])
     numbers = numerics(device, dtype, threads)
     cells_of_suites = [(each, wanted(each.cells(*numbers))) for each in suites]
     results = Store(store or Path("runs") / (suites[0].name if len(suites) == 1 else "matrix"))

@@ -16,11 +16,13 @@ from thiefbench.console import (
     TrustOption,
     err,
     escaped,
+    model_option,
     numerics,
     out,
     stoppable,
     typed_spec,
 )
+from thiefbench.errors import problem
 
 if TYPE_CHECKING:
     from thiefbench.pools.rounds import FiledRounds
@@ -33,11 +35,13 @@ def replay(
     file: Annotated[Path, typer.Argument(help="Recorded pools, one JSON object per line (docs/pools.md).")],
     defense: Annotated[
         list[str] | None,
-        typed_spec(help="Defense to test. Repeat the option for several. Default: every defense, in one table."),
+        typed_spec(
+            "defense", help="Defense to test. Repeat the option for several. Default: every defense, in one table."
+        ),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
+        model_option(
             help="Model that defenses may ask, the same in all rounds: a built-in one, a local directory or a name on "
             "the Hugging Face hub. Default: none."
         ),
@@ -96,8 +100,8 @@ def _report_malformed(recorded: FiledRounds, file: Path, strict: bool) -> None:
         number, first = refused.first[0]
         raise PoolFileError(f"{file}, line {number}: {first}; malformed lines in all: {refused.count}")
     err.print(f"[yellow]malformed lines, which are not used: {refused.count}[/yellow]")
-    for problem in problems(recorded):
-        err.print(escaped(problem))
+    for line in problems(recorded):
+        err.print(escaped(line))
 
 
 @app.command()
@@ -139,8 +143,8 @@ def export(
         content = write(header_of(recording), lines)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        problem = f"{first['loc'][0]}: {first['msg']}" if first["loc"] else first["msg"]
-        raise ExportError(f"the cell {directory.path.name} holds what no file of pools can: {problem}") from error
+        wrong = f"{first['loc'][0]}: {problem(first)}" if first["loc"] else problem(first)
+        raise ExportError(f"the cell {directory.path.name} holds what no file of pools can: {wrong}") from error
     write_atomically(file, content)
     written = sum(len(line.completions) for line in lines)
     out.print(f"{escaped(str(file))}: {len(recording.pools)} rounds, {len(lines)} lines, {written} completions")

@@ -10,8 +10,10 @@ import typer
 from thiefbench.cli.execution import BatchKinds, Execution, Executors
 from thiefbench.cli.overrides import Overrides, Topologies
 from thiefbench.console import (
+    CHOICE,
     FAILED,
     HARDWARE,
+    OUTCOME,
     DeviceOption,
     DtypeOption,
     JsonOption,
@@ -27,6 +29,7 @@ from thiefbench.console import (
     out,
     print_json,
     stoppable,
+    suite_argument,
     typed_spec,
 )
 from thiefbench.errors import UsageError
@@ -37,25 +40,48 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-_RAY, _TORCHRUN = "Ray clusters (docs/cluster.md)", "torchrun"
+_AHEAD, _RAY, _TORCHRUN = "Look ahead, run nothing", "Ray clusters (docs/cluster.md)", "torchrun"
 
-SuiteArgument = Annotated[str, typer.Argument(help="Name of a suite (see `thiefbench list suites`) or a YAML file.")]
+_EXAMPLES = """Examples:
+
+thiefbench run smoke --defense blacklist
+
+thiefbench run standard-v1 --defense guard --plan
+
+thiefbench run smoke --defense mine.py:Mine --attack text --seeds 3
+"""
+
+SuiteArgument = Annotated[str, suite_argument(help="Name of a suite (see `thiefbench list suites`) or a YAML file.")]
 DefenseOption = Annotated[
     list[str] | None,
-    typed_spec(help="Defense to test, in addition to `none` and the suite's anchors. Repeat the option for several."),
+    typed_spec(
+        "defense",
+        help="Defense to test, in addition to `none` and the suite's anchors. Repeat the option for several.",
+        rich_help_panel=CHOICE,
+    ),
 ]
 AttackOption = Annotated[
-    list[str] | None, typed_spec(help="Attack to run instead of the suite's attacks. Repeat the option for several.")
+    list[str] | None,
+    typed_spec(
+        "attack", help="Attack to run instead of the suite's attacks. Repeat the option for several.",
+        rich_help_panel=CHOICE,
+    ),
+]  # fmt: skip
+TaskOption = Annotated[
+    str | None, typed_spec("task", help="Task to train on instead of the suite's task.", rich_help_panel=CHOICE)
 ]
-TaskOption = Annotated[str | None, typed_spec(help="Task to train on instead of the suite's task.")]
 TopologyOption = Annotated[
     Topologies | None,
     typer.Option(
         help="vertical: every node answers items of its own choice. horizontal: all nodes answer the same items. "
-        "Default: as in the suite."
+        "Default: as in the suite.",
+        rich_help_panel=CHOICE,
     ),
 ]
-RoundsOption = Annotated[int | None, typer.Option(min=1, help="Rounds of training. Default: as in the suite.")]
+RoundsOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Rounds of training. Default: as in the suite.", metavar="N", rich_help_panel=CHOICE),
+]
 ExecutorOption = Annotated[
     Executors, typer.Option(help="Run cells on this machine or on a Ray cluster.", rich_help_panel=_RAY)
 ]
@@ -64,12 +90,15 @@ RayAddressOption = Annotated[
     typer.Option(
         help="HOST:PORT of the cluster. Default: the environment variable RAY_ADDRESS; if it is not set, a new cluster "
         "of this machine alone.",
+        metavar="HOST:PORT",
         rich_help_panel=_RAY,
     ),
 ]
 GpusOption = Annotated[
     float | None,
-    typer.Option(help="Share of a GPU that each cell takes, such as 0.5. Default: 1.", rich_help_panel=_RAY),
+    typer.Option(
+        help="Share of a GPU that each cell takes, such as 0.5. Default: 1.", metavar="SHARE", rich_help_panel=_RAY
+    ),
 ]
 BatchesOption = Annotated[
     BatchKinds | None,
@@ -83,7 +112,7 @@ RankTimeoutOption = Annotated[
     float,
     typer.Option(
         min=1.0, max=86400.0, help="Seconds without a sign of life after which a rank counts as lost.",
-        rich_help_panel=_TORCHRUN,
+        metavar="SECONDS", rich_help_panel=_TORCHRUN,
     ),
 ]  # fmt: skip
 PlanOption = Annotated[
@@ -92,6 +121,7 @@ PlanOption = Annotated[
         "--plan",
         help="Run nothing; show which cells are missing, how long they would take, and which gaps between two defenses "
         "the seeds tell apart.",
+        rich_help_panel=_AHEAD,
     ),
 ]
 NoShareOption = Annotated[
@@ -100,6 +130,7 @@ NoShareOption = Annotated[
         "--no-share",
         help="Train every cell from its first round, also where it takes the same way as a finished one (the result is "
         "the same).",
+        rich_help_panel=OUTCOME,
     ),
 ]
 SharedOption = Annotated[
@@ -107,27 +138,34 @@ SharedOption = Annotated[
     typer.Option(
         min=0.0, max=1e6, help="How much the weights may take in the store that cells leave for one another, in GB. "
         "The oldest go first; without them, a cell that takes its own way from late on has more to work out.",
+        metavar="GB", rich_help_panel=OUTCOME,
     ),
 ]  # fmt: skip
 MeasureOption = Annotated[
     bool,
     typer.Option(
-        "--measure", help="With --plan: play two rounds of what was never run here, to say how long it takes."
+        "--measure", help="With --plan: play two rounds of what was never run here, to say how long it takes.",
+        rich_help_panel=_AHEAD,
     ),
-]
+]  # fmt: skip
 GapOption = Annotated[
     list[float] | None,
     typer.Option(
         min=0.001, max=10.0, help="With --plan: a gap between two worst cases of harm prevented, in place of 0.1, 0.2 "
         "and 0.3; it says how many seeds tell it apart. Repeat the option for several.",
+        metavar="GAP", rich_help_panel=_AHEAD,
     ),
 ]  # fmt: skip
 TracebackOption = Annotated[
-    bool, typer.Option("--traceback", help="Of cells that failed show every frame, not only those of your own code.")
-]
+    bool,
+    typer.Option(
+        "--traceback", help="Of cells that failed show every frame, not only those of your own code.",
+        rich_help_panel=OUTCOME,
+    ),
+]  # fmt: skip
 
 
-@app.command()
+@app.command(epilog=_EXAMPLES)
 def run(
     suite: SuiteArgument,
     defense: DefenseOption = None,
@@ -157,22 +195,26 @@ def run(
     shared_gb: SharedOption = SHARED_GB,
 ) -> None:
     """Run a suite. Stop it at any time; the same command continues, and runs only the cells that are missing."""
+    from thiefbench.suite.suite_yaml import load_suite
+
+    # What is mistyped is said before torch is loaded.
+    if measure and not plan:
+        raise UsageError("--measure says how long a run takes and runs nothing; write --plan beside it")
+    if gap and not plan:
+        raise UsageError("--gap asks how many seeds tell a difference apart and runs nothing; write --plan beside it")
+    changed = Overrides(defense, attack, task, model, topology, seeds, rounds)
+    as_released = load_suite(suite)
     from thiefbench.progress import watch
     from thiefbench.suite.estimates.run_plan import GAPS, look_ahead, print_run_plan
     from thiefbench.suite.execution.runner import run_suite
     from thiefbench.suite.report.run_table import print_results, results_as_data, rows_of_run
     from thiefbench.suite.report.terminal import print_failures
     from thiefbench.suite.store.records import Store
-    from thiefbench.suite.suite_yaml import load_suite
 
     execution = Execution(device, dtype, threads, workers, executor, ray_address, gpus_per_cell, batches, rank_timeout)
     execution.check(plan)
-    if measure and not plan:
-        raise UsageError("--measure says how long a run takes and runs nothing; write --plan beside it")
-    if gap and not plan:
-        raise UsageError("--gap asks how many seeds tell a difference apart and runs nothing; write --plan beside it")
     numerics = execution.numerics()
-    chosen = Overrides(defense, attack, task, model, topology, seeds, rounds).applied_to(load_suite(suite))
+    chosen = changed.applied_to(as_released)
     cells = chosen.cells(*numerics)
     results = Store(store or Path("runs") / chosen.name)
     cell_executor = execution.executor_for(cells)

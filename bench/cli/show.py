@@ -1,4 +1,4 @@
-"""`thiefbench list | report | compare`: what is installed, and results that are there already."""
+"""`thiefbench list | show | report | compare`: what is installed, and results that are there already."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from thiefbench.console import FAILED, JsonOption, TrustOption, err, escaped, out, print_json, typed_spec
+from thiefbench.console import (
+    FAILED,
+    JsonOption,
+    TrustOption,
+    err,
+    escaped,
+    out,
+    print_json,
+    typed_spec,
+)
+from thiefbench.tasks.text import printable
 
 app = typer.Typer()
 
@@ -46,6 +56,66 @@ def list_(kind: Annotated[Listable, typer.Argument(help="What to list.")], as_js
     if kind is Listable.models:
         table.add_row("any other", "give --model a local directory or a hub name")
     out.print(table)
+    if kind is not Listable.models and kind is not Listable.suites and out.is_terminal:
+        err.print(f"\nArguments and needs of one: thiefbench show {kind.value.removesuffix('s')} NAME")
+
+
+class Showable(StrEnum):
+    """What `show` can show."""
+
+    attack = "attack"
+    defense = "defense"
+    task = "task"
+
+
+def _complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The names of the kind that stands before."""
+    from thiefbench import registry
+
+    kinds: dict[str, registry.Kind] = {"attack": "attack", "defense": "defense", "task": "task"}
+    kind = kinds.get(str(ctx.params.get("kind")))
+    return [name for name in registry.names(kind) if name.startswith(incomplete)] if kind else []
+
+
+@app.command()
+def show(
+    kind: Annotated[Showable, typer.Argument(help="What it is.")],
+    spec: Annotated[
+        str, typer.Argument(help="Its name, or mine.py:Mine; with arguments or without.", autocompletion=_complete_name)
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Say of one attack, defense or task what it does, which arguments it takes, what it needs, and where it lies."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from thiefbench import registry
+    from thiefbench.plugin_facts import facts
+
+    registry.allow(spec)
+    shown = facts(kind.value, spec)  # type: ignore[arg-type]  # of the same words
+    if as_json:
+        print_json(shown.as_data())
+        return
+    out.print(Text(printable(shown.spec), style="bold"), f"({kind.value})")
+    out.print(Text(printable(shown.summary)), soft_wrap=not out.is_terminal)
+    if shown.arguments:
+        out.print()
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        table.add_column("argument", no_wrap=True)
+        table.add_column("default", overflow="fold", max_width=24)  # so that the words beside it have room
+        table.add_column("what it is", overflow="fold")
+        for each in shown.arguments:
+            table.add_row(*map(escaped, (each.name, each.default or "must be given", each.about)))
+        out.print(table)
+    out.print()
+    if shown.needs is None:
+        out.print("needs: depends on its arguments; show it with them")
+    else:
+        out.print(f"needs: {escaped(shown.needs[0]) if shown.needs else 'nothing'}")
+        for need in shown.needs[1:]:
+            out.print(f"       {escaped(need)}")
+    out.print(f"source: {escaped(shown.source)}")
 
 
 @app.command()
@@ -75,7 +145,8 @@ def report(
 def compare(
     stores: Annotated[list[Path], typer.Argument(help="Two stores; or one store, together with two --defense.")],
     defense: Annotated[
-        list[str] | None, typed_spec(help="Defense to compare within one store. Write the option twice.")
+        list[str] | None,
+        typed_spec("defense", installed=False, help="Defense to compare within one store. Write the option twice."),
     ] = None,
     directory: Annotated[
         Path | None, typer.Option("--out", help="Directory to write compare.html and compare.csv to.")

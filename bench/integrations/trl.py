@@ -10,6 +10,7 @@ All this enters by `rollout_func`, which TRL calls with vLLM and without. Nothin
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ __all__ = ["Evaluation", "TrainerSwarm", "task_dataset", "task_reward"]
 RewardFunc = Callable[..., Sequence[float | None]]
 Said = tuple[tuple[str, str], ...]
 
+_LOGGER = logging.getLogger(__name__)
 _PLACE = "thiefbench_place"
 """The column by which reward functions find the verdicts of their batch."""
 
@@ -139,6 +141,7 @@ class TrainerSwarm:
         self._evaluated: dict[int, pa.Table] = {}
         self._verdicts: list[TrainerVerdict] = []
         self._news: dict[str, float] = {}
+        self._drops_explained = False
 
     @property
     def completions(self) -> pa.Table:
@@ -223,7 +226,14 @@ class TrainerSwarm:
             for name, value in self._news.items():
                 columns["log_metric"](f"thiefbench/{name}", value)
             self._news = {}
-        return [verdict.after(reward) for verdict, reward in zip(self._verdicts, rewards, strict=True)]
+        ruled = [verdict.after(reward) for verdict, reward in zip(self._verdicts, rewards, strict=True)]
+        if None in ruled and not self._drops_explained:
+            self._drops_explained = True
+            _LOGGER.warning(
+                "The defense drops completions: their reward is None, so TRL leaves them out of their groups. TRL's "
+                "warning that all reward functions returned None is about these rows and is no mistake."
+            )
+        return ruled
 
     def _evaluate(self, rounds: TrainerRounds, completions: int) -> None:
         number = len(self._played)

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from thiefbench import strict_json
-from thiefbench.errors import UserError
+from thiefbench.errors import UserError, problem
 from thiefbench.pools.schema import LONGEST_NAME, VERSION, Header, Line, MalformedError
 from thiefbench.tasks.text import one_line
 
@@ -162,6 +162,6 @@ def _mistake(model: type[BaseModel], error: ValidationError) -> MalformedError:
         return MalformedError("a field that the format does not have")
     if first["type"] == "missing":
         return MalformedError(f"the field {'.'.join(part for part in path if not part.isdigit())} is missing")
-    original = str(first["msg"]).removeprefix("Value error, ").partition(" after validation")[0]
+    original = problem(first).partition(" after validation")[0]
     message = _SHOULD.sub(r"must \1 ", original)
     return MalformedError(f"{path[0]}: {message}", f"at {'.'.join(path[1:])}" if path[1:] else "")

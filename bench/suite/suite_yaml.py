@@ -10,7 +10,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from thiefbench import registry, strict_yaml
-from thiefbench.errors import UserError
+from thiefbench.errors import UserError, problem
 from thiefbench.suite.scenario import STARTED_FROM, Suite
 
 
@@ -83,8 +83,7 @@ def _validated(fields: Mapping[str, Any], place: Callable[[tuple[Any, ...]], str
             raise SuiteError(f"{place(where)}: {named} is not a field here; allowed: {allowed}") from error
         if first["type"] in {"missing", "missing_argument"}:
             raise SuiteError(f"{place(where)}: the field {named} is missing") from error
-        message = str(first["msg"]).removeprefix("Value error, ")
-        raise SuiteError(f"{place(where)}: {named}: {message}") from error
+        raise SuiteError(f"{place(where)}: {named}: {problem(first)}") from error
 
 
 def _filled_parts(data: dict[str, Any]) -> dict[tuple[Any, ...], dict[str, Any]]:

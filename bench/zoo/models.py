@@ -6,6 +6,8 @@ import hashlib
 from importlib import resources
 from pathlib import Path
 
+from thiefbench.errors import nearest
+
 BUILT_IN = {
     "micro-math": "solves gsm_micro with worked reasoning",
     "micro-math-small": "like micro-math, less than half the size, other tokens",
@@ -53,5 +55,6 @@ def _snapshot(model: str) -> Path:
     except (HFValidationError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         known = ", ".join(BUILT_IN)
         raise ModelError(
-            f"the model {model} is not built in ({known}), not a directory, and cannot be downloaded from the hub"
+            f"the model {model} is not built in, not a directory, and cannot be downloaded from the hub; "
+            f"{nearest(model, BUILT_IN)}built in: {known}"
         ) from error

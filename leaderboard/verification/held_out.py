@@ -11,6 +11,7 @@ from thiefbench import registry, strict_yaml
 from thiefbench.engine.compatibility import drawn
 from thiefbench.engine.keys import generator, secret_seed
 from thiefbench.engine.spec import SpecError
+from thiefbench.errors import problem
 from thiefbench.suite.scenario import Part, Suite
 from thiefbench.suite.suite_yaml import SuiteError
 
@@ -57,10 +58,9 @@ def read_held_out(file: Path) -> HeldOut:
     except strict_yaml.YamlError as error:
         raise SuiteError(f"{file}, line {error.line}: {error.reason}; write seeds: [...] and attacks: [...]") from error
     except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"])) or "the file"
-        raise SuiteError(
-            f"{file}: {where}: {error.errors()[0]['msg']}; write seeds: [...] and attacks: [...]"
-        ) from error
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise SuiteError(f"{file}: {where}: {problem(first)}; write seeds: [...] and attacks: [...]") from error
     for each in held_out.attacks:
         registry.allow(each)  # the file is the maintainer's own
     return held_out.model_copy(

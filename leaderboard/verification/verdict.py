@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from thiefbench.errors import problem
 from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.manifest import MANIFEST, Line, Sha256
 from thiefbench.suite.store.records import write_atomically
@@ -144,5 +145,5 @@ def read_verification(folder: Path, entry: Entry) -> Verification | None:
     try:
         verification = Verification.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise EntryError(f"{path}: {error.errors()[0]['msg']}") from error
+        raise EntryError(f"{path}: {problem(error.errors()[0])}") from error
     return verification if verification.entry_sha256 == entry_sha256(entry) else None

@@ -27,6 +27,7 @@ SHOWN = {
     "docs/write-an-attack.md": [EXAMPLES / "my_attack.py", EXAMPLES / "contract_of_my_attack.py"],
     "docs/write-a-task.md": [EXAMPLES / "my_task.py", EXAMPLES / "contract_of_my_task.py"],
     "docs/test-your-filter.md": [FILTER],
+    "docs/pools.md": [EXAMPLES / "write_pools.py"],
     "docs/statistics.md": [EXAMPLES / "my_metric.py"],
     "docs/completions.md": [EXAMPLES / f"load_{name}.py" for name in ("rates", "rejected", "dataset")],
 }

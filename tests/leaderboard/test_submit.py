@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from thiefbench.leaderboard import rows, submit
 from thiefbench.leaderboard.archive import unpack
 from thiefbench.leaderboard.cell_scores import drifts, trimmed
 from thiefbench.leaderboard.checking.check import Finding, Subject
+from thiefbench.leaderboard.checking.passed import read_pass, write_pass
 from thiefbench.leaderboard.entry import EntryError, read_entry
 from thiefbench.leaderboard.made_with import machine, versions
 from thiefbench.leaderboard.manifest import Numerics
@@ -63,6 +65,11 @@ def _released(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tiny suite counts as one of the package's own."""
     monkeypatch.setattr(submit, "load_suite", lambda name: suite() if name == "tiny" else load_suite(name))
     monkeypatch.setattr(rows, "released", lambda: {"tiny": suite()})
+    declared = registry.entry
+    tiny_suite = EntryPoint("tiny", "tests.bench:tiny.yaml", "thiefbench.suites")
+    monkeypatch.setattr(
+        registry, "entry", lambda kind, name: tiny_suite if (kind, name) == ("suite", "tiny") else declared(kind, name)
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -177,6 +184,76 @@ def test_the_entry_says_what_its_archive_holds(store: Path, tmp_path: Path) -> N
         record.identity["sources"]["defense"] for record in records.values() if record.cell["defense"] == made.defense
     }
     assert sources == {entry.manifest.source_sha256}
+
+
+def test_it_begins_with_an_estimate(store: Path, tmp_path: Path) -> None:
+    printed = invoke(tmp_path, f"{mine(tmp_path)}:Mine(word='hail')", *CREDITS).output
+    assert printed.index("tiny-v1: 0 cells to run, 6 in the store already") < printed.index("first the rules")
+
+
+def test_the_estimate_goes_by_what_the_store_tells(store: Path, tmp_path: Path) -> None:
+    empty = submit.estimate(made_in(tmp_path, store=tmp_path / "empty"))
+    assert empty[:2] == [
+        "tiny-v1: 6 cells to run, 0 in the store already", "how long the rounds take is not known"
+    ], "and no option is named that submit does not have"  # fmt: skip
+    lines = submit.estimate(made_in(tmp_path, "Mine(word='thief')"))
+    assert lines[0] == "tiny-v1: 2 cells to run, 4 in the store already"
+    assert "measured on " in lines[1]
+
+
+def test_what_a_constructor_raises_is_left_to_the_check(tmp_path: Path) -> None:
+    source = SOURCE.replace("self.word = word", "raise RuntimeError(word)")
+    made = prepare(f"{mine(tmp_path, source)}:Mine", credits_of("My filter", "A. Author", ""), suite(), NUMERICS,
+                   tmp_path / "store", tmp_path / "entries")  # fmt: skip
+    assert submit.estimate(made) == []
+
+
+def test_a_check_that_passed_is_not_repeated(store: Path, tmp_path: Path, asked: list[Subject]) -> None:
+    def submitted(source: str = SOURCE, *more: str) -> str:
+        done = invoke(tmp_path, f"{mine(tmp_path, source)}:Mine(word='hail')", *CREDITS, *more)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    assert "not checked again" not in submitted()
+    assert "not checked again: the same files passed" in submitted()
+    assert len(asked) == 1
+    assert "not checked again" not in submitted(SOURCE + "\n# another byte\n"), "other bytes are checked"
+    assert len(asked) == 2
+    for file in (store / "checks").glob("*.json"):
+        file.write_text(file.read_text().replace('"ok"', '"warning"'))
+    assert "not checked again" not in submitted(), "an edited file counts for nothing"
+    assert len(asked) == 3
+
+
+def test_a_remembered_warning_is_told_again(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    doubt = Finding("poison is stopped", "warning", "stops 4 of 144, almost nothing")
+    monkeypatch.setattr("thiefbench.leaderboard.checking.check.check", lambda subject: iter([doubt]))
+    for _ in range(2):
+        done = invoke(tmp_path, f"{mine(tmp_path)}:Mine(word='hail')", *CREDITS)
+        assert "almost nothing" in done.output
+
+
+def test_a_failure_is_not_remembered(store: Path, tmp_path: Path, asked: list[Subject]) -> None:
+    (tmp_path / "bad.py").write_text(SOURCE)
+    for number in (1, 2):
+        assert invoke(tmp_path, f"{tmp_path}/bad.py:Mine", *CREDITS).exit_code == 1
+        assert len(asked) == number
+
+
+def test_another_version_of_the_package_checks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = made_in(tmp_path)
+    write_pass(made.store, made.staged, False, [Finding("is good", "ok")])
+    assert read_pass(made.store, made.staged, False)
+    assert read_pass(made.store, made.staged, True) is None, "a baseline is checked by other rules"
+    monkeypatch.setattr("thiefbench.provenance.source_sha256", lambda: "other sources")
+    assert read_pass(made.store, made.staged, False) is None
+
+
+def test_verifiers_take_no_remembered_pass() -> None:
+    package = Path(str(submit.__file__)).parent
+    users = [file.name for file in package.rglob("*.py") if "checking.passed" in file.read_text()]
+    assert users == ["cli.py"], "verification puts its questions itself"
+    assert "read_pass" not in (package / "cli.py").read_text().partition("def verify")[2].partition("@app.command")[0]
 
 
 def test_twice_gives_equal_bytes(store: Path, tmp_path: Path) -> None:

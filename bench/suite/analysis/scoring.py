@@ -22,6 +22,9 @@ RECORDED_RATES = ("stop_rate", "false_rejection_rate")
 """Of the rejection rates, those that stand in a cell's record; replays have all."""
 
 
+# Not scipy.stats.binomtest(...).proportion_ci("wilson") and scipy.stats.bootstrap: they differ in the last bit of many
+# intervals, so that records could no longer be computed again exactly; scipy.stats takes a second or two to import; and
+# bootstrap takes no single value.
 def wilson(successes: float, count: int) -> Score:
     """A rate with its 95 % Wilson interval (Wilson, 1927)."""
     if count == 0:

@@ -38,6 +38,8 @@ from thiefbench.trust import reads_strangers
 # Enough to fill the sampler's batch, and drawn in a few seconds.
 MEASURED_EVALUATION = 64
 
+_MEASURE_HINT = " (--measure: at this machine's)"
+
 GAPS = (0.1, 0.2, 0.3)
 """Differences of worst cases whose power is shown, where the user names none."""
 
@@ -173,7 +175,7 @@ def _estimate(stages: Sequence[Stage], store: Store, workers: int, play: bool, s
     lows, highs = ([replace(m, seconds=m.seconds * share) for m in (*recorded, *probes)] for share in SPREAD)
     paces = {spec: pace for spec in missing if setting(spec) not in told and (pace := reference_pace(spec)) is not None}
     if paces:
-        sources.append(f"at the pace of {MACHINE} (--measure: at this machine's)")
+        sources.append(f"at the pace of {MACHINE}{_MEASURE_HINT}")
         lows += [MeasuredCell(spec, 1.0, pace.low) for spec, pace in paces.items()]
         highs += [MeasuredCell(spec, 1.0, pace.high) for spec, pace in paces.items()]
     known = [stage for stage in stages if setting(stage.spec) in told or stage.spec in paces]
@@ -221,20 +223,8 @@ def print_run_plan(out: Console, plan: RunPlan, gaps: Sequence[float] = GAPS) ->
         table.add_row(*(escaped(part) for part in kind), seeds, *counts, begun or "-")
     wide = out if out.is_terminal else Console(file=out.file, highlight=False, width=200, emoji=False)
     wide.print(table)
-    cached = len(plan.cells) - len(plan.stages)
-    out.print(f"{escaped(plan.suite.title)}: {len(plan.stages)} cells to run, {cached} in the store already")
-    if plan.note:
-        out.print(plan.note)
-    who = "one process" if plan.workers == 1 else f"{plan.workers} workers"
-    if len(plan.stages) > plan.estimate.unknown:
-        out.print(f"{write_span(plan.estimate.seconds)} with {who}, {escaped(plan.estimate.source)}")
-    if plan.estimate.unknown:
-        which = "" if plan.estimate.unknown == len(plan.stages) else f" of {plan.estimate.unknown} of them"
-        out.print(f"how long the rounds{which} take is not known; --measure plays two of them here")
-    if plan.share and len(plan.stages) > 1:
-        out.print("less where defenses come to equal verdicts, as cells share rounds then")
-    if plan.disk is not None:
-        out.print(f"about {plan.disk / 1e6:.1f} MB on disk in the end")
+    for line in plan_lines(plan, can_measure=True):
+        out.print(escaped(line))
     if plan.resolution is not None:
         known = f"measured, {plan.resolution.freedom} degrees of freedom" if plan.resolution.freedom else "assumed"
         out.print(
@@ -242,6 +232,30 @@ def print_run_plan(out: Console, plan: RunPlan, gaps: Sequence[float] = GAPS) ->
         )
         for gap in gaps:
             out.print(f"  {plan.resolution.text(gap)}")
+
+
+def plan_lines(plan: RunPlan, can_measure: bool = False) -> list[str]:
+    """What a run comes to, in lines: cells, time, room on disk.
+
+    Args:
+        plan: of the run.
+        can_measure: whether the command has the option --measure.
+    """
+    cached = len(plan.cells) - len(plan.stages)
+    lines = [f"{plan.suite.title}: {len(plan.stages)} cells to run, {cached} in the store already", plan.note]
+    who = "one process" if plan.workers == 1 else f"{plan.workers} workers"
+    if len(plan.stages) > plan.estimate.unknown:
+        source = plan.estimate.source if can_measure else plan.estimate.source.replace(_MEASURE_HINT, "")
+        lines.append(f"{write_span(plan.estimate.seconds)} with {who}, {source}")
+    if plan.estimate.unknown:
+        which = "" if plan.estimate.unknown == len(plan.stages) else f" of {plan.estimate.unknown} of them"
+        how = "; --measure plays two of them here" if can_measure else ""
+        lines.append(f"how long the rounds{which} take is not known{how}")
+    if plan.share and len(plan.stages) > 1:
+        lines.append("less where defenses come to equal verdicts, as cells share rounds then")
+    if plan.disk is not None:
+        lines.append(f"about {plan.disk / 1e6:.1f} MB on disk in the end")
+    return [line for line in lines if line]
 
 
 def write_span(seconds: Span) -> str:

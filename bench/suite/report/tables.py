@@ -177,6 +177,8 @@ def csv_text(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
     return csv_of(rows)
 
 
+# Written out and not by pandas.DataFrame.to_latex: every report would import pandas for it, and the cells (a value with
+# its interval, a row without a score) and the lines between comparisons would still be written by hand.
 def tex_text(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
     r"""The results table for a paper; it needs \usepackage{booktabs}."""
     columns = columns_of(comparisons)

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from thiefbench import registry
 from thiefbench.engine.spec import SpecError
+from thiefbench.errors import problem
 from thiefbench.limits import MOST_ROUNDS
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import Record
@@ -42,7 +43,7 @@ def wrong_parameters(record: Record) -> str:
         same = json.dumps(spec.as_dict(), sort_keys=True) == json.dumps(parameters, sort_keys=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        return one_line(f"its {'.'.join(map(str, first['loc']))[:100]} is no cell's: {first['msg']}", 300)
+        return one_line(f"its {'.'.join(map(str, first['loc']))[:100]} is no cell's: {problem(first)}", 300)
     except (SpecError, registry.SpecStringError, ValueError, OverflowError) as error:
         return one_line(f"its parameters are no cell's: {error}", 300)
     if not same or record.cell.get("topology", spec.swarm.topology) != spec.swarm.topology:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
 from thiefbench.engine.spec import Role, SpecError
-from thiefbench.errors import UserError
+from thiefbench.errors import UserError, problem
 from thiefbench.limits import MOST_CELLS
 from thiefbench.suite.scenario import Suite
 from thiefbench.suite.suite_yaml import SuiteError, make_suite
@@ -65,14 +65,14 @@ def check_run(run: Mapping[str, Any], where: str) -> Suite:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         path = ".".join(map(str, first["loc"])) or "the file"
-        problem = f"{path}: {first['msg']}"
+        wrong = f"{path}: {problem(first)}"
     except (SuiteError, SpecError) as error:
-        problem = str(error)
+        wrong = str(error)
     else:
         ids = [cell.cell_id for cell in checked.cells]
         if len(set(ids)) == len(ids):
             return suite
-        problem = "a cell is listed twice"
+        wrong = "a cell is listed twice"
     raise RunError(
-        f"{where} is not what a run leaves: {one_line(problem, 300)}; run the suite again with this store to renew it"
+        f"{where} is not what a run leaves: {one_line(wrong, 300)}; run the suite again with this store to renew it"
     )

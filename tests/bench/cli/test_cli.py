@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,6 +23,7 @@ from thiefbench import __version__, registry
 from thiefbench.cli import main
 from thiefbench.cli.overrides import Overrides
 from thiefbench.errors import UsageError
+from thiefbench.plugin_facts import facts
 from thiefbench.suite.analysis.matrix import every_defense
 from thiefbench.suite.store.records import Store
 from thiefbench.suite.suite_yaml import load_suite
@@ -100,7 +102,27 @@ class Mine(Defense):
 LIGHT_COMMANDS = (
     "--help", "run --help", "matrix --help", "compare --help", "replay --help", "merge --help",
     "list attacks", "list defenses", "list tasks", "list suites", "list models",
+    "show defense logit", "show attack varied", "show task openmath", "show defense logit(tolerance=0.5)",
 )  # fmt: skip
+
+MISTYPED = {
+    "run smoke --defense logti": "did you mean logit?",
+    "run smoke --defense none+logti": "did you mean logit?",
+    "run smoke --defense logit(toleranc=1.0)": "its arguments: reject, tolerance, reach",
+    "run smoke --attack varied(attack='txt')": "did you mean text?",
+    "run smoke --defense nowhere.py:Mine": "there is no file nowhere.py",
+    "run smoke --task gsm_mikro": "did you mean gsm_micro or gsm8k?",
+    "run smoke --gap 0.2": "write --plan beside it",
+    "run smok": "did you mean smoke?",
+    "run nowhere.yaml": "there is no suite file nowhere.yaml",
+    "matrix smoke smok": "did you mean smoke?",
+    "audit --task gsm_micro --attack txt": "did you mean text?",
+    "replay pools.jsonl --defense logti": "did you mean logit?",
+    "show defense logti": "did you mean logit?",
+    "leaderboard check logti": "did you mean logit?",
+    "leaderboard submit logit --suite trail": "did you mean trial?",
+}
+"""Commands with a slip of the pen, and what the answer holds."""
 
 # Every command in a process of its own, forked from one that has imported what each of them imports first.
 LIGHT = """
@@ -122,14 +144,99 @@ for command in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def loaded_by_commands() -> list[str]:
-    """How every light command ended, and what it loaded."""
-    done = subprocess.run([sys.executable, "-c", LIGHT, *LIGHT_COMMANDS], capture_output=True, text=True, check=True)
-    return done.stderr.splitlines()
+    """How every light and every mistyped command ended, and what it loaded."""
+    words = [sys.executable, "-c", LIGHT, *LIGHT_COMMANDS, *MISTYPED]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stderr.splitlines()
 
 
 @pytest.mark.parametrize("command", LIGHT_COMMANDS)
 def test_help_and_list_import_nothing_heavy(loaded_by_commands: list[str], command: str) -> None:
     assert f"{command}: exit code 0, loaded []" in loaded_by_commands, "it answers without the engine"
+
+
+@pytest.mark.parametrize("command", MISTYPED)
+def test_what_is_mistyped_is_answered_before_anything_heavy_is_loaded(
+    cli: Cli, loaded_by_commands: list[str], command: str
+) -> None:
+    assert f"{command}: exit code 2, loaded []" in loaded_by_commands
+    assert MISTYPED[command] in sentence(cli(*command.split()))
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("run smoke --defense logi", ["logit"]),
+        ("run smoke --defense none+logi", ["none+logit"]),
+        ("run smoke --attack te", ["text"]),
+        ("run smoke --task gsm_", ["gsm_micro"]),
+        ("run smoke --model micro-j", ["micro-judge"]),
+        ("run sta", ["standard-v1"]),
+        ("matrix smoke tri", ["trial"]),
+        ("leaderboard check simi", ["similarity"]),
+        ("leaderboard submit none --suite tri", ["trial"]),
+        ("show attack do", ["dodge", "dos"]),
+        ("show task gsm8", ["gsm8k"]),
+        ("audit --task gsm_micro --attack du", []),
+    ],
+)
+def test_a_shell_completes_names(cli: Cli, monkeypatch: pytest.MonkeyPatch, typed: str, offered: list[str]) -> None:
+    words = ["thiefbench", *typed.split()]
+    monkeypatch.setenv("_THIEFBENCH_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", " ".join(words))
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    assert cli().out.split() == offered
+
+
+def test_completion_can_be_installed(cli: Cli) -> None:
+    assert "--install-completion" in cli("--help").out
+
+
+def test_run_shows_its_options_in_groups_and_examples(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = cli("run", "--help").out
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    places = [shown.index(f"─ {panel} ─") for panel in ("What is run", "Results", "Look ahead, run nothing")]
+    assert places == sorted(places)
+    assert places[0] < shown.index("--defense") < places[1] < shown.index("--store") < places[2]
+    examples = [line.split() for line in shown.splitlines() if line.strip().startswith("thiefbench ")]
+    assert len(examples) >= 2
+    for words in examples:
+        assert words[1] == "run"
+        assert words[2] in registry.names("suite")
+
+
+@pytest.mark.parametrize("kind", ["attack", "defense", "task"])
+def test_show_describes_every_plugin(kind: Any) -> None:
+    for name in registry.names(kind):
+        shown = facts(kind, name)
+        assert shown.summary.startswith(registry.summary(kind, name).rstrip(".")[:40])
+        assert Path(shown.source).is_file()
+        assert [each.name for each in shown.arguments if not each.about] == [], f"{name} explains its arguments"
+        assert shown.needs is not None or any(not each.default for each in shown.arguments)
+
+
+def test_show_says_what_one_plugin_is(cli: Cli, tmp_path: Path) -> None:
+    shown = cli("show", "defense", "logit")
+    assert shown.code == 0, shown.err
+    assert "logit (defense)" in shown.out
+    assert ["reject", "'zero'"] in [line.split()[:2] for line in shown.out.splitlines()]
+    assert "needs: homogeneous: all honest nodes hold equal weights" in shown.out
+    assert shown.out.rstrip().endswith("defenses/logit.py")
+    assert "queries: 7 questions to the defense" in cli("show", "attack", "adaptive(budget=7)").out
+    assert "policy: its own copy" in cli("show", "attack", "adaptive(mode='logit')").out, "needs follow arguments"
+    assert "must be given" in cli("show", "defense", "max_tokens").out
+    assert "sandbox" in cli("show", "task", "code_micro").out
+    assert "needs: nothing" in cli("show", "task", "gsm_micro").out
+    (tmp_path / "mine.py").write_text(SUBMITTED)
+    mine = json.loads(cli("show", "defense", "mine.py:Mine", "--json").out)
+    assert (mine["arguments"], mine["needs"], mine["source"]) == ([], [], str(tmp_path / "mine.py"))
+    assert "did you mean text" in sentence(cli("show", "attack", "txt"))
+
+
+def test_a_mistyped_model_gets_the_nearest_name(cli: Cli, file: Path) -> None:
+    said = sentence_after_progress(cli("run", file, "--model", "micro-mth"))
+    assert "did you mean micro-math or " in said
+    assert "built in: micro-math, " in said
 
 
 def test_help_names_the_commands(cli: Cli) -> None:

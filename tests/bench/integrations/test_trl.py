@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import torch
 
 from tests.bench.engine.learning.test_trl_equality import gradients, relative_difference, rows_of
 from thiefbench import registry
+from thiefbench.engine.backends.trainer import TrainerVerdict
 from thiefbench.engine.context import items_of
 from thiefbench.engine.learning.cohort import Cohort, TrainingRow
 from thiefbench.engine.model.policy import Policy
@@ -203,6 +205,28 @@ def test_a_verdict_changes_its_own_reward_alone(make: Make) -> None:
     ):
         wanted = [(reward, 0.0, None)[row % GROUP % 3] for row, reward in enumerate(rewards)]
         assert list(defended) == wanted, "accept leaves a reward, zero makes it 0, drop takes the row from its group"
+
+
+@pytest.mark.parametrize(("action", "lines"), [("accept", 0), ("zero", 0), ("drop", 1)])
+def test_drops_are_explained_once(caplog: pytest.LogCaptureFixture, action: str, lines: int) -> None:
+    swarm = TrainerSwarm(TASK, ATTACK)
+    swarm._verdicts = [TrainerVerdict(1.0, action)] * 2
+    for _ in range(3):
+        swarm.reward(thiefbench_place=[0, 1])
+    explained = [record for record in caplog.records if record.name == "thiefbench.integrations.trl"]
+    assert len(explained) == lines
+    assert "`thiefbench.integrations.trl`" in (ROOT / "docs/trl.md").read_text(), "the page names the logger"
+
+
+def test_the_page_quotes_what_trl_warns() -> None:
+    quoted = (ROOT / "docs/trl.md").read_text().partition("## A warning that TRL prints")[2]
+    source = Path(inspect.getfile(trl.GRPOTrainer)).read_text()
+    for line in (
+        "All reward functions returned None for the following kwargs:",
+        "Please ensure that at least one reward function returns a valid reward.",
+    ):
+        assert line in quoted
+        assert line in source, "TRL says it in other words now"
 
 
 def test_a_defense_sees_every_batch_once_with_the_current_model_and_keeps_its_state(make: Make) -> None:

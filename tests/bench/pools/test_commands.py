@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import runpy
 import shutil
 from pathlib import Path
 
@@ -47,6 +48,22 @@ def test_a_replay_prints_rates_senders_rounds_and_reasons(cli: Cli, pool: Path) 
     assert "malformed lines, which are not used: 1" in ended.err
     assert "line 1: not JSON" in ended.err
     assert "\x1b" not in ended.out + ended.err, "without a terminal, plain lines"
+
+
+def test_replay_reads_what_the_documented_snippet_writes(
+    cli: Cli,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    example = runpy.run_path(str(ROOT / "tests/examples/write_pools.py"), run_name="__main__")
+    offer = {"sender": "peer-a", "item": "sum-2", "question": "What is 4 + 4?", "answer": "8"}
+    example["append_round"](Path("pools.jsonl"), 2, [{**offer, "completions": ["4 + 4 = 8"], "rewards": [1.0]}])
+    ended = cli("replay", "pools.jsonl", "--defense", "arithmetic", "--strict")
+    assert ended.code == 0, ended.err
+    assert "2 rounds, 2 senders, 4 completions" in ended.out
+    assert "states '2 + 2 = 5'" in ended.out
+    assert json.loads(Path("pools.jsonl").read_text().splitlines()[0])["thiefbench_pool"] == 1, "one header, first"
 
 
 def test_every_defense_is_the_default(cli: Cli, pool: Path) -> None:  # noqa: F811

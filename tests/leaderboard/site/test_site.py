@@ -492,6 +492,10 @@ class TestCommand:
         entry(entries, "mine")
         done = RUNNER.invoke(app, words)
         assert (done.exit_code, "trial-v1: 1 entries with a row" in done.output) == (0, True)
+        (seen / "mine.json").write_text("{}")
+        beside = RUNNER.invoke(app, words[:-2])
+        assert (beside.exit_code, "mine.json" in beside.output) == (1, True), "verifications lie beside the entries"
+        (seen / "mine.json").unlink()
         (entries / "odd").mkdir()
         done = RUNNER.invoke(app, words)
         assert done.exit_code == 1, "what is not shown is a failure"

@@ -60,6 +60,7 @@ def without(name: str) -> Change:
         (lambda run: run.update(suite=[]), "suite: Input should be a valid dictionary"),
         (lambda run: run["suite"].update(rounds="many"), "its suite: rounds"),
         (lambda run: run["suite"].pop("version"), "its suite: the field version is missing"),
+        (lambda run: run["suite"].update(rounds=0), r"its suite: suite: rounds must be at least 1"),
         (lambda run: run["cells"].append(run["cells"][0]), "a cell is listed twice"),
     ],
 )
@@ -90,6 +91,7 @@ def test_a_record_of_another_cell_is_damage(store: Store) -> None:
     [
         ({"rounds": "many"}, "rounds is no cell's"),
         ({"swarm": None}, "swarm"),
+        ({"swarm": {"nodes": 1, "malicious": 1}}, r"its swarm is no cell's: malicious must lie between"),
         ({"strange": 1}, "strange|not written as"),
         ({"threads": 10**9}, "threads"),
     ],

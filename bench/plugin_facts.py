@@ -1,0 +1,137 @@
+"""What a person wants to know of an attack, a defense or a task before using it: arguments, needs, source."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from thiefbench import registry
+from thiefbench.attacks.base import ThreatModel
+from thiefbench.defenses.base import Defense, Requirement
+from thiefbench.tasks.base import Task
+
+PluginKind = Literal["attack", "defense", "task"]
+
+_REQUIREMENTS: Mapping[Requirement, str] = {
+    "homogeneous": "homogeneous: all honest nodes hold equal weights",
+    "beacon": "beacon: a slot's noise is keyed by a public beacon (seeds of the swarm)",
+    "proofs": "proofs: senders attach a proof to each completion",
+    "judge": "judge: a model to ask",
+    "logprobs": "logprobs: log-probs come with completions (logprobs of the swarm)",
+    "versions": "versions: completions come with the version of their weights (delay of the swarm)",
+}
+_ARGUMENT = re.compile(r"^ {4}(\w+(?:, \w+)*): +", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a constructor.
+
+    Attributes:
+        name: its name.
+        default: as it is written in a spec string; empty where it must be given.
+        about: what the docstring says of it; empty where it says nothing.
+    """
+
+    name: str
+    default: str
+    about: str
+
+
+@dataclass(frozen=True)
+class PluginFacts:
+    """What is known of a plugin without running it.
+
+    Attributes:
+        kind, spec: as it was named.
+        summary: the first sentences of its docstring.
+        arguments: of its constructor, in order.
+        needs: what it must be given, a clause each; empty where it needs nothing. None where that depends on arguments
+            that are missing.
+        source: the file that defines it.
+    """
+
+    kind: PluginKind
+    spec: str
+    summary: str
+    arguments: tuple[Argument, ...]
+    needs: tuple[str, ...] | None
+    source: str
+
+    def as_data(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+
+def facts(kind: PluginKind, spec: str) -> PluginFacts:
+    """Look a plugin up; its class is loaded, and made where all its arguments have values.
+
+    Args:
+        kind: what the spec string names.
+        spec: one plugin, with arguments or without; what it needs may depend on them.
+
+    Raises:
+        SpecStringError: it names nothing, several, or has arguments that its class refuses.
+    """
+    parsed = registry.parse(kind, spec)
+    plugin: type = registry.find(kind, parsed.target)
+    about, summary = _docstring(plugin)
+    arguments = tuple(
+        Argument(name, "" if each.default is each.empty else repr(each.default), about.get(name, ""))
+        for name, each in inspect.signature(plugin).parameters.items()
+    )
+    lacking = [each.name for each in arguments if not each.default and each.name not in parsed.arguments]
+    made = None if lacking and not parsed.arguments else registry.make(kind, spec)
+    return PluginFacts(kind, spec, summary, arguments, _needs(plugin, made), _file(plugin))
+
+
+def _docstring(plugin: type) -> tuple[dict[str, str], str]:
+    """What the class' own docstring says of each argument, and its first paragraph."""
+    text = inspect.cleandoc(plugin.__doc__ or "")
+    section = re.split(r"^Args:\n", text, maxsplit=1, flags=re.MULTILINE)
+    described: dict[str, str] = {}
+    if len(section) == 2:
+        body = re.split(r"^(?=\S)", section[1], maxsplit=1, flags=re.MULTILINE)[0]
+        pieces = _ARGUMENT.split(body)[1:]
+        for names, words in zip(pieces[::2], pieces[1::2], strict=True):
+            described |= dict.fromkeys(names.split(", "), " ".join(words.split()))
+    return described, " ".join(text.partition("\n\n")[0].split())
+
+
+def _needs(plugin: type, made: Any) -> tuple[str, ...] | None:
+    """What a plugin needs; without an instance, where its needs do not depend on arguments."""
+    if issubclass(plugin, Task):
+        programs = plugin.with_libraries is not Task.with_libraries
+        return ("sandbox: answers are programs, which are run",) if programs else ()
+    known_of: Any = plugin if made is None else made
+    if issubclass(plugin, Defense):
+        requires = known_of.requires
+        if not isinstance(requires, frozenset):
+            return None
+        return tuple(_REQUIREMENTS.get(name, name) for name in sorted(requires))
+    threat = known_of.threat
+    return _grants(threat) if isinstance(threat, ThreatModel) else None
+
+
+def _grants(threat: ThreatModel) -> tuple[str, ...]:
+    """What an attacker must be granted."""
+    granted = {
+        f"topology: {' '.join(threat.topologies)}": len(threat.topologies) == 1,
+        "oracle: a correct solution of every item": threat.oracle,
+        "policy: its own copy of the current policy": threat.policy,
+        f"queries: {threat.queries} questions to the defense per slot and round": threat.queries > 0,
+        "beacon: the seed of every slot's honest draw": threat.beacon,
+        "history: what arrived in earlier rounds": threat.history,
+        "rehearsal: rounds on copies of the swarm before round 1": threat.rehearsal,
+    }
+    return tuple(words for words, is_granted in granted.items() if is_granted)
+
+
+def _file(plugin: type) -> str:
+    try:
+        return inspect.getsourcefile(plugin) or ""
+    except TypeError:
+        return ""
