@@ -129,7 +129,7 @@ def _questions(tasks: Mapping[str, str], items: Sequence[tuple[str, str, str]]) 
                 rows = task_of(task).items(split)
             except (registry.SpecStringError, TaskError):
                 continue
-            for item_id, question in zip(rows["id"], rows["question"], strict=True):
-                if (task, split, item_id) in wanted:
-                    found[task, split, item_id] = printable(str(question)[:_LONGEST_QUESTION])
+            for row in rows:
+                if (key := (task, split, row["id"])) in wanted:
+                    found[key] = printable(str(row["question"])[:_LONGEST_QUESTION])
     return found
