@@ -30,10 +30,11 @@ class Guard(Composed):
     Without these too, only the text can be checked: words that one sender repeats (`similarity`), wrong equations
     (`arithmetic`), imports and calls (`static_code`), and senders with too many long answers (`length_budget`).
 
-    What it cannot stop without a beacon: completions in the policy's own words whose payload it finds probable, from a
-    sender with a new name in every slot (`contrast(attack="dodge")` or `contrast(attack="dos")`, varied with
-    `identities=1000000`), since whatever counts by sender then sees nothing. Against these it takes the beacon, or
-    names that cost something.
+    What it cannot stop without a beacon: completions in the policy's own words whose payload it finds probable. A false
+    word that leaves numbers and answer right (`contrast(attack="own(attack='borrowed')")`) gets through even from one
+    sender. Equations and lengths take a sender with a new name in every slot (`contrast(attack="dodge")` or
+    `contrast(attack="dos")`, varied with `identities=1000000`), since whatever counts by sender then sees nothing.
+    Against these it takes the beacon.
 
     The parts were chosen on seeds and payloads other than those that RESULTS.md reports.
 
