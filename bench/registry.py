@@ -26,7 +26,7 @@ from thiefbench import trust
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
 from thiefbench.defenses.composed import Composed
-from thiefbench.errors import nearest
+from thiefbench.error_messages import nearest
 from thiefbench.limits import MOST_ITEMS
 from thiefbench.loading import SpecStringError as SpecStringError
 from thiefbench.loading import class_at, file_of, names_module

@@ -19,7 +19,8 @@ from typing import Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from thiefbench import registry, strict_json
-from thiefbench.errors import UserError, problem
+from thiefbench.error_messages import problem
+from thiefbench.errors import UserError
 from thiefbench.leaderboard.cell_scores import CellScores, Scores
 from thiefbench.leaderboard.isolation.limits import FILE_BYTES
 from thiefbench.leaderboard.isolation.sandbox_paths import relocated

@@ -22,7 +22,7 @@ from thiefbench.console import (
     stoppable,
     typed_spec,
 )
-from thiefbench.errors import problem
+from thiefbench.error_messages import problem
 
 if TYPE_CHECKING:
     from thiefbench.pools.rounds import FiledRounds

@@ -13,7 +13,8 @@ from typing import Any, BinaryIO, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from thiefbench import strict_json
-from thiefbench.errors import UserError, problem
+from thiefbench.error_messages import problem
+from thiefbench.errors import UserError
 from thiefbench.pools.schema import LONGEST_NAME, VERSION, Header, Line, MalformedError
 from thiefbench.tasks.text import one_line
 

@@ -10,7 +10,8 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from thiefbench import registry, strict_yaml
-from thiefbench.errors import UserError, problem
+from thiefbench.error_messages import problem
+from thiefbench.errors import UserError
 from thiefbench.suite.scenario import STARTED_FROM, Suite
 
 

@@ -6,7 +6,7 @@ import hashlib
 from importlib import resources
 from pathlib import Path
 
-from thiefbench.errors import nearest
+from thiefbench.error_messages import nearest
 
 BUILT_IN = {
     "micro-math": "solves gsm_micro with worked reasoning",

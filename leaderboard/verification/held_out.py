@@ -11,7 +11,7 @@ from thiefbench import registry, strict_yaml
 from thiefbench.engine.compatibility import drawn
 from thiefbench.engine.keys import generator, secret_seed
 from thiefbench.engine.spec import SpecError
-from thiefbench.errors import problem
+from thiefbench.error_messages import problem
 from thiefbench.suite.scenario import Part, Suite
 from thiefbench.suite.suite_yaml import SuiteError
 

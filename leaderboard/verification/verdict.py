@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from thiefbench.errors import problem
+from thiefbench.error_messages import problem
 from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.manifest import MANIFEST, Line, Sha256
 from thiefbench.suite.store.records import write_atomically

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from thiefbench import registry
 from thiefbench.engine.spec import SpecError
-from thiefbench.errors import problem
+from thiefbench.error_messages import problem
 from thiefbench.limits import MOST_ROUNDS
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import Record

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
 from thiefbench.engine.spec import Role, SpecError
-from thiefbench.errors import UserError, problem
+from thiefbench.error_messages import problem
+from thiefbench.errors import UserError
 from thiefbench.limits import MOST_CELLS
 from thiefbench.suite.scenario import Suite
 from thiefbench.suite.suite_yaml import SuiteError, make_suite
