@@ -227,7 +227,7 @@ def _facts(row: Mapping[str, Any], spans: list[tuple[int, int]] | None) -> Itera
     trained, length = row["phase"] == "train", len(row["ids"])
     yield "reward", f"{row['reward']:g}"
     if trained:
-        yield "advantage", f"{row['advantage']:+.2f}"
+        yield "advantage", f"{row['advantage']:+z.2f}"
     if row["outcome"] is not None:
         yield "outcome", f"{row['outcome']:g}"
     if row["score"] is not None:
