@@ -6,6 +6,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import ClassVar, Literal, get_args
 
 from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
@@ -71,7 +72,10 @@ class Borrowed(Attack):
     def choose_items(self, items: Sequence[Item], count: int, rng: random.Random) -> Sequence[Item]:
         """Items that can be poisoned, as far as there are any."""
         shuffled = rng.sample(items, len(items))
-        return sorted(shuffled, key=lambda item: self._reworded(item) is None)[:count]
+        chosen = list(islice((item for item in shuffled if self._reworded(item) is not None), count))
+        if len(chosen) < count:
+            chosen += [item for item in shuffled if self._reworded(item) is None][: count - len(chosen)]
+        return chosen
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
         """The oracle's solution with its steps in other words, or None where there are no such steps."""
