@@ -95,7 +95,7 @@ def run_cell(
     recorded: Sequence[int] = (),
     note: Callable[[str], None] = lambda message: None,
     maker: DefenseFactory = RegistryFactory(),  # noqa: B008  (it holds nothing)
-    company: CellRuntime = ALONE,
+    runtime: CellRuntime = ALONE,
     share: bool = False,
     shared_bytes: int = 0,
 ) -> Record:
@@ -111,7 +111,7 @@ def run_cell(
             `keep_weights_of`.
         note: called with what the user should know, such as that a judge does not answer.
         maker: makes its defense.
-        company: the processes that play along.
+        runtime: the processes that play along.
         share: take over the rounds in which it goes the way of a finished cell of its store, where that is proved to
             change nothing; see `thiefbench.suite.execution.shared`.
         shared_bytes: that weights may take which cells leave for one another.
@@ -123,14 +123,14 @@ def run_cell(
     torch.set_num_threads(spec.threads)
     keep_freed_memory()
     shared = None
-    if share and company is ALONE and may_share(spec):
+    if share and runtime is ALONE and may_share(spec):
         shared = SharedRounds(spec, what, directory, shared_bytes)
     try:
-        return _run_cell(spec, what, directory, progress, stop, recorded, note, maker, company, shared)
+        return _run_cell(spec, what, directory, progress, stop, recorded, note, maker, runtime, shared)
     except NotReproducedError:
         note(f"{spec.label}: recorded rounds do not come out the same here, so it begins again and is trained alone")
         shutil.rmtree(directory.checkpoint, ignore_errors=True)
-        return _run_cell(spec, what, directory, progress, stop, recorded, note, maker, company, None)
+        return _run_cell(spec, what, directory, progress, stop, recorded, note, maker, runtime, None)
 
 
 def _run_cell(
@@ -142,17 +142,17 @@ def _run_cell(
     recorded: Sequence[int],
     note: Callable[[str], None],
     maker: DefenseFactory,
-    company: CellRuntime,
+    runtime: CellRuntime,
     shared: SharedRounds | None,
 ) -> Record:
     """As `run_cell`, with rounds that are shared or not; raises NotReproducedError where they cannot be."""
     started = provenance.now()
-    swarm = build_swarm(spec, note, maker, company if shared is None else _Following(shared))
+    swarm = build_swarm(spec, note, maker, runtime if shared is None else _Following(shared))
     if shared is not None:
         shared.attach(swarm)
     run = CellInProgress(spec, swarm, directory, recorded, shared)
     resumed = run.resume()
-    with company.playing(what, swarm, run.done, run.table):
+    with runtime.playing(what, swarm, run.done, run.table):
         if run.done == 0:
             evaluated = None if shared is None else shared.start_evaluation()
             if evaluated is None:
@@ -163,7 +163,7 @@ def _run_cell(
         while run.done < spec.rounds:
             try:
                 run.play()
-            except company.lost:
+            except runtime.lost:
                 run.checkpoint()
                 raise
             progress(run.done, spec.rounds)
@@ -185,7 +185,7 @@ def _run_cell(
         pace=run.pace if len(run.pace) == spec.rounds else [],
         provenance=provenance.provenance(spec.device, spec.threads)
         | {"started": started, "finished": provenance.now(), "ended": "resumed" if resumed else "in one run"}
-        | company.about()
+        | runtime.about()
         | ({} if shared is None else shared.about()),
         completions_sha256=directory.write_rows(table),
     )
@@ -255,7 +255,7 @@ def build_swarm(
     spec: CellSpec,
     note: Callable[[str], None] = lambda message: None,
     maker: DefenseFactory = RegistryFactory(),  # noqa: B008  (it holds nothing)
-    company: CellRuntime = ALONE,
+    runtime: CellRuntime = ALONE,
 ) -> Swarm:
     """The swarm that a cell describes, at its start weights.
 
@@ -263,7 +263,7 @@ def build_swarm(
         ModelError, SpecError, registry.SpecStringError, TaskError: see there.
     """
     defense = maker.make(spec.defense)
-    return company.swarm(
+    return runtime.swarm(
         spec=spec.swarm,
         role=spec.role,
         policy=[Policy.load(resolve(model), spec.device, spec.dtype) for model in spec.models],

@@ -199,8 +199,8 @@ def intact(job: Job) -> Record | None:
     return None if without_weights(job.directory, record, job.recorded) else record
 
 
-def work_on(job: Job, listener: CellListener, stop: Stopping, wait: bool, company: CellRuntime = ALONE) -> Record:
-    """Make what a cell lacks of record and weights, as its only process that writes; `company` plays along.
+def work_on(job: Job, listener: CellListener, stop: Stopping, wait: bool, runtime: CellRuntime = ALONE) -> Record:
+    """Make what a cell lacks of record and weights, as its only process that writes; `runtime` plays along.
 
     Raises:
         LockedError: another process works on the cell, and `wait` is False.
@@ -210,7 +210,7 @@ def work_on(job: Job, listener: CellListener, stop: Stopping, wait: bool, compan
         job.directory.sweep()
         # A cell that another run has just failed is not tried again at once.
         record = _finished(job.directory, listener, job.retry_failed and not wait)
-        record = record or _run(job, listener, stop, company)
+        record = record or _run(job, listener, stop, runtime)
         _keep_missing_weights(job, record, listener, stop)
     return record
 
@@ -275,7 +275,7 @@ def _waiting(listener: CellListener, spec: CellSpec, stop: Stopping) -> Callable
     return waiting
 
 
-def _run(job: Job, listener: CellListener, stop: Stopping, company: CellRuntime) -> Record:
+def _run(job: Job, listener: CellListener, stop: Stopping, runtime: CellRuntime) -> Record:
     spec, directory = job.spec, job.directory
 
     def go() -> Record:
@@ -283,7 +283,7 @@ def _run(job: Job, listener: CellListener, stop: Stopping, company: CellRuntime)
             listener.cell(spec, done, total)
 
         return run_cell(
-            spec, job.identity, directory, progress, lambda: stop.asked, job.recorded, listener.note, company=company,
+            spec, job.identity, directory, progress, lambda: stop.asked, job.recorded, listener.note, runtime=runtime,
             share=job.share, shared_bytes=job.shared_bytes,
         )  # fmt: skip
 

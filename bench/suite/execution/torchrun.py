@@ -77,7 +77,7 @@ def take_device(device: str, launch: Launch) -> None:
 
 
 class RankRuntime(LocalRuntime):
-    """A rank: the `Company` that it plays cells in."""
+    """A rank: the `CellRuntime` that it plays cells in."""
 
     def __init__(self, exchange: ProcessGroup) -> None:
         self.exchange = exchange
@@ -132,7 +132,7 @@ class LeadingRank(RankRuntime):
 
     @contextmanager
     def playing(self, what: dict[str, Any], swarm: Swarm, done: int, rows: Callable[[], pa.Table]) -> Iterator[None]:
-        """Have all ranks take the cell up, from the state that this one has; see `Company.playing`."""
+        """Have all ranks take the cell up, from the state that this one has; see `CellRuntime.playing`."""
         assert isinstance(swarm.backend, RankBackend)
         self.exchange.gather(encode({"what": "begin", "cell": identify(what), "done": done}), _NEXT)
         with self._cell():
@@ -198,7 +198,7 @@ class FollowingRank(RankRuntime):
                 spec = self._spec(cell)
                 torch.set_num_threads(spec.threads)
                 keep_freed_memory()
-                swarm = build_swarm(spec, company=self)
+                swarm = build_swarm(spec, runtime=self)
                 assert isinstance(swarm.backend, RankBackend)
                 told = _said(self.exchange.gather(_READY, _START)[0])
                 sizes = _sound_sizes(told.get("sizes"), swarm, done)
