@@ -113,10 +113,10 @@ def _needs(plugin: type, made: Any) -> tuple[str, ...] | None:
             return None
         return tuple(_REQUIREMENTS.get(name, name) for name in sorted(requires))
     threat = known_of.threat
-    return _grants(threat) if isinstance(threat, ThreatModel) else None
+    return _granted_views(threat) if isinstance(threat, ThreatModel) else None
 
 
-def _grants(threat: ThreatModel) -> tuple[str, ...]:
+def _granted_views(threat: ThreatModel) -> tuple[str, ...]:
     """What an attacker must be granted."""
     granted = {
         f"topology: {' '.join(threat.topologies)}": len(threat.topologies) == 1,

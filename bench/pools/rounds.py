@@ -196,13 +196,13 @@ class FiledRounds:
                     )
         self._gather()
 
-    def pool(self, number: int, reading_of: Callable[[Sequence[Item]], ForwardCache]) -> Pool:
-        """A round's pool; `reading_of` makes the reading of its distinct items' prompts."""
+    def pool(self, number: int, cache_of: Callable[[Sequence[Item]], ForwardCache]) -> Pool:
+        """A round's pool; `cache_of` makes the forward cache of its distinct items' prompts."""
         filed_round = self._rounds[number]
         items = [filed_round.items[item][0] for _, item in filed_round.groups.values()]
         no_seed = cast(int, self._no_seeds)
         offered = [replace(as_offered(each.row, no_seed), logprobs=each.logprobs) for each in filed_round.entries]
-        return pool_of(number, items, offered, reading_of)
+        return pool_of(number, items, offered, cache_of)
 
     def pool_with_policy(self, number: int) -> Pool:
         """A round's pool with the given model.
@@ -212,10 +212,10 @@ class FiledRounds:
         """
         policy, filed_round = cast(Policy, self._policy), self._rounds[number]
 
-        def reading_of(items: Sequence[Item]) -> ForwardCache:
+        def cache_of(items: Sequence[Item]) -> ForwardCache:
             return ForwardCache(policy, [policy.prompt_ids(filed_round.messages(item.id)) for item in items])
 
-        pool = self.pool(number, reading_of)
+        pool = self.pool(number, cache_of)
         for entry, (prompt, ids) in zip(filed_round.entries, pool.answers, strict=True):
             length = len(pool.cache.prompts[prompt]) + len(ids)
             if policy.context is not None and length > policy.context:

@@ -85,7 +85,7 @@ def replay(make: Callable[[], Defense], attack: str | None = None, folder: Path 
     cases: dict[str, list[Case]] = {rate: [] for rate in RATES}
     let_through: list[str] = []
     wrongly_rejected: list[str] = []
-    paces: list[float] = []
+    milliseconds: list[float] = []
     for name in chosen:
         attacked, placebo = opened(name, "attack", folder), opened(name, "placebo", folder)
         on_attack, on_placebo = _judged(attacked, make, name), _judged(placebo, make, name)
@@ -104,13 +104,13 @@ def replay(make: Callable[[], Defense], attack: str | None = None, folder: Path 
             for row, accepted in _rewarded(placebo, on_placebo)
             if row.malicious and not row.payload
         ]
-        paces += [on_attack.milliseconds, on_placebo.milliseconds]
+        milliseconds += [on_attack.milliseconds, on_placebo.milliseconds]
     return RecordedReplay(
         scores={rate: _pooled(cases[rate]) for rate in RATES},
         by_recording=scores,
         let_through=next(iter(let_through), None),
         wrongly_rejected=next(iter(wrongly_rejected), None),
-        milliseconds=median(paces),
+        milliseconds=median(milliseconds),
     )
 
 

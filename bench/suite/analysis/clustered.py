@@ -60,8 +60,8 @@ def design_effect(rejected: NDArray[np.bool_], senders: Labels, items: Labels) -
     count, rate = len(rejected), float(rejected.mean())
     item_of, number = _numbered(items)
     worst = count / number
-    told = min(len(np.unique(item_of[rejected])), len(np.unique(item_of[~rejected])))
-    if told == 0:
+    distinct = min(len(np.unique(item_of[rejected])), len(np.unique(item_of[~rejected])))
+    if distinct == 0:
         return worst
     sender_of, several = _numbered(senders)
     rests = rejected.astype(np.float64) - rate
@@ -69,7 +69,7 @@ def design_effect(rejected: NDArray[np.bool_], senders: Labels, items: Labels) -
     both, pairs = _numbered(sender_of * number + item_of)
     single = rate * (1 - rate) / count
     variance = max(by_sender + by_item - _variance(rests, both, pairs), by_sender, by_item, single)
-    seen = (told * max(1.0, variance / single) + worst) / (told + 1)
+    seen = (distinct * max(1.0, variance / single) + worst) / (distinct + 1)
     # Satterthwaite's degrees of freedom; what exceeds independent cases alone is estimated from few clusters.
     parts = [(max(by_item - single, 0.0), number), (max(by_sender - single, 0.0), several)]
     spread = sum(part**2 / (groups - 1) for part, groups in parts if groups > 1)

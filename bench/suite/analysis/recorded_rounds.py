@@ -109,8 +109,8 @@ class Recorded(Protocol):
     def judge_for(self, defense: Defense) -> Judge | None:
         """Whom a defense may ask that requires a judge."""
 
-    def pool(self, number: int, reading_of: Callable[[Sequence[Item]], ForwardCache]) -> Pool:
-        """A round's pool; `reading_of` makes the reading of its distinct items' prompts."""
+    def pool(self, number: int, cache_of: Callable[[Sequence[Item]], ForwardCache]) -> Pool:
+        """A round's pool; `cache_of` makes the forward cache of its distinct items' prompts."""
 
     def pool_with_policy(self, number: int) -> Pool:
         """A round's pool with the model behind it."""
@@ -123,7 +123,7 @@ def pool_of(
     number: int,
     items: Sequence[Item],
     offered: Sequence[PoolCompletion],
-    reading_of: Callable[[Sequence[Item]], ForwardCache],
+    cache_of: Callable[[Sequence[Item]], ForwardCache],
 ) -> Pool:
     """The pool of recorded completions.
 
@@ -131,12 +131,12 @@ def pool_of(
         number: the round.
         items: of every group.
         offered: ordered by group and place.
-        reading_of: makes the reading of the distinct items' prompts; where it gives an `Absent`, the pool has no
+        cache_of: makes the forward cache of the distinct items' prompts; where it gives an `Absent`, the pool has no
             answers for a policy to read.
     """
     distinct = {item.id: item for item in items}
     prompts = {item_id: place for place, item_id in enumerate(distinct)}
-    reading = reading_of(list(distinct.values()))
+    reading = cache_of(list(distinct.values()))
     answers = []
     if isinstance(reading, ForwardCache):
         closing = (reading.policy.eos,)

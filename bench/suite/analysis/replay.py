@@ -156,12 +156,12 @@ class Recording:
         except (SpecError, ModelError) as error:
             raise ReplayError(str(error)) from error
 
-    def pool(self, number: int, reading_of: Callable[[Sequence[Item]], ForwardCache]) -> Pool:
-        """A round's pool; `reading_of` makes the reading of its distinct items' prompts."""
+    def pool(self, number: int, cache_of: Callable[[Sequence[Item]], ForwardCache]) -> Pool:
+        """A round's pool; `cache_of` makes the forward cache of its distinct items' prompts."""
         rows = self.pools[number]
         items = [self._items[item_id] for item_id in {row.group: row.item_id for row in rows}.values()]
         offered = [as_offered(row, seed) for row, seed in zip(rows, self._seeds(number, rows), strict=True)]
-        return pool_of(number, items, offered, reading_of)
+        return pool_of(number, items, offered, cache_of)
 
     def _seeds(self, number: int, rows: Sequence[CompletionRow]) -> list[int]:
         """The seed of every completion's slot; what senders announced is not recorded."""
@@ -203,10 +203,10 @@ class Recording:
         """
         policy = self.policy(number)
 
-        def reading_of(items: Sequence[Item]) -> ForwardCache:
+        def cache_of(items: Sequence[Item]) -> ForwardCache:
             return ForwardCache(policy, [policy.prompt_ids(self.task.messages(item)) for item in items])
 
-        pool = self.pool(number, reading_of)
+        pool = self.pool(number, cache_of)
         pool.cache.prefix()  # sampling leaves it behind
         pool.cache.expect(pool.with_gradient())
         return pool
@@ -313,8 +313,8 @@ def _replayed(recording: Recorded, make: Callable[[], Defense], rounds: Sequence
             given.setdefault(number, []).extend(verdicts)
         inspections += timed.inspections
     given = dict(sorted(given.items()))
-    paces = [1000 * seconds / size for seconds, size in inspections if size]
-    return Replay(recording.scores(given), tuple(given), asks_policy, median(paces), given)
+    milliseconds = [1000 * seconds / size for seconds, size in inspections if size]
+    return Replay(recording.scores(given), tuple(given), asks_policy, median(milliseconds), given)
 
 
 def _judged(recording: Recorded, timed: _Timed, rounds: Sequence[int], asks_policy: bool) -> dict[int, list[Verdict]]:

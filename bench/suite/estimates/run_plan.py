@@ -165,20 +165,22 @@ def _estimate(stages: Sequence[Stage], store: Store, workers: int, play: bool, s
     missing = [stage.spec for stage in stages]
     recorded = measured_here((each for each in store.records() if share or not rounds_taken(each)), missing)
     sources = [f"measured on {len(recorded)} stored cells of this machine"] if recorded else []
-    told = {setting(each.spec) for each in recorded}
+    estimable = {setting(each.spec) for each in recorded}
     honest_first = sorted(missing, key=lambda spec: spec.role != "control")
     settings = {setting(spec): spec for spec in reversed(honest_first)}  # with the first cell of each
-    probes = [measure(spec) for where, spec in settings.items() if where not in told] if play else []
+    probes = [measure(spec) for where, spec in settings.items() if where not in estimable] if play else []
     if probes:
         sources.append(f"measured on the second round of {probes[0].spec.label}, played now")
-        told |= settings.keys()
+        estimable |= settings.keys()
     lows, highs = ([replace(m, seconds=m.seconds * share) for m in (*recorded, *probes)] for share in SPREAD)
-    paces = {spec: pace for spec in missing if setting(spec) not in told and (pace := reference_pace(spec)) is not None}
+    paces = {
+        spec: pace for spec in missing if setting(spec) not in estimable and (pace := reference_pace(spec)) is not None
+    }
     if paces:
         sources.append(f"at the pace of {MACHINE}{_MEASURE_HINT}")
         lows += [MeasuredCell(spec, 1.0, pace.low) for spec, pace in paces.items()]
         highs += [MeasuredCell(spec, 1.0, pace.high) for spec, pace in paces.items()]
-    known = [stage for stage in stages if setting(stage.spec) in told or stage.spec in paces]
+    known = [stage for stage in stages if setting(stage.spec) in estimable or stage.spec in paces]
     low, high = (seconds_left(known, workers, Rates(each)) if known else 0.0 for each in (lows, highs))
     return Estimate(Span(low, high), "; ".join(sources), len(stages) - len(known))
 

@@ -43,7 +43,7 @@ class Ledger:
 
     Args:
         jobs: the cells, in order.
-        mistakes: errors of the user that work on a cell may raise; they end the run.
+        user_errors: errors of the user that work on a cell may raise; they end the run.
         listener: receives progress.
         stop: says whether to stop.
         finished: called with every job and its record.
@@ -52,12 +52,12 @@ class Ledger:
     def __init__(
         self,
         jobs: Sequence[Job],
-        mistakes: tuple[type[Exception], ...],
+        user_errors: tuple[type[Exception], ...],
         listener: Listener,
         stop: Stopping,
         finished: Callable[[Job, Record], None],
     ) -> None:
-        self.mistakes, self.listener, self.stop, self.finished = mistakes, listener, stop, finished
+        self.user_errors, self.listener, self.stop, self.finished = user_errors, listener, stop, finished
         self._untried = deque(jobs)
         self._taken: deque[Job] = deque()  # cells that another run works on come last
         self._deaths: Counter[CellSpec] = Counter()
@@ -95,7 +95,7 @@ class Ledger:
             self._take_in(job)
         elif what == "mistake":
             kind, message = details
-            raise self.mistakes[kind](message)
+            raise self.user_errors[kind](message)
         elif what == "disk":
             raise OSError(*details)
 

@@ -182,10 +182,10 @@ def threads_note(store: Store, missing: Iterable[Job]) -> str:
     if not (store.root / "cells").is_dir():
         return ""
     found = Counter(n for job in missing if (n := other_threads(job.identity, exists)) is not None)
-    said = [
+    hints = [
         f"{count} of these exist{'s' if count == 1 else ''} with --threads {n}" for n, count in sorted(found.items())
     ]
-    return f"{' and '.join(said)}; add it to reuse {'it' if found.total() == 1 else 'them'}" if said else ""
+    return f"{' and '.join(hints)}; add it to reuse {'it' if found.total() == 1 else 'them'}" if hints else ""
 
 
 def intact(job: Job) -> Record | None:

@@ -136,7 +136,7 @@ class LeadingRank(RankRuntime):
         assert isinstance(swarm.backend, RankBackend)
         self.exchange.gather(encode({"what": "begin", "cell": identify(what), "done": done}), _NEXT)
         with self._cell():
-            parts = _standing(swarm, rows()) if done else ()
+            parts = _checkpoint_parts(swarm, rows()) if done else ()
             self.exchange.gather(encode({"what": "state", "sizes": [len(part) for part in parts]}), _START)
             self.exchange.gather(_READY, _START)
             self.exchange.limit = most_bytes(swarm.spec)
@@ -237,7 +237,7 @@ def _said(data: bytes | None) -> dict[str, Any]:
         return {}
 
 
-def _standing(swarm: Swarm, rows: pa.Table) -> tuple[bytes, bytes, bytes]:
+def _checkpoint_parts(swarm: Swarm, rows: pa.Table) -> tuple[bytes, bytes, bytes]:
     """What the other ranks need to go on from here: what a checkpoint holds, and the pools that defenses remember."""
     buffer = pa.BufferOutputStream()
     pq.write_table(rows.filter(pc.equal(rows["phase"], "train")), buffer, compression="zstd")
@@ -246,7 +246,7 @@ def _standing(swarm: Swarm, rows: pa.Table) -> tuple[bytes, bytes, bytes]:
 
 
 def _take_up(swarm: Swarm, parts: Sequence[bytes]) -> None:
-    """Go on from where `_standing` was; from the start where there are no parts."""
+    """Go on from where `_checkpoint_parts` was; from the start where there are no parts."""
     if parts:
         standing, tensors, rows = parts
         state = json.loads(standing)

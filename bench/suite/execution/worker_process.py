@@ -69,13 +69,13 @@ class _Parent:
         self.tell("note", message)
 
 
-def serve(pipe: Connection, work: Work, mistakes: tuple[type[Exception], ...], places: tuple[str, ...]) -> None:
+def serve(pipe: Connection, work: Work, user_errors: tuple[type[Exception], ...], places: tuple[str, ...]) -> None:
     """Work on cells until the pool says stop or has gone: the main function of a worker process.
 
     Args:
         pipe: to the pool.
         work: what to do with a cell.
-        mistakes: errors of the user.
+        user_errors: errors of the user.
         places: where the pool's process looks for modules of the user, see `user_imports.set_search_path`.
     """
     set_search_path(places)
@@ -89,14 +89,14 @@ def serve(pipe: Connection, work: Work, mistakes: tuple[type[Exception], ...], p
     pool.tell("ready")
     while (order := pool.order()) is not None:
         job, waiting = order
-        ended = worked(job, waiting, pool, work, mistakes)
+        ended = worked(job, waiting, pool, work, user_errors)
         if ended == STOPPED:
             return
         pool.tell(*ended)
 
 
 def worked(
-    job: Job, waiting: bool, overseer: JobListener, work: Work, mistakes: tuple[type[Exception], ...]
+    job: Job, waiting: bool, overseer: JobListener, work: Work, user_errors: tuple[type[Exception], ...]
 ) -> tuple[Any, ...]:
     """Work on a cell and say how it ended; exceptions travel as plain data, as plugins may define their own."""
     try:
@@ -107,8 +107,8 @@ def worked(
         return STOPPED
     except LockedError:
         return ("taken",)
-    except mistakes as error:
-        return ("mistake", next(i for i, kind in enumerate(mistakes) if isinstance(error, kind)), str(error))
+    except user_errors as error:
+        return ("mistake", next(i for i, kind in enumerate(user_errors) if isinstance(error, kind)), str(error))
     except OSError as error:
         return ("disk", error.errno, error.strerror or str(error), error.filename and str(error.filename))
     return ("finished",)

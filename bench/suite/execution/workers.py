@@ -104,7 +104,7 @@ class _Shift:
         while len(self._workers) < wanted:
             pipe, far_end = CONTEXT.Pipe()
             process = CONTEXT.Process(
-                target=serve, args=(far_end, self._pool.work, self._ledger.mistakes, search_path())
+                target=serve, args=(far_end, self._pool.work, self._ledger.user_errors, search_path())
             )
             with _signals_held_back():
                 process.start()
