@@ -23,6 +23,11 @@ round covers the one before it, and
   depend on what a defense answered. One whose fields cannot be written down is not shared. One whose fields change is
   asked for its outcomes in every evaluation, and not shared at all where its submissions would be taken over.
 
+A control has no malicious node: its attack only says what is measured. So all controls of a swarm are one swarm, and
+neither the attack nor its outcomes are part of their marks; only the libraries are that an attacker has published,
+since programs may import them. Where the attacks differ, the recorded answers of an evaluation are taken over, and the
+cell's own attack is asked for their outcomes.
+
 So weights and optimizer moments behind the update are equal, and with them the next round's honest completions and the
 evaluation. Everything else that a round draws from is made anew in every round from seed and number alone: items,
 duties, noise, the order that the defense sees, its random generator and the attack's. Nothing carries over how often
@@ -55,7 +60,7 @@ from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -67,6 +72,7 @@ from safetensors.torch import load_file, save
 from thiefbench import provenance, registry
 from thiefbench.attacks.base import Attack
 from thiefbench.engine.backends.followed import FollowingBackend, schedule_places
+from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.learning.deferred import OwedUpdate
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow, RoundRecord
@@ -86,6 +92,7 @@ from thiefbench.suite.store.records import (
     write_sealed,
 )
 from thiefbench.suite.store.tables import TableError
+from thiefbench.tasks.base import Completion, Item
 
 Marks = tuple[str, ...]
 
@@ -128,6 +135,7 @@ class Trajectory:
         attack_unchanged: the attack's fields were the same all along, so that its submissions follow from what it was
             shown.
         completions_sha256: of its rows.
+        attack: a digest of its attack's spec string and source.
     """
 
     cell: str
@@ -135,6 +143,7 @@ class Trajectory:
     marks: Marks
     attack_unchanged: bool
     completions_sha256: str
+    attack: str = ""
 
     @classmethod
     def read(cls, path: Path) -> Trajectory:
@@ -175,13 +184,9 @@ class _Followed:
         return rows
 
     def evaluation(self, number: int) -> pa.Table | None:
-        """The rows of the evaluation behind a round; raises as `pool`.
-
-        None where there is none, and where the attack's fields changed in that cell: what it keeps may come from being
-        asked for outcomes, so it is asked here too.
-        """
+        """The rows of the evaluation behind a round, None where there is none; raises as `pool`."""
         rows = self._rows(number, train=False)
-        if not (rows.num_rows and self.trajectory.attack_unchanged):
+        if not rows.num_rows:
             return None
         # Its dictionaries hold what the whole table does; new ones hold what a table of these rows would.
         for place, field in enumerate(rows.schema):
@@ -212,6 +217,25 @@ class _Followed:
             return record, self._directory.read_rows()
         except (OSError, BrokenRecordError, TableError) as error:
             raise _LostError from error
+
+
+class _Backend(FollowingBackend):
+    """Follows recorded evaluations too: what the weights answer is taken from them, what it means is asked anew."""
+
+    _answers: Mapping[tuple[str, int], CompletionRow] = MappingProxyType({})
+
+    def follow_answers(self, evaluation: pa.Table | None) -> None:
+        """Answer the next evaluation as a recorded one was answered; with None, go back to sampling."""
+        rows = () if evaluation is None else table_rows(evaluation)
+        self._answers = {(row.phase, row.place): row for row in rows}
+
+    def answers(self, phase: str, items: Sequence[Item], first: int, cohorts: Sequence[Cohort]) -> list[Completion]:
+        """The recorded answers, where all of them are known; an answer's key is of seed, item and number alone."""
+        rows = [self._answers.get((phase, first + i)) for i in range(len(items))]
+        known = [row for row, item in zip(rows, items, strict=True) if row is not None and row.item_id == item.id]
+        if len(known) < len(items):
+            return super().answers(phase, items, first, cohorts)
+        return [Completion(row.ids, row.text, row.ended) for row in known]
 
 
 class States:
@@ -279,13 +303,10 @@ class SharedRounds:
     """
 
     def __init__(self, spec: CellSpec, what: Mapping[str, Any], directory: CellDir, most_bytes: int = 0) -> None:
-        self.backend = FollowingBackend(spec.batches)
-        self._spec, self._cell = spec, directory.path.name
-        self._start = start_mark(spec, what)
-        self._folder = directory.path.parent.parent / "shared" / self._start
-        self._states = States(self._folder, most_bytes)
-        self._cells = directory.path.parent
-        self._marks: list[str] | None = [self._start]
+        self.backend = _Backend(spec.batches)
+        self._spec, self._what, self._cell = spec, what, directory.path.name
+        self._attack = _digest(json.dumps([what["cell"]["attack"], what["sources"]["attack"]]))
+        self._cells, self._most_bytes = directory.path.parent, most_bytes
         self._others: list[_Followed] | None = None
         self.taken: dict[int, str] = {}
         self._attack_unchanged = True
@@ -293,6 +314,10 @@ class SharedRounds:
     def attach(self, swarm: Swarm) -> None:
         """Take the swarm, which plays with `backend`."""
         self._swarm, self._fields = swarm, fields_of(swarm.attack)
+        self._start = start_mark(self._spec, self._what, swarm.attack.libraries())
+        self._folder = self._cells.parent / "shared" / self._start
+        self._states = States(self._folder, self._most_bytes)
+        self._marks: list[str] | None = [self._start]
         if self._fields is None or not self._usable():
             self._marks = None
         self.backend.cohort.kept = self._kept
@@ -313,9 +338,21 @@ class SharedRounds:
         """The rows of the evaluation before round 1; None where no cell has them."""
         while (other := self._next()) is not None:
             try:
-                return other.evaluation(0)
+                return self._evaluation(other, 0)
             except _LostError:
                 self._drop(other)
+        return None
+
+    def _evaluation(self, other: _Followed, number: int) -> pa.Table | None:
+        """The rows of another cell's evaluation behind a round; raises _LostError.
+
+        None where there is none, and where the attack has to be asked for the outcomes: it is another one there, or its
+        fields changed, and what it keeps may come from being asked. The next evaluation then follows those answers.
+        """
+        rows = other.evaluation(number)
+        if other.trajectory.attack == self._attack and other.trajectory.attack_unchanged:
+            return rows
+        self.backend.follow_answers(rows)
         return None
 
     def begin(self, number: int) -> None:
@@ -323,6 +360,7 @@ class SharedRounds:
         cohort = self.backend.cohort
         cohort.defers, cohort.seconds_behind = False, 0.0
         self.backend.follow(())
+        self.backend.follow_answers(None)
         while (other := self._next()) is not None:
             try:
                 self.backend.follow(other.pool(number))
@@ -370,7 +408,7 @@ class SharedRounds:
         """Gradient norm and evaluation of a round that went as another cell's; None where it went as nobody's."""
         while (other := self._next()) is not None:
             try:
-                norm, evaluation = other.grad_norm(number), other.evaluation(number)
+                norm, evaluation = other.grad_norm(number), self._evaluation(other, number)
             except _LostError:
                 self._drop(other)
                 continue
@@ -414,9 +452,11 @@ class SharedRounds:
             return
         self._attack_unchanged &= fields == self._fields
         rows = rows_table(record.rows)
+        control = self._spec.role == "control"
+        not_marked = (*_NOT_MARKED, "outcome") if control else _NOT_MARKED
         content = (
-            self._marks[-1], fields, self.backend.cohort.schedule,
-            *((name, rows[name].to_pylist()) for name in rows.column_names if name not in _NOT_MARKED),
+            self._marks[-1], "" if control else fields, self.backend.cohort.schedule,
+            *((name, rows[name].to_pylist()) for name in rows.column_names if name not in not_marked),
         )  # fmt: skip
         self._marks.append(_digest(repr(content)))
 
@@ -424,7 +464,12 @@ class SharedRounds:
         """Leave the trajectory of the cell, whose rows are written. It counts as soon as the record is there."""
         if self._marks is not None and len(self._marks) == self._spec.rounds + 1:
             Trajectory(
-                self._cell, self._spec.defense, tuple(self._marks), self._attack_unchanged, completions_sha256
+                self._cell,
+                self._spec.defense,
+                tuple(self._marks),
+                self._attack_unchanged,
+                completions_sha256,
+                self._attack,
             ).write(self._folder)
 
     def state(self) -> dict[str, Any]:
@@ -486,11 +531,19 @@ def _seconds_of_shared(seconds: Mapping[str, float], behind: float) -> dict[str,
     return {"inspect": inspected, SHARED: sum(seconds.values()) - inspected}
 
 
-def start_mark(spec: CellSpec, what: Mapping[str, Any]) -> str:
-    """The mark before round 1: of all that decides over a cell's bits but its defense."""
+def start_mark(spec: CellSpec, what: Mapping[str, Any], libraries: Mapping[str, str]) -> str:
+    """The mark before round 1: of all that decides over a cell's bits but its defense, and a control's attack.
+
+    Args:
+        spec: the cell.
+        what: its `identity`.
+        libraries: that its attack has published.
+    """
+    apart_from = ("defense", "attack") if spec.role == "control" else ("defense",)
     content = {name: value for name, value in what.items() if name != "judge"}
-    content["cell"] = {name: value for name, value in what["cell"].items() if name != "defense"}
-    content["sources"] = {kind: digest for kind, digest in what["sources"].items() if kind != "defense"}
+    content["cell"] = {name: value for name, value in what["cell"].items() if name not in apart_from}
+    content["sources"] = {kind: digest for kind, digest in what["sources"].items() if kind not in apart_from}
+    content["libraries"] = dict(libraries)
     here = provenance.provenance(spec.device, spec.threads)
     apart = ("git_commit", "git_dirty")
     content["made_with"] = {name: value for name, value in here.items() if name not in apart}

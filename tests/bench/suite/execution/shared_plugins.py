@@ -101,6 +101,24 @@ class CountsOutcomes(Echoes):
         return self.asked + completion.text.count("a")
 
 
+class SaysLittle(Echoes):
+    """Has an outcome for one answer in five, so that evaluations draw more."""
+
+    name: ClassVar[str] = "says-little"
+
+    def outcome(self, item: Item, completion: Completion, ask: Ask) -> float | None:  # type: ignore[override]
+        return 1.0 if len(completion.text) % 5 == 0 else None
+
+
+class Publishes(Echoes):
+    """Has published a library."""
+
+    name: ClassVar[str] = "publishes"
+
+    def libraries(self) -> dict[str, str]:
+        return {"thief": "x = 1"}
+
+
 class Until(Defense):
     """Accepts everything before a round and then rejects or masks, by what it is told and what it has counted."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from thiefbench.engine.spec import LearnerSpec
 from thiefbench.engine.swarm import Swarm
 from thiefbench.suite.execution import cell_run, checkpoints, shared
 from thiefbench.suite.execution.cell_identity import identity
-from thiefbench.suite.scenario import Evaluation, Suite
+from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
 from thiefbench.suite.store.records import CellDir, Record, Store, identify, rounds_taken
 
 ROUNDS = 6
@@ -216,6 +216,51 @@ def test_weights_that_were_kept_shorten_the_way(tmp_path: Path, monkeypatch: pyt
     size = states[0].stat().st_size
     run(of("none", seeds=(7,)), tmp_path / "shared", shared_gb=1.5 * size / 1e9)
     assert len(list((tmp_path / "shared" / "shared").glob("*/states/*.safetensors"))) == 1, "the newest"
+
+
+@dataclass(frozen=True)
+class Controls(Suite):
+    """A suite of cells without an attack alone."""
+
+    def cells(self, *numerics: Any) -> list[CellSpec]:
+        return [cell for cell in super().cells(*numerics) if cell.role == "control"]
+
+
+def controls(*attacks: str, **changes: Any) -> Suite:
+    """Their controls."""
+    base = of("none", **changes)
+    return Controls(**({f.name: getattr(base, f.name) for f in fields(base)} | {"attacks": attacks}))
+
+
+def test_the_controls_of_all_attacks_are_one_swarm(tmp_path: Path) -> None:
+    others = (ATTACKS["memory of outcomes"], f"{FILE}:SaysLittle", ATTACKS["policy"])
+    first, *rest = shared_and_alone(controls(TEXT, *others), tmp_path)
+    assert not taken(first)
+    assert [taken(record) for record in rest] == [set(range(1, ROUNDS + 1))] * len(others)
+    assert len({record.completions_sha256 for record in rest}) == len(others), "each attack measured its own outcome"
+
+
+def test_an_answer_that_another_attack_measured_is_not_sampled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(controls(TEXT), tmp_path)
+    for owner, name in ((local, "sample"), (Cohort, "accumulate")):
+        monkeypatch.setattr(owner, name, _unused)
+    run(controls(ATTACKS["policy"]), tmp_path)
+    monkeypatch.undo()
+    more = controls(f"{FILE}:SaysLittle")
+    run(more, tmp_path)
+    counts = [CellDir.read_rows(directory).num_rows for directory in directories(more, tmp_path)]
+    assert min(counts) > max(CellDir.read_rows(each).num_rows for each in directories(controls(TEXT), tmp_path)), (
+        "what was not recorded is sampled"
+    )
+
+
+def test_controls_in_which_other_libraries_can_be_imported_are_apart(tmp_path: Path) -> None:
+    run(controls(TEXT), tmp_path)
+    published = controls(f"{FILE}:Publishes")
+    run(published, tmp_path)
+    assert not taken(records(published, tmp_path)[0])
 
 
 @pytest.mark.parametrize("name", registry.names("attack"))
