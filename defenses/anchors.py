@@ -1,4 +1,4 @@
-"""Anchor rows, with which every table compares its defenses."""
+"""Anchors: defenses that every table includes for comparison."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AcceptAll(Defense):
 
 
 class RejectAll(Defense):
-    """`reject_all`: perfectly safe and useless, as its models keep their start weights."""
+    """`reject_all`: perfectly safe and useless, because the models keep their start weights."""
 
     name: ClassVar[str] = "reject_all"
 
@@ -29,7 +29,7 @@ class RejectAll(Defense):
 
 
 class Random(Defense):
-    """`random`: rejects blindly at a given rate. A defense must beat it at the same rejection rate.
+    """`random`: rejects at random, at a given rate. A defense must beat it at the same rejection rate.
 
     Args:
         rate: share rejected, in [0, 1].
