@@ -131,7 +131,7 @@ TrustOption = Annotated[
         callback=_trusting,
         envvar="THIEFBENCH_TRUST_PLUGINS",
         help="Also load attacks, defenses and tasks that a suite file or a store names as mine.py:Mine or "
-        "package.module:Mine. Their code runs in this process: only if you wrote it or trust whoever did.",
+        "package.module:Mine. Their code runs in this process: use it only if you wrote them or trust their author.",
     ),
 ]
 
