@@ -31,7 +31,7 @@ err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 DONE, FAILED, BAD_USE, INTERRUPTED = 0, 1, 2, 130
 
-CHOICE, OUTCOME, HARDWARE = "What is run", "Results", "Hardware and numbers"
+CHOICE, OUTCOME, HARDWARE = "What to run", "Results", "Hardware and numerics"
 """Panels of `--help`."""
 
 SUITE_FILES = frozenset({".yaml", ".yml"})

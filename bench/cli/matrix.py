@@ -70,8 +70,7 @@ def matrix(
 ) -> None:
     """Show how much of every attack each defense rejects.
 
-    Only undefended swarms are trained, unless the store has them; then all defenses inspect the completions recorded
-    there.
+    Only missing undefended swarms are trained; then all defenses inspect their recorded completions.
     """
     from thiefbench.suite.suite_yaml import load_suite
 

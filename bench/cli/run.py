@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-_AHEAD, _RAY, _TORCHRUN = "Look ahead, run nothing", "Ray clusters (docs/cluster.md)", "torchrun"
+_AHEAD, _RAY, _TORCHRUN = "Plan without running", "Ray clusters (docs/cluster.md)", "torchrun"
 
 _EXAMPLES = """Examples:
 

@@ -110,7 +110,7 @@ def show(
         out.print(table)
     out.print()
     if shown.needs is None:
-        out.print("needs: depends on its arguments; give them in the name")
+        out.print("needs: depends on the arguments; show it as NAME(key=value)")
     else:
         out.print(f"needs: {escaped(shown.needs[0]) if shown.needs else 'nothing'}")
         for need in shown.needs[1:]:
