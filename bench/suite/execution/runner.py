@@ -316,7 +316,9 @@ def _keep_missing_weights(job: Job, record: Record, listener: CellListener, stop
     left = keep_weights_of(spec, directory, missing, progress, lambda: stop.asked)
     if left:
         numbers = ", ".join(map(str, left))
-        listener.note(f"{spec.label}: its rounds come out otherwise here, so round {numbers} keeps no weights")
+        listener.note(
+            f"{spec.label}: its rounds differ from the stored ones here; no weights are kept for round {numbers}"
+        )
 
 
 def without_weights(directory: CellDir, record: Record, rounds: Sequence[int]) -> list[int]:
