@@ -47,8 +47,7 @@ class JudgedCompletion:
 
     @property
     def honest(self) -> bool:
-        """Whether the sender is labelled honest or, if only payloads are labelled, the completion as without
-        payload."""
+        """Whether the sender is labelled honest or, if only payloads are labelled, the completion has none."""
         return self.malicious is False or (self.malicious is None and self.payload is False)
 
 
