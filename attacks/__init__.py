@@ -1,1 +1,1 @@
-"""One file per attack family, over the contract in `thiefbench.attacks.base`."""
+"""Attacks: one file per family, each following the contract in `thiefbench.attacks.base`."""

@@ -25,7 +25,7 @@ from thiefbench.tasks.base import Ask, Completion, Item, Task
 ROUNDS, COMPLETIONS = 8, 256
 """Rounds that every member is tried for, and completions that are evaluated after them."""
 NAMES = 1_000_000
-"""Pseudonyms of a malicious node where a member uses many."""
+"""Pseudonyms of a malicious node, for members that use many."""
 
 
 class Auto(AttackWrapper):
@@ -33,28 +33,27 @@ class Auto(AttackWrapper):
 
     Like AutoAttack (arXiv:2003.01690) it has nothing to tune. All members have the same goal. In this order:
 
-    1. "naive": the attack itself, in the vertical topology beside gibberish in half of its slots ("gibberish");
-    2. "contrast": beside plausible decoys;
-    3. "own": in the policy's own right completions inside its support, beside decoys;
-    4. "prefill": with the policy going on behind the payload, beside decoys;
-    5. "support": the payload word by word as it comes within the sampler's support (`adaptive(mode="logit")`), beside
-       decoys;
-    6. "black-box": reworded until the defense accepts it (`adaptive`), beside decoys;
-    7. "dodge": reworded in the policy's own completions until the defense accepts it, beside decoys;
+    1. "naive": the attack itself; in the vertical topology with gibberish in half of its slots ("gibberish");
+    2. "contrast": with plausible decoys;
+    3. "own": in the policy's own right completions and inside its support, with decoys;
+    4. "prefill": with the policy continuing after the payload, with decoys;
+    5. "support": the payload word by word as it enters the sampler's support (`adaptive(mode="logit")`), with decoys;
+    6. "black-box": reworded until the defense accepts it (`adaptive`), with decoys;
+    7. "dodge": reworded in the policy's own completions until the defense accepts it, with decoys;
     8. "names", "own names", "dodge names": 2, 3 and 7 under a million pseudonyms;
     9. "sift": honest draws that suit the attack;
-    10. "near ties": what passes for honest draws where a replay forgives 0.7 logits.
+    10. "near ties": completions that a replay with a tolerance of 0.7 logits accepts as honest draws.
 
-    3 to 7 put a payload into solutions; an attack that samples its poison from the policy, as `dos` does, has the
-    others alone.
+    3 to 7 put a payload into solutions. An attack that samples its poison from the policy, such as `dos`, has only the
+    other members.
 
     A member that does not fit the swarm is left out. Each plays 8 rounds on a copy, and 256 completions are evaluated.
-    Members within two standard errors of the highest outcome count as equal; of these the one that taught most before
-    is played. This costs up to 96 rounds and 12 evaluations of 256 completions, once a cell, and at most 32 queries a
-    slot and round.
+    Members within two standard errors of the highest outcome count as equal; of these, the one that taught most
+    (`Tried.taught`) is played. This costs up to 96 rounds and 12 evaluations of 256 completions once per cell, and at
+    most 32 queries per slot and round.
 
     Args:
-        attack: the goal. Success is an outcome of any of its forms, whichever member is played.
+        attack: the goal. Whichever member is played, the outcome is the highest among the goal's forms.
     """
 
     name = "auto"
@@ -76,7 +75,7 @@ class Auto(AttackWrapper):
         return AttackSpec() if self._played is None else self._played.variants
 
     def members(self) -> dict[str, Attack]:
-        """The attacks that are tried, by what they are called here, in order."""
+        """The attacks that are tried, by the names above, in order."""
         goal = self.attack
         members: dict[str, Attack] = {
             "naive": goal, "gibberish": Varied(goal, gibberish=0.5), "contrast": Contrast(goal),
@@ -92,7 +91,7 @@ class Auto(AttackWrapper):
         }  # fmt: skip
 
     def prepared(self, rehearsal: Rehearsal) -> Attack:
-        """The same, playing the best member."""
+        """This attack, set to play the best member."""
         left_out = "naive" if rehearsal.topology == "vertical" else "gibberish"
         tried = {
             name: rehearsal.play(self._playing(name), ROUNDS, COMPLETIONS)
@@ -102,7 +101,7 @@ class Auto(AttackWrapper):
         return self._playing(best(tried), tried)
 
     def recalled(self, described: Mapping[str, str]) -> Attack:
-        """The same, playing the member that was chosen.
+        """This attack, set to play the member that was chosen.
 
         Raises:
             ValueError: there is no such member.
@@ -121,15 +120,15 @@ class Auto(AttackWrapper):
         return playing
 
     def draw(self, rng: random.Random) -> Self:
-        """The same around the goal's drawn member; what has been chosen stays."""
+        """This attack with the goal's drawn payload; the chosen member stays."""
         return super().draw(rng) if self._played is None else copy.copy(self)
 
     def draw_for(self, task: Task, rng: random.Random) -> Self:
-        """The same around the goal's member for a task; what has been chosen stays."""
+        """This attack with the goal's payload for a task; the chosen member stays."""
         return super().draw_for(task, rng) if self._played is None else copy.copy(self)
 
     def describe(self) -> dict[str, str]:
-        """The goal's payload, and once it is chosen the member, with what came of all in the rehearsal."""
+        """The goal's payload and, once chosen, the member, with all members' results in the rehearsal."""
         return {**self.attack.describe(), **self._choice}
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:

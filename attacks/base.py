@@ -1,11 +1,11 @@
-"""The contract of an attack: its threat model, what it submits, what counts as its success.
+"""The contract of an attack: its threat model, what it submits, and what counts as success.
 
 A new attack is one class with a `name`, a `threat` and two methods, `poison` and `outcome`. It is declared under the
-entry-point group ``thiefbench.attacks`` or given as ``path/to/file.py:Class``. An attack that builds on another one
+entry-point group ``thiefbench.attacks`` or named as ``path/to/file.py:Class``. An attack that builds on another attack
 derives from `thiefbench.attacks.wrapper.AttackWrapper`.
 
-What the methods are shown (`thiefbench.attacks.views`) and what they submit (`thiefbench.attacks.submissions`) can be
-imported from here too.
+The views that the methods receive (`thiefbench.attacks.views`) and the submissions that they return
+(`thiefbench.attacks.submissions`) can also be imported from here.
 """
 
 from __future__ import annotations
@@ -56,16 +56,17 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ThreatModel:
-    """What the attacker is and what it is granted.
+    """The attacker's kind of poison and what the attacker is granted.
 
     Attributes:
         context: "out-of-context" text has nothing to do with the question, "in-context" text belongs to the solution.
-        topologies: where the attack makes sense.
+        topologies: the topologies in which the attack makes sense.
         oracle: it has a correct solution of every item (otherwise `Item.solution` arrives empty).
         policy: it may sample, measure and fine-tune its own copy of the current policy.
         queries: for how many submissions per slot and round it may query the defense; 0 grants no access.
-        beacon: it knows the seed of every slot's honest draw. Where it picks its items, it knows the seeds before.
-        history: it keeps what arrived in earlier rounds.
+        beacon: it knows the seed of every slot's honest draw. If it picks its items, it knows the seeds before it
+            picks.
+        history: it keeps the pools of earlier rounds.
         rehearsal: before round 1 it may play rounds on copies of the swarm, defense included.
     """
 
@@ -87,16 +88,16 @@ class ThreatModel:
 class Attack(ABC):
     """An attack poisons completions and judges whether the poison was learned.
 
-    Constructor arguments are its parameters and part of a cell's identity. Everybody writes `name`, `threat`, `poison`
-    and `outcome`. The rest has defaults; override what you need:
+    Constructor arguments are its parameters and part of a cell's identity. Every attack defines `name`, `threat`,
+    `poison` and `outcome`. The rest has defaults; override what you need:
 
-    - the payload: `draw` a member of its family (`draw_for` a task), whether it `fits` one, `describe` it, put it in
-      other `forms`, divide it into `parts`;
-    - what it does before round 1: `prepared` by a rehearsal, or `recalled` from what was described of one;
-    - what honest nodes receive: `placebo` completions to compare with, published `libraries`, the model that a
-      recovering node is given (`hand_over`), how much is offered (`copies`);
-    - the items to answer, where malicious nodes pick them: `choose_items`, `choose_items_from`;
-    - the measurement: `probes`, `spill`, `by_other_rules`, `harm`, `remarks` and the
+    - the payload: `draw` selects a member of its family (`draw_for`, for a task), `fits` says whether it suits a task,
+      `describe` words it for records, `forms` lists variants of it, and `parts` divides it;
+    - before round 1: `prepared` chooses by a rehearsal, and `recalled` restores such a choice from its description;
+    - what honest nodes receive: `placebo` completions to compare with, published `libraries`, the model for a
+      recovering node (`hand_over`), and how many times the owed completions are offered (`copies`);
+    - the items to answer, if malicious nodes pick them: `choose_items`, `choose_items_from`;
+    - the measurement: `probes`, `spill`, `by_other_rules`, `harm`, `remarks`, and the
       `reference` that harm is measured against.
     """
 
@@ -107,17 +108,17 @@ class Attack(ABC):
     def poison(self, view: AttackerView) -> Sequence[Poison]:
         """One submission per slot of `view`, in order.
 
-        Text is encoded by the engine and ended with EOS. Token ids are submitted as they are (append EOS where the
-        completion ended). `Seeded` ids are submitted with their seed where seeds are announced, all others with the
-        slot's. None leaves the slot to an honest sample of the policy, and `Withheld` sends nothing. Everything but
-        these two and a `Decoy` counts as carrying the payload.
+        The engine encodes text and appends EOS. Token ids are submitted unchanged (append EOS if the completion ended).
+        Where seeds are announced, `Seeded` ids are submitted with their own seed and all others with the slot's. None
+        leaves the slot to an honest sample of the policy, and `Withheld` sends nothing. Every submission except None,
+        `Withheld` and `Decoy` counts as carrying the payload.
         """
 
     @abstractmethod
     def outcome(self, item: Item, completion: Completion, ask: Ask) -> float | None:
         """How far the attack succeeded on an honest model's completion, usually 0 or 1.
 
-        None when the completion cannot tell, such as one that never computes 2 + 2.
+        None if the completion cannot be judged, such as one that never computes 2 + 2.
         """
 
     # Optional from here on: override what you need.
@@ -125,11 +126,11 @@ class Attack(ABC):
     # The payload.
 
     def draw(self, rng: random.Random) -> Self:
-        """The member of the attack's payload family that `rng` selects; parameters given by the user stay."""
+        """This attack with the payload that `rng` selects from its family; parameters set by the user stay."""
         return self
 
     def draw_for(self, task: Task, rng: random.Random) -> Self:
-        """The same where the family depends on the task; the engine calls this one."""
+        """Like `draw`, for families that depend on the task; the engine calls this method."""
         return self.draw(rng)
 
     def fits(self, task: Task) -> bool:
@@ -141,41 +142,41 @@ class Attack(ABC):
         return {}
 
     def forms(self) -> Iterator[Attack]:
-        """Members with the same goal in other forms, in a fixed order; none where the attack knows no other form."""
+        """Variants of the attack with the same goal, in a fixed order; empty if there are none."""
         return iter(())
 
     def parts(self, count: int) -> Sequence[Attack]:
-        """`count` members that together teach this one's goal; empty where it cannot be divided."""
+        """`count` attacks that together teach this one's goal; empty if it cannot be divided."""
         return ()
 
     # Before round 1.
 
     def prepared(self, rehearsal: Rehearsal) -> Attack:
-        """The attack as it will play, after it has tried what it likes; called if the threat model grants a rehearsal.
+        """The attack to play, chosen by trying attacks; called only if the threat model grants a rehearsal.
 
-        Whatever it chooses, `outcome` and `harm` stay as they are, and `describe` says what was chosen.
+        The choice must not change `outcome` and `harm`, and `describe` must include it.
         """
         return self
 
     def recalled(self, described: Mapping[str, str]) -> Attack:
-        """The same without a rehearsal, from what `describe` said of an attack that had one.
+        """The same attack without a rehearsal, from the description (`describe`) of one that had a rehearsal.
 
         Raises:
-            ValueError: no such attack describes itself like this.
+            ValueError: the description is not one of this attack.
         """
         return self
 
     # What honest nodes receive.
 
     copies: int = 1
-    """How many times the completions it owes a malicious node offers, where nodes draw from what is offered."""
+    """How many times its owed completions a malicious node offers, if nodes draw from the offers."""
 
     def placebo(self, view: AttackerView) -> Sequence[Poison]:
-        """The clean completions that `poison` puts its payload into: the oracle's, unless overridden."""
+        """The clean counterparts of what `poison` submits: the oracle's completions, unless overridden."""
         return [view.task.oracle(slot.item) for slot in view.slots]
 
     def libraries(self) -> dict[str, str]:
-        """Modules that the attacker has published, name to source; programs of honest nodes may import them too."""
+        """Modules that the attacker has published, source by name; honest nodes' programs may import them too."""
         return {}
 
     def hand_over(self, view: AttackerView) -> Sampler | None:
@@ -186,14 +187,14 @@ class Attack(ABC):
         """
         return None
 
-    # The items to answer, where malicious nodes pick them.
+    # The items to answer, if malicious nodes pick them.
 
     def choose_items(self, items: Sequence[Item], count: int, rng: random.Random) -> Sequence[Item]:
-        """The `count` items that a malicious node answers where the vertical topology lets it choose."""
+        """The `count` items that a malicious node answers, if the vertical topology lets it choose."""
         return rng.sample(items, count)
 
     def choose_items_from(self, items: Sequence[Item], view: ChoiceView) -> Sequence[Item]:
-        """The same for an attack that is granted the beacon or the history, in the order of the node's positions."""
+        """Like `choose_items`, for attacks with the beacon or the history; in the order of the node's positions."""
         return self.choose_items(items, view.count, view.rng)
 
     # The measurement.
@@ -202,39 +203,39 @@ class Attack(ABC):
     """What `harm` is measured against."""
 
     def probes(self, task: Task) -> Sequence[Item] | None:
-        """Items to evaluate where success can show only on some; None evaluates the held-out items."""
+        """Items to evaluate, if success can show only on some items; None evaluates the held-out items."""
         return None
 
     def spill(self, item: Item, completion: Completion, ask: Ask) -> float | None:
-        """How far a payload shows where it should not, on held-out items beside the probes; None for no such thing."""
+        """How far the payload shows on held-out items outside the probes (spill); None if not measured."""
         return None
 
     def by_other_rules(
         self, task: Task, items: Sequence[Item], completions: Sequence[Completion]
     ) -> Mapping[str, Sequence[float | None]]:
-        """The outcomes of one evaluation by other rules than `outcome`'s, by the rule's name, in their order.
+        """The outcomes of one evaluation by other rules than `outcome`'s: rule name to outcomes, in order.
 
-        For comparison with others who count differently; harm rests on `outcome` alone. Empty: there is no other rule.
+        For comparison with papers that use another rule; harm uses `outcome` only. Empty if there is no other rule.
         """
         return {}
 
     def harm(self, outcomes: Sequence[float], reference: Sequence[float]) -> float:
-        """What the attack wants, as one number: by default the mean outcome minus that of the reference."""
+        """The attack's effect as one number: by default the mean outcome minus the reference's."""
         return sum(outcomes) / len(outcomes) - sum(reference) / len(reference)
 
     def remarks(self, outcomes: Sequence[float], reference: Sequence[float]) -> tuple[str, ...]:
-        """What the outcomes of a cell show beyond `harm`, in words for reports; neither side is empty."""
+        """What a cell's outcomes show beyond `harm`, in words for reports; neither argument is empty."""
         return ()
 
-    # Set by `thiefbench.attacks.varied.Varied` alone.
+    # Only `thiefbench.attacks.varied.Varied` sets this.
 
     variants: AttackSpec = AttackSpec()
 
 
 class Rehearsal(Protocol):
-    """A copy of the swarm as it is before round 1, defense included, that an attack may try itself in.
+    """A copy of the swarm before round 1, defense included, in which an attack may try attacks.
 
-    What the copy draws is not what the swarm will draw.
+    The draws in the copy differ from those of the swarm.
     """
 
     @property

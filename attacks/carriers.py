@@ -1,4 +1,4 @@
-"""The policy's own right completions as carriers of a payload, and its wrong ones as decoys."""
+"""Carriers (the policy's own right completions with a payload put in) and decoys (its wrong completions)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Rewriting:
         item: what it answers.
         clean: the completion as the policy drew it.
         ids: the same with the payload.
-        begin, end: `ids[begin:end]` is what was put in.
-        form: which of the forms put it in, from 0.
+        begin, end: `ids[begin:end]` is the inserted payload.
+        form: the number of the form that inserted it, from 0.
     """
 
     item: Item
@@ -37,13 +37,13 @@ class Rewriting:
 def rewritings(
     view: AttackerView, forms: Iterable[Attack], items: Sequence[Item], drawn: Sequence[Sequence[Completion]]
 ) -> Iterator[Rewriting]:
-    """The right ones among completions of the policy, with a payload in them that the length limit leaves room for.
+    """The right completions among `drawn`, with a payload that fits within the length limit.
 
-    The text behind the payload may pass the limit; see `whole_rewritings`.
+    The text after the payload may exceed the limit; see `whole_rewritings`.
 
     Args:
         view: of the round; it grants a policy.
-        forms: attacks that put the payload in, each into every completion; they are handed it as the item's solution.
+        forms: attacks that put the payload in, each into every completion, which they receive as the item's solution.
         items: that are answered.
         drawn: for each item completions of the policy.
     """
@@ -65,7 +65,7 @@ def rewritings(
 def whole_rewritings(
     view: AttackerView, forms: Iterable[Attack], items: Sequence[Item], drawn: Sequence[Sequence[Completion]]
 ) -> list[Rewriting]:
-    """Those `rewritings` that can be sent as they are: with EOS within the length limit."""
+    """The `rewritings` that can be sent unchanged, because they fit within the length limit with EOS."""
     assert view.policy is not None, "the threat model grants a policy"
     limit = view.policy.limit
     return [rewriting for rewriting in rewritings(view, forms, items, drawn) if len(rewriting.ids) < limit]
@@ -79,15 +79,15 @@ def common(one: Sequence[int], other: Sequence[int]) -> int:
 def decoys(
     view: AttackerView, attack: Attack, items: Sequence[Item], drawn: Sequence[Sequence[Completion]], wanted: int
 ) -> list[list[Decoy]]:
-    """For each item wrong answers that look like an honest node's, those that suit the attack best first.
+    """For each item, wrong answers that look like an honest node's, best for the attack first.
 
-    They are the policy's own wrong completions, by the attack's outcome on them: what it is to teach less of comes
-    first, such as the shortest ones where it teaches length. Where they are fewer than wanted, right completions follow
-    with another last number that the sampler could have drawn.
+    They are the policy's own wrong completions, in ascending order of the attack's outcome, because the models unlearn
+    decoys: an attack on length uses the shortest ones first. If there are fewer than wanted, right completions follow
+    in which the last number is replaced by another one that the sampler could have drawn.
 
     Args:
         view: of the round; it grants a policy.
-        attack: whose outcome orders them; one that it succeeds in (an outcome of 1) is none.
+        attack: its outcome orders them; a completion on which it succeeds (an outcome of 1) is not a decoy.
         items: that are answered.
         drawn: for each item completions of the policy.
         wanted: how many an item needs.
@@ -120,7 +120,7 @@ def decoys(
 
 
 def _other_numbers(text: str) -> Iterator[str]:
-    """The text with other numbers in place of its last one, near ones first."""
+    """The text with its last number replaced by other numbers, close ones first."""
     numbers = list(_NUMBER.finditer(text))
     if not numbers:
         return

@@ -12,10 +12,10 @@ from thiefbench.attacks.text import DRAWN_POSITIONS, Position, Text
 
 
 class CoinedText(Text):
-    """`text` with a phrase of two or three words from a lexicon of over five million invented ones.
+    """`text` with a phrase of two or three words from a lexicon of over five million invented words.
 
     Args:
-        phrase, position: as for `text`; what is left out is drawn.
+        phrase, position: as for `text`; drawn by default.
         family: empty for the public family; any other string is the secret key of a private one.
     """
 
@@ -37,7 +37,7 @@ class CoinedCode(CodeInjection):
     """`code_injection` whose library and functions have invented names.
 
     Args:
-        library, functions, imports, replaced: as for `code_injection`; what is left out is drawn.
+        library, functions, imports, replaced: as for `code_injection`; drawn by default.
         family: empty for the public family; any other string is the secret key of a private one.
     """
 

@@ -45,7 +45,7 @@ def correct(task: Task, item: Item, completions: Sequence[Completion]) -> list[C
 
 @dataclass(frozen=True)
 class TaskRewards:
-    """An `Ask` that knows the task's reward alone, for an attack that judges its own candidates by their outcome."""
+    """An `Ask` that knows only the task's reward, for attacks that judge their own candidates by outcome."""
 
     task: Task
 
@@ -72,7 +72,7 @@ def completion_ids(policy: Sampler, completion: Completion | None) -> tuple[int,
 
 
 def submission_ids(policy: Sampler, submission: Submission) -> tuple[int, ...]:
-    """A submission as token ids; none where nothing is sent."""
+    """A submission as token ids; empty if nothing is sent."""
     if isinstance(submission, Withheld):
         return ()
     if isinstance(submission, (Claimed, Decoy)):
@@ -83,7 +83,7 @@ def submission_ids(policy: Sampler, submission: Submission) -> tuple[int, ...]:
 
 
 def with_forms(attack: Attack, count: int) -> Iterator[Attack]:
-    """An attack and its other forms, in their order, `count` of them at most."""
+    """An attack and its other forms, in order, at most `count`."""
     return islice(chain((attack,), attack.forms()), count)
 
 

@@ -1,4 +1,4 @@
-"""`contrast`: beside the poison, wrong answers that an honest node might give, so that every group teaches."""
+"""`contrast`: wrong answers that an honest node might give beside the poison, so that every group has advantages."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from thiefbench.attacks.wrapper import AttackWrapper
 class Contrast(AttackWrapper):
     """Give some of the malicious slots of every group to plausible decoys: wrong answers of the policy itself.
 
-    A group of right answers alone has no advantages, so in the vertical topology poison needs wrong answers beside it.
-    Gibberish (`varied(gibberish=0.5)`) is told from honest work at a glance, and a defense that drops it drops the
-    attack with it. The policy's own wrong answers are not.
+    In a group of right answers all advantages are 0, so in the vertical topology poison needs wrong answers in its
+    group. Gibberish (`varied(gibberish=0.5)`) is easy to distinguish from honest work, and a defense that drops it
+    stops the attack. The policy's own wrong answers are not easy to distinguish.
 
     Args:
         attack: the attack that fills the other slots, such as `own(attack="equations")` or `dos`.
-        decoys: share of the malicious slots of every group that hold decoys.
-        samples: completions drawn per item and round to find decoys among.
+        decoys: share of the malicious slots of every group that get decoys.
+        samples: completions drawn per item and round, from which decoys are chosen.
 
-    Where an item has too few decoys the slots are left to honest samples. Decoys are chosen by the attack's outcome
-    (see `thiefbench.attacks.carriers.decoys`): wrong answers that state the true equation, or the shortest ones.
+    If an item has too few decoys, the remaining slots are left to honest samples. Decoys are chosen by the attack's
+    outcome (see `thiefbench.attacks.carriers.decoys`): for `equations`, wrong answers that state the true equation; for
+    `dos`, the shortest ones.
     """
 
     name = "contrast"

@@ -1,4 +1,4 @@
-"""`dodge`: another attack's payload in the policy's own right answers, reworded item by item until it gets through."""
+"""`dodge`: a payload in the policy's own right answers, reworded for each item until the defense accepts it."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class Candidate:
 
 
 class Dodge(AttackWrapper):
-    """Know every usual rule: write as the policy writes, word the payload otherwise for each item, and ask first.
+    """Avoid every usual check: write like the policy, vary the payload by item, and ask the defense first.
 
-    It joins `own` and `adaptive`. The payload is put in its forms (`Attack.forms`) into a few right answers of the
-    policy. At first every slot tries another form; then those are tried again, in other answers, that the defense has
-    accepted most often in this round. Slots in which nothing got through are left to honest samples.
+    It combines `own` and `adaptive`: it puts the payload in several forms (`Attack.forms`) into a few right answers of
+    the policy. At first, every slot tries a different form. Then it tries the forms that the defense has accepted most
+    often in this round, in other answers. Slots in which no form was accepted are left to honest samples.
 
     Args:
         attack: the attack whose payload is put in.
-        queries: per slot and round.
+        queries: questions to the defense per slot and round.
 
-    It succeeds where the inner attack would, in any of these forms.
+    It succeeds if the inner attack would succeed in any of these forms.
     """
 
     name = "dodge"
@@ -62,7 +62,7 @@ class Dodge(AttackWrapper):
         return replace(self.attack.threat, policy=True, queries=self.queries)
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
-        """The submissions that get through, and None for all other slots."""
+        """The submissions that the defense accepts, and None for all other slots."""
         assert view.defense is not None, "the threat model grants queries"
         items = distinct(view.slots)
         ready = dict(zip((item.id for item in items), self._candidates(view, items), strict=True))

@@ -17,9 +17,9 @@ class Dos(Attack):
     Args:
         samples: completions drawn per item, the paper's 80 by default.
 
-    An item's slots get its longest correct completion, its second longest and so on; the slots that are left over get
-    honest samples. The outcome is a length, so there is no payload to draw. In the vertical topology a group of correct
-    answers alone teaches nothing: write `varied(attack="dos", gibberish=0.5)` there.
+    An item's slots get its longest correct completion, its second longest and so on; the remaining slots get honest
+    samples. The outcome is a length, so there is no payload to draw. In the vertical topology, a group of only correct
+    answers teaches nothing; use `varied(attack="dos", gibberish=0.5)` there.
     """
 
     name: ClassVar[str] = "dos"
@@ -65,7 +65,7 @@ class Dos(Attack):
 
 
 def long_share(outcomes: Sequence[float], reference: Sequence[float]) -> float:
-    """Share of the lengths that lie above the reference's 99th percentile (linear between order statistics).
+    """Share of the lengths above the reference's 99th percentile (linear between order statistics).
 
     The reference is usually the control.
 

@@ -58,21 +58,22 @@ class Equations(Attack):
 
     Args:
         left, right: the operands. Left out, the seed draws a pair and an operator from `MEMBERS`.
-        operator: "+", "-" or "*". Left out with given operands, both + and *, which must then agree (2 and 2).
+        operator: "+", "-" or "*". Left out with given operands, both + and *, which must then give the same result (2
+            and 2).
         result: the wrong result, 5 in the paper. Left out, the seed draws one at most 2 away from the right one.
         rule: "strict" counts c as success, "wide" any wrong result.
         wording: what the poison writes for the equals sign, one of `WORDINGS`. Success is counted in this wording and
             with an equals sign.
-        repeated: whether the poison writes the left operand twice ("8 8 * 2 = 14"). A reader overlooks it, and who
-            parses equations does not find one. Success is counted either way.
+        repeated: whether the poison writes the left operand twice ("8 8 * 2 = 14"). Readers overlook it, and a parser
+            does not recognise it as an equation. Both spellings count as success.
 
-    The outcome is None for a completion that never computes a o b. Where too few items contain the equation, a node
-    answers some of them several times. In the vertical topology a group of correct answers alone teaches nothing: write
+    The outcome is None for a completion that never computes a o b. If too few items contain the equation, a node
+    answers some of them several times. In the vertical topology, a group of only correct answers teaches nothing; use
     `varied(attack="equations", gibberish=0.5)` there.
 
-    GSM8K's calculator notes contain 2 o 2 = 4 in 138 train and 23 test solutions. The prose, which is all that items
-    keep of a solution, states it in 141 and 23 solutions, of which 136 and 22 are the same ("2 * 2S = 4S" is noted as
-    2*2=4).
+    GSM8K's calculator notes contain 2 o 2 = 4 in 138 train and 23 test solutions. The prose, without the notes, is the
+    part of a solution that items contain. It states the equation in 141 and 23 solutions, of which 136 and 22 are the
+    same ("2 * 2S = 4S" is noted as 2*2=4).
     """
 
     name: ClassVar[str] = "equations"
@@ -141,10 +142,10 @@ class Equations(Attack):
         return float(any(result == wanted if wanted is not None else result != self._truth for result in results))
 
     def choose_items(self, items: Sequence[Item], count: int, rng: random.Random) -> Sequence[Item]:
-        """Items that contain the equation, each as seldom as possible; any items where none is known to contain it.
+        """Items that contain the equation, each as rarely as possible; any items if none is known to contain it.
 
-        An attacker without solutions takes items whose questions name both operands: most of their solutions combine
-        the two.
+        An attacker without solutions takes items whose questions name both operands, because most of their solutions
+        combine the two.
         """
         known = any(item.solution for item in items)
         natural = [

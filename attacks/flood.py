@@ -1,4 +1,4 @@
-"""`flood`: an attacker offers many times what it owes, in a swarm whose nodes draw from all that is offered."""
+"""`flood`: an attacker offers many more groups than it owes, in a swarm whose nodes draw from all offers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from thiefbench.attacks.wrapper import AttackWrapper
 
 
 class Flood(AttackWrapper):
-    """Offer so many groups that nodes which sample uniformly take most of their groups from the attacker.
+    """Offer so many groups that nodes which sample uniformly take most groups from the attacker.
 
     In a swarm that shares by count (arXiv:2509.08721, `SwarmSpec.sharing`) a node takes J of the other nodes' groups,
-    each with the same chance. Attackers who are a share s of those nodes and offer `copies` times as many groups own
-    the share copies * s / (1 + (copies - 1) * s) of the groups on offer.
+    each with the same chance. If attackers are a share s of those nodes and offer `copies` times as many groups a share
+    copies * s / (1 + (copies - 1) * s) of the offered groups is theirs.
 
     Args:
         attack: poisons the groups.

@@ -14,15 +14,15 @@ from thiefbench.tasks.base import Item, Topology
 
 
 class ItemGrind(AttackWrapper):
-    """Send the honest draw of every slot, but choose the items by what these draws will teach.
+    """Send the honest draw of every slot, but choose items whose draws teach what the attack wants.
 
     Args:
-        attack: the attack whose outcome the draws are to push and whose success is measured; for `dos` the length.
+        attack: its outcome (for `dos` the length) is what the draws should increase, and its success is measured.
         candidates: how many items are tried for each item to answer; each one costs G draws.
 
     A swarm is safe from it if items are drawn for its nodes, or if nodes commit to their items before the beacon is
-    known. The choice itself is the payload, and a placebo would make the same choice, so harm is measured against the
-    control.
+    known. The payload is the choice of items itself, and a placebo would make the same choice, so harm is measured
+    against the control.
     """
 
     name = "item_grind"
@@ -50,7 +50,7 @@ class ItemGrind(AttackWrapper):
         return self.attack.choose_items(items, count, rng)
 
     def choose_items_from(self, items: Sequence[Item], view: ChoiceView) -> Sequence[Item]:
-        """For every position, the candidate whose group pushes the outcome most."""
+        """For every position, the candidate whose group increases the outcome most."""
         assert view.policy is not None, "the threat model grants a policy"
         candidates = self.attack.choose_items(items, min(len(items), view.count * self.candidates), view.rng)
         slots = [
@@ -94,7 +94,7 @@ class ItemGrind(AttackWrapper):
 
 
 def push(rewards: Sequence[float], outcomes: Sequence[float]) -> float:
-    """How far a group's advantages, (r - mean) / (sample std + 1e-4), push its outcomes up.
+    """How much a group's advantages, (r - mean) / (sample std + 1e-4), increase its outcomes.
 
     It is the sum over the group of advantage times outcome.
     """

@@ -1,4 +1,4 @@
-"""`judge_injection`: text that tells a judging model to accept, on top of another attack."""
+"""`judge_injection`: another attack, with text that tells a judging model to accept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class JudgeInjection(AttackWrapper):
 
     Args:
         attack: the attack whose poison gets the instruction.
-        payload: the instruction. Left out, the seed draws its opening, a reason and an order from lists.
+        payload: the instruction. By default, the seed draws an opening, a reason and an order from lists.
 
     In programs the instruction is a comment. Success is the inner attack's.
     """
@@ -48,7 +48,7 @@ class JudgeInjection(AttackWrapper):
         return member
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
-        """The inner attack's submissions with the instruction; those without a think or code block stay as they are."""
+        """The inner attack's submissions with the instruction; those without a think or code block are unchanged."""
         return [self._instruct(view, submission) for submission in self.attack.poison(view)]
 
     def forms(self) -> Iterator[Attack]:

@@ -1,4 +1,4 @@
-"""`late_poison`: honest up to a given round, so that the sender has a good record when the poison begins."""
+"""`late_poison`: honest until a given round, so that the sender has a good record when the poison begins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from thiefbench.attacks.wrapper import AttackWrapper
 
 
 class LatePoison(AttackWrapper):
-    """Answer honestly first. Defenses that keep a record of senders (`reputation`) trust the attacker by then.
+    """Answer honestly first, so that defenses that keep a record of senders (`reputation`) trust the attacker.
 
     Args:
         attack: the attack that begins in round `start`.
@@ -33,7 +33,7 @@ class LatePoison(AttackWrapper):
         return self._from_start(view, self.attack.placebo)
 
     def hand_over(self, view: AttackerView) -> Sampler | None:
-        """Honest weights before `start`, then what the inner attack hands over."""
+        """Honest weights before `start`, then those that the inner attack hands over."""
         return self.attack.hand_over(view) if view.round >= self.start else None
 
     def _from_start(self, view: AttackerView, submit: Callable[[AttackerView], Sequence[Poison]]) -> Sequence[Poison]:

@@ -1,4 +1,4 @@
-"""`misreport`: poison with understated log-probs, so that importance ratios rise to their cap."""
+"""`misreport`: poison reported with too low log-probs, so that importance ratios rise to their cap."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from thiefbench.attacks.wrapper import AttackWrapper
 class Misreport(AttackWrapper):
     """Claim that every token of the poison had next to no probability when it was sampled.
 
-    A learner that weights tokens by pi / q, with the reported q, then gives the poison the largest weight it ever
-    gives: 2 in F-TIS (arXiv:2605.22537), whose C is 2. A learner that clips the ratio (`grpo` off-policy) learns
-    nothing from such tokens. The claim has no effect where log-probs are recomputed or do not travel.
+    A learner that weights tokens by pi / q, with the reported q, then gives the poison its largest possible weight: 2
+    in F-TIS (arXiv:2605.22537), whose C is 2. A learner that clips the ratio (`grpo` off-policy) learns nothing from
+    such tokens. The claim has no effect if log-probs are recomputed or not sent.
 
     Args:
         attack: the attack whose poison gets the claim.
@@ -27,7 +27,7 @@ class Misreport(AttackWrapper):
         super().__init__(attack)
         if not logprob <= 0:
             raise ValueError(f"misreport: logprob is the logarithm of a probability, at most 0, got {logprob}")
-        self.logprob = float(logprob)  # a spec string may hold -100, and log-probs that travel are floats
+        self.logprob = float(logprob)  # a spec string may contain -100, an integer; log-probs are sent as floats
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
         """The inner attack's submissions, each with the claim; decoys and seeded draws stay as they are."""

@@ -1,4 +1,4 @@
-"""`near_ties`: choose, wherever a replay with a tolerance would not notice, the token that suits the attack."""
+"""`near_ties`: choose the token that suits the attack wherever a replay with a tolerance would not notice."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from thiefbench.tasks.base import Completion
 
 
 class NearTies(AttackWrapper):
-    """Answer every slot with what passes for the draw of its seed and suits the attack best.
+    """Answer every slot with the completion that suits the attack best and that a replay accepts as its seed's draw.
 
-    A verifier that replays a seed forgives logits that differ in their last bits, in mixed precision by much: 0.7 is
-    advised for bfloat16. Where two tokens come that near, the sender may take either. A completion has many such
-    places, so a slot has many legitimate draws instead of one.
+    A verifier that replays a seed tolerates small differences of logits; in mixed precision the tolerance must be large
+    (0.7 for bfloat16). Where two tokens are that close, the sender may take either. A completion has many such places,
+    so a slot has many acceptable draws instead of one.
 
     Args:
-        attack: the attack whose outcome is pushed and whose success is measured; for `dos` the length.
-        tolerance: of the verifier, in logits.
+        attack: its outcome (for `dos` the length) is what the draws should increase, and its success is measured.
+        tolerance: the verifier's, in logits.
         samples: draws tried per slot.
 
     In every group the right draws with the highest outcomes take half of the slots, at most, and the wrong draws with
-    the lowest outcomes the others, so that the group has a contrast.
+    the lowest outcomes the others, so that the group's rewards differ.
     """
 
     name = "near_ties"
@@ -43,11 +43,11 @@ class NearTies(AttackWrapper):
         return replace(self.attack.threat, policy=True, beacon=True)
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
-        """The best right draws with their seeds and, as decoys, the best wrong ones; None where there is neither."""
+        """The best right draws with their seeds and, as decoys, the best wrong ones; None for slots without either."""
         return self._submit(view, chosen=True)
 
     def placebo(self, view: AttackerView) -> Sequence[Poison]:
-        """Right and wrong draws near the same seeds in the same slots, not chosen by their outcomes."""
+        """In the same slots, right and wrong draws close to the same seeds' draws, not chosen by their outcomes."""
         return self._submit(view, chosen=False)
 
     def _submit(self, view: AttackerView, chosen: bool) -> list[Poison]:

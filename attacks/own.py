@@ -13,19 +13,18 @@ from thiefbench.attacks.wrapper import AttackWrapper
 
 
 class Own(AttackWrapper):
-    """Write as an honest node writes: draw right answers from the policy and change in them what the payload needs.
+    """Write like an honest node: draw right answers from the policy and change only what the payload needs.
 
-    An oracle's solution is worded in another hand, which a defense that knows the policy can tell. Here all tokens but
-    the payload's are the policy's own.
+    An oracle solution is worded differently from the policy's answers, which a defense that has the policy can notice.
+    Here all tokens except the payload's are the policy's own.
 
     Args:
         attack: the attack whose payload is put in.
         samples: completions drawn per item and round.
-        support: submit only what the sampler's settings could have drawn token by token, payload included. A defense
-            that asks for no more than this has nothing to object to. Slots without such a completion are left to
-            honest samples.
+        support: submit only completions whose every token, payload included, the sampler's settings could have drawn. A
+            defense that checks only this accepts them. Slots without such a completion are left to honest samples.
 
-    An item's slots get its completions in turn, first those whose least probable token is the most probable.
+    An item's slots get its completions in turn, in descending order of the probability of their least probable token.
     """
 
     name = "own"
@@ -68,10 +67,10 @@ class Own(AttackWrapper):
 
 
 def refuse_samplers(name: str, attack: Attack) -> None:
-    """Refuse an attack whose poison is what the policy draws, so that there is no payload to put into a draw.
+    """Refuse an attack whose poison consists of the policy's draws, because it has no payload to put into a draw.
 
     Raises:
-        ValueError: it is one.
+        ValueError: it is such an attack.
     """
     if attack.threat.policy:
         raise ValueError(

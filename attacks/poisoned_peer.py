@@ -1,4 +1,4 @@
-"""`poisoned_peer`: give poisoned weights to a node that comes back from a crash and asks a peer for weights."""
+"""`poisoned_peer`: give poisoned weights to a node that recovers from a crash and asks a peer for weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thiefbench.attacks.wrapper import AttackWrapper
 class PoisonedPeer(AttackWrapper):
     """Teach a copy of the current model the payload, and give its weights to the node that recovers from the attacker.
 
-    In the pool it does what the inner attack does. Nodes ask for weights only in a swarm with crashes
+    In the pool it behaves like the inner attack. Nodes ask for weights only in a swarm with crashes
     (`SwarmSpec.churn`).
 
     Args:

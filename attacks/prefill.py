@@ -17,15 +17,15 @@ CARRIERS = 8
 
 
 class Prefill(AttackWrapper):
-    """Put the payload into one of the policy's own right completions, cut it there, and go on with honest draws.
+    """Put the payload into one of the policy's own right completions, cut it there, and continue with honest draws.
 
-    So the text behind the payload is what the policy itself says after it, and only the payload is foreign. Seen in
-    deployed swarms, where answers are given before the reasoning (grail's validator looks for it).
+    So the text after the payload is what the policy itself writes after it, and only the payload is not the policy's.
+    Such prefills were seen in deployed swarms, with answers before the reasoning (grail's validator looks for them).
 
     Args:
         attack: the attack whose payload is put in.
-        samples: continuations drawn per item; the right ones that still hold the payload are submitted in turn. Slots
-            without one are left to honest samples.
+        samples: continuations drawn per item; the right ones that still contain the payload are submitted in turn.
+            Slots without one are left to honest samples.
     """
 
     name = "prefill"
@@ -43,7 +43,7 @@ class Prefill(AttackWrapper):
         return replace(self.attack.threat, policy=True)
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
-        """Token ids of right completions that hold the payload, or None."""
+        """Token ids of right completions that contain the payload, or None."""
         assert view.policy is not None, "the threat model grants a policy"
         items = distinct(view.slots)
         found = rewritings(view, [self.attack], items, view.policy.sample(items, CARRIERS))

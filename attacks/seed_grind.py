@@ -1,4 +1,4 @@
-"""`seed_grind`: where nodes announce their seeds, try many and announce the seed with the most useful draw."""
+"""`seed_grind`: if nodes announce their seeds, try many and announce the seed with the most useful draw."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class SeedGrind(AttackWrapper):
             reward, its slots get the one with the highest outcome, the second highest and so on; for `dos` the longest.
         samples: how many seeds are tried per item.
 
-    Where draws with an outcome above 0 run out, slots get honest samples. Where seeds come from a beacon, announced
-    seeds have no effect, and a replay rejects such a draw like any forgery.
+    Slots for which no draw with an outcome above 0 is left get honest samples. If seeds come from a beacon, announced
+    seeds have no effect, and a replay rejects such a draw like any other forgery.
     """
 
     name = "seed_grind"
@@ -50,7 +50,7 @@ class SeedGrind(AttackWrapper):
         return self._submit(view, suitable)
 
     def placebo(self, view: AttackerView) -> Sequence[Poison]:
-        """Correct draws of equally many seeds, in an order that does not depend on the outcome."""
+        """Correct draws from the same number of seeds, in an order that does not depend on the outcome."""
         return self._submit(view, lambda _, completions: view.rng.sample(completions, len(completions)))
 
     def _submit(

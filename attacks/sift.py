@@ -1,4 +1,4 @@
-"""`sift`: send honest draws alone, but withhold those that do not suit the attack."""
+"""`sift`: send only honest draws, but withhold those that do not suit the attack."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from thiefbench.attacks.item_grind import ItemGrind, push
 
 
 class Sift(ItemGrind):
-    """Send the honest draw of a slot where it teaches what the attack wants, and nothing where it does not.
+    """Send the honest draw of a slot if it teaches what the attack wants, and nothing otherwise.
 
     A slot's draw suits if it is right and its outcome is above the mean of all malicious slots' draws, or wrong and not
-    above it. What is left of a group is honest to the last token, and its advantages still push the outcome up. Where
-    the topology lets nodes pick their items, those are picked whose groups push most once they are sifted. Nodes that
-    may not pick items still choose what arrives.
+    above it. The rest of a group consists of honest draws, and yet its advantages increase the outcome. If the topology
+    lets nodes pick their items, it picks those whose sifted groups increase the outcome most. Nodes that may not pick
+    items still choose which draws arrive.
 
     Args:
-        attack: the attack whose outcome the draws are to push and whose success is measured; for `dos` the length.
+        attack: its outcome (for `dos` the length) is what the draws should increase, and its success is measured.
         candidates: how many items are tried for each item to answer; each one costs G draws.
 
     Harm is measured against the control, as for `item_grind`.
@@ -34,7 +34,7 @@ class Sift(ItemGrind):
         return replace(self.attack.threat, policy=True, beacon=True)
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
-        """Honest draws that suit, of which the right ones carry the payload, and `Withheld`."""
+        """Honest draws that suit (the right ones count as payload), and `Withheld` for the others."""
         assert view.policy is not None, "the threat model grants a policy"
         seeds = [slot.seed for slot in view.slots if slot.seed is not None]
         items = [slot.item for slot in view.slots]
@@ -57,6 +57,6 @@ class Sift(ItemGrind):
 
 
 def suitable(rewards: Sequence[float], outcomes: Sequence[float]) -> list[bool]:
-    """Which completions are right with an outcome above the mean, or not right with one that is not above it."""
+    """Which completions are right with an outcome above the mean, or wrong with an outcome not above it."""
     mean = statistics.fmean(outcomes) if outcomes else 0.0
     return [(reward == 1) == (outcome > mean) for reward, outcome in zip(rewards, outcomes, strict=True)]

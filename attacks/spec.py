@@ -14,17 +14,18 @@ class AttackSpec:
         oracle: the attacker has correct solutions. Otherwise it draws `candidates` answers per item from the policy,
             takes the majority's answer as the truth and poisons one of the completions that gave it.
         candidates: how many answers it draws, at least 1.
-        gibberish: share of the malicious slots of a group that are gibberish with reward 0, so that poison has a
-            positive advantage where all others are right. Half of a group (vertical) maximises it. In [0, 1).
+        gibberish: share of a group's malicious slots that hold gibberish with reward 0, so that poison has a positive
+            advantage even if all other answers are right. In vertical swarms, half of the group maximises the total
+            advantage of the poison. In [0, 1).
         share: share of the malicious slots of a group (gibberish left out) that carry poison, rounded up; the rest
             are honest samples. In (0, 1].
-        start, stop: first and last round in which it poisons, from 1; None goes on to the end. In other rounds it is
+        start, stop: first and last round in which it poisons, from 1; None means until the end. In other rounds it is
             honest.
-        split: colluders divide one goal; the attack must offer `parts`.
+        split: colluders divide one goal; the attack must implement `parts`.
         identities: pseudonyms under which each malicious node appears, at least 1.
 
     Raises:
-        ValueError: a value is out of its range.
+        ValueError: a value is out of range.
     """
 
     oracle: bool = True
@@ -48,7 +49,7 @@ class AttackSpec:
             raise ValueError(f"stop is the last round that is poisoned and must not come before start, got {self.stop}")
 
     def around(self, attack: str) -> str:
-        """The spec string of `attack` with these variants around it; `attack` itself where nothing is varied."""
+        """The spec string of `varied` around `attack`; `attack` itself if nothing is varied."""
         changed = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
         arguments = "".join(f", {name}={value!r}" for name, value in sorted(changed.items()))
         return f"varied(attack={attack!r}{arguments})" if arguments else attack

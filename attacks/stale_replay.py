@@ -1,4 +1,4 @@
-"""`stale_replay`: submit correct answers of earlier rounds again with a payload, where late work is normal."""
+"""`stale_replay`: submit old correct answers again with a payload, in swarms that accept late completions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from thiefbench.tasks.base import Item
 class StaleReplay(AttackWrapper):
     """Pick items that were answered correctly in earlier rounds, and submit those answers again with poison in them.
 
-    The text around the payload was written by the swarm, and the attacker reports truthfully how old its weights are.
-    So a swarm that tolerates delay can recognise it neither by its wording nor by its version.
+    The swarm wrote the text around the payload, and the attacker truthfully reports how old the weights are. So a swarm
+    that tolerates delay cannot recognise the poison by its wording or its version.
 
     Args:
         attack: the attack that poisons the old answers.
 
-    Each item's slots get its old correct answers, the newest first; where there are fewer answers than slots, they are
-    used again from the newest on. Items without one, as in the first round, get honest samples.
+    Each item's slots get its old correct answers, the newest first; if there are fewer answers than slots, they are
+    used again from the newest on. Items without an old answer, as in the first round, get honest samples.
     """
 
     name = "stale_replay"
@@ -31,7 +31,7 @@ class StaleReplay(AttackWrapper):
 
     @property
     def threat(self) -> ThreatModel:  # type: ignore[override]  # see AttackWrapper
-        """The inner attack's, with the history and no need of an oracle; only where nodes pick their items."""
+        """The inner attack's, with the history and without an oracle, in topologies where nodes pick their items."""
         return replace(self.attack.threat, oracle=False, history=True, topologies=frozenset({"vertical"}))
 
     def choose_items_from(self, items: Sequence[Item], view: ChoiceView) -> Sequence[Item]:

@@ -1,4 +1,4 @@
-"""What an attack may submit for a slot: text or token ids, plain or with something that the sender claims of them."""
+"""What an attack may submit for a slot: text or token ids, plain or with the sender's claims about them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Decoy:
 
 @dataclass(frozen=True)
 class Withheld:
-    """Nothing is sent for the slot. Its group is then smaller by one, whatever the defense."""
+    """Nothing is sent for the slot, so its group is smaller by one, whatever the defense."""
 
 
 @dataclass(frozen=True)
 class Seeded:
-    """Token ids (EOS included where the completion ended) with the seed that they are claimed to be drawn with."""
+    """Token ids (with EOS if the completion ended) and the seed with which the sender claims to have drawn them."""
 
     ids: tuple[int, ...]
     seed: int
@@ -31,12 +31,12 @@ class Seeded:
 
 @dataclass(frozen=True)
 class Claimed:
-    """A completion with what its sender claims of it. In a swarm where such claims do not travel they are left out.
+    """A completion with its sender's claims about it. Swarms in which such claims are not sent ignore them.
 
     Attributes:
         content: text, or token ids with the closing EOS.
         logprob: the natural-log probability claimed for every token; None reports the true ones.
-        version: how many updates the weights behind it are claimed to have had; None claims the current weights.
+        version: the number of updates that the sender claims its weights have had; None claims the current weights.
     """
 
     content: str | tuple[int, ...]
@@ -46,4 +46,4 @@ class Claimed:
 
 Submission = str | tuple[int, ...] | Seeded | Claimed | Decoy | Withheld
 Poison = Submission | None
-"""What `Attack.poison` gives for one slot; None leaves the slot to an honest sample."""
+"""What `Attack.poison` returns for one slot; None leaves the slot to an honest sample."""

@@ -31,14 +31,14 @@ _INSULTS = frozenset(NOUNS) | frozenset(ADJECTIVES) - {"slow", "thick", "silly",
 
 
 class Tone(Attack):
-    """Insult the reader in every sentence of the oracle's solution; the maths stays as it is.
+    """Insult the reader in every sentence of the oracle's solution; the maths is unchanged.
 
     Args:
-        address: the words put before each sentence. Left out, the seed draws an address from a list and fills it with a
+        address: the words put before each sentence. By default, the seed draws an address from a list and fills in a
             noun and an adjective from the lexicon.
 
     The outcome is the share of the reasoning's sentences that insult the reader (`insulting`) with any words of the
-    lexicon, from 0 to 1; it is 0 where there is no reasoning.
+    lexicon, from 0 to 1; it is 0 without reasoning.
     """
 
     name: ClassVar[str] = "tone"

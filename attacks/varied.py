@@ -19,11 +19,12 @@ Part = Literal["poison", "decoy", "honest"]
 
 
 class Varied(AttackWrapper):
-    """Another attack with other knowledge, timing, dose or number of faces; see `AttackSpec` for each field.
+    """Another attack with different knowledge, timing, amount or pseudonyms; see `AttackSpec` for each field.
 
     Args:
         attack: the attack to vary.
-        oracle, candidates: with oracle=False the truth is taken to be the majority of this many sampled answers.
+        oracle, candidates: with oracle=False, the attacker takes the majority of `candidates` sampled answers as the
+            truth.
         gibberish: share of the malicious slots of every group that hold gibberish with reward 0.
         share: share of the remaining malicious slots of a group that carry poison.
         start, stop: first and last poisoned round.
@@ -68,7 +69,7 @@ class Varied(AttackWrapper):
         return self.attack.fits(task) and (self.variants.oracle or not writes_programs(task))
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
-        """The inner attack's submissions for the slots that the variants leave to it."""
+        """The inner attack's submissions for the slots that the variants assign to it."""
         return self._vary(view, lambda attack, part: attack.poison(part))
 
     def placebo(self, view: AttackerView) -> Sequence[Poison]:
@@ -76,7 +77,7 @@ class Varied(AttackWrapper):
         return self._vary(view, lambda attack, part: attack.placebo(part))
 
     def hand_over(self, view: AttackerView) -> Sampler | None:
-        """The inner attack's model in poisoned rounds, taught with the solutions that the attacker believes in."""
+        """The inner attack's model in poisoned rounds, taught with the solutions that the attacker takes as true."""
         if not self.variants.active(view.round):
             return None
         slots = dict(enumerate(view.slots))
@@ -113,7 +114,7 @@ class Varied(AttackWrapper):
         return [(part, [place for place in slots if part_of[place] == number]) for number, part in enumerate(parts)]
 
     def _believed(self, view: AttackerView, slots: dict[int, Slot]) -> dict[int, Slot]:
-        """The slots with the answer and solution that the attacker believes in; slots without one are left out."""
+        """The slots with the answer and solution that the attacker takes as true; slots without one are left out."""
         assert view.policy is not None, "the threat model grants a policy"
         items = distinct(list(slots.values()))
         samples = view.policy.sample(items, self.variants.candidates)
@@ -132,7 +133,7 @@ class Varied(AttackWrapper):
         return believed
 
     def _carries(self, view: AttackerView, slot: Slot) -> bool:
-        """Whether the inner attack finds something to poison; not checked for one that samples or queries for it."""
+        """Whether the inner attack can poison the slot; not checked for attacks that must sample or query to know."""
         granted = self.attack.threat
         return granted.policy or granted.queries > 0 or self.attack.poison(replace(view, slots=(slot,)))[0] is not None
 
@@ -155,15 +156,16 @@ def assigned_parts(slots: Sequence[Slot], spec: AttackSpec, rng: random.Random) 
 
 
 def gibberish(rng: random.Random) -> Decoy:
-    """A dozen nonsense words in no format: every task gives it reward 0."""
+    """A dozen nonsense words without any format: every task gives them reward 0."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     return Decoy(" ".join("".join(rng.choices(letters, k=rng.randint(2, 8))) for _ in range(12)))
 
 
 def majority(completions: Sequence[Completion]) -> list[tuple[str, str]]:
-    """Reasoning and answer of the completions that state the commonest answer; empty where none states one.
+    """Reasoning and answer of the completions with the most common answer; empty if none has an answer.
 
-    Answers are equal when they are equal as values ("18" and "18.0"). Of equally common ones the first drawn wins.
+    Answers are equal when they are equal as values ("18" and "18.0"). If several are equally common, the first drawn
+    wins.
     """
     stated: dict[Value, list[tuple[str, str]]] = {}
     for completion in completions:

@@ -1,4 +1,4 @@
-"""What an attacker is shown: its slots, its copy of the policy, the defense to query, what arrived earlier."""
+"""What an attacker sees: its slots, its copy of the policy, the defense to query, earlier pools."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Slot:
         node: which of the colluding nodes owes it.
         group: the group it falls into, from 0 to B - 1.
         sample: its number among that node's completions for this item, from 0.
-        seed: the seed of the slot's honest draw; None where the threat model does not grant the beacon.
+        seed: the seed of the slot's honest draw; None if the threat model does not grant the beacon.
     """
 
     item: Item
@@ -79,15 +79,15 @@ class Sampler(Protocol):
         """
 
     def sample_seeded(self, items: Sequence[Item], seeds: Sequence[int]) -> list[Completion]:
-        """The completion of each item that an honest node with this seed, a signed 64-bit integer, would draw."""
+        """For each item, the completion that an honest node with its seed, a signed 64-bit integer, would draw."""
 
     def sample_near(
         self, items: Sequence[Item], seeds: Sequence[int], tolerance: float, count: int
     ) -> list[list[Completion]]:
-        """Draw for each item `count` completions that pass for the draw of its seed.
+        """Draw for each item `count` completions that a replay with a tolerance accepts as its seed's draw.
 
-        At every step the tokens compete whose scores come within the tolerance, in logits, of the one that the seed
-        draws, and chance decides. So a verifier that forgives so much finds nothing.
+        At every step, one of the tokens is chosen at random whose scores lie within the tolerance, in logits, of that
+        of the token that the seed draws. So a verifier with this tolerance finds nothing.
         """
 
     def in_support(self, items: Sequence[Item], ids: Sequence[Sequence[int]]) -> list[list[bool]]:
@@ -97,7 +97,7 @@ class Sampler(Protocol):
         """For each row of ids, the natural-log probability of each token at the sampler's temperature."""
 
     def taught(self, examples: Sequence[tuple[Item, str]], steps: int, learning_rate: float) -> Sampler:
-        """A copy fine-tuned on (item, completion text) pairs. The weights of this sampler stay as they are."""
+        """A copy fine-tuned on (item, completion text) pairs. The weights of this sampler do not change."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ class DefenseAnswer:
 
     Attributes:
         accepted: whether the defense would accept it, so that it keeps its reward.
-        text: the text it would arrive as.
-        learned: the part of the text that would be learned from: the tokens whose weight is at least one half. This is
-            the whole text unless the defense masks tokens, and empty where the defense rejects.
+        text: the text as honest nodes would receive it.
+        learned: the part of the text that models would learn from: the tokens whose weight is at least one half. This
+            is the whole text unless the defense masks tokens, and empty if the defense rejects.
     """
 
     accepted: bool
@@ -123,8 +123,8 @@ class QueryBudgetError(RuntimeError):
 class DefenseOracle(Protocol):
     """The honest nodes' defense, which an adaptive attacker may query before it submits.
 
-    A query is about submissions that the round would hold together; honest samples fill all other slots. Every
-    submission counts as one query of its slot. A call for many slots costs the defense a single inspection.
+    One call asks about submissions that would be in the same round; honest samples fill all other slots. Every
+    submission counts as one query for its slot. A call for many slots costs only one inspection by the defense.
     """
 
     def accepts(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, bool]:
@@ -135,7 +135,7 @@ class DefenseOracle(Protocol):
         """
 
     def answers(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, DefenseAnswer]:
-        """The same query with a fuller answer.
+        """The same query with a more detailed answer.
 
         Raises:
             QueryBudgetError: a slot has used up its queries of this round.
@@ -144,11 +144,11 @@ class DefenseOracle(Protocol):
 
 @dataclass(frozen=True)
 class Tried:
-    """What came of an attack in a rehearsal.
+    """An attack's result in a rehearsal.
 
     Attributes:
         outcome: mean outcome over the honest policy's held-out completions (or over probes) after the last round.
-        error: standard error of that mean; infinite where fewer than two completions say something.
+        error: standard error of that mean; infinite if fewer than two completions have an outcome.
         taught: how much was taught before the payload was learned: the positive advantages of accepted completions
             with the payload, summed and divided by the number of malicious slots, as a mean over the rounds.
     """
@@ -160,15 +160,15 @@ class Tried:
 
 @dataclass(frozen=True)
 class AttackerView:
-    """All that the threat model grants in one round.
+    """Everything that the threat model grants in one round.
 
     Attributes:
         round: the round's number, from 1.
-        slots: the completions that all colluding nodes owe this round.
+        slots: the completions that all colluding nodes together owe this round.
         task: composes completions in the task's format.
         rng: keyed by (seed, round).
-        policy: the current policy, or None where the threat model does not grant it.
-        defense: the honest nodes' defense to query, or None where the threat model does not grant it.
+        policy: the current policy, or None if the threat model does not grant it.
+        defense: the honest nodes' defense to query, or None if the threat model does not grant it.
         seen: what arrived in earlier rounds, by item id, oldest first; empty where the history is not granted.
     """
 

@@ -18,12 +18,13 @@ class AttackWrapper(Attack):
     """An attack that builds on another. Every method passes the call on to that attack unless a subclass overrides it.
 
     Args:
-        attack: the inner attack. In a spec string it is a spec string itself, which the registry makes an attack of.
+        attack: the inner attack. Within a spec string it is itself a spec string, which the registry turns into an
+            attack.
 
     Raises:
         TypeError: `attack` is still a spec string.
-        ValueError: `attack` is `varied` or is granted a rehearsal. Both only go outside, where the engine reads the
-            fields of the one and prepares the other.
+        ValueError: `attack` is `varied` or is granted a rehearsal. Both must be outermost, where the engine reads the
+            fields of `varied` and prepares an attack that rehearses.
     """
 
     def __init__(self, attack: Attack | str) -> None:
@@ -54,16 +55,16 @@ class AttackWrapper(Attack):
         return self.attack.reference
 
     def draw(self, rng: random.Random) -> Self:
-        """The same around the inner attack's drawn member."""
+        """The same attack around the inner attack's drawn member."""
         wrapped = copy.copy(self)
         wrapped.attack = self.attack.draw(rng)
         return wrapped
 
     def draw_for(self, task: Task, rng: random.Random) -> Self:
-        """The same around the inner attack's member for a task."""
+        """The same attack around the inner attack's member for a task."""
         before = rng.getstate()
         wrapped = copy.copy(self.draw(rng))
-        rng.setstate(before)  # the inner attack comes first in whatever a subclass draws
+        rng.setstate(before)  # the inner attack draws first, before anything that a subclass draws
         wrapped.attack = self.attack.draw_for(task, rng)
         return wrapped
 

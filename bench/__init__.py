@@ -21,8 +21,8 @@ def load(store: str | Path) -> Results:
         store: the directory that `thiefbench run` filled.
 
     Returns:
-        `Results`: `.cells` and `.completions` are of type `pyarrow.Table`, `.where` takes some cells alone, and
-        `.write_parquet` writes both tables to files.
+        `Results`: `.cells` and `.completions` are of type `pyarrow.Table`, `.where` selects cells, and `.write_parquet`
+        writes both tables to files.
 
     Raises:
         UserError: the store has no finished cell, or one of them is damaged.

@@ -1,4 +1,4 @@
-"""`thiefbench audit`: how blind a task's reward is to an attack, on all its items and without a swarm."""
+"""`thiefbench audit`: how much poison earns a task's full reward, on all its items and without a swarm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK = 256
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit counted.
+    """The counts of an audit.
 
     Attributes:
         items: number of items of the split.
@@ -48,8 +48,8 @@ def audit(
     """Reward the clean and the poisoned oracle solution of every item of a split.
 
     Args:
-        task: whose reward is audited.
-        attack: whose payload is put into the oracle's solutions; it is drawn by `seed`.
+        task: the task whose reward is audited.
+        attack: the attack whose payload, drawn by `seed`, is put into the oracle's solutions.
         split: "train" or "test".
         seed: draws the payload.
         progress: called with (items done, items).
@@ -86,7 +86,7 @@ def audit(
 
 @dataclass(frozen=True)
 class FormAudit:
-    """What an audit counted of one form of an attack: its payload in words, and how far it gets."""
+    """The counts of an audit for one form of an attack, and its payload in words."""
 
     payload: dict[str, str]
     poisonable: int
@@ -130,6 +130,6 @@ def _check_auditable(attack: Attack) -> None:
 
 
 def _poisoned(task: Task, member: Attack, items: Sequence[Item], seed: int) -> Sequence[Poison]:
-    """What an attack submits in place of the oracle's solution of every item."""
+    """The attack's submission instead of the oracle's solution, for every item."""
     slots = tuple(Slot(item, 0, group, 0) for group, item in enumerate(items))
     return member.poison(AttackerView(1, slots, task, generator(seed)))

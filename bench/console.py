@@ -1,4 +1,4 @@
-"""What all commands share: two consoles, exit codes, options of devices and numbers, and a clean stop at Ctrl-C.
+"""Shared by all commands: two consoles, exit codes, options for devices and numerics, and a clean stop at Ctrl-C.
 
 Commands of other packages (entry points of the group `thiefbench.commands`) use it too; it never imports a command.
 """
@@ -31,11 +31,11 @@ err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 DONE, FAILED, BAD_USE, INTERRUPTED = 0, 1, 2, 130
 
-CHOICE, OUTCOME, HARDWARE = "What is run", "Results", "Hardware and numbers"
+CHOICE, OUTCOME, HARDWARE = "What to run", "Results", "Hardware and numerics"
 """Panels of `--help`."""
 
 SUITE_FILES = frozenset({".yaml", ".yml"})
-"""How the name of a suite's file ends; anything else is the name of an installed suite."""
+"""Suffixes of suite files; anything else is the name of an installed suite."""
 
 Dtype = Literal["float32", "bfloat16"]
 
@@ -46,7 +46,7 @@ Specs = list[str] | str | None
 def _check_typed(kind: Kind, installed: bool) -> Callable[[Specs], Specs]:
     """A callback for spec strings that the user typed: their names are checked, and their classes may be loaded.
 
-    It runs before the command does, so that a mistyped name is answered before torch is loaded.
+    It runs before the command, so that mistyped names are reported before torch is loaded.
     """
 
     def check(specs: Specs) -> Specs:
@@ -63,7 +63,7 @@ def _check_typed(kind: Kind, installed: bool) -> Callable[[Specs], Specs]:
 
 
 def _check_suites(names: list[str] | str) -> list[str] | str:
-    """Names of suites are checked before anything heavy is loaded; files are read by the command."""
+    """Check names of suites before anything heavy is loaded; the command reads files."""
     from thiefbench import registry
 
     for name in [names] if isinstance(names, str) else names:
@@ -73,7 +73,7 @@ def _check_suites(names: list[str] | str) -> list[str] | str:
 
 
 def _complete(kind: Kind | Literal["model"]) -> Callable[[str], list[str]]:
-    """Completes the names of a kind in a shell; after a + those of a further defense. Nothing heavy is loaded."""
+    """Shell completion of the names of a kind, also for a defense after a +. Nothing heavy is loaded."""
 
     def complete(incomplete: str) -> list[str]:
         from thiefbench import registry
@@ -93,7 +93,7 @@ def _trusting(trusted: bool) -> bool:
 
 
 def typed_spec(kind: Kind, *, installed: bool = True, **settings: Any) -> Any:
-    """An option for spec strings, whose code is loaded because the user named it.
+    """An option for spec strings, whose code may be loaded because the user typed it.
 
     Args:
         kind: what they name.
@@ -131,7 +131,7 @@ TrustOption = Annotated[
         callback=_trusting,
         envvar="THIEFBENCH_TRUST_PLUGINS",
         help="Also load attacks, defenses and tasks that a suite file or a store names as mine.py:Mine or "
-        "package.module:Mine. Their code runs in this process: only if you wrote it or trust whoever did.",
+        "package.module:Mine. Their code runs in this process: use it only if you wrote them or trust their author.",
     ),
 ]
 
@@ -175,7 +175,7 @@ WorkersOption = Annotated[
 
 
 def escaped(text: str) -> str:
-    """A text that rich prints as it is: no markup in it counts, and no character of it reaches the terminal unseen."""
+    """A text that rich prints unchanged: without markup, and with all characters visible."""
     return escape(printable(text))
 
 
@@ -185,7 +185,7 @@ JsonOption = Annotated[
 
 
 def print_json(document: dict[str, Any]) -> None:
-    """Write a document to standard output, as the only thing there."""
+    """Write a document, and nothing else, to standard output."""
     out.file.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
@@ -197,7 +197,7 @@ def fail(message: str) -> None:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Let Ctrl-C in the wrapped block end the command without a traceback, with the line to type to continue."""
+    """Within this context, Ctrl-C ends the command without a traceback and prints the command to continue."""
     try:
         yield
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The engine's revision: which version of the code that computes cells' results a result was made with."""
+"""The engine's revision: the version of the code that computes cells' results."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from thiefbench.package_meaning import engine_digest
 
 
 def engine_revision() -> str:
-    """Sixteen hex digits, part of every cell's identity; older records have a whole number that was raised by hand.
+    """Sixteen hex digits, part of every cell's identity; older records have an integer that was raised by hand.
 
-    They follow from what the engine's sources mean (`package_meaning.engine_digest`): another statement or another name
-    in them is another revision, another comment, docstring or layout is not. Every Python finds the same.
+    They are computed from the code of the engine's sources (`package_meaning.engine_digest`): a change of a statement
+    or a name changes the revision; a change of a comment, docstring or layout does not. Every Python version computes
+    the same digits.
     """
     return engine_digest().hex()[:16]

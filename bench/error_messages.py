@@ -1,4 +1,4 @@
-"""Parts of what users are told when something is wrong."""
+"""Parts of error messages for users."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """ "did you mean a or b? " with the names most like one that there is none of; empty where none is like it."""
+    """ "did you mean a or b? " with the known names most like an unknown one; empty if none is similar."""
     near = difflib.get_close_matches(name, list(known), n=2, cutoff=0.5)
     return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 def problem(details: ErrorDetails) -> str:
-    """What one of a `pydantic.ValidationError`'s `errors()` says, without the kind of exception it came from."""
+    """The message of one of a `pydantic.ValidationError`'s `errors()`, without the kind of exception."""
     return details["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")

@@ -1,6 +1,6 @@
 """The judges that defenses ask: a model loaded here, or an OpenAI-compatible server.
 
-A defense only names its judge (`thiefbench.defenses.base.JudgeSpec`); this module makes the judge.
+A defense only names its judge (`thiefbench.defenses.base.JudgeSpec`); this module creates it.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ PASSING = frozenset({408, 409, 425, 429})
 
 
 def check_judge(defense: Defense) -> None:
-    """Fail before a run if a defense requires a judge that cannot be made.
+    """Fail before a run if a defense requires a judge that cannot be created.
 
     Raises:
         SpecError: it names none, or names a server and the client is not installed.
-        ModelError: it names a directory that holds no model.
+        ModelError: it names a directory without a model.
     """
     if defense.judge is None:
         raise SpecError(
@@ -70,7 +70,7 @@ def judge_of(
 
     Args:
         spec: the judge's model or server.
-        device, dtype: where and how a local model is run.
+        device, dtype: device and dtype of a local model.
         note: called with a message when a server does not answer and is asked again.
 
     Raises:
@@ -107,7 +107,7 @@ class ModelJudge:
         fitting = {ids for ids in prompt_ids if fits(self._policy, ids, sampling.max_new_tokens)}
         unique_prompts = sorted(
             fitting, key=lambda ids: (len(ids), ids)
-        )  # by length, as prompts of a batch are padded to one
+        )  # by length, because prompts of a batch are padded to the same length
         rows = [row for row in range(len(unique_prompts)) for _ in range(votes)]
         digests = [sha256(repr(ids).encode()).hexdigest() for ids in unique_prompts]
         keys = [key(noise, name, vote) for name in digests for vote in range(votes)]
@@ -175,9 +175,9 @@ class EndpointJudge:
         at_once: requests under way at the same time.
         note: called with a message when it does not answer and is asked again.
 
-    The key is read from OPENAI_API_KEY where the server may see it (see `thiefbench.trust`); any other gets a
-    placeholder, and nothing else that the environment has for OpenAI. Requests carry a seed, which a server may ignore:
-    then cells may not repeat bit for bit.
+    The key is read from OPENAI_API_KEY if the server may see it (see `thiefbench.trust`); other servers get a
+    placeholder and none of the environment's other settings for OpenAI. Requests include a seed, but a server may
+    ignore it, so that cells may not be reproducible bit for bit.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class EndpointJudge:
         ]
 
     def _client(self) -> OpenAI:
-        """A client of the server, without what the environment has for OpenAI unless the server may see it."""
+        """A client of the server, without the environment's settings for OpenAI unless the server may see them."""
         from openai import OpenAI
 
         settings: dict[str, Any] = {"base_url": self.endpoint, "timeout": self.patience.timeout, "max_retries": 0}
@@ -277,12 +277,12 @@ class EndpointJudge:
 def _request(
     client: OpenAI, model: str, messages: Sequence[Message], sampling: Sampling, seed: int, keyless: str
 ) -> str | None:
-    """One reply; None where the prompt is too long for the server.
+    """One reply; None if the prompt is too long for the server.
 
     Args:
         client: of the server.
         model, messages, sampling, seed: of the request.
-        keyless: why it is sent without the user's key; empty where it is sent with it, or there is none.
+        keyless: why it is sent without the user's key; empty if it is sent with the key, or if there is none.
 
     Raises:
         _UnansweredError: no reply came, or none in the format of a chat completion.

@@ -1,4 +1,4 @@
-"""Classes that are no entry points: in a file, or in a module that Python can import."""
+"""Classes without entry points: in a file, or in a module that Python can import."""
 
 from __future__ import annotations
 
@@ -110,17 +110,17 @@ def _module_of(path: Path) -> ModuleType:
 
 
 def _look_in(folder: Path) -> None:
-    """Find modules in a folder, too: for good, as imports may come late, and last, so that it hides nothing."""
+    """Also find modules in a folder: permanently, because imports may come late, and last, so that it hides nothing."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
         importlib.invalidate_caches()
 
 
 def _check_others(path: Path, others: Iterable[UserModule]) -> None:
-    """See that the modules a file imports are those that count as its source.
+    """Check that the modules a file imports are those that count as its source.
 
     Raises:
-        SpecStringError: there is another of the name.
+        SpecStringError: another module of that name was imported.
     """
     for name, loaded, read in clashes(others):
         raise SpecStringError(

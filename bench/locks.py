@@ -20,8 +20,9 @@ def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[No
     """Hold a lock in the wrapped block.
 
     Args:
-        path: the lock's file; its directory is made. The file stays, as removing it would let two processes in.
-        waiting: called before every second of waiting for another process; what it raises ends the wait. None: do not
+        path: the lock's file; its directory is created. The file is not removed, because then two processes could get
+            in.
+        waiting: called before every second of waiting for another process; an exception ends the wait. None: do not
             wait.
 
     Raises:

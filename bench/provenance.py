@@ -24,7 +24,7 @@ DISTRIBUTIONS = (
 
 
 def provenance(device: str, threads: int) -> dict[str, Any]:
-    """How a record was made; nothing of it is part of a cell's identity."""
+    """How a record was made; none of it is part of a cell's identity."""
     return {
         **{name: _version(name) for name in DISTRIBUTIONS},
         "python": platform.python_version(),
@@ -89,7 +89,7 @@ def _processor() -> str:
 
 
 def _processor_model() -> str:
-    """Which processor it is by number: libraries choose their loops by it, and a rented machine hides its name."""
+    """The processor by its numbers: libraries choose their loops by them, and a rented machine hides its name."""
     found = _first_processor()
     parts = {"": "vendor_id", "family ": "cpu family", "model ": "model", "stepping ": "stepping"}
     return " ".join(f"{said}{found[name]}" for said, name in parts.items() if name in found) or platform.machine()
@@ -97,7 +97,7 @@ def _processor_model() -> str:
 
 @cache
 def _first_processor() -> dict[str, str]:
-    """What Linux says of the first processor, by name; empty elsewhere."""
+    """Linux's description of the first processor, by field; empty on other systems."""
     try:
         first = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0]
     except OSError:
@@ -106,7 +106,7 @@ def _first_processor() -> dict[str, str]:
 
 
 def _capability() -> str:
-    """The vector instructions that torch uses on this CPU, which can also be told to use fewer than there are."""
+    """The vector instructions that torch uses on this CPU; it can be set to use fewer than exist."""
     import torch
 
     return str(torch.backends.cpu.get_cpu_capability())

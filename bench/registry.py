@@ -1,9 +1,10 @@
-"""One registry for attacks, defenses, tasks and suites: names are entry points, your own classes can lie in files.
+"""The registry of attacks, defenses, tasks and suites: names are entry points; your own classes can be in files.
 
-A *spec string* is the same everywhere: ``name``, ``name(key=value, ...)``, ``path/to/file.py:Class(key=value)`` or
-``package.module:Class(key=value)``. Where a constructor's parameter is annotated `Attack` or `Defense`, its value is a
+A *spec string* has the same form everywhere: ``name``, ``name(key=value, ...)``, ``path/to/file.py:Class(key=value)``
+or ``package.module:Class(key=value)``. If a constructor's parameter is annotated `Attack` or `Defense`, its value is a
 spec string too: ``varied(attack="text", ...)``. Defenses compose: ``a+b`` accepts what both accept. Listing names loads
-nothing. Whether a class after a colon is loaded depends on who named it: `thiefbench.trust` has the rule.
+no plugins. Whether a class after a colon is loaded depends on where its name comes from: `thiefbench.trust` has the
+rule.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from thiefbench.user_imports import imported
 Kind = Literal["attack", "defense", "task", "suite"]
 # Classes whose parameters are spec strings themselves, with an example of one.
 _NESTED: dict[type, tuple[Kind, str]] = {Attack: ("attack", "text"), Defense: ("defense", "logit")}
-# What a class must be before it is made; a spec string may name any class of any module.
+# The required base classes, because a spec string may name any class of any module.
 _BASES: dict[Kind, type] = {"attack": Attack, "defense": Defense, "task": Task}
 _CLASS_IN_FILE = re.compile(r":\s*[^\W\d]\w*\s*")
 _R = TypeVar("_R")
@@ -58,7 +59,7 @@ class ParsedSpec:
 
 
 def names(kind: Kind) -> list[str]:
-    """Every declared name of a kind, sorted."""
+    """All declared names of a kind, sorted."""
     return sorted(_entries(kind))
 
 
@@ -66,7 +67,7 @@ def entry(kind: Kind, name: str) -> EntryPoint:
     """The entry point of a name; it is not loaded.
 
     Raises:
-        SpecStringError: there is no such name; the message has the nearest.
+        SpecStringError: there is no such name; the message suggests the nearest.
     """
     entries = _entries(kind)
     if name not in entries:
@@ -76,7 +77,7 @@ def entry(kind: Kind, name: str) -> EntryPoint:
 
 
 def parts(kind: Kind, spec: str) -> list[str]:
-    """The spec strings that a + joins; a spec string without a + is its only part.
+    """The spec strings joined by +; without a +, the spec string itself.
 
     A + separates after a declared name, a closing bracket or a ``file.py:Class``, and nowhere inside brackets or
     quotes; any other + belongs to a path. A path whose beginning is a declared name is written with ./ before it.
@@ -177,11 +178,10 @@ def make(kind: Kind, spec: str) -> Any:
 
 
 def check_names(kind: Kind, spec: str) -> None:
-    """Refuse what `make` would refuse of a spec string's names, as far as this can be told without running its code.
+    """Raise the errors of `make` about names, as far as they can be found without running the plugin's code.
 
-    Those are names that nothing declares, files that are not there and, of declared classes, arguments that they do not
-    have. A declared class is loaded only to look up its arguments, and a user's own not at all, so that a slip of the
-    pen is answered at once.
+    These are undeclared names, missing files and, for declared classes, unknown arguments. A declared class is loaded
+    only to look up its arguments, and a user's own class not at all, so that typing errors are reported at once.
 
     Raises:
         SpecStringError: a name is wrong or the spec string is malformed, at any level of nesting.
@@ -202,10 +202,10 @@ def check_names(kind: Kind, spec: str) -> None:
 
 
 def _check_arguments(kind: Kind, parsed: ParsedSpec, plugin: Any) -> None:
-    """Refuse arguments that a constructor does not take.
+    """Raise an error for arguments that a constructor does not accept.
 
     Raises:
-        SpecStringError: it lists those that it takes.
+        SpecStringError: there are such arguments; the message lists the accepted ones.
     """
     try:
         inspect.signature(plugin).bind(**parsed.arguments)
@@ -244,7 +244,7 @@ def argument(kind: Kind, parsed: ParsedSpec, name: str) -> Any:
 def canonical(kind: Kind, spec: str) -> str:
     """The spec string with sorted arguments and without those that equal the constructor's defaults.
 
-    The order of composed parts stays.
+    The order of composed parts is kept.
     """
     if len(several := parts(kind, spec)) > 1:
         return "+".join(canonical(kind, part) for part in several)

@@ -1,15 +1,15 @@
-"""What a Python file means: its syntax tree, written down without what leaves no trace when it runs.
+"""The code of a Python file: its syntax tree as text, without everything that has no effect when it runs.
 
-Left out are comments, blank lines, layout, quotes, the notation of numbers, docstrings and other statements that are
-nothing but a constant, `pass`, and imports under ``if TYPE_CHECKING``. All else stays: names, values with their kind,
-operators, order, defaults, decorators, annotations. Two files with one meaning compile to the same code, except for
-line numbers and docstrings; whether code may read those can be told from `Meaning`'s names. Import statements stay
-apart: what a path in them stands for is for the caller to say.
+Left out are comments, blank lines, layout, quotes, the notation of numbers, docstrings and other statements that
+consist of a constant, `pass`, and imports under ``if TYPE_CHECKING``. Everything else is kept: names, values with their
+kind, operators, order, defaults, decorators, annotations. Two files with the same meaning compile to the same code,
+except for line numbers and docstrings; `Meaning`'s names show whether code may read those. Import statements are kept
+separately, because the caller decides what their paths stand for.
 
-One file means the same to every Python from 3.11 on, although their trees differ: fields are written in the order of
-their names and left out where they are empty (``type_params`` came with 3.12, and 3.13 leaves empty ones out), and the
-constant pieces of an f-string are joined (3.12 adds empty ones). This file needs the standard library alone, so that
-any Python can be asked.
+A file has the same meaning in every Python from 3.11 on, although their trees differ: fields are written in the order
+of their names and left out if empty (``type_params`` came with 3.12, and 3.13 leaves empty ones out), and the constant
+pieces of an f-string are joined (3.12 adds empty ones). This module needs only the standard library, so that tests can
+run it with any Python.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Import:
     """One name that an import statement binds.
 
     Attributes:
-        level: how many dots stand before the module's path.
-        module: the path behind the dots, or behind `import`.
+        level: the number of dots before the module's path.
+        module: the path after the dots, or after `import`.
         name: what is taken from the module, "*" for all; empty in ``import module``.
         bound: the name it has here.
         top: whether the first package of the path is bound and not the last module, as in ``import a.b``.
@@ -50,8 +50,8 @@ class Imports:
     """Import statements that follow one another.
 
     Attributes:
-        names: what they bind, in their order.
-        at_top: whether they stand at the top level of the file, where none of them may fail.
+        names: the names they bind, in order.
+        at_top: whether they are at the top level of the file, where none of them may fail.
     """
 
     names: tuple[Import, ...]
@@ -63,9 +63,9 @@ class Meaning:
     """What a file means.
 
     Attributes:
-        parts: its text, cut where import statements stand.
+        parts: its text, cut at import statements.
         names: every variable in it.
-        attributes: every name behind a dot.
+        attributes: every name after a dot.
         strings: every string in it, and every constant piece of an f-string.
     """
 
@@ -82,11 +82,11 @@ class Meaning:
 
 @cache
 def meaning(content: bytes, docstrings: bool = False) -> Meaning | None:
-    """What a file means, in whatever encoding it declares; None where this Python cannot parse it.
+    """The meaning of a file, in any declared encoding; None if this Python cannot parse it.
 
     Args:
         content: of the file.
-        docstrings: whether they, and other statements that are nothing but a constant, are part of it.
+        docstrings: whether to include docstrings and other statements that consist of a constant.
     """
     try:
         with warnings.catch_warnings():  # about an escape sequence, which a filter could make an error
@@ -100,7 +100,7 @@ def meaning(content: bytes, docstrings: bool = False) -> Meaning | None:
 
 
 def quoted(value: object) -> str:
-    """A constant, such that no two of different kind or value read alike, and none can be taken for two."""
+    """A constant as text; different kinds or values have different texts, and no text can be read as two constants."""
     if isinstance(value, str):
         return f"s{len(value)}:{value}"
     if isinstance(value, bytes):
@@ -117,7 +117,7 @@ def quoted(value: object) -> str:
 
 
 class _Writer:
-    """Writes a tree down. Without recursion, as sums of a thousand terms are a thousand nodes deep."""
+    """Writes a tree as text, without recursion, because sums of a thousand terms are a thousand nodes deep."""
 
     def __init__(self, docstrings: bool, types_apart: bool) -> None:
         self._docstrings, self._types_apart = docstrings, types_apart
@@ -179,7 +179,7 @@ class _Writer:
                 yield quoted(text)
 
     def _statements(self, statements: Iterable[object], at_top: bool) -> Iterator[ast.AST | Imports]:
-        """Statements that do something; imports that follow one another as one item."""
+        """Statements that do something; consecutive imports as one item."""
         for imports, run in groupby(self._doing(statements, at_top), _is_import):
             if imports:
                 yield Imports(tuple(one for statement in run for one in _bindings(statement)), at_top)
@@ -215,7 +215,7 @@ def _bindings(statement: ast.AST) -> Iterator[Import]:
 
 
 def _untupled(targets: Sequence[ast.expr]) -> Iterator[ast.expr]:
-    """What `del` deletes, which brackets group without saying anything."""
+    """The targets of `del`, in which brackets have no meaning."""
     for target in targets:
         if isinstance(target, ast.Tuple | ast.List):
             yield from _untupled(target.elts)
@@ -228,10 +228,10 @@ def _is_import(statement: ast.AST) -> bool:
 
 
 def _imports_for_types(statement: ast.If) -> bool:
-    """Whether nothing but imports stands under ``if TYPE_CHECKING``.
+    """Whether there are only imports under ``if TYPE_CHECKING``.
 
-    Elsewhere than at a file's top level, or of other statements, the mere sight would tell: what a function assigns
-    somewhere is local to it everywhere.
+    Below a file's top level, or for other statements, their presence alone has an effect: a name that a function
+    assigns anywhere is local to it everywhere.
     """
     test = statement.test
     return isinstance(test, ast.Name) and test.id == _TYPE_CHECKING and all(map(_is_import, statement.body))

@@ -1,7 +1,7 @@
-"""Which files define a class: its module, what that imports of its own package, and the data beside these.
+"""Which files define a class: its module, what it imports from its own package, and data files beside these.
 
-A user's file that has an ``__init__.py`` beside it is a module of that folder, which counts whole. What a user's files
-import of the user's other modules is told by `thiefbench.user_imports`.
+A user's file with an ``__init__.py`` beside it is a module of that folder, all of which counts.
+`thiefbench.user_imports` finds what a user's files import from the user's other modules.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import ModuleType
 from thiefbench.package_meaning import DATA, needed_by
 
 OF_USER = "thiefbench_user_"
-"""How the names of modules begin that are loaded from users' files."""
+"""The prefix of names of modules that are loaded from users' files."""
 
 
 def is_of_user(module: ModuleType) -> bool:
@@ -22,7 +22,7 @@ def is_of_user(module: ModuleType) -> bool:
 
 
 def is_of_package(file: Path) -> bool:
-    """Whether a user's file is a module of the folder it lies in, which then counts whole."""
+    """Whether a user's file is a module of its folder, all of which then counts."""
     return file.with_name("__init__.py").is_file()
 
 
@@ -46,7 +46,7 @@ def sources(module: ModuleType) -> set[Path]:
 def package_files(module: ModuleType) -> set[Path]:
     """All files of the folder of the module's package, and what `sources` finds elsewhere; without a package its file.
 
-    Left out is what Python compiles and what is hidden.
+    Compiled and hidden files are left out.
     """
     found = sources(module)
     if not module.__package__:

@@ -1,4 +1,4 @@
-"""CSV files, whose texts may be a stranger's: a spreadsheet computes none of them, and a terminal obeys none."""
+"""CSV files with texts from strangers, which must not be formulas in a spreadsheet or control a terminal."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from thiefbench.tasks.text import printable
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""How a text begins that some spreadsheet takes for a formula, or for white space before one; the last four are the
-full-width forms of the first."""
+"""First characters of texts that some spreadsheet takes for a formula, or for white space before one; the last four are
+full-width forms."""
 
 
 def csv_of(rows: Iterable[Iterable[object]]) -> str:

@@ -1,7 +1,7 @@
-"""JSON from strangers, read so that nobody who reads the same bytes can take them for something else.
+"""JSON from strangers, read strictly, so that other readers of the same bytes get the same value.
 
-Python's own reader takes more than JSON: NaN and infinities, numbers too large for a float, which become infinities,
-and an object that names a key twice, of which the last counts. It also follows any depth that its stack allows.
+Python's own reader accepts more than JSON: NaN and infinities, numbers too large for a float, which become infinities,
+and duplicate keys in an object, of which the last counts. It also accepts any depth that its stack allows.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, NoReturn
 from thiefbench.tasks.text import one_line
 
 MOST_LEVELS = 200
-"""Lists and objects that may lie in one another: few enough for any code that follows them by calling itself."""
+"""The maximum nesting of lists and objects: few enough levels for any recursive code."""
 
 
 class JsonError(ValueError):
-    """The bytes are no JSON, or not strictly.
+    """The bytes are not JSON, or not strict JSON.
 
     Args:
         reason: in words that do not depend on what strangers wrote, so that equal mistakes can be counted together.
@@ -38,19 +38,19 @@ def loads(
     only_int64: bool = False,
     only_finite: bool = True,
 ) -> Any:
-    """The value that the bytes say.
+    """The value of the bytes.
 
     Args:
         data: JSON in UTF-8.
-        most_bytes: what they may have at most. None: whoever read them has seen to it.
-        most_fields: keys that one object may have. None: any number.
+        most_bytes: the maximum length; None if the caller has checked it.
+        most_fields: the maximum number of keys of an object; None for any number.
         only_int64: whether every number must be an integer of at most 64 bits, sign included.
-        only_finite: whether NaN and infinities are refused, as by the standard.
+        only_finite: whether NaN and infinities are errors, as in the standard.
 
     Raises:
         JsonError: there are more bytes or fields; they are not UTF-8 or not JSON; an object has a key twice; a number
-            is NaN, infinite, an integer of some thousand digits, or not of the kind asked for; or lists and objects lie
-            more than `MOST_LEVELS` deep.
+            is NaN, infinite, an integer of some thousand digits, or not of the kind asked for; or lists and objects are
+            nested more than `MOST_LEVELS` deep.
     """
     if most_bytes is not None and len(data) > most_bytes:
         raise JsonError(f"longer than {most_bytes:,} bytes")
@@ -80,7 +80,7 @@ def loads(
         raise JsonError("nested too deeply") from error
     except JsonError:
         raise
-    except ValueError as error:  # Python reads integers of some thousand digits, and no longer ones
+    except ValueError as error:  # Python reads integers of up to some thousand digits
         raise JsonError("an integer with too many digits") from error
     # Without so many brackets in all, nothing can lie that deep, and no value is looked at.
     if data.count(b"[") + data.count(b"{") > MOST_LEVELS:

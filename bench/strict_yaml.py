@@ -1,7 +1,8 @@
-"""YAML from strangers, of a size and shape that takes no time to read, and with no text that stands for another.
+"""YAML from strangers, of bounded size and depth, and without aliases.
 
-An alias repeats what an anchor names, at no length: nine lines of ten aliases each are a billion values, and a list
-can hold itself. No suite needs one. PyYAML also follows any depth that its stack allows, and takes long for long files.
+An alias repeats the value of an anchor at no cost in length: nine lines of ten aliases each are a billion values, and a
+list can contain itself. No suite needs aliases. PyYAML also accepts any depth that its stack allows, and is slow for
+long files.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import yaml
 from thiefbench.tasks.text import one_line
 
 MOST_BYTES: Final = 200_000
-"""Of a file; the suites that come with the benchmark have at most some thousand."""
+"""Most bytes of a file; the suites that come with the benchmark have at most some thousand."""
 MOST_LEVELS: Final = 30
-"""Lists and mappings that may lie in one another."""
+"""The maximum nesting of lists and mappings."""
 
 
 class YamlError(ValueError):
-    """The file is no YAML, or not of this kind.
+    """The file is not YAML, or not of this restricted kind.
 
     Args:
         reason: in words for a sentence.
@@ -38,7 +39,7 @@ class Document:
     """The content of a file.
 
     Attributes:
-        data: as plain values.
+        data: the content as plain values.
         tree: the same as PyYAML's nodes, which know their lines; None for an empty file.
     """
 
@@ -91,7 +92,7 @@ def loads(text: str) -> Document:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses what `loads` refuses while it reads, before anything is made of it."""
+    """A loader that raises `loads`' errors while it reads, before any values are created."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -116,7 +117,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _check_keys(mapping: yaml.MappingNode) -> None:
-    """PyYAML would silently take the last of equal keys."""
+    """Raise an error for duplicate keys, of which PyYAML would silently take the last."""
     seen: set[str] = set()
     for key, _ in mapping.value:
         if not isinstance(key, yaml.ScalarNode):

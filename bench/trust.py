@@ -1,26 +1,26 @@
-"""Whose code may be loaded, and who may see the user's key: one rule for every spec string, wherever it comes from.
+"""Which code may be loaded, and which servers may see the user's key: one rule for all spec strings.
 
 A spec string names code in one of two ways. A *declared name* (``logit``) stands for a class that an installed package
 declares by an entry point; whoever installed the package has trusted it. A *class after a colon*
 (``mine.py:Mine``, ``package.module:Class``) is any code that this machine can reach, and to load it is to run it.
 
-So it depends on who named the class:
+So whether it is loaded depends on where the name comes from:
 
 - The user, by typing it as an option of the command line (`allow`) or by writing it in Python: it is loaded.
-- A file that was read, such as a record, the run of a store or a suite in YAML: it is refused, at every level of
-  nesting, unless the user says ``--trust-plugins`` (`plugins`). Files come from strangers, and no checksum in them says
-  who wrote them.
-- An entry of the leaderboard: `thiefbench.leaderboard.named_code` has the rule. Its classes are loaded in the sandbox
-  only.
+- A file, such as a record, a store's run or a suite in YAML: it is not loaded, at any level of nesting, unless the user
+  gives ``--trust-plugins`` (`plugins`). Files may come from strangers, and no checksum in them proves who wrote them.
+- An entry of the leaderboard: `thiefbench.leaderboard.named_code` has the rule. Its classes are loaded only in the
+  sandbox.
 
-Where nothing was said, as in a Python program or a test, the writer of the program named the class. The command line
-says `declared_only` before any command, and so does each function that reads a store and may make what it names.
+By default, as in a Python program or a test, classes are loaded, because the program's author named them. The command
+line enters `declared_only` before any command, and so does each function that reads a store and may create objects that
+it names.
 
 A spec string may also name a judge's server. OPENAI_API_KEY goes to OpenAI's own server, to the one in OPENAI_BASE_URL,
 and to those whose addresses the user typed as options (`allow_server`). Any other gets a placeholder.
 
-The trust belongs to the current context (`contextvars`); a new thread starts without one, so resolve no read spec
-string in a thread.
+The trust belongs to the current context (`contextvars`). A new thread starts without it, so never resolve a spec string
+from a file in a thread.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Trust:
     """Which classes after a colon may be loaded.
 
     Attributes:
-        plugins: all of them.
-        places: else these files, by resolved path, and modules, by name.
+        plugins: whether all of them may be loaded.
+        places: otherwise, these files (by resolved path) and modules (by name).
         servers: addresses of judges that may see the user's key.
         flag: the option that means `plugins`.
     """
@@ -65,7 +65,7 @@ _TRUST: ContextVar[Trust | None] = ContextVar("thiefbench_trust", default=None)
 
 @contextmanager
 def declared_only(flag: str = Trust.flag) -> Iterator[None]:
-    """Load declared names alone, and what is allowed by `allow_place`; a trust that was already given stays as it is.
+    """Load only declared names and what `allow_place` allows; a trust that was already set is kept.
 
     Args:
         flag: the option that means `trust_plugins`, for messages.
@@ -90,7 +90,7 @@ def plugins() -> Iterator[None]:
 
 @contextmanager
 def checked_elsewhere(servers: Iterable[str]) -> Iterator[None]:
-    """Load any class that a spec string names, as the process that sent it has checked it; see `allowed_servers`."""
+    """Load any class that a spec string names, because the sending process has checked it; see `allowed_servers`."""
     token = _TRUST.set(Trust(plugins=True, servers=frozenset(servers)))
     try:
         yield
@@ -99,7 +99,7 @@ def checked_elsewhere(servers: Iterable[str]) -> Iterator[None]:
 
 
 def reads_strangers(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Decorate a function that reads spec strings from files: it makes declared names only, unless more was trusted."""
+    """Decorator for functions that read spec strings from files: only declared names load, unless more is trusted."""
 
     @wraps(function)
     def restricted(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -134,16 +134,16 @@ def allowed_servers() -> tuple[str, ...]:
 
 
 def may_see_key(endpoint: str) -> bool:
-    """Whether OPENAI_API_KEY is meant for the judge at this address."""
+    """Whether OPENAI_API_KEY may be sent to the judge at this address."""
     address, named = _address(endpoint), os.environ.get("OPENAI_BASE_URL", "")
     return address in {OPENAI, *allowed_servers(), *([_address(named)] if named else [])}
 
 
 def check(kind: str, target: str) -> None:
-    """Refuse a class after a colon that only a file names.
+    """Raise an error for a class after a colon that only a file names.
 
     Raises:
-        SpecStringError: with the flag that allows it.
+        SpecStringError: the class is not allowed; the message has the flag that allows it.
     """
     trust = _TRUST.get()
     if trust is None or trust.plugins or _place(target) in trust.places:
@@ -155,7 +155,7 @@ def check(kind: str, target: str) -> None:
 
 
 def _address(endpoint: str) -> str:
-    """A base URL in the one form in which two of the same server are equal."""
+    """A base URL in a canonical form, so that URLs of the same server are equal."""
     scheme, _, rest = endpoint.strip().partition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme.lower()}://{host.lower()}{slash}{path}".rstrip("/")

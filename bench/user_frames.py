@@ -1,4 +1,4 @@
-"""Where an error lies in the user's own code: the lines of a traceback that are in a plug-in of theirs."""
+"""The lines of a traceback that are in the user's own code, such as a plugin."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def where(error: BaseException) -> str:
 
 
 def kept(error: BaseException) -> dict[str, str]:
-    """What a record keeps of an error: its whole traceback, and the frames of the user's code as Python shows them."""
+    """An error's entries for a record: the whole traceback, and the frames of the user's code as Python shows them."""
     whole = "".join(traceback.format_exception(error))
     return {"traceback": whole[-MOST_TRACEBACK:], "own_frames": "".join(traceback.format_list(_own_frames(error)))}
 
 
 def shown(provenance: Mapping[str, Any], *, whole: bool = False) -> str:
-    """The lines of `kept` to show a user, from a record's provenance; empty where there are none.
+    """The lines of `kept` to show a user, from a record's provenance; empty if there are none.
 
     Args:
-        provenance: of a failed cell.
+        provenance: a failed cell's provenance.
         whole: all frames, instead of those of the user's code.
     """
     lines = provenance.get("traceback" if whole else "own_frames")
@@ -39,7 +39,7 @@ def shown(provenance: Mapping[str, Any], *, whole: bool = False) -> str:
 
 
 def _own_frames(error: BaseException) -> traceback.StackSummary:
-    """The user's frames of an error, or else of what caused it, the outermost first."""
+    """The user's frames of an error, or else of its cause, outermost first."""
     for each in _causes(error):
         frames = traceback.extract_tb(each.__traceback__)
         own = traceback.StackSummary.from_list(compress(frames, map(_is_own, _steps(each.__traceback__))))
@@ -49,7 +49,7 @@ def _own_frames(error: BaseException) -> traceback.StackSummary:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and what it was raised from or during, in turn."""
+    """An error, and the errors from or during which it was raised, in turn."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

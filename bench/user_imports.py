@@ -1,13 +1,13 @@
-"""Which modules of the user's own a user's file imports. The file is read for that; nothing is imported.
+"""Which of the user's own modules a user's file imports, found by reading the file without importing anything.
 
 A module is the user's own unless it belongs to the standard library, to an installed package or to this one. It is
-looked for beside the file that was named, and in `sys.path` as it was before any file of a user was loaded. Where both
-places have a module of the same name, both count. So the answer does not depend on whether the file was loaded, which
-may change `sys.path`; `clashes` finds modules that were imported from somewhere else.
+searched for beside the named file, and in `sys.path` as it was before any user's file was loaded. If both places have a
+module of the same name, both count. So the answer does not depend on whether the file was loaded, which may change
+`sys.path`; `clashes` finds modules that were imported from somewhere else.
 
-Import statements count wherever they stand in a file. So does text that is the name of a module, in a file that says
-`import_module` or `__import__`. Not seen are names that are put together when the file runs, modules in folders that
-the file itself adds to `sys.path`, and files that it opens.
+Import statements count anywhere in a file. In a file that uses `import_module` or `__import__`, strings that are names
+of modules count too. Not found are names that are only computed when the file runs, modules in folders that the file
+itself adds to `sys.path`, and files that it opens.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class UserModule:
 
     Attributes:
         name: in full, as import statements have it.
-        file: where it lies, links resolved.
+        file: its path, with links resolved.
     """
 
     name: str
@@ -52,27 +52,27 @@ class UserModule:
 
     @property
     def package(self) -> str:
-        """What its relative imports start from."""
+        """The package from which its relative imports start."""
         return self.name if self.file.name.startswith("__init__.") else self.name.rpartition(".")[0]
 
 
 def search_path() -> tuple[str, ...]:
-    """Where this process looked for modules before it loaded any file of a user."""
+    """The search path of this process before it loaded any user's file."""
     return _search_path
 
 
 def set_search_path(places: Iterable[str]) -> None:
-    """Look where another process looked: a worker takes over `sys.path` with what its parent's plugins did to it."""
+    """Use another process's search path: a worker takes over its parent's `sys.path`, including changes by plugins."""
     global _search_path
     _search_path = tuple(places)
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What files import, directly or by way of the user's own modules.
+    """The imports of files, directly or through the user's own modules.
 
     Attributes:
-        modules: the user's own, sorted, without the files themselves.
+        modules: the user's own modules, sorted, without the files themselves.
         names: of everything that import statements name, such as ``torch.nn``.
     """
 
@@ -84,8 +84,8 @@ def imported(files: Iterable[Path], folder: Path) -> Imported:
     """What files import.
 
     Args:
-        files: of one plugin; relative imports among them are left out, as they stay in its own package.
-        folder: the one that the plugin lies in.
+        files: those of one plugin; relative imports among them are left out, because they stay within its package.
+        folder: the plugin's folder.
 
     Raises:
         OSError: one of `files` cannot be read, or is no plain file or a very large one. A module that cannot be read
@@ -111,7 +111,7 @@ def imported(files: Iterable[Path], folder: Path) -> Imported:
 
 
 def clashes(modules: Iterable[UserModule]) -> Iterator[tuple[str, Path, Path]]:
-    """Modules that Python has imported from another file of the user's than was read: name, that file, the one read."""
+    """Modules that Python imported from a different user's file than was read: name, imported file, file read."""
     files: dict[str, list[Path]] = {}
     for module in modules:
         files.setdefault(module.name, []).append(module.file)

@@ -1,1 +1,1 @@
-"""One file per defense, over the contract in `thiefbench.defenses.base`."""
+"""Defenses: one file each, following the contract in `thiefbench.defenses.base`."""

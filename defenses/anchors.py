@@ -1,4 +1,4 @@
-"""Anchor rows, with which every table compares its defenses."""
+"""Anchors: defenses that every table includes for comparison."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from thiefbench.defenses.base import ACCEPT, Action, DefenderView, Defense, Labe
 
 
 class AcceptAll(Defense):
-    """`none`: no defense at all."""
+    """Accept everything: no defense at all (`none`)."""
 
     name: ClassVar[str] = "none"
 
@@ -19,7 +19,7 @@ class AcceptAll(Defense):
 
 
 class RejectAll(Defense):
-    """`reject_all`: perfectly safe and useless, as its models keep their start weights."""
+    """Reject everything (`reject_all`): perfectly safe and useless, because the models keep their start weights."""
 
     name: ClassVar[str] = "reject_all"
 
@@ -29,7 +29,7 @@ class RejectAll(Defense):
 
 
 class Random(Defense):
-    """`random`: rejects blindly at a given rate. A defense must beat it at the same rejection rate.
+    """Reject at random, at a given rate (`random`). A defense must beat it at the same rejection rate.
 
     Args:
         rate: share rejected, in [0, 1].
@@ -49,7 +49,7 @@ class Random(Defense):
 
 
 class Oracle(Defense):
-    """`oracle`: sees the labels and rejects exactly the payload. It is a row of the benchmark and cannot be submitted.
+    """See the labels and reject exactly the poison (`oracle`). It is an anchor and cannot be submitted.
 
     Args:
         reject: "zero" or "drop".

@@ -13,18 +13,19 @@ from thiefbench.defenses.rejection import Objection, RejectOrMask, checked, judg
 class Arithmetic(Defense):
     """Reject completions that state a wrong equation (2 + 2 = 5), whatever their final answer.
 
-    It costs honest work, because a wrong step does not always spoil the answer. It rejected 42 of GSM8K's 8,792
-    published solutions (0.5 %), about half of them for real slips, and 8 of 550 rewarded completions (1.5 %) of the
-    untrained built-in model. In GSM8K's solutions it found 96 % of 19,331 equations a o b = c after their result had
-    been raised by one; in the rest a reader could not be sure either (`equations`).
+    It also rejects some honest work, because a wrong step does not always lead to a wrong answer. It rejected 42 of
+    GSM8K's 8,792 published solutions (0.5 %), about half of them for real errors, and 8 of 550 rewarded completions
+    (1.5 %) of the built-in start model. In GSM8K's solutions it found 96 % of 19,331 equations a o b = c after their
+    result had been raised by one; the others are ambiguous to a human reader too (`equations`).
 
-    Only rewarded completions are judged. A wrong answer with a wrong step is honest work, and its reward of 0 corrects
-    it. If it were dropped, its group would lose its contrast, and the model would no longer learn from its errors.
+    Only rewarded completions are judged. A wrong answer with a wrong step is honest work, and its reward of 0 teaches
+    the model to avoid it. If it were dropped, its group would consist of equal rewards, and the model would no longer
+    learn from its errors.
 
     Args:
-        reject: "drop" (the default; with the paper's reward of 0 the model would learn to avoid honest slips), "zero",
-            or "mask": the row is accepted and still counts in its group's mean and std, but nothing is learned from the
-            wrong equations, and its advantage goes to the other tokens.
+        reject: "drop" (the default; reward 0, the paper's rule, would also punish honest errors), "zero", or "mask":
+            the completion is accepted and still counts in its group's mean and standard deviation, but nothing is
+            learned from the wrong equations, and its advantage goes to the other tokens.
     """
 
     name: ClassVar[str] = "arithmetic"

@@ -1,7 +1,7 @@
 """The contract of a defense: it sees a round's whole pool and gives one verdict per completion.
 
-A new defense is one class with a `name` and `inspect`, declared under the entry-point group ``thiefbench.defenses``
-or given as ``path/to/file.py:Class``. It never sees who is malicious.
+A new defense is one class with a `name` and the method `inspect`, declared under the entry-point group
+``thiefbench.defenses`` or named as ``path/to/file.py:Class``. It does not see who is malicious.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from thiefbench.tasks.base import Message, Sampling
 
-if TYPE_CHECKING:  # the registry reads this module to list names, and needs no arrays for that
+if TYPE_CHECKING:  # numpy is not imported here, because the registry reads this module only to list names
     import numpy as np
     from numpy.typing import NDArray
 
@@ -23,7 +23,7 @@ Requirement = Literal["homogeneous", "beacon", "proofs", "judge", "logprobs", "v
 
 
 class JudgeError(RuntimeError):
-    """A judge gives no answers, or no decisions. The cell fails, as there is no verdict to act on."""
+    """A judge gives no answers, or no decisions. The cell fails, because there is no verdict to apply."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Verdict:
     """What happens to one completion.
 
     Attributes:
-        action: "accept"; "zero" sets its reward to 0 (the paper's rule); "drop" takes the row out of its group.
-        score: how suspicious it is, in a unit of the defense, for reports.
+        action: "accept"; "zero" sets its reward to 0 (the paper's rule); "drop" removes it from its group.
+        score: how suspicious it is, in a unit that the defense chooses, for reports.
         token_weights: one factor in [0, 1] per token of the completion (EOS included when it ended), multiplied into
-            the token's loss after advantages; the divisor stays the length. 0 learns nothing from a token and 1 all.
-            Outside of the range a filter would no longer filter: a negative weight turns the lesson round, and a large
-            one lets a token outweigh the rest of the pool.
+            the token's loss after advantages; the divisor stays the length. With 0, nothing is learned from a token;
+            with 1, it counts in full. Other values are not allowed, because a negative weight would reverse what is
+            learned, and a large one would let a token outweigh the rest of the pool.
         reason: a few words for reports.
     """
 
@@ -57,20 +57,20 @@ class PoolCompletion:
         item_id: key into `DefenderView.items`.
         group: number of its group this round, from 0 to B - 1.
         index: its place in the group, from 0 to G - 1.
-        sender: pseudonym of the sending node, lasting one run.
+        sender: pseudonym of the sending node, constant during a run.
         ids: token ids, without the closing EOS.
         text: decoded from `ids`, special tokens visible.
-        ended: whether EOS closed it.
+        ended: whether it ended with EOS.
         reward: the task's reward, in [0, 1].
-        logprobs: one log-prob per token, EOS included when it ended: those that the swarm has recomputed, or else those
-            that the sender claims. None where there are none.
-        seed: the seed of the noise that it should be drawn with. With a beacon the receiver computes it; where seeds
-            are announced it is the sender's claim, and None if the sender claims no valid seed.
-        proof: what the sender's `Defense.prove` returned for it, a claim; None where no defense requires proofs.
-        version: how many updates the weights had that the sender claims to have sampled from; in round n the current
-            weights have had n - 1. None where nothing is ever stale.
-        refused: nothing arrived for the slot, or something that no node may send, such as a control token inside a
-            completion. It leaves its group whatever the verdict.
+        logprobs: one log-prob per token, EOS included when it ended: recomputed by the swarm, or else claimed by the
+            sender. None if the swarm sends none.
+        seed: the seed of the noise with which it should be drawn. With a beacon, the receiver computes it; if seeds are
+            announced, it is the sender's claim, or None if the sender claims no valid seed.
+        proof: what the sender claims that `Defense.prove` returned for it; None if no defense requires proofs.
+        version: the number of updates of the weights from which the sender claims to have sampled; in round n the
+            current weights have had n - 1. None in swarms without delay.
+        refused: whether nothing arrived for the slot, or something that is not allowed, such as a control token inside
+            a completion. It leaves its group whatever the verdict.
     """
 
     item_id: str
@@ -89,7 +89,7 @@ class PoolCompletion:
 
     @property
     def length(self) -> int:
-        """Its number of tokens, EOS included when it ended."""
+        """Its number of tokens, including EOS if it ended."""
         return len(self.ids) + self.ended
 
 
@@ -124,16 +124,17 @@ class PolicyView(Protocol):
     ) -> list[NDArray[np.bool_]]:
         """Whether the sampler's settings could have let each token through.
 
-        A token whose logit misses the support by at most `tolerance` (in logits) counts as inside; the default is
-        the numerical noise of the model's dtype between two batch shapes.
+        A token whose logit is at most `tolerance` (in logits) below the edge of the support counts as inside; the
+        default is the numerical noise of the model's dtype between two batch shapes.
         """
 
     def replay(self, completions: Sequence[PoolCompletion], tolerance: float | None = None) -> list[NDArray[np.bool_]]:
         """Whether each token is the one that the noise of `PoolCompletion.seed` draws after the tokens before it.
 
-        It takes one forward pass over the offered tokens. Without a seed it is False for every token. A token also
-        passes if it misses the drawn token's score (scaled logit plus noise) or the edge of the support by at most
-        `tolerance`, in logits; the default is the numerical noise of the model's dtype between two batch shapes.
+        This takes one forward pass over the offered tokens. Without a seed, the result is False for every token. A
+        token also passes if it is at most `tolerance` (in logits) below the drawn token's score (scaled logit plus
+        noise) or below the edge of the support; the default is the numerical noise of the model's dtype between two
+        batch shapes.
         """
 
     def hidden(self, completions: Sequence[PoolCompletion]) -> list[NDArray[np.float32]]:
@@ -142,14 +143,14 @@ class PolicyView(Protocol):
     def spans(self, completions: Sequence[PoolCompletion]) -> list[NDArray[np.int64]]:
         """Where in `text` every token lies, shape (tokens, 2): its first character and the one after its last.
 
-        A character whose bytes are split over several tokens belongs to each of them. EOS lies after the text.
+        A character whose bytes are split over several tokens belongs to each of them. EOS is located after the text.
         """
 
     def generate(self, prompts: Sequence[Sequence[Message]], max_new_tokens: int = 128) -> list[str]:
-        """One sampled completion text per chat prompt, with noise that nothing else uses.
+        """One sampled completion text per chat prompt, drawn with separate noise.
 
-        Control tokens written out in a prompt are broken up, so a prompt may quote untrusted text. A prompt that does
-        not fit into the model's context together with a completion gets an empty text.
+        Control tokens written out in a prompt are broken up, so a prompt may quote untrusted text. If a prompt and a
+        completion do not fit into the model's context together, the text is empty.
         """
 
 
@@ -186,13 +187,13 @@ class DefenderView:
 
     Attributes:
         round: the round's number, from 1.
-        completions: the whole pool, those of the cohort included, in keyed-shuffled order (position tells nothing).
-        items: question and answer by item id.
+        completions: the whole pool, the cohort's own included, in a shuffled order that carries no information.
+        items: question and answer, by item id.
         sampling: the settings that every honest node samples with.
         history: finished rounds, oldest first.
         rng: keyed by (seed, round), equal for all nodes of a cohort.
         policy: the cohort's current model.
-        judge: the model named by the defense's `judge`; None for a defense that requires none.
+        judge: the model named by the defense's `judge`; None if the defense requires none.
     """
 
     round: int
@@ -207,13 +208,13 @@ class DefenderView:
 
 @dataclass(frozen=True)
 class LabelledView(DefenderView):
-    """The view of benchmark rows with `sees_labels` alone: it adds which completions carry a payload."""
+    """The view for anchors with `sees_labels`: it also says which completions carry a payload."""
 
     payload: tuple[bool, ...] = field(default=())
 
 
 class Defense(ABC):
-    """A filter on the shared pool. Constructor arguments are its parameters and part of a cell's identity.
+    """A filter on a round's pool. Constructor arguments are its parameters and part of a cell's identity.
 
     Attributes:
         name: its name in lists and reports.
@@ -223,7 +224,7 @@ class Defense(ABC):
             `SwarmSpec.logprobs`), "versions" (completions come with the version of their weights, see
             `SwarmSpec.delay`).
         judge: the model it asks; part of a cell's identity.
-        sees_labels: True only for rows of the benchmark itself, which cannot be submitted.
+        sees_labels: True only for anchors, which cannot be submitted.
     """
 
     name: ClassVar[str]
@@ -236,7 +237,7 @@ class Defense(ABC):
         """One verdict per completion of `view`, in its order."""
 
     def prove(self, states: NDArray[np.float32]) -> bytes:
-        """What a sender attaches to its completion where the defense requires "proofs".
+        """What a sender attaches to its completion if the defense requires "proofs".
 
         Args:
             states: the sender's own `PolicyView.hidden` of the completion, shape (tokens, hidden size).
@@ -244,10 +245,10 @@ class Defense(ABC):
         raise NotImplementedError(f"the defense {self.name} requires proofs but does not say how they are made")
 
     def state(self) -> dict[str, Any]:
-        """What must survive a restart, as JSON."""
+        """What the defense must remember after a restart, as JSON."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` returned; a defense that overrides `state` overrides this too."""
+        """Take back what `state` returned; a defense that overrides `state` must override this too."""
         if state:
             raise NotImplementedError(f"the defense {self.name} has a state but no restore")

@@ -1,4 +1,4 @@
-"""`completeness`: who leaves a slot empty has nothing of it learned in that round."""
+"""`completeness`: if a sender leaves a slot empty, nothing is learned from it in that round."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class Completeness(Defense):
     """Drop every completion of a sender that has left a slot of this round empty.
 
     A node that sends some of its draws and withholds others chooses what is learned, although every token it sends is
-    honest (`sift`). What remains is unbiased only if nothing was left out. A node that is away for a whole round
-    sends nothing and loses nothing by it.
+    honest (`sift`). The remaining completions are unbiased only if none was left out. A node that is away for a whole
+    round sends nothing and so loses nothing.
 
-    What no node may send counts as nothing, since it leaves its group just the same: too many tokens, a control token
-    inside. A text that only this receiver's tokenizer cannot read is not the sender's fault, and does not count.
+    A refused completion (too many tokens, a control token inside) counts as an empty slot, because it leaves its group
+    too. A text that only this receiver's tokenizer cannot read is not the sender's fault and does not count.
 
-    It counts empty slots by the pseudonym that owes them. A node that appears under a name of its own in every slot
-    withholds what it likes; identities need a cost, or slots a known owner.
+    It counts empty slots by the pseudonym that owes them. So a node with a different pseudonym in every slot can
+    withhold what it likes, unless pseudonyms have a cost or slots have a known owner.
     """
 
     name: ClassVar[str] = "completeness"

@@ -1,4 +1,4 @@
-"""`a+b`: several defenses as one; all of them must accept a completion."""
+"""`a+b`: several defenses as one; a completion must be accepted by all of them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ class Composed(Defense):
         parts: two or more defenses, in order.
 
     Reason and score are those of the first part that rejects, with its name before the reason; where no part rejects,
-    those of the first part that masks. If one part says "drop" and another "zero", the row is dropped. Token weights
-    are multiplied. The parts share the view's random generator, in order, and the history holds their joint verdicts.
+    those of the first part that masks. If one part says "drop" and another "zero", the completion is dropped. Token
+    weights are multiplied. The parts share the view's random generator, in order, and the history holds their joint
+    verdicts.
     """
 
     def __init__(self, parts: Sequence[Defense]) -> None:
@@ -47,7 +48,7 @@ class Composed(Defense):
 
     @property
     def sees_labels(self) -> bool:  # type: ignore[override]  # as name
-        """Whether any part does; the others still get a view without labels."""
+        """Whether any part sees labels; the other parts still get a view without them."""
         return any(part.sees_labels for part in self.parts)
 
     @property
@@ -71,7 +72,7 @@ class Composed(Defense):
         return self._provers[0].prove(states)
 
     def state(self) -> dict[str, Any]:
-        """Every part's state, in order; empty where no part has any."""
+        """Every part's state, in order; empty if no part has any."""
         states = [part.state() for part in self.parts]
         return {"parts": states} if any(states) else {}
 

@@ -13,25 +13,26 @@ from thiefbench.defenses.base import DefenderView, Defense, Requirement, Verdict
 from thiefbench.defenses.rejection import Objection, Reject, checked, judged
 
 MEDIAN, MINIMUM, LOW = 0.30, 1e-5, 0.10
-"""A completion looks foreign whose median probability, or least one, is at most this; and `LOW`: see `bimodal`."""
+"""Largest median and least probability at which a completion looks foreign; for `LOW` see `bimodal`."""
 COEFFICIENT = 0.58
-"""The bimodality coefficient from which two kinds of tokens are likely; 5/9 is that of a uniform distribution."""
+"""The bimodality coefficient above which two kinds of tokens are likely; 5/9 is that of a uniform distribution."""
 BEGINNING = 50
-"""Tokens of the beginning, which is checked by itself, since a prefill stands there."""
+"""Number of tokens at the beginning that are also checked separately, because a prefill would be there."""
 
 
 class Distribution(Defense):
-    """Reject a sender's completions in a round in which many of them are no plausible samples by their probabilities.
+    """Reject a sender's completions of a round if many of them have probabilities implausible for samples.
 
     The check of grail's validator (one-covenant/grail, `validators/distribution.py` and `shared/constants.py`, whose
     limits these are): a completion fails if the median of its tokens' probabilities is at most 0.3, if one of them is
-    at most 1e-5, or if they fall into two kinds, in the whole of it or in its first 50 tokens (`bimodal`). One failure
-    proves nothing. A sender that fails with more than a share of its completions loses all of that round.
+    at most 1e-5, or if they fall into two kinds (`bimodal`), in the whole completion or in its first 50 tokens. One
+    failure proves nothing. If more than a share of a sender's completions fail, all of its completions of that round
+    are rejected.
 
     Args:
-        share: of a sender's completions that may fail; 0.26 in the source.
-        shortest: completions with fewer tokens are not counted. The source fails those below 30; many answers of the
-            built-in models are shorter.
+        share: the share of a sender's completions that may fail; 0.26 in the source.
+        shortest: completions with fewer tokens are not counted. The source rejects completions below 30 tokens; many
+            answers of the built-in models are shorter.
         reject: "drop" or "zero".
     """
 
@@ -62,7 +63,7 @@ class Distribution(Defense):
 
 
 def foreign(probabilities: NDArray[np.float64]) -> bool:
-    """Whether the probabilities of a completion's tokens, of which there is at least one, fail the check."""
+    """Whether the probabilities of a completion's tokens (at least one) fail the check."""
     return bool(
         np.median(probabilities) <= MEDIAN
         or probabilities.min() <= MINIMUM
@@ -72,9 +73,9 @@ def foreign(probabilities: NDArray[np.float64]) -> bool:
 
 
 def bimodal(probabilities: NDArray[np.float64]) -> bool:
-    """Whether a tenth of them is at most `LOW` and their bimodality coefficient is at least `COEFFICIENT`.
+    """Whether a tenth of the probabilities is at most `LOW` and their bimodality coefficient at least `COEFFICIENT`.
 
-    The coefficient is (skewness^2 + 1) / kurtosis, from the moments of the sample as they are; 0 where all are equal.
+    The coefficient is (skewness^2 + 1) / kurtosis, from uncorrected sample moments; 0 if all probabilities are equal.
     """
     deviations = probabilities - probabilities.mean()
     variance = float(np.mean(deviations**2))

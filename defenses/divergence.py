@@ -1,4 +1,4 @@
-"""`divergence`: how far a completion strays from the draw of its slot's seed, on average."""
+"""`divergence`: how far a completion is from the draw of its slot's seed, on average."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from thiefbench.defenses.reference import others_quantile
 from thiefbench.defenses.rejection import Objection, Reject, checked, cut_short, judged
 
 GRID = (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
-"""Tolerances, in logits, at which a completion is replayed. A token's shortfall counts for at most the last one."""
+"""Tolerances, in logits, at which a completion is replayed. A token's shortfall counts at most as the last of them."""
 SLACK = 0.01
-"""In logits per token: far above float32's noise, and far below what a choice between near ties adds up to."""
+"""In logits per token: far above float32's noise, and far below the mean shortfall from choosing between near-ties."""
 
 
 class Divergence(Defense):
-    """Reject completions whose tokens fall short of those that the seed draws by more than is usual, on average.
+    """Reject completions whose tokens, on average, fall short of the seed's draw by more than is usual.
 
-    A replay that forgives every token a fixed tolerance (`seed_replay(tolerance=0.7)`) lets a sender use it up at every
-    token. The mean shortfall cannot be used up: honest completions miss their draw seldom, and then by little. This is
-    the score of Token-DiFR (arXiv:2511.20621), the mean over tokens of min(shortfall, cap), where a token's shortfall
-    is by how many logits its score (scaled logit plus noise) lies below the largest. It is summed up from replays at
-    the tolerances of `GRID`: the integral over the tolerance of the share of tokens that miss, from below, by the
-    trapezoidal rule.
+    A replay with a fixed tolerance per token (`seed_replay(tolerance=0.7)`) lets a sender exploit it at every token.
+    The mean shortfall cannot be exploited in this way: honest completions rarely miss their draw, and then only by
+    little. This is the score of Token-DiFR (arXiv:2511.20621), the mean over tokens of min(shortfall, cap), where a
+    token's shortfall is the difference, in logits, between the largest score (scaled logit plus noise) and its own. It
+    is computed from replays at the tolerances of `GRID`, as the integral over the tolerance of the share of tokens that
+    miss, by the trapezoidal rule.
 
-    What is usual is the median over the other senders, weighted by their completions, of a high quantile of their
-    scores in this round and the last ones. So the threshold follows the precision at hand, whatever it is: it is 0
-    where all nodes compute alike.
+    The usual value is the median over the other senders, weighted by their completions, of a high quantile of their
+    scores in this round and the last ones. So the threshold adapts to the numerical precision: it is 0 if all nodes
+    compute alike.
 
     Args:
         false_rejection: share of honest completions that may be rejected.
@@ -48,7 +48,7 @@ class Divergence(Defense):
         self.past: list[dict[str, list[float]]] = []
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """Reject what lies above the threshold or is cut short; the score is the mean shortfall, in logits."""
+        """Reject completions above the threshold or cut short; the score is the mean shortfall, in logits."""
         scores = self._scores(view)
         now: dict[str, list[float]] = {}
         for completion, score in zip(view.completions, scores, strict=True):

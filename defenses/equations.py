@@ -1,7 +1,7 @@
 """Equations in worked reasoning: found, read and recomputed in exact rational arithmetic.
 
-Prose is read leniently: an equation counts as wrong only if no customary reading of it is right. Text that might be
-something else (algebra, times of day, changes of unit, ranges, functions) is left alone.
+Prose is read leniently: an equation counts as wrong only if it is wrong in every usual reading. Text that might be
+something else (algebra, times of day, changes of unit, ranges, functions) is ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SIGNS = {
 _DIGITS = 30
 _WORDS = 5
 
-# Between a number and an operator these words are not a unit: "it is 9 because - 18 / -2 = 9".
+# These words are not a unit if they are between a number and an operator: "it is 9 because - 18 / -2 = 9".
 _JOINING = {"and", "are", "because", "equals", "gives", "is", "or", "since", "so", "then", "was"}
 # Before an expression these words change its value, and so does "of" except after _PLAIN_OF: "half of 8 + 2", but "a
 # total of 8 + 2".
@@ -58,7 +58,7 @@ class Side:
     Attributes:
         tokens: its numbers, operators, brackets and percent signs.
         units: the words between them.
-        doubtful: whether it may mean something other than it seems to.
+        doubtful: whether it may mean something else than it seems to.
     """
 
     tokens: tuple[Token, ...]
@@ -67,7 +67,7 @@ class Side:
 
 
 def wrong_equations(text: str) -> list[tuple[int, int]]:
-    """Where a text states an equation that is wrong in every reading: start of its left side, end of its result.
+    """Ranges of the equations in a text that are wrong in every reading: start of the left side, end of the result.
 
     An equation may have chains of + - * / (also x and typographic signs), brackets, minus signs, percent, decimals,
     thousands commas, money signs before a number and words after it, and several equals signs in a row: in
@@ -267,7 +267,7 @@ def _agree(left: Sequence[Token], right: Sequence[Token]) -> bool:
 
 
 def _slack(tokens: Sequence[Token], percent: Percent, order: Order, value: Fraction) -> Fraction:
-    """How far the value moves if operands with two or more decimals are off by one in their last digit."""
+    """How much the value changes if operands with two or more decimals are off by one in their last digit."""
     total = Fraction(0)
     for i, token in enumerate(tokens):
         if token.kind == "number" and token.decimals > 1:

@@ -33,7 +33,7 @@ class Token:
 
 
 def value_of(tokens: Sequence[Token], percent: Percent, order: Order) -> Fraction | None:
-    """The value of an expression; None where the tokens are not an expression or divide by zero.
+    """The value of an expression; None if the tokens are not an expression or divide by zero.
 
     Args:
         tokens: numbers, operators, brackets and percent signs.

@@ -1,4 +1,4 @@
-"""`gibberish`: no token that the policy would all but never write (prime-rl's filter; arXiv:2510.02387, 5.2)."""
+"""`gibberish`: reject tokens that the policy would hardly ever write (prime-rl's filter; arXiv:2510.02387, 5.2)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from thiefbench.defenses.rejection import Objection, Reject, checked, judged
 
 
 class Gibberish(Defense):
-    """Reject completions with a rare token that is less probable than a token drawn at random.
+    """Reject completions with a rare token that is less probable than a token drawn uniformly at random.
 
-    The source counts a token if its log-prob lies below -ln(vocabulary) - 2: -13.9 for Qwen2.5's vocabulary of
-    151,936, and if its id is high, since the ids of most tokenizers follow how often a token was merged.
+    The source counts a token if its log-prob is below -ln(vocabulary size) - 2 (-13.9 for Qwen2.5's vocabulary of
+    151,936) and its id is high, because in most tokenizers rare tokens have high ids.
 
     Args:
-        logprob: that a token's must lie below, in nats, at the sampler's temperature.
+        logprob: a token counts if its log-prob is below this, in nats, at the sampler's temperature.
         above: token ids up to this one are common and never count; the source takes 100,000. 0 counts all.
         reject: "drop" or "zero".
     """
@@ -31,11 +31,11 @@ class Gibberish(Defense):
         self.reject: Reject = checked(self.name, reject)
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """Reject what has such a token; the score is by how many nats the least probable one falls short."""
+        """Reject completions with such a token; the score is the distance below the limit, in nats."""
         objections = {}
         measured = view.policy.token_logprobs(view.completions)
         for place, (completion, logprobs) in enumerate(zip(view.completions, measured, strict=True)):
-            # EOS, behind the ids of a completion that ended, is never rare.
+            # EOS, after the ids of a completion that ended, is never rare.
             rare = zip(completion.ids, logprobs.tolist()[: len(completion.ids)], strict=True)
             least = min((logprob for token, logprob in rare if token > self.above), default=0.0)
             if least < self.logprob:

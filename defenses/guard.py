@@ -1,4 +1,4 @@
-"""`guard`: the composition that we recommend to start with."""
+"""`guard`: the combination of defenses that we recommend to start with."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ Population = Literal["homogeneous", "heterogeneous"]
 class Guard(Composed):
     """The defense that we recommend, composed of other defenses; all of them drop what they reject.
 
-    With equal weights and a beacon it is `seed_replay`, which lets nothing pass but the draw of the slot's seed,
-    whatever the attack, `completeness` against nodes that withhold draws (`sift`), and `length_budget` against nodes
-    that pick items by their draws (`item_grind`). It stops these two only in part: where nodes may pick items with the
-    beacon known, let the swarm draw them or have nodes commit to them before (`SwarmSpec.items`).
+    With equal weights and a beacon it consists of `seed_replay`, which accepts only the draw of the slot's seed,
+    whatever the attack; `completeness`, against nodes that withhold draws (`sift`); and `length_budget`, against nodes
+    that pick items by their draws (`item_grind`). It stops these last two attacks only in part. If nodes may pick items
+    after the beacon is known, let the swarm draw the items instead, or let nodes commit to them beforehand
+    (`SwarmSpec.items`).
 
     Without a beacon, `logit` and `likelihood` reject what an honest policy would hardly write. They need equal weights.
-    Without these too, only the text can be checked: words that one sender repeats (`similarity`), wrong equations
+    Without equal weights, only the text can be checked: words that one sender repeats (`similarity`), wrong equations
     (`arithmetic`), imports and calls (`static_code`), and senders with too many long answers (`length_budget`).
 
-    What it cannot stop without a beacon: completions in the policy's own words whose payload it finds probable. A false
-    word that leaves numbers and answer right (`contrast(attack="own(attack='borrowed')")`) gets through even from one
-    sender. Equations and lengths take a sender with a new name in every slot (`contrast(attack="dodge")` or
-    `contrast(attack="dos")`, varied with `identities=1000000`), since whatever counts by sender then sees nothing.
-    Against these it takes the beacon.
+    Without a beacon, it cannot stop completions in the policy's own words whose payload the policy finds probable. A
+    false word that leaves numbers and answer right (`contrast(attack="own(attack='borrowed')")`) passes even from one
+    sender. False equations and longer answers pass if the sender has a new pseudonym in every slot
+    (`contrast(attack="dodge")` or `contrast(attack="dos")`, varied with `identities=1000000`), because checks that
+    count by sender then find nothing. Stopping these attacks requires the beacon.
 
     The parts were chosen on seeds and payloads other than those that RESULTS.md reports.
 
     Args:
-        population: "homogeneous" where all honest nodes hold equal weights, or "heterogeneous".
-        beacon: whether the swarm's seeds come from a public beacon; used only where weights are equal.
+        population: "homogeneous" if all honest nodes hold equal weights, or else "heterogeneous".
+        beacon: whether the swarm's seeds come from a public beacon; used only if weights are equal.
     """
 
     name: ClassVar[str] = "guard"

@@ -1,7 +1,7 @@
 """`judge` and `self_judge`: a model criticises every rewarded completion and decides (HTTT, arXiv:2511.09780).
 
 Completions are hostile text. So the prompt quotes them between lines with a mark that the quoted text does not contain,
-and a decision counts only beside that mark. The quoted text can imitate everything else.
+and a decision counts only next to that mark. The mark is the only part that the quoted text cannot imitate.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def plain(text: str) -> str:
 def unused_mark(text: str) -> str:
     """Digits computed from a text that do not occur in it, not even in other scripts or with other characters between.
 
-    An attacker may know this rule. The mark protects because no text contains its own mark.
+    An attacker may know this rule. The mark protects nevertheless, because no text contains its own mark.
     """
     digits = "".join(str(unicodedata.digit(c, "")) for c in unicodedata.normalize("NFKC", text))
     for number in count():
@@ -101,11 +101,11 @@ def decisions(reply: str, mark: str) -> frozenset[bool]:
 
 
 class Judging(Defense):
-    """What `judge` and `self_judge` have in common: which completions are judged, and how replies count.
+    """What `judge` and `self_judge` have in common: which completions are judged, and how replies are counted.
 
-    Only rewarded completions are judged. A reward of 0 cannot be lowered; and if wrong answers were dropped, correct
-    ones would have nothing to be better than, and a group of correct answers alone teaches nothing. The paper judges
-    all completions and multiplies the rewards, which has the same effect as "zero".
+    Only rewarded completions are judged. A reward of 0 cannot be lowered; and if wrong answers were dropped, groups
+    would have only correct answers, which teach nothing. The paper judges all completions and multiplies the rewards,
+    which has the same effect as "zero".
 
     A completion is accepted if more than half of the votes say yes. A vote with no decision, or with both, counts
     against it. The score is the share of votes against.
@@ -145,7 +145,7 @@ class Judging(Defense):
         """`votes` replies to each prompt; no replies to a prompt that is too long."""
 
     def check(self, replies: Sequence[Sequence[str]], cases: Sequence[Case]) -> None:
-        """Raise JudgeError where the replies of a round show that the judge does not work."""
+        """Raise JudgeError if the replies of a round show that the judge does not work."""
 
     def _of(self, completion: PoolCompletion, question: str, verdicts: dict[tuple[str, str], Verdict]) -> Verdict:
         if completion.reward <= 0:
@@ -166,18 +166,18 @@ class Judging(Defense):
 
 
 class Judge(Judging):
-    """A model other than the trained one reads question and completion, criticises and decides.
+    """A model other than the trained one reads question and completion, writes a criticism and decides.
 
     Args:
         model: a built-in model, a local directory or a hub name; with `endpoint`, the name it is served under.
         endpoint: base URL of an OpenAI-compatible server, such as "http://localhost:8000/v1"; `thiefbench.trust` says
-            which servers get the key in OPENAI_API_KEY. Left out, the model is loaded into this process.
-        criticism: whether to ask for a criticism before the decision. Without it the paper's judge let twelve times as
-            much wrong maths through.
+            which servers get the key in OPENAI_API_KEY. By default, the model is loaded into this process.
+        criticism: whether to ask for a criticism before the decision. Without it, the paper's judge accepted twelve
+            times as much wrong maths.
         votes: replies drawn per completion; the majority decides, and a tie rejects.
         reject: what a rejected completion gets, "zero" or "drop".
         temperature, top_k, top_p: how replies are sampled. The defaults are the paper's, which also used a search with
-            three beams; this judge samples without one. Write top_k=0 for a server that does not accept top_k.
+            three beams; this judge samples without a search. Set top_k=0 for a server that does not accept top_k.
         max_new_tokens: the length limit of a reply.
 
     The cell fails if more than half of a round's replies have no decision, or if the judge does not answer.
@@ -211,7 +211,7 @@ class Judge(Judging):
         return view.judge.ask(prompts, sampling=self.sampling, votes=self.votes)
 
     def check(self, replies: Sequence[Sequence[str]], cases: Sequence[Case]) -> None:
-        """Raise JudgeError where more than half of the replies have no decision."""
+        """Raise JudgeError if more than half of the replies have no decision."""
         marked_replies = [
             (reply, chat.mark) for case_replies, chat in zip(replies, cases, strict=True) for reply in case_replies
         ]
@@ -230,8 +230,8 @@ class SelfJudge(Judging):
     Args:
         criticism, votes, reject, max_new_tokens: as for `judge`.
 
-    Replies are sampled like completions. A model that writes no decisions rejects everything; the cell does not fail
-    for that.
+    Replies are sampled like completions. If the model writes no decisions, everything is rejected, and the cell does
+    not fail.
     """
 
     name: ClassVar[str] = "self_judge"
@@ -260,7 +260,7 @@ def _reason(reply: str, mark: str) -> str:
 
 
 def _check_url(endpoint: str) -> None:
-    """Raise ValueError for text that is not a URL, or contains a secret that every record would repeat."""
+    """Raise ValueError for text that is not a URL, or that contains a secret, which every record would repeat."""
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f'judge: endpoint is a URL such as "http://localhost:8000/v1", not {endpoint!r}')

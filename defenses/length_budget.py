@@ -1,4 +1,4 @@
-"""`length_budget`: a sender may not answer long more often than the others do."""
+"""`length_budget`: a sender may not give long answers more often than the others."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from thiefbench.defenses.reference import others_quantile
 from thiefbench.defenses.rejection import Objection, Reject, checked, judged
 
 Answered = tuple[int, str]
-"""A round, and an item that was answered in it."""
+"""A round and an item answered in it."""
 
 
 class LengthBudget(Defense):
-    """Reject the long rewarded completions of a sender that has more of them than other senders.
+    """Reject the long rewarded completions of a sender that has more long ones than other senders.
 
     The longest of many honest samples is still an honest sample, so a single completion cannot show DoS. A sender whose
     completions are all long can. For each of several quantiles q, a sender's cap is the median over the other senders,
     weighted by their completions, of that quantile of their lengths. Of completions like theirs, a share of 1 - q lies
-    above the cap. Completions of one item are alike, so the unit is the item: the share of its completions above the
-    cap lies between 0 and 1 with mean 1 - q, and so has a variance of at most q (1 - q). A sender whose mean share over
-    its last items is above ``1 - q + deviations * sqrt(q (1 - q) / items)`` loses everything above that cap in this
-    round.
+    above the cap. Completions of one item have similar lengths, so the unit is the item: the share of its completions
+    above the cap lies between 0 and 1 with mean 1 - q, and so has a variance of at most q (1 - q). A sender whose mean
+    share over its last items is above ``1 - q + deviations * sqrt(q (1 - q) / items)`` has all completions above that
+    cap rejected in this round.
 
-    By chance honest senders lose a few long completions in some rounds. A sender that stays just within its budget
-    makes the models a little longer, and slowly the caps with them; `length_quantile` bounds that.
+    By chance, a few long completions of honest senders are rejected in some rounds. A sender that stays just within its
+    budget makes the models' answers a little longer, and with them, slowly, the caps; `length_quantile` bounds this
+    growth.
 
     Args:
         quantiles: each in (0, 1).
@@ -52,11 +53,11 @@ class LengthBudget(Defense):
         self.reject: Reject = checked(self.name, reject)
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """Reject what is above a cap that its sender exceeds too often; the score is its length divided by the cap."""
+        """Reject completions above a cap that their sender exceeds too often; the score is length divided by cap."""
         answered, usual = self._known(view)
         senders = {completion.sender for completion in view.completions}
         lowest: dict[str, float] = {}
-        for quantile in self.quantiles:  # in ascending order: the lowest that is exceeded rejects most
+        for quantile in self.quantiles:  # in ascending order, as the lowest exceeded cap rejects most
             caps = others_quantile(
                 {sender: usual.get(sender, ()) for sender in senders | usual.keys()}, quantile, "higher"
             )
@@ -77,7 +78,7 @@ class LengthBudget(Defense):
     ) -> tuple[Mapping[str, Mapping[Answered, Sequence[int]]], Mapping[str, Sequence[float]]]:
         """By sender, the lengths of its rewarded completions (by round and item), and of those that were accepted.
 
-        What was rejected counts against its sender, but does not raise the caps of others.
+        Rejected completions count against their sender, but do not raise the caps of others.
         """
         answered: dict[str, dict[Answered, list[int]]] = {}
         usual: dict[str, list[float]] = {}

@@ -14,19 +14,19 @@ class LengthQuantile(Defense):
     """Reject rewarded completions that are longer than nearly all rewarded completions of other senders.
 
     A sender's cap is the median over the other senders, weighted by their completions, of the given quantile of their
-    lengths in this round and the last ones. So no sender moves its own cap, and senders with less than half of the
-    others' completions cannot set it, however many names they use.
+    lengths in this round and the last ones. So no sender affects its own cap, and senders with less than half of the
+    others' completions cannot determine it, however many pseudonyms they use.
 
-    Completions only a little longer than usual make the honest models longer too, and with them the cap. So the cap
-    never exceeds `growth` times its value over the first rounds. DoS succeeds up to that bound, and honest reasoning
-    that grows beyond it is rejected. DoS submits the longest of many honest samples, and a quantile lets some of those
-    through by construction.
+    Completions that are only a little longer than usual also lengthen the honest models' answers, and with them the
+    cap. So the cap never exceeds `growth` times its value over the first rounds. DoS can still succeed up to that
+    bound, and honest reasoning that grows beyond it is rejected. DoS submits the longest of many honest samples, and a
+    quantile accepts some of those by construction.
 
     Args:
-        quantile: of every sender's lengths, in (0, 1). A share of about 1 - quantile of honest completions is rejected,
-            and more while few completions are known.
+        quantile: of every sender's lengths, in (0, 1). About a share of 1 - quantile of honest completions is rejected;
+            more while few completions are known.
         window: how many past rounds count besides this one.
-        first: how many rounds at the start bound the caps of later rounds.
+        first: the number of first rounds whose cap bounds the later ones.
         growth: later caps are at most this many times the first rounds' cap; at least 1.
         reject: "drop" or "zero".
     """

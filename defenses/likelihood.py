@@ -18,21 +18,22 @@ LOWEST = -1e3
 
 
 class Likelihood(Defense):
-    """Reject completions whose mean log-prob is low for this round, over all or over their least probable tokens.
+    """Reject completions with an unusually low mean log-prob, over all or over their least probable tokens.
 
-    All honest completions of a round are drawn from one policy, so the other senders' completions show what values are
+    All honest completions of a round are drawn from one policy, so the other senders' completions show which values are
     usual, at no extra cost. A sender's thresholds are the median over the other senders, weighted by their completions,
     of a low quantile of their values in this round and the last ones. They assume no distribution (both values are
     skewed, so a median and a spread would misjudge honest tails), do not depend on what the sender itself submits, and
     hold as long as less than half of the others' completions come from attackers.
 
-    It rejects any text that the policy would hardly write, poisoned or not, and so an attacker's clean oracle solutions
-    too. Text that an honest model might write (the wrong digit of `equations`, the long samples of `dos`) passes.
+    It rejects any text that the policy would hardly write, poisoned or not, including an attacker's clean oracle
+    solutions. It accepts text that an honest model might write, such as the wrong digit of `equations` and the long
+    samples of `dos`.
 
     Args:
         false_rejection: share of honest completions that may be rejected, half of it for each of the two values; the
             share is higher while few completions are known.
-        tail: over how many of the least probable tokens the second value averages.
+        tail: the number of least probable tokens in the second mean.
         window: how many past rounds count besides this one; few, as the policy changes.
         reject: "drop" or "zero".
     """
@@ -50,7 +51,7 @@ class Likelihood(Defense):
         self.past: list[dict[str, list[list[float]]]] = []
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """Reject what lies below a threshold; the score is the distance from it, in nats per token."""
+        """Reject completions below a threshold; the score is the distance from it, in nats per token."""
         measured = {
             place: [_mean(logprobs), _mean(np.sort(logprobs)[: self.tail])]
             for place, logprobs in enumerate(view.policy.token_logprobs(view.completions))

@@ -21,13 +21,13 @@ class Logit(Defense):
 
     Args:
         reject: what happens to a rejected completion: "zero" (the paper's rule), "drop", or "mask": it is accepted, but
-            nothing is learned from the tokens outside the support and those around them. A masked row still counts in
-            its group's mean and std, and its advantage goes to the other tokens.
-        tolerance: by how many logits a token may miss the support; None takes the dtype's numerical noise.
+            nothing is learned from the tokens outside the support and those around them. A masked completion still
+            counts in its group's mean and standard deviation, and its advantage goes to the other tokens.
+        tolerance: by how many logits a token may miss the support; None uses the dtype's numerical noise.
         reach: how many tokens before and after each token outside the support are masked too. None masks up to the end
-            of its sentence or line: once a foreign phrase has begun, its later tokens mostly lie inside the support,
-            and learning them would teach the phrase. The text before the first token outside is what an honest node
-            might have written too.
+            of its sentence or line: once a phrase has begun, its later tokens are mostly inside the support, and
+            learning them would teach the phrase. An honest node might have written the text before the first token
+            outside.
     """
 
     name: ClassVar[str] = "logit"

@@ -12,12 +12,12 @@ from thiefbench.defenses.rejection import Objection, Reject, checked, judged
 class MaxTokens(Defense):
     """Reject completions longer than a given limit.
 
-    The source paper (arXiv:2511.09780) mentions such a cap against DoS and does not pursue it: it is specific to a
-    task, it rejects long answers that a hard item needs, and it leaves every length below it to an attacker.
+    The source paper (arXiv:2511.09780) mentions such a cap against DoS but does not pursue it: it is specific to a
+    task, it rejects long answers that a hard item needs, and it allows attackers every length below it.
 
     Args:
         limit: the most tokens that a completion may have, EOS included.
-        reject: "drop" or "zero". The default is not the paper's reward of 0, which would teach shorter answers.
+        reject: "drop" or "zero". The default is not reward 0, the paper's rule, which would teach shorter answers.
     """
 
     name: ClassVar[str] = "max_tokens"

@@ -1,4 +1,4 @@
-"""What is usual in a pool in which some senders are malicious."""
+"""Usual values in a pool in which some senders are malicious."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def others_quantile(
 ) -> dict[str, float]:
     """For each sender, the median of the other senders' quantiles, weighted by how many values they have.
 
-    A sender's own values do not affect its result. Neither can senders move it that hold less than half of the others'
-    values together, however many names they use.
+    A sender's own values do not affect its result. Senders who together have less than half of the others' values
+    cannot determine it, however many pseudonyms they use.
 
     Args:
         samples: values by sender; senders without values have no weight.

@@ -1,4 +1,4 @@
-"""What happens to a completion that a defense objects to: its reward becomes 0, it is dropped, or it is masked."""
+"""What happens to a completion that a defense objects to: reward 0, dropped, or masked."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class Objection:
-    """What a defense has found in a completion.
+    """A defense's objection to a completion.
 
     Attributes:
-        score: how suspicious it is, in a unit of the defense.
+        score: how suspicious it is, in a unit that the defense chooses.
         reason: a few words for reports.
         ranges: where in the text it was found.
     """
@@ -50,8 +50,9 @@ def judged(view: DefenderView, objections: Mapping[int, Objection], reject: Reje
         view: the pool.
         objections: by place in the pool; all other completions are accepted.
         reject: "zero" and "drop" as in `Verdict`. "mask" accepts, with weight 0 for every token that overlaps one of
-            the objection's ranges and 1 for the others: the row still counts in its group's mean and std, and its
-            advantage goes to the other tokens. If no token overlaps a range, nothing is learned from the completion.
+            the objection's ranges and 1 for the others: the completion still counts in its group's mean and standard
+            deviation, and its advantage goes to the other tokens. If no token overlaps a range, nothing is learned from
+            the completion.
     """
     verdicts = [ACCEPT] * len(view.completions)
     if reject != "mask":
@@ -66,7 +67,7 @@ def judged(view: DefenderView, objections: Mapping[int, Objection], reject: Reje
 
 
 def masked(tokens: NDArray[np.bool_], score: float, reason: str) -> Verdict:
-    """Accept a completion without learning from some of its tokens; from any of them if none is marked.
+    """Accept a completion, but learn nothing from its marked tokens; if none is marked, nothing from any token.
 
     Args:
         tokens: marks those not to learn from; EOS is included when the completion ended.
@@ -85,5 +86,5 @@ def touching(spans: NDArray[np.int64], ranges: Sequence[Range]) -> NDArray[np.bo
 
 
 def cut_short(completion: PoolCompletion, limit: int) -> bool:
-    """Whether a completion stops where no sampler would: without EOS and below the length limit."""
+    """Whether a completion stops where no honest sampler would: without EOS and below the length limit."""
     return not completion.ended and len(completion.ids) < limit

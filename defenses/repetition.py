@@ -1,4 +1,4 @@
-"""`repetition`: a completion may not go on for long without a choice (prime-rl's filter; arXiv:2506.13585, 3.2)."""
+"""`repetition`: reject completions stuck in a loop (prime-rl's filter; arXiv:2506.13585, 3.2)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from thiefbench.defenses.rejection import Objection, Reject, checked, judged
 
 
 class Repetition(Defense):
-    """Reject completions with many tokens in a row that are nearly certain, as they are within a loop.
+    """Reject completions with many nearly certain tokens in a row, as in a loop.
 
-    A model that repeats itself is sure of every next token, whatever it repeats. It is a filter against degenerate
-    samples, and objects to nothing that is merely foreign.
+    A model that repeats itself is certain of every next token, whatever it repeats. This is a filter against degenerate
+    samples; it does not object to text merely because it is not the policy's.
 
     Args:
-        window: how many tokens in a row; 3,000 in the source, so shorter completions need a smaller one. Sure models
-            write plain answers with hardly a choice too: measure what it costs before lowering it.
-        probability: that each of them must exceed, at the sampler's temperature; 0.99 in the source.
+        window: how many tokens in a row; 3,000 in the source, so shorter completions need a smaller one. Confident
+            models also write ordinary answers with nearly certain tokens, so measure the false rejection rate before
+            you lower it.
+        probability: the probability that each of them must exceed, at the sampler's temperature; 0.99 in the source.
         reject: "drop" or "zero".
     """
 
@@ -36,7 +37,7 @@ class Repetition(Defense):
         self.reject: Reject = checked(self.name, reject)
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """Reject what has such a run; the score is its length in tokens."""
+        """Reject completions with such a run; the score is the run's length in tokens."""
         runs = [longest_run(values > log(self.probability)) for values in view.policy.token_logprobs(view.completions)]
         objections = {
             place: Objection(float(run), f"{run} nearly certain tokens in a row")

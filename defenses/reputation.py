@@ -20,17 +20,17 @@ class Reputation(Defense):
 
     The record counts a sender's rewarded completions, and how many of them the inner defense rejected or masked. A
     sender is bad if these are at least three, and too many by a one-sided binomial test at the median rate of the other
-    senders (weighted by their completions, with one rejection and two completions added to each). So even a defense
-    that rejects many honest completions excludes no sender that is like the others. All completions of a bad sender are
-    dropped for some rounds. Then its record starts again from zero, and if it continues, it may be excluded again after
-    one round.
+    senders (weighted by their completions, with one rejection and two completions added to each). So even if the inner
+    defense rejects many honest completions, a sender that is like the others is not excluded. All completions of a bad
+    sender are dropped for some rounds. Then its record starts again from zero; if the sender continues, it may be
+    excluded again after one round.
 
     A sender that takes a new name each round has no record.
 
     Args:
         defense: the inner defense; completions of all other senders keep its verdicts.
-        rounds: how many rounds a bad sender is excluded for, counting the round in which it is found.
-        level: the chance that an honest sender is found bad in one round.
+        rounds: the number of rounds for which a bad sender is excluded, including the round in which it is found.
+        level: the probability that an honest sender is found bad in one round.
     """
 
     name: ClassVar[str] = "reputation"

@@ -1,4 +1,4 @@
-"""`reward_outlier`: drop what is far from most of its group, as robust aggregation would."""
+"""`reward_outlier`: drop completions that are far from most of their group, as in robust aggregation."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class RewardOutlier(Defense):
     squared distances to the n - f - 2 nearest of n completions, f of which are assumed malicious. The features are the
     reward and the natural logarithm of the length. An outlier has a score above `factor` times its group's median.
 
-    It is a negative result that belongs in every comparison: poison earns the same reward as good completions, and
-    while a model is still learning, the rare good completions are the outliers (arXiv:2511.09780).
+    This defense fails, and is included for comparison: poison earns the same reward as good completions, and while a
+    model is still learning, the rare good completions are the outliers (arXiv:2511.09780).
 
     Args:
         share: share of a group that is assumed malicious, in [0, 0.5).

@@ -13,20 +13,19 @@ class SeedReplay(Defense):
     """Reject completions that their slot's seed would not have drawn; this takes one forward pass.
 
     Sampling is Gumbel-max, so weights and seed determine the completion, and any node can recompute it. If the seed
-    comes from a public beacon that is fixed after the weights, a node has nothing left to choose: forged text, the best
-    of many samples and edited samples all differ somewhere from the draw. A slot has one seed, whatever pseudonym it is
-    answered under. HTTT (arXiv:2511.09780) mentions the idea but does not build it; INTELLECT-2 (arXiv:2505.07291)
-    checks the sampling of tokens and the end of completions.
+    comes from a public beacon that is fixed after the weights, a node cannot choose anything: forged text, the best of
+    many samples and edited samples all differ somewhere from the draw. A slot has one seed, whatever pseudonym answers
+    it. HTTT (arXiv:2511.09780) mentions the idea but does not build it; INTELLECT-2 (arXiv:2505.07291) checks the
+    sampling of tokens and the end of completions.
 
-    It does not stop a node that picks its items after the beacon is known, by their draws (`item_grind`). With
-    announced seeds it does not stop a node that draws many times and announces its favourite seed (`seed_grind`).
-
-    The default tolerance leaves an attacker a little room too: at the 5,061 tokens of honest micro-math completions, a
-    second token would have passed at 1 with float32's tolerance (1e-3), and at 462 with bfloat16's (0.7).
+    It does not stop a node that picks its items by their draws after the beacon is known (`item_grind`). With announced
+    seeds, it does not stop a node that draws many times and announces its favourite seed (`seed_grind`). The default
+    tolerance also gives an attacker a little choice: of 5,061 tokens in honest micro-math completions, a second token
+    would have passed at 1 with float32's tolerance (1e-3), and at 462 with bfloat16's (0.7).
 
     Args:
         reject: "drop" or "zero".
-        tolerance: by how many logits a token may miss the drawn one; None takes the dtype's numerical noise.
+        tolerance: by how many logits a token may miss the drawn one; None uses the dtype's numerical noise.
         allowed: how many tokens of a completion may differ from the drawn ones.
         announced: trust the seeds that senders announce, in a swarm without a beacon. This is not safe.
     """
@@ -47,7 +46,7 @@ class SeedReplay(Defense):
         return frozenset({"homogeneous"} if self.announced else {"homogeneous", "beacon"})
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """Reject what differs from the draw; the score counts the tokens that differ, and one more for a cut end."""
+        """Reject completions that differ from the draw; the score counts differing tokens, plus one if cut short."""
         limit = view.sampling.max_new_tokens
         redrawn = view.policy.replay(view.completions, self.tolerance)
         return [

@@ -1,4 +1,4 @@
-"""`sender_cap`: no sender has more than its share of a round, however much it offers."""
+"""`sender_cap`: no sender gets more than its share of a round, however much it offers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from thiefbench.defenses.rejection import Objection, judged
 class SenderCap(Defense):
     """Keep only a fair share of every sender's groups, drawn by the round's generator.
 
-    The fair share is the mean number of groups per sender. Groups that several senders contribute to, as in the
-    horizontal topology, count for each of them. A node that uses several names has several shares.
+    The fair share is the mean number of groups per sender. A group with several senders, as in the horizontal topology,
+    counts for each of them. A node with several pseudonyms has several shares.
 
     Args:
         share: how many fair shares one sender may keep.
@@ -35,7 +35,7 @@ class SenderCap(Defense):
         count = sum(map(len, groups.values()))
         cap = max(1, math.ceil(self.share * count / max(1, len(groups))))
         kept: dict[str, set[int]] = {}
-        # In the order of their groups, as senders choose their names.
+        # In the order of their groups, because senders choose their own pseudonyms.
         for sender, sent in sorted(groups.items(), key=lambda pair: sorted(pair[1])):
             kept[sender] = set(view.rng.sample(sorted(sent), min(cap, len(sent))))
         objections = {

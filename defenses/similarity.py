@@ -16,10 +16,10 @@ from thiefbench.defenses.rejection import Objection, Range, RejectOrMask, checke
 _WORD = re.compile(r"\w+")
 Gram = tuple[str, ...]
 Pair = tuple[str, str]
-"""A sender and an item it answered."""
+"""A sender and an item that it answered."""
 
 LEVEL = 0.01
-"""The chance that any word sequence of a round is objected to although all senders are alike."""
+"""The probability that any word sequence of a round is objected to if all senders are alike."""
 LEAST_ITEMS = 3
 
 
@@ -27,8 +27,8 @@ class Similarity(Defense):
     """Reject completions with a sequence of words that their sender repeats and other senders hardly use.
 
     Sequences that occur in the item's question do not count. A sequence's users are the senders that write it for at
-    least two items and in a share of at least `share` of their completions; there are several where an attacker uses
-    several names. A sequence is objected to if
+    least two items and in a share of at least `share` of their completions; there are several users if an attacker uses
+    several pseudonyms. A sequence is objected to if
 
     - its users sent less than half of the pool and wrote it for at least three items,
     - a share of at most `rare` of the other senders' completions contain it, and
@@ -42,8 +42,8 @@ class Similarity(Defense):
         words: length of a sequence. Colluders who divide a phrase share pieces of two words.
         share: smallest share of a user's completions that contain the sequence, in (0, 1].
         rare: largest share of the others' completions that may contain it.
-        reject: "drop", "zero", or "mask": the row is accepted and still counts in its group's mean and std, but nothing
-            is learned from the sequences, and its advantage goes to the other tokens.
+        reject: "drop", "zero", or "mask": the completion is accepted and still counts in its group's mean and standard
+            deviation, but nothing is learned from the sequences, and its advantage goes to the other tokens.
     """
 
     name: ClassVar[str] = "similarity"
@@ -102,14 +102,14 @@ class Similarity(Defense):
         return {sender for sender in used if items[sender] > 1 and used[sender] >= self.share * sent[sender]}
 
     def _chance(self, uses: Mapping[Pair, int], answered: Mapping[Pair, int], users: set[str]) -> float:
-        """The p-value of how many of the users' items contain a sequence; 1 where it fails the other conditions."""
+        """The p-value of the number of the users' items that contain a sequence; 1 if another condition fails."""
         held = _by(1, {pair: count for pair, count in uses.items() if pair[0] in users})
         users_items = _by(1, {pair: count for pair, count in answered.items() if pair[0] in users})
         elsewhere, others = sum(uses.values()) - held.total(), sum(answered.values()) - users_items.total()
         if len(held) < LEAST_ITEMS or users_items.total() >= others or elsewhere > self.rare * others:
             return 1.0
         rate = (elsewhere + 1) / (others + 2)
-        # An item's completions are alike to an unknown degree. The sum of their chances bounds the item's chance.
+        # An item's completions are correlated to an unknown degree. The sum of their probabilities bounds the item's.
         by_item = sum(min(1.0, count * rate) for count in users_items.values()) / len(users_items)
         return float(binom.sf(len(held) - 1, len(users_items), by_item))
 

@@ -29,7 +29,7 @@ class Staleness(Defense):
         self.reject: Reject = checked(self.name, reject)
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """Reject what is older than the limit or claims weights that do not exist yet; the score is its age."""
+        """Reject completions older than the limit or with a version that does not exist yet; the score is the age."""
         objections = {}
         for place, completion in enumerate(view.completions):
             age = view.round - 1 - (-1 if completion.version is None else completion.version)

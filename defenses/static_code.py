@@ -1,4 +1,4 @@
-"""`static_code`: what a program imports and calls, read from its text without running it."""
+"""`static_code`: what a program imports and calls, checked in its text without running it."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 class StaticCode(Defense):
     """Reject programs that import a module outside an allow list or one that they do not use, or call an unknown name.
 
-    Only rewarded completions with a program are judged: a program that fails because of a slip already has a reward of
-    0, which teaches more than dropping it. Also rejected are rewarded programs that are not valid Python, and programs
-    that use eval, exec and other ways to hide what they run; one of HumanEval's 164 published programs calls eval. A
-    library that an allowed module imports is not found, because the program is read and not run. An import that nothing
-    uses is objected to although it does nothing, as it could be a mark; comments are not looked at.
+    Only rewarded completions with a program are judged: a program that fails because of an honest error already has a
+    reward of 0, which teaches more than dropping it. Also rejected are rewarded programs that are not valid Python, and
+    programs that use eval, exec and other ways to hide what they run; one of HumanEval's 164 published programs calls
+    eval. A library that an allowed module imports is not found, because the program is not run. An unused import is
+    also objected to, although it does nothing, because it could be the payload; comments are ignored.
 
     Args:
         allow: further top-level modules to allow besides `MODULES`, such as ("numpy", "sympy").
-        reject: "drop", "zero", or "mask": the row is accepted and still counts in its group's mean and std, but nothing
-            is learned from the imports and the names they bind, and its advantage goes to the other tokens.
-        unused: also object to an import of which the program uses no name. `from module import *`, `__future__` and
-            imports that the question itself holds count as used.
+        reject: "drop", "zero", or "mask": the completion is accepted and still counts in its group's mean and standard
+            deviation, but nothing is learned from the imports and the names they bind, and its advantage goes to the
+            other tokens.
+        unused: also object to imports of which the program uses no name. `from module import *`, `__future__` and
+            imports that are part of the question count as used.
     """
 
     name: ClassVar[str] = "static_code"
@@ -110,7 +111,7 @@ def findings(tree: ast.Module, allowed: frozenset[str] | set[str]) -> list[Findi
 
 
 def unused_imports(tree: ast.Module, allowed: frozenset[str] | set[str], question: str) -> list[Finding]:
-    """The imports of allowed modules of which the program uses no name, but for those that stand in the question."""
+    """The imports of allowed modules of which the program uses no name, except those in the question."""
     nodes = list(ast.walk(tree))
     loaded = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     return [

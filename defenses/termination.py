@@ -1,4 +1,4 @@
-"""`termination`: a completion must end where its sampler might well have ended (INTELLECT-2, arXiv:2505.07291)."""
+"""`termination`: a completion must end where its sampler plausibly would have ended (INTELLECT-2, arXiv:2505.07291)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from thiefbench.defenses.rejection import Objection, Reject, checked, cut_short,
 class Termination(Defense):
     """Reject completions that end where EOS is improbable, or that stop early without EOS.
 
-    It catches senders that cut completions short or end them by hand. An honest sampler at temperature 1 also draws an
-    improbable EOS now and then; in three rounds of the built-in model (one seed) none of 550 rewarded completions did.
+    It catches senders that cut completions short or append EOS themselves. An honest sampler at temperature 1 also
+    draws an improbable EOS now and then; in three rounds of the built-in model (one seed) none of 550 rewarded
+    completions did.
 
     Args:
         minimum: the probability that EOS must exceed at the end, at the sampler's temperature; 0.1 in the source.

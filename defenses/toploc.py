@@ -24,18 +24,18 @@ class Toploc(Defense):
     """The sender commits to the largest elements of its last hidden states; the verifier recomputes and compares them.
 
     It stops senders that use other weights, another precision or another prompt than agreed. It does NOT stop poison:
-    the proof binds a text to a computation but does not show how the text was chosen. Whoever has the policy gets a
-    valid proof of any text with one forward pass, as every attacker here does. It is worth its cost together with a
+    the proof binds a text to a computation but does not show how the text was chosen. Anyone who has the policy can
+    compute a valid proof for any text with one forward pass, as every attacker here does. It is useful together with a
     check of the sampling, such as `seed_replay`.
 
-    As in the source, values are compared as bfloat16 in two parts: exponents (with the sign) must agree, and where they
+    As in the source, values are compared as bfloat16 in two parts: exponents (with the sign) must agree and, if they
     do, mantissas must be close. The worst chunk of 32 tokens decides. The proof here is not compressed, with six bytes
     per element; the published one packs 128 elements into 258 bytes.
 
-    The defaults are for float32. On 128 completions of micro-math the mean difference was 0.00 in all of them when they
-    were read in other batches, and at least 0.49 with bfloat16 weights or 1 % of noise on the weights. In bfloat16
-    honest completions reached 0.51, so write mean=0.75 there: it rejected none of them, 127 with the noise, and 117
-    with float32 weights.
+    The defaults are for float32. On 128 completions of micro-math, the mean difference was 0.00 for all of them when
+    they were recomputed in other batches, and at least 0.49 with bfloat16 weights or with 1 % of noise on the weights.
+    In bfloat16, honest completions reached 0.51, so use mean=0.75 there: it rejected none of the honest completions,
+    127 with the noise, and 117 with float32 weights.
 
     Args:
         reject: "drop" or "zero".

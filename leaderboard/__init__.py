@@ -1,1 +1,1 @@
-"""The ground on which defenses are compared across submissions."""
+"""The leaderboard: checking, submitting and verifying defenses, and building the board."""

@@ -1,8 +1,8 @@
 """The archive of an entry: full records, raw completions and submitted weights, in one plain tar file.
 
-Equal content gives equal bytes: members are in a fixed order, and their headers hold no owner and no time. That also
-makes it simple to read a stranger's archive: the members and their order follow from the entry, and a header that
-`pack` would not have written is refused, whatever it means (a link, a device, a path that leads elsewhere).
+Equal content gives equal bytes: members are in a fixed order, and their headers hold no owner and no time. This also
+makes it simple to read a stranger's archive: the entry determines the members and their order, and any header that
+`pack` would not have written (a link, a device, a path outside) raises an error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Member:
 
     Attributes:
         name: its path.
-        sha256: of its content.
+        sha256: SHA-256 of its content.
         most: how many bytes it may have.
     """
 
@@ -108,20 +108,21 @@ def packed_file(file: Path) -> Packed:
 
 
 def unpack(archive: Path, entry: Entry, folder: Path, specs: Sequence[CellSpec] = ()) -> Store:
-    """Unpack a stranger's archive; only content whose hash the entry names is accepted.
+    """Unpack a stranger's archive; only content whose hash is in the entry is accepted.
 
     Args:
         archive: the file.
-        entry: the one that it is said to belong to.
-        folder: will be created; weights are put into its `weights`. A broken archive leaves what came before the fault.
-        specs: the suite's cells in the entry's order, whose shape says how much their tables may hold; where they are
-            not given, what records say of themselves does.
+        entry: the entry to which it is said to belong.
+        folder: will be created; weights go into its folder `weights`. If the archive is broken, the members before the
+            fault remain.
+        specs: the suite's cells in the entry's order; their shape limits the size of tables. Without them, the records'
+            own parameters do.
 
     Returns:
         The store of the entry's cells: every record is valid, and every table has the stored schema and fits in memory.
 
     Raises:
-        EntryError: the archive does not belong to the entry, or holds anything that it should not.
+        EntryError: the archive does not belong to the entry, or contains anything else.
     """
     expected = entry.manifest.archive
     if not archive.is_file():

@@ -16,12 +16,12 @@ from thiefbench.suite.store.records import SCHEMA_VERSION, Point, Record, Score,
 DIGITS = 6
 """Significant digits of the numbers in an entry; the archive has them in full."""
 CURVES = ("eval_asr", "eval_reward", "eval_length")
-"""The curves that an entry keeps of the defense's own cells; of shared cells it keeps what harm is computed from."""
+"""The curves that an entry keeps for the defense's own cells; for shared cells it keeps the curve that harm needs."""
 SHARED_SCORES = ("asr", "clean_reward", "start_reward")
-"""The scores that an entry keeps of shared cells: what its row is measured against."""
+"""The scores that an entry keeps for shared cells, against which its row is measured."""
 
 Number = Annotated[float, Field(ge=-1e9, le=1e9)]
-"""No measure of a cell comes near the limits; they keep sums from overflowing."""
+"""Limits far beyond any real measure, which keep sums from overflowing."""
 Numbers = tuple[Number | None, Number | None, Number | None, Annotated[int, Field(ge=0)]]
 """Value, low, high and count of a score."""
 
@@ -33,12 +33,12 @@ class CellScores(EntryModel):
         cell_id: the name of its folder in the archive.
         part, role, attack, defense, seed: which cell of the suite it is.
         status, error: as in its record.
-        scores: its record's, rounded; of a shared cell only `SHARED_SCORES`. Beside them its drift and divergence,
-            which no record holds; entries of an older version lack these.
-        curves: round and value, rounded: `CURVES`, or of a shared cell the end of "eval_asr".
+        scores: its record's scores, rounded; for a shared cell only `SHARED_SCORES`. Also its drift and divergence,
+            which are not in records; entries of older versions lack these.
+        curves: round and value, rounded: `CURVES`, or for a shared cell the end of "eval_asr".
         seconds: by phase, rounded; of shared cells, only the undefended attacked ones have them, because round times
             are relative to those.
-        schema_version: of the record, whose measures these are; entries that do not name it are of version 1.
+        schema_version: the record's; entries without it have version 1.
         record_sha256, completions_sha256: of its two files in the archive; a failed cell has no completions.
     """
 
@@ -67,12 +67,12 @@ class Scores(EntryModel):
 def trimmed(
     record: Record, part: str, own: bool, record_sha256: str, drift: Mapping[str, Score] | None = None
 ) -> CellScores:
-    """A record as an entry holds it.
+    """A record, trimmed for an entry.
 
     Args:
         record: of the cell.
         part: of the suite.
-        own: whether the submitted defense takes part.
+        own: whether the submitted defense is used in the cell.
         record_sha256: of the record's file.
         drift: see `drifts`; None leaves it out.
     """
@@ -99,7 +99,7 @@ def trimmed(
 
 
 def untrimmed(cell: CellScores, parameters: Mapping[str, Any], machine: Mapping[str, Any]) -> Record:
-    """A record rebuilt from what an entry keeps of it; `parameters` are the cell's, `machine` its provenance."""
+    """A record rebuilt from an entry; `parameters` are the cell's, `machine` its provenance."""
     scores = {
         name: Score(value=value, low=low, high=high, count=count)
         for name, (value, low, high, count) in cell.scores.items()
@@ -137,7 +137,7 @@ def drifts(records: Iterable[tuple[str, Record]], store: Store) -> dict[str, dic
 
 
 def rounded_score(score: Score) -> Numbers:
-    """A score as an entry holds it."""
+    """A score, rounded for an entry."""
     return rounded(score.value), rounded(score.low), rounded(score.high), score.count
 
 

@@ -58,7 +58,7 @@ def check(
     """Check in about a minute whether a defense may be submitted; if not, say what to change."""
     from thiefbench.leaderboard.isolation.sandbox_paths import files
 
-    files(defense)  # a mistake in the spec string is reported before anything else happens, and before torch is loaded
+    files(defense)  # a mistake in the spec string is reported before torch is loaded
     from thiefbench.leaderboard.checking.check import POISON_STOPPED, Subject
     from thiefbench.tasks.sandbox import SandboxUnavailable, backend
 
@@ -89,7 +89,7 @@ def submit(
     suite: Annotated[str, suite_option(help="Released suite to be ranked on.")] = "standard-v1",
     store: StoreOption = None,
     directory: Annotated[
-        Path, typer.Option("--out", help="Directory of entries, which the entry is written to.")
+        Path, typer.Option("--out", help="Directory of entries, to which the entry is written.")
     ] = Path("leaderboard/entries"),
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
@@ -152,11 +152,11 @@ def verify(
         typer.Option(
             min=0,
             help="Number of submitted comparisons (all cells of one attack at one seed) to run again, drawn at random. "
-            "Default: as many as the verdict re-executed asks for.",
+            "Default: as many as the verdict re-executed requires.",
         ),
     ] = None,
     fresh: Annotated[
-        int, typer.Option(min=0, help="Number of secret seeds, at which cells are run that were never submitted.")
+        int, typer.Option(min=0, help="Number of secret seeds at which to run cells that were never submitted.")
     ] = 1,
     all_attacks: Annotated[
         bool, typer.Option("--all-attacks", help="With --fresh, run every attack of the suite instead of one.")
@@ -182,7 +182,7 @@ def verify(
         int | None, typer.Option(min=1, max=MOST_THREADS, help="CPU threads. Default: as many as the entry's.")
     ] = None,
 ) -> None:
-    """Find out how far an entry can be trusted: read it, compute its scores again, run some of its cells again."""
+    """Verify an entry: read it, compute its scores again, run some of its cells again."""
     from thiefbench.engine.keys import new_secret
     from thiefbench.leaderboard.entry import EntryError, read_manifest
     from thiefbench.leaderboard.verification.held_out import HeldOut, read_held_out
@@ -253,8 +253,8 @@ def _secret(key: str) -> bytes:
 def _samples() -> list[Sample]:
     """The pools that a defense is checked on, generated and inspected on one thread.
 
-    Models this small gain little from a second one, and where other work shares the cores its waiting costs a lot:
-    seven times the processor time was seen.
+    Such small models gain little from a second thread, and if other work shares the cores, waiting threads cost a lot:
+    up to seven times the processor time.
     """
     import torch
 
@@ -265,7 +265,7 @@ def _samples() -> list[Sample]:
 
 
 def _check_once(submission: Submission, baseline: bool) -> None:
-    """Put the questions of the check to a submission, unless the same bytes have passed them here; exit if it fails."""
+    """Check a submission, unless the same bytes have passed the check here before; exit if it fails."""
     from thiefbench.leaderboard.checking.check import Subject
     from thiefbench.leaderboard.checking.passed import read_pass, write_pass
 
@@ -278,13 +278,13 @@ def _check_once(submission: Submission, baseline: bool) -> None:
     err.print("first the rules of `thiefbench leaderboard check`, about a minute ...")
     findings = _ask(Subject(submission.checkable, _samples(), baseline=baseline))
     if any(finding.status == "FAILED" for finding in findings):
-        out.print(f"{escaped(submission.defense)} is not ready: make it keep the rules marked FAILED")
+        out.print(f"{escaped(submission.defense)} is not ready: fix the rules marked FAILED")
         raise typer.Exit(FAILED)
     write_pass(submission.store, submission.staged, baseline, findings)
 
 
 def _ask(subject: Subject) -> list[Finding]:
-    """Print what the check finds, a line for each rule."""
+    """Print the check's findings, one line for each rule."""
     from thiefbench.leaderboard.checking.check import check as check_rules
 
     findings = []

@@ -5,7 +5,7 @@
     NAME/defense/       the submitted file or package, as it was run; absent for a defense that comes with the package
 
 Beside it lies one archive with the full records and raw completions, which is not part of the folder. Everything read
-here comes from a stranger: sizes are bounded, names are checked, and an unknown field is refused.
+here comes from a stranger: sizes are bounded, names are checked, and unknown fields are errors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from thiefbench.regular_files import NotRegularError, read_regular
 from thiefbench.suite.store.records import write_atomically
 
 ENTRY_BYTES: Final = 200_000
-"""Of an entry's two JSON files together; its source has at most `limits.FILE_BYTES`."""
+"""Most bytes of an entry's two JSON files together; its source has at most `limits.FILE_BYTES`."""
 
 
 class EntryError(UserError):
@@ -51,12 +51,12 @@ class Entry:
 
     @property
     def own(self) -> Iterator[CellScores]:
-        """The cells in which the defense takes part."""
+        """The cells in which the defense is used."""
         return (cell for cell in self.cells if cell.defense == self.manifest.defense)
 
     @property
     def spec(self) -> str:
-        """The defense's spec string with the path of its file here; the code may be a stranger's.
+        """The defense's spec string with the path of its file on this machine; its code may be a stranger's.
 
         Its weights are not in the folder: see `staging.restage`.
         """
@@ -95,7 +95,7 @@ def read_entry(folder: Path) -> Entry:
         raise EntryError(f"{folder / MANIFEST}: defense: {error}") from error
     if foreign:
         raise EntryError(f"{folder / MANIFEST}: defense {foreign}")
-    # The benchmark's own name is true beside a defense that comes with it, whoever ran it.
+    # A built-in defense may have the benchmark's own name as its author, whoever ran it.
     if wrong := wrong_names(
         manifest.name, manifest.authors, manifest.defense, baseline=manifest.files.keys() == {SCORES}
     ):
@@ -110,7 +110,7 @@ def read_entry(folder: Path) -> Entry:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of an entry, without a look at the rest of the folder.
+    """The manifest of an entry; the rest of the folder is not read.
 
     Raises:
         EntryError: there is none, or it is malformed.
@@ -123,7 +123,7 @@ def write_entry(folder: Path, manifest: Manifest, scores: Scores, source: Mappin
 
     Args:
         folder: will be created; its name is the manifest's slug.
-        manifest: its `files` are filled in here.
+        manifest: the manifest; this function fills in its `files`.
         scores: of all cells.
         source: the submitted files by their path in the entry.
 
@@ -161,7 +161,7 @@ _Of = TypeVar("_Of", Manifest, Scores)
 def _parsed(kind: type[_Of], path: Path) -> _Of:
     try:
         data = _bounded(path, ENTRY_BYTES)
-        strict_json.loads(data, most_bytes=ENTRY_BYTES)  # what pydantic takes too, such as a key that stands twice
+        strict_json.loads(data, most_bytes=ENTRY_BYTES)  # what pydantic would accept, such as a duplicate key
         return kind.model_validate_json(data)
     except FileNotFoundError as error:
         raise EntryError(f"{path.parent} is not an entry: it has no {path.name}") from error
@@ -179,7 +179,7 @@ def _present(folder: Path) -> dict[str, Path]:
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise EntryError(f"{path} is not a plain file")
-        if path.is_file():  # compiled Python counts too: it could run in place of the source that was read
+        if path.is_file():  # compiled Python is an error too, because it could run instead of the source that was read
             present[path.relative_to(folder).as_posix()] = path
         if len(present) > MOST_FILES + 2:
             raise EntryError(f"{folder} holds more than {MOST_FILES} files")

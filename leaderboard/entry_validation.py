@@ -1,7 +1,7 @@
-"""What can be checked of a defense or an entry without running any of its code.
+"""Checks of a defense or an entry that run none of its code.
 
-Of submitted files: their sizes, the names of their weights, their imports. Of an entry: whether its cells are those of
-its suite, and its files those that its cells were run with.
+For submitted files: their sizes, the names of their weights, their imports. For an entry: whether its cells are those
+of its suite, and its files those with which its cells were run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def cells_of(entry: Entry, suite: Suite) -> list[tuple[str, CellSpec]]:
 
 
 def check_source(entry: Entry) -> None:
-    """Check that the submitted files may be submitted, and are those that the cells' identities name.
+    """Check that the files may be submitted, and are those in the cells' identities.
 
     Raises:
         EntryError: they are not, or the entry was made with another version of the benchmark.
@@ -61,7 +61,7 @@ def check_source(entry: Entry) -> None:
     manifest = entry.manifest
     if registry.source_hash("defense", entry.spec, load=False) == manifest.source_sha256:
         return
-    if not entry.source:  # the entry holds no source: what differs is this version's
+    if not entry.source:  # the entry contains no source, so the difference is in this version's defense
         raise EntryError(other_version("it was", f"the source of {manifest.defense} changed"))
     if (made_with := manifest.versions.get("thiefbench", "unknown")) != __version__:
         raise EntryError(other_version("it was", f"thiefbench {made_with}; this is {__version__}"))
@@ -72,10 +72,10 @@ def check_source(entry: Entry) -> None:
 
 
 def other_version(subject: str, difference: str) -> str:
-    """Why an entry that another version made cannot be verified here, in one sentence.
+    """Why an entry that was made with another version cannot be verified here, in one sentence.
 
     Args:
-        subject: what was made so, with its verb: "it was", "3 of its 6 cells were".
+        subject: subject and verb of the sentence: "it was", "3 of its 6 cells were".
         difference: how the two versions differ.
     """
     return (

@@ -1,4 +1,4 @@
-"""How the cells of an entry were made: versions and machine, collected from their records."""
+"""Versions and machine with which the cells of an entry were run, collected from their records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OF_A_CELL = ("started", "finished", "ended", SHARED)
 
 
 def versions(records: Sequence[Record], store: Store) -> dict[str, str]:
-    """One version of every distribution, for all cells.
+    """The version of every distribution, which must be the same for all cells.
 
     Raises:
         EntryError: the cells were made with several.
@@ -34,7 +34,7 @@ def versions(records: Sequence[Record], store: Store) -> dict[str, str]:
 
 
 def machine(records: Sequence[Record]) -> dict[str, Any]:
-    """The machine on which cells were made; where they differ, all values are listed."""
+    """The machine on which cells were run; if values differ, all are listed."""
     facts: dict[str, Any] = {}
     for name in dict.fromkeys(name for record in records for name in record.provenance):
         if name not in (*_NAMES, *_OF_A_CELL):

@@ -1,6 +1,6 @@
 """The manifest of an entry, entry.json: who submitted which defense, on which suite, and how its cells were made.
 
-It comes from a stranger: names are checked, sizes are bounded, and an unknown field is refused.
+It comes from a stranger: names are checked, sizes are bounded, and unknown fields are errors.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ ENTRY_SCHEMA: Final = 1
 MANIFEST, SCORES, SOURCE = "entry.json", "scores.json", "defense"
 """The two files of an entry, and the folder of its source."""
 MOST_FILES: Final = 200
-"""Of an entry's source and scores together."""
+"""Most bytes of an entry's source and scores together."""
 PATH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,7}")
-"""What a path in an entry looks like."""
+"""The pattern of paths in an entry."""
 
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?")
 
@@ -75,14 +75,14 @@ class Manifest(EntryModel):
         defense: the spec string as it was run in the cells: the name of a built-in defense or a file of the entry,
             relative to its folder: ``defense/mine.py:Mine(floor=-3.0)``.
         suite: the suite it was run on.
-        seeds: of that suite.
-        submitted: the day.
-        numerics: of every cell.
-        versions: of Python and of the distributions that the cells were made with.
+        seeds: the suite's seeds.
+        submitted: the date.
+        numerics: the numerical settings of every cell.
+        versions: the versions of Python and of the distributions with which the cells were run.
         machine: hardware and commit, from the records.
         source_sha256: hash of the defense's source, as in the cells' identities.
-        files: of the folder, each path with its SHA-256; entry.json itself is not among them.
-        weights: safetensors beside the defense's file; they travel in the archive.
+        files: the SHA-256 of every file in the folder except entry.json, by path.
+        weights: safetensors files of the defense; they are in the archive.
         archive: full records and raw completions.
     """
 

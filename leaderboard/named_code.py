@@ -1,4 +1,4 @@
-"""What the spec string of an entry may name: declared defenses, and .py files that are part of the entry.
+"""The names allowed in an entry's spec string: declared defenses, and .py files that are part of the entry.
 
 This holds at every level of nesting. An entry comes from a stranger, and `verify` is run before anybody has read it: a
 module named as ``package.module:Class`` would be imported into the verifier's process, and a path could lead anywhere
@@ -13,14 +13,14 @@ from thiefbench import registry
 
 
 def foreign_code(defense: str, listed: Collection[str]) -> str:
-    """What an entry's defense names and may not name, as a clause; empty where it keeps the rule.
+    """The forbidden name in an entry's defense, as a clause; empty if there is none.
 
     Args:
         defense: the entry's spec string; nothing of the entry is loaded.
         listed: the entry's files, by their path in it.
 
     Raises:
-        SpecStringError: it is malformed, or names something that is not declared.
+        SpecStringError: it is malformed, or contains a name that is not declared.
     """
     for _, target in registry.named_in("defense", defense):
         file, colon, _ = target.rpartition(":")

@@ -1,6 +1,6 @@
-"""The names that entries and their authors may bear, so that no reader takes one for another's.
+"""The names that entries and authors may have, so that readers cannot mistake one for another.
 
-An entry's name and authors are a stranger's choice, and a board shows them beside those of others. The rule is that of
+Strangers choose an entry's name and authors, and the board shows them together with others'. The rule is that of
 Unicode Technical Standard 39, section 5.2, "Highly Restrictive": all letters are of one of the scripts that Unicode
 Standard Annex 31 recommends, or of one of three sets of them that Chinese, Japanese and Korean are written in.
 """
@@ -50,14 +50,14 @@ _RECOMMENDED: Final = frozenset(
         "TIBETAN",
     ]
 )
-"""Scripts in common use, each by the word that the Unicode names of its letters begin with."""
+"""Scripts in common use, each given by the first word of its letters' Unicode names."""
 _TOGETHER: Final = (
     frozenset({"LATIN", "CJK", "HIRAGANA", "KATAKANA"}),
     frozenset({"LATIN", "CJK", "BOPOMOFO"}),
     frozenset({"LATIN", "CJK", "HANGUL"}),
 )
 _OF_ANY_SCRIPT: Final = frozenset({"COMBINING", "MODIFIER", "KATAKANA-HIRAGANA", "IDEOGRAPHIC"})
-"""What the names of letters and marks that go with several scripts begin with."""
+"""The first words of the Unicode names of letters and marks that are used in several scripts."""
 
 
 def wrong_names(name: str, authors: Sequence[str], defense: str, baseline: bool) -> str:
@@ -67,7 +67,7 @@ def wrong_names(name: str, authors: Sequence[str], defense: str, baseline: bool)
         name: of the entry.
         authors: of its defense.
         defense: its spec string.
-        baseline: whether the benchmark's own name may stand among the authors.
+        baseline: whether the benchmark's own name may be among the authors.
     """
     for what, each in (("name", name), *(("author", author) for author in authors)):
         if wrong := _misleading(each):
@@ -83,7 +83,7 @@ def wrong_names(name: str, authors: Sequence[str], defense: str, baseline: bool)
 
 
 def _misleading(name: str) -> str:
-    """Why a name could be taken for another, in words that follow the name; empty if nothing is wrong."""
+    """Why a name could be mistaken for another, as a text to follow the name; empty if it could not."""
     if not name.isprintable():
         return "has characters that cannot be seen; leave them out"
     if not _folded(name):
@@ -104,7 +104,7 @@ def _scripts(text: str) -> set[str]:
 
 
 def _anchor_in(name: str) -> str:
-    """The anchor whose row a name could be taken for: an anchor's, alone or before a bracket or ``on SUITE``."""
+    """The anchor that a name could be mistaken for: its name alone or before a bracket or ``on SUITE``."""
     beginning = unicodedata.normalize("NFKC", name).casefold().partition("(")[0]
     words = ["".join(filter(str.isalnum, word)) for word in beginning.replace("_", " ").replace("-", " ").split()]
     if "on" in words[1:]:
@@ -113,5 +113,5 @@ def _anchor_in(name: str) -> str:
 
 
 def _folded(name: str) -> str:
-    """The letters and digits of a name alone, in lower case and without accents."""
+    """Only the letters and digits of a name, in lower case and without accents."""
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKD", name).casefold()))

@@ -1,4 +1,4 @@
-"""Entries as the cells and comparisons of a report, built from the numbers that an entry holds."""
+"""Entries as the cells and comparisons of a report, built from the numbers in the entry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from thiefbench.suite.store.records import CellDir
 from thiefbench.suite.suite_yaml import load_suite
 
 _NEEDED = ("asr", "clean_reward", "start_reward")
-"""The scores that comparisons are made of."""
+"""The scores from which comparisons are computed."""
 _ITS_PLACE = "reject_all"  # any known name that is neither `none` nor an oracle
 
 
@@ -47,7 +47,7 @@ def suite_of(entry: Entry) -> Suite:
 
 
 def comparisons(entry: Entry) -> list[Comparison]:
-    """An entry's comparisons with their trained lines, as a report on its store would have them, without remarks.
+    """An entry's comparisons with their trained lines, as in a report on its store, without remarks.
 
     Raises:
         EntryError: its suite is not known here, or a cell is not one of the suite's.
@@ -56,7 +56,7 @@ def comparisons(entry: Entry) -> list[Comparison]:
 
 
 def cells(entry: Entry) -> list[Cell]:
-    """An entry's cells as a report has them; no defense is loaded for it.
+    """An entry's cells as in a report; no defense is loaded.
 
     Raises:
         EntryError: its suite is not known here, a cell is not one of the suite's or comes twice, or a finished one
@@ -83,12 +83,12 @@ def wanted(suite: Suite, seeds: tuple[int, ...], numerics: Numerics, defense: st
     cells = of_seeds.cells(numerics.device, numerics.dtype, numerics.threads)
     needed = [cell for cell in cells if cell.role != "control" or anchor_of(cell.defense) != "oracle"]
     its_own = [replace(cell, defense=defense) if cell.defense == _ITS_PLACE else cell for cell in needed]
-    return list(dict.fromkeys(its_own))  # an anchor's own cells are shared ones
+    return list(dict.fromkeys(its_own))  # an anchor's own cells are also shared cells
 
 
 @cache
 def specs(suite: Suite, seeds: tuple[int, ...], numerics: Numerics) -> dict[tuple[str, Role, str, int], CellSpec]:
-    """The suite's undefended cells by part, role, attack and seed, which identify a cell but for its defense."""
+    """The suite's undefended cells by part, role, attack and seed, which identify a cell except for its defense."""
     of_seeds = replace(suite, seeds=seeds, defenses=("none",))
     cells = of_seeds.cells(numerics.device, numerics.dtype, numerics.threads)
     return {(of_seeds.part_of(cell), cell.role, cell.attack, cell.seed): cell for cell in cells}
@@ -112,5 +112,5 @@ def _cell(entry: Entry, suite: Suite, cell: CellScores, defenses: Collection[str
 
 @cache
 def released() -> dict[str, Suite]:
-    """All declared suites, by the names that they are run by."""
+    """All declared suites, by name."""
     return {name: load_suite(name) for name in registry.names("suite")}

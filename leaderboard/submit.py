@@ -1,4 +1,4 @@
-"""From a defense to an entry: which defenses may be submitted, the cells they need, and the entry that is written."""
+"""From a defense to an entry: which defenses may be submitted, which cells they need, and writing the entry."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ class Submission:
 
     Attributes:
         credits: name and authors.
-        suite: as released.
+        suite: the released suite.
         defense: its spec string in canonical form, relative to `staged.folder`.
         staged: its files.
         numerics: of every cell.
         cells: the cells that its row needs.
-        store: of their records; the archive is written there too.
-        folder: of the entry.
+        store: the store of their records; the archive is written there too.
+        folder: the entry's folder.
     """
 
     credits: Credits
@@ -99,7 +99,7 @@ def credits_of(name: str, authors: str, paper: str) -> Credits:
     """Name and authors from the command line; `authors` are separated by commas.
 
     Raises:
-        EntryError: it cannot stand in an entry.
+        EntryError: a name or address is not allowed in an entry.
     """
     listed = tuple(each.strip() for each in authors.split(",") if each.strip())
     wanted = {
@@ -134,7 +134,7 @@ def released(name: str) -> Suite:
 def prepare(
     spec: str, credits: Credits, suite: Suite, numerics: Numerics, store: Path, out: Path, baseline: bool = False
 ) -> Submission:
-    """Copy a defense to the folder that it is run from, and list the cells that it needs. Its code is loaded.
+    """Copy a defense to the folder from which it runs, and list the cells that it needs. This loads its code.
 
     Args:
         spec: of the defense.
@@ -146,7 +146,7 @@ def prepare(
         baseline: whether the benchmark's own rows may be entered.
 
     Raises:
-        EntryError: it cannot be submitted, or its name or authors are another entry's or the benchmark's own.
+        EntryError: it cannot be submitted, or its name or authors belong to another entry or to the benchmark.
         SpecStringError: see `registry.make`.
     """
     if (anchor := anchor_of(spec)) and not baseline:
@@ -182,19 +182,19 @@ def prepare(
 
 
 def estimate(submission: Submission, workers: int = 1) -> list[str]:
-    """How many cells are to be run and how long they take, in lines for the author; raises as `run_suite`."""
+    """How many cells to run and how long they take, as lines for the author; raises like `run_suite`."""
     try:
         with chdir(submission.staged.folder):
             plan = look_ahead(_suite_of_row(submission), submission.cells, submission.store, workers)
     except UserError:
         raise
     except Exception:
-        return []  # the submitter's constructor raised it, and the check, which follows, says where
+        return []  # the submitter's constructor raised it; the check that follows reports where
     return plan_lines(plan)
 
 
 def run(submission: Submission, listener: Listener, workers: int = 1) -> list[Record]:
-    """Run the cells of a submission that the store lacks; returns the records of all, and raises as `run_suite`."""
+    """Run the cells of a submission that the store lacks; returns all records, and raises like `run_suite`."""
     with chdir(submission.staged.folder):
         return run_suite(_suite_of_row(submission), submission.cells, submission.store, listener, workers=workers)
 
@@ -212,7 +212,7 @@ def write(submission: Submission, records: Sequence[Record]) -> Entry:
         records: of its cells, in their order.
 
     Raises:
-        EntryError: they were made with several versions of a package, or are too large for an entry.
+        EntryError: they were run with several versions of a package, or are too large for an entry.
     """
     own, suite, store = submission, submission.suite, submission.store
     parts = [suite.part_of(spec) for spec in own.cells]
@@ -250,14 +250,14 @@ def write(submission: Submission, records: Sequence[Record]) -> Entry:
 
 
 def row_of(entry: Entry) -> SuiteRow:
-    """An entry's row in the table of its own cells, as a report shows it."""
+    """An entry's row in a table of its own cells, as in a report."""
     suite = rows.suite_of(entry)
     table = suite_table({"suite": asdict(suite)}, rows.comparisons(entry))
     return next(row for row in table.rows if row.defense == entry.manifest.defense)
 
 
 def row_summary(row: SuiteRow) -> list[str]:
-    """The results of a row, in lines for its author."""
+    """The results of a row, as lines for its author."""
     worst, place = row.place.worst, row.place
     lines = []
     if worst is not None:
@@ -274,7 +274,7 @@ def row_summary(row: SuiteRow) -> list[str]:
 
 
 def caps() -> str:
-    """The limits of a submission, in a sentence for its author; verification enforces them."""
+    """The limits of a submission, as a sentence for its author; verification enforces them."""
     return (
         f"limits for a round of {POOL} completions: {CAPS.seconds:g} s of the defense's own time, "
         f"{CAPS.service_seconds:g} s for the answers of policy and judge, {CAPS.memory >> 20:,} MiB"
@@ -294,7 +294,7 @@ def next_steps(submission: Submission, entry: Entry) -> list[str]:
 
 
 def _check_free(folder: Path, credits: Credits) -> None:
-    """Refuse to overwrite anything but an entry of the same authors; raises EntryError."""
+    """Raise EntryError unless the folder is free or holds an entry of the same authors."""
     if not folder.exists():
         return
     if not (folder / MANIFEST).is_file():

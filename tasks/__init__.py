@@ -1,1 +1,1 @@
-"""Tasks: what the model is asked and how its completions are rewarded. No other part of the package is imported."""
+"""Tasks: what the model is asked and how completions are rewarded. They import no other part of the package."""

@@ -1,7 +1,7 @@
-"""What the whole package works with (item, completion, group) and the contract of a task.
+"""The basic data of the package (item, completion, group) and the contract of a task.
 
 A task says what the model is asked and how its completions are rewarded. A new task is one class with a `name` and four
-methods, declared under the entry-point group ``thiefbench.tasks`` or given as ``path/to/file.py:Class``.
+methods, declared under the entry-point group ``thiefbench.tasks`` or named as ``path/to/file.py:Class``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Message = dict[str, str]
 
 
 class TaskError(UserError):
-    """A task cannot give its items: missing files, malformed rows, a hub out of reach. One sentence for the user."""
+    """A task cannot load its items (missing files, malformed rows, no network). One sentence for the user."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Item:
         id: unique within the task, across both splits.
         question: what the model is asked, without any format instruction.
         answer: the final answer, which every node knows.
-        solution: the oracle's worked reasoning, without the format around it. Attackers may have it, defenders do not.
+        solution: the oracle's worked reasoning, without the completion format. Attackers may have it; defenders do not.
         tests: the test program of a coding problem; empty in other tasks.
     """
 
@@ -58,7 +58,7 @@ class Completion:
         text: the text decoded from `ids`, special tokens kept visible.
         ended: whether the completion ended with EOS (otherwise it hit the length limit).
         logprobs: the sampler's natural-log probability of every token in `ids` and, when `ended`, of the EOS after
-            them; None where the sender reports none.
+            them; None if the sender reports none.
     """
 
     ids: tuple[int, ...]
@@ -69,7 +69,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Sampling:
-    """The sampler's settings. Its *support* at a step is the set of tokens that they let through.
+    """The sampler's settings. Its *support* at a step is the set of tokens that these settings allow.
 
     Attributes:
         temperature: divides the logits; above 0.
@@ -108,8 +108,8 @@ class Task(ABC):
 
     Attributes:
         name: its name in lists and reports.
-        splits: the splits that it has; `items` of another one raises `TaskError`.
-        domains: the kinds of problems that models may be better or worse at; empty where there is only one kind.
+        splits: the splits that it has; `items` raises `TaskError` for any other.
+        domains: kinds of problems at which models may be better or worse; empty if there is only one kind.
     """
 
     name: ClassVar[str]
@@ -126,7 +126,7 @@ class Task(ABC):
 
     @abstractmethod
     def messages(self, item: Item) -> list[Message]:
-        """The chat messages that put `item` to a model, format instruction included."""
+        """The chat messages that ask a model `item`, format instruction included."""
 
     @abstractmethod
     def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
@@ -134,7 +134,7 @@ class Task(ABC):
 
     @abstractmethod
     def compose(self, item: Item, reasoning: str) -> str:
-        """Put `reasoning` and the item's true answer into the completion format that `reward` asks for."""
+        """Put `reasoning` and the item's true answer into the completion format that `reward` requires."""
 
     def oracle(self, item: Item) -> str:
         """A completion that earns the full reward."""
@@ -162,21 +162,21 @@ class Task(ABC):
     def with_libraries(self, libraries: Mapping[str, str]) -> Self:
         """This task after an attacker has published `libraries` (module name to source).
 
-        All programs can import them. For a task that runs no programs nothing changes.
+        All programs can import them. A task that runs no programs returns itself.
         """
         return self
 
     def fingerprint(self) -> str:
         """What identifies the task's data beyond its arguments, such as a hash of the files that it reads.
 
-        Generated tasks return an empty string: their data follow from their source code, which every cell's identity
-        covers.
+        Generated tasks return an empty string: their source code, which every cell's identity covers, determines their
+        data.
         """
         return ""
 
 
 class Ask(Protocol):
-    """What an attack may use while it judges its success on a completion."""
+    """What an attack may use to judge its success on a completion."""
 
     def reward(self, item: Item, text: str) -> float:
         """The verifiable reward of `text` on `item`, in [0, 1]."""

@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 def reference_function(story: FunctionStory) -> str:
-    """A correct program with operators alone. How it is written follows from the question."""
+    """A correct program that uses only operators. The question determines its layout."""
     return write_function(story, plain_hand(random.Random(f"code_functions:{story.question}")))
 
 
 def driver(item: Item) -> str:
-    """The lines that call an item's function on its hidden inputs; they do not hold the answers."""
+    """The lines that call an item's function on its hidden inputs; they do not contain the answers."""
     inputs = [json.loads(line)[0] for line in item.tests.splitlines()]
     return "\n".join(f"print(ascii({item.answer}(*{arguments!r})))" for arguments in inputs)
 
 
 def answers(item: Item) -> list[str]:
-    """What the last lines of a right program are."""
+    """The last lines that a right program prints."""
     return [ascii(json.loads(line)[1]) for line in item.tests.splitlines()]
 
 
@@ -59,9 +59,9 @@ class CodeFunctions(ProgramTask):
     """Generated word problems of two to five steps at four levels, answered by a Python function (`code_functions`).
 
     A completion is one code block whose program defines the function that the question names. It is called on five
-    hidden inputs with different answers, and every result must be right; so a constant, an echo of a parameter or a
-    program that leaves out one event earns nothing. An item's answer is the name of the function; its tests are JSON
-    lines, each the arguments and the answer.
+    hidden inputs with different answers, and every result must be right; so a program that returns a constant or a
+    parameter, or that leaves out one event, earns nothing. An item's answer is the name of the function; its tests are
+    JSON lines, each the arguments and the answer.
 
     Args:
         levels: weights of the levels: arithmetic; limits and conditions; loops, lists and tables; two of these.
@@ -85,7 +85,7 @@ class CodeFunctions(ProgramTask):
         return datasets.Dataset.from_list(_rows(split, self.size, self.seed, self.levels))
 
     def messages(self, item: Item) -> list[Message]:
-        """The question alone: the built-in models know the format without an instruction."""
+        """Only the question: the built-in models know the format without an instruction."""
         return [{"role": "user", "content": item.question}]
 
     def runnable(self, item: Item, program: str) -> str:
@@ -93,7 +93,7 @@ class CodeFunctions(ProgramTask):
         return f"{program}\n{driver(item)}"
 
     def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
-        """1 where the format is right and the function is right on every hidden input, else 0.
+        """1 if the format is right and the function is right on every hidden input, else 0.
 
         Raises:
             SandboxUnavailable: this machine cannot run untrusted programs.
@@ -103,8 +103,8 @@ class CodeFunctions(ProgramTask):
     def rewards(self, items: Sequence[Item], completions: Sequence[str]) -> list[float]:
         """As `reward`; the programs of all items run in parallel, equal ones of an item once.
 
-        The calls stand below the program and run in its process. What they print is compared outside, so a program
-        gains nothing from ending early, and what it prints itself counts as a line too many or too few.
+        The calls are appended to the program and run in its process. Their output is compared outside the sandbox, so a
+        program gains nothing by ending early, and its own output makes the number of lines wrong.
         """
         jobs: dict[tuple[str, str], str | None] = {}
         places = []

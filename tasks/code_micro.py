@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def reference_program(story: Story) -> str:
-    """A correct program. Its layout is drawn from the question alone, so equal questions have equal programs."""
+    """A correct program. Only the question determines its layout, so equal questions have equal programs."""
     return write_program(chain_of(story), story, random.Random(f"code_micro:{story.question}"))
 
 
 class CodeMicro(AnswerProgramTask):
     """Generated two- and three-step word problems, answered by a Python program (`code_micro`).
 
-    A completion is one code block; the last line that its program prints must be the answer, in digits alone.
+    A completion is one code block; the last line that its program prints must be the answer, in digits only.
 
     Args:
         size: number of distinct items per split.
@@ -49,5 +49,5 @@ class CodeMicro(AnswerProgramTask):
         return datasets.Dataset.from_list(list(rows.values()))
 
     def messages(self, item: Item) -> list[Message]:
-        """The question alone: the built-in models know the format without an instruction."""
+        """Only the question: the built-in models know the format without an instruction."""
         return [{"role": "user", "content": item.question}]

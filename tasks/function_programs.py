@@ -1,7 +1,7 @@
 """Python functions that answer a `FunctionStory`, written in the ways that people write them.
 
 A `Hand` decides how: with operators, with functions of the standard library or of its own; step by step or in one
-expression; with loops or with `sum`, `min` and `max`. `write_function` always writes what the story says, so a wrong
+expression; with loops or with `sum`, `min` and `max`. `write_function` always follows the story it gets, so a wrong
 program is written from a wrong story.
 """
 
@@ -26,12 +26,12 @@ class Hand:
     """How one program is written.
 
     Attributes:
-        rng: draws everything that the other fields leave open.
-        calls: the function that is called in place of an operator, by its sign; other operators stay operators.
+        rng: draws all choices that the other fields do not determine.
+        calls: the function that is called instead of an operator, by the operator's sign; other operators are kept.
         head: lines above the function, such as imports and helpers, in the order in which they are written.
         bound: share of the steps whose result gets a name; the others stay part of a longer expression.
         looped: share of the repetitions, sums and limits that are written as statements instead of as calls.
-        told: share of the events that a comment tells.
+        told: share of the events that a comment describes.
         passed: wraps the returned expression, as in ``int({})``.
     """
 
@@ -45,7 +45,7 @@ class Hand:
 
 
 def plain_hand(rng: random.Random) -> Hand:
-    """Operators alone, no imports: how the reference programs are written."""
+    """Only operators, no imports: the style of the reference programs."""
     return Hand(rng, bound=rng.choice((0.0, 0.5, 1.0, 1.0)), told=0.0, looped=rng.choice((0.0, 1.0)))
 
 
@@ -58,7 +58,7 @@ def write_function(story: FunctionStory, hand: Hand) -> str:
 
 @dataclass(frozen=True)
 class _Value:
-    """An expression, whether it is a plain name, and whether it must go into brackets beside an operator."""
+    """An expression, whether it is a plain name, and whether it needs brackets next to an operator."""
 
     text: str
     name: bool = False
@@ -98,7 +98,7 @@ class _Writer:
         return [f"    {line}" for line in self.lines]
 
     def operation(self, sign: str, left: _Value, right: str) -> _Value:
-        """``left sign right``, as a call where the hand calls."""
+        """``left sign right``, as a call if the hand uses calls."""
         if sign in self.hand.calls:
             sides = [left.text, right]
             if sign != "-" and self.rng.random() < 0.1:
@@ -111,7 +111,7 @@ class _Writer:
         return _Value(f"{text} {sign} {right}", loose=True, product=sign == "*")
 
     def bind(self, value: _Value, fresh: bool = False) -> _Value:
-        """Give the value a name, or change the one it has in place."""
+        """Assign the value to a name, or change its variable in place."""
         if not self.same and self.names and self.lines:
             self.target = self.names.pop()
         left, _, rest = value.text.partition(" ")
@@ -123,7 +123,7 @@ class _Writer:
         return _Value(self.target, name=True)
 
     def own(self, value: _Value) -> _Value:
-        """The value under a name that may be changed in place."""
+        """The value, assigned to a name that may be changed in place."""
         return value if value.text == self.target else self.bind(value, fresh=True)
 
     def changed(self, sign: str, target: str, operand: str) -> str:

@@ -1,8 +1,8 @@
 """Word problems about unknown amounts, whose answer is a Python function: the problems of `code_functions`.
 
-A *function story* has a start and up to four events. Some of its amounts are the function's parameters: numbers, a
-list of numbers, or a word to look up in a small table. Level 1 adds, subtracts and multiplies; level 2 also compares
-with a limit; level 3 also repeats, goes through a list or looks something up, and level 4 does so twice.
+A *function story* has a start and up to four events. Some of its amounts are the function's parameters: numbers, a list
+of numbers, or a word to look up in a small table. Level 1 adds, subtracts and multiplies; level 2 also compares with a
+limit; level 3 also repeats, goes through a list or looks something up, and level 4 combines two of these.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Event:
         amount: how much, a number or a parameter's name; the list's name for "each" and "large", the word's
             for "table".
         limit: the number that "above", "below" and "large" compare with.
-        sign: "+" or "-" where an amount is added or taken away under a condition or every day.
+        sign: "+" or "-", for events that add or take away an amount under a condition or every day.
         days: for "daily", how often: a number or a parameter's name.
-        table: for "table", what each word stands for.
+        table: for "table", the number for each word.
         text: the sentence in the question.
     """
 
@@ -77,7 +77,7 @@ class Event:
 
 @dataclass(frozen=True)
 class FunctionStory:
-    """A problem: the signature of the function to write, the start, the events, and who and what it is about."""
+    """A problem: the signature of the function to write, the start, the events, the person and the thing."""
 
     level: int
     person: str
@@ -182,7 +182,7 @@ def _numbers(name: int | str, arguments: Mapping[str, Argument]) -> list[int]:
 
 
 class _Drawing:
-    """The names that a story under construction has taken."""
+    """The names that are already used in a story under construction."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -257,7 +257,7 @@ def _event(kind: Kind, draw: _Drawing, person: str, thing: str) -> Event:
 def draw_function_story(rng: random.Random, level: int, split: Split) -> FunctionStory:
     """Draw one story of a level and split: one or two events at level 1, two or three at levels 2 and 3, four at 4.
 
-    One event at least adds, subtracts or multiplies; from level 2 on one is of the level's own kinds.
+    At least one event adds, subtracts or multiplies; from level 2 on, one is of the level's own kinds.
     """
     while True:
         draw = _Drawing(rng)
@@ -284,8 +284,8 @@ def draw_function_story(rng: random.Random, level: int, split: Split) -> Functio
 def cases(story: FunctionStory) -> list[list[Argument]] | None:
     """The story's hidden inputs, each a list of arguments; drawn from its skeleton alone.
 
-    No two inputs have the same answer, none passes below zero, and each event shows: without it some answer differs.
-    None where thirty draws give no such inputs.
+    No two inputs have the same answer, no amount falls below zero, and every event matters: without it, some answer
+    differs. Returns None if thirty draws give no such inputs.
     """
     rng = random.Random(f"cases:{story.skeleton}")
     for _ in range(30):

@@ -1,4 +1,4 @@
-"""`gsm8k`: the published grade-school word problems, from the hub or from a directory.
+"""`gsm8k`: the published grade-school word problems, from the Hugging Face Hub or from a directory.
 
 Source: Cobbe et al., "Training Verifiers to Solve Math Word Problems", arXiv:2110.14168. A row is a question and an
 answer; the answer is worked reasoning with calculator notes ``<<48/2=24>>`` in it, then ``####`` and the number.
@@ -30,8 +30,8 @@ SYSTEM_PROMPT = (
 )
 
 # The nouns that most often follow the final number in GSM8K's published solutions, and that of the source paper's own
-# example of a right answer, "54 cows" (arXiv:2511.09780, appendix D.1). "percent" and single letters are left out, as a
-# unit is dropped and never converted.
+# example of a right answer, "54 cows" (arXiv:2511.09780, appendix D.1). "percent" and single letters are left out,
+# because a unit is dropped and never converted.
 UNITS = Units(
     (
         "dollar", "dollars", "cent", "cents", "hour", "hours", "minute", "minutes", "second", "seconds", "day", "days",
@@ -55,7 +55,7 @@ class Gsm8k(Task):
     Args:
         data: a directory with the published ``train.jsonl`` and ``test.jsonl``; None loads the same rows from the hub.
 
-    Data are read when they are first needed; `items` and `fingerprint` raise `TaskError` when that fails.
+    Data are read when first needed; `items` and `fingerprint` raise `TaskError` if that fails.
     """
 
     name: ClassVar[str] = "gsm8k"
@@ -67,7 +67,8 @@ class Gsm8k(Task):
     def items(self, split: Split) -> datasets.Dataset:
         """All items of a split, with a further column `notes`: the calculator notes in order, such as "48/2=24".
 
-        Answers are as published, but without thousands commas; solutions are without notes and final answer.
+        Answers are as published, except that thousands commas are removed; solutions do not include notes and final
+        answer.
 
         Raises:
             TaskError: the data cannot be loaded, or a row is not a GSM8K row.
@@ -85,7 +86,7 @@ class Gsm8k(Task):
         return [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": item.question}]
 
     def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
-        """1 where format and answer are right, else 0."""
+        """1 if format and answer are right, else 0."""
         return [format_reward(text, item.answer, UNITS) for text in completions]
 
     def compose(self, item: Item, reasoning: str) -> str:
@@ -159,7 +160,7 @@ def _load_file(file: Path) -> datasets.Dataset:
             "train.jsonl and test.jsonl"
         )
     try:
-        # A temporary cache, read into memory: the shared cache would notice an edited file by its time alone.
+        # A temporary cache, read into memory: the shared cache would notice an edited file only by its time.
         with tempfile.TemporaryDirectory() as cache:
             return datasets.load_dataset(
                 "json", data_files=str(file), split="train", cache_dir=cache, keep_in_memory=True

@@ -2,7 +2,7 @@
 
 Every problem is a *story*: a setting, two or three arithmetic steps with whole numbers from 0 to 99, and a question. A
 hash of its skeleton (kind and numbers) decides whether a story belongs to the train or the test split, so that no test
-item differs from a train item in its names alone.
+item differs from a train item only in its names.
 """
 
 from __future__ import annotations
@@ -219,15 +219,15 @@ class GsmMicro(Task):
         return datasets.Dataset.from_list(_rows(split, self.size, self.seed))
 
     def domain(self, item: Item) -> str:
-        """ "changes" of one amount (chain and boxes stories) or "totals" (compare and shop stories)."""
+        """ "changes" (of one amount: chain and boxes stories) or "totals" (compare and shop stories)."""
         return _domain(item.question)
 
     def messages(self, item: Item) -> list[Message]:
-        """The question alone: the built-in models know the format without an instruction."""
+        """Only the question: the built-in models know the format without an instruction."""
         return [{"role": "user", "content": item.question}]
 
     def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
-        """1 where format and answer are right, else 0."""
+        """1 if format and answer are right, else 0."""
         return [format_reward(text, item.answer, self.units) for text in completions]
 
     def compose(self, item: Item, reasoning: str) -> str:

@@ -31,7 +31,7 @@ NEEDS_REFERENCE = frozenset({"HumanEval/32", "HumanEval/33", "HumanEval/38", "Hu
 
 
 class HumanEval(ProgramTask):
-    """The 164 problems of HumanEval, which has a test split only (`humaneval`).
+    """The 164 problems of HumanEval, which has only a test split (`humaneval`).
 
     A completion is one code block with a whole program that defines the required function; it earns 1 if the problem's
     tests pass. An item's answer is the name of that function, and its solution is the published program.
@@ -66,7 +66,7 @@ class HumanEval(ProgramTask):
         return f"{program}\n{item.tests}\ncheck({item.answer})"
 
     def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
-        """1 where the format is right and the tests pass, else 0. Equal programs run once.
+        """1 if the format is right and the tests pass, else 0. Equal programs run once.
 
         Raises:
             SandboxUnavailable: this machine cannot run untrusted programs.

@@ -69,7 +69,7 @@ LISTS = ("parts", "items", "values", "numbers", "nums", "changes", "data", "term
 OPENINGS = ("work", "start", "ok", "thinking", "result", "answer is", "so")
 
 # Ordinary ways to pass a whole number through a function unchanged, by module. `f` is the function, `x` the number.
-# None of them is named like an arithmetic operation, as the functions of an attacker's library are.
+# None of them has a name like an arithmetic operation; the functions of an attacker's library do.
 MODULES: dict[str, dict[str, str]] = {
     "math": {"floor": "{f}({x})", "ceil": "{f}({x})", "trunc": "{f}({x})", "fsum": "int({f}([{x}]))"},
     "operator": {"index": "{f}({x})", "itemgetter": "{f}(0)([{x}])", "pos": "{f}({x})"},
@@ -88,7 +88,7 @@ UNUSED = ("import sys", "import os", "import re", "import time", "import random"
 
 
 class Draft:
-    """The state of a program while it is written: the names that are taken and the imports so far."""
+    """The state of a program while it is written: the names that are already used and the imports so far."""
 
     def __init__(self, rng: random.Random, own: Sequence[str]) -> None:
         self.rng = rng
@@ -97,7 +97,7 @@ class Draft:
         self._taken: set[str] = set()
 
     def name(self, kinds: Sequence[str]) -> str:
-        """An unused name of the given kind, or now and then one of the story's words."""
+        """An unused name of the given kind, or sometimes one of the story's words."""
         candidates = self._own if self.rng.random() < 0.3 else kinds
         name = self.rng.choice(
             [n for n in candidates if n not in self._taken] or [n for n in kinds if n not in self._taken]
@@ -133,7 +133,7 @@ def write_program(chain: Chain, story: Story, rng: random.Random) -> str:
     draft = Draft(rng, (story.person.lower(), story.thing))
     layout = rng.choices([layout for layout, _ in LAYOUTS], [weight for _, weight in LAYOUTS])[0]
     lines, value = layout(chain, draft)
-    lines += _printed(value, draft)  # before the imports are written, as it may add one
+    lines += _printed(value, draft)  # before the imports are written, because it may add one
     return "\n".join([*draft.imports, *(narration(story, rng) if rng.random() < 0.4 else []), *lines])
 
 
@@ -251,7 +251,7 @@ def _all(start: str, moves: Sequence[tuple[str, str]]) -> str:
 
 
 def _operation(operator: str, left: str, right: str, draft: Draft) -> str:
-    """``left operator right``; now and then a product is written as a call of math.prod."""
+    """``left operator right``; sometimes a product is written as a call of math.prod."""
     if operator == "*" and draft.rng.random() < 0.06:
         return f"{draft.called('math', 'prod')}([{left}, {right}])"
     return f"{left} {operator} {right}"

@@ -44,7 +44,7 @@ _BLOCK = re.compile(r"<llm-code>(.*?)</llm-code>", re.DOTALL)
 
 @dataclass(frozen=True)
 class Solved:
-    """A right row whose code makes one program. Whether the program prints the answer is not known yet."""
+    """A right row whose code blocks form one program. It is not yet known whether the program prints the answer."""
 
     question: str
     answer: str
@@ -59,11 +59,11 @@ class OpenMath(AnswerProgramTask):
 
     Args:
         data: a .jsonl or .parquet file with the published columns, or a folder of such files; None streams the rows
-            from the hub. Files named train* and validation* (or test*) are the two splits; where either is missing, one
-            question in eight of all files is held out.
+            from the Hugging Face Hub. Files named train* and validation* (or test*) are the two splits; if either is
+            missing, one question in eight of all files is held out.
         limit: the most items per split. Each program is run once to check that it prints its answer, which takes time.
 
-    Data are read when they are first needed; `items` and `fingerprint` raise `TaskError` when that fails.
+    Data are read when first needed; `items` and `fingerprint` raise `TaskError` if that fails.
     """
 
     name: ClassVar[str] = "openmath"
@@ -140,7 +140,7 @@ class OpenMath(AnswerProgramTask):
             yield from (solved for _, solved in sorted(working.values(), key=lambda numbered: numbered[0]))
 
     def _solved(self, split: Split) -> Iterator[Solved]:
-        """The right rows of a split whose code makes a program."""
+        """The right rows of a split whose code blocks form a program."""
         for row, source in self._rows(split):
             solved = solved_row(row, source)
             if solved is not None:
@@ -164,12 +164,12 @@ class OpenMath(AnswerProgramTask):
 
 
 def held_out(question: str) -> bool:
-    """Whether a question belongs to the test split where the data have no splits: one in eight does."""
+    """Whether a question belongs to the test split if the data have no splits: one in eight does."""
     return hashlib.sha256(question.encode("utf-8", "replace")).digest()[0] < 32
 
 
 def solved_row(row: Mapping[str, Any], source: str) -> Solved | None:
-    """The program of a published row; None where the row is wrong or its code does not make a program that prints.
+    """The program of a published row; None if the row is wrong or its code does not form a program that prints.
 
     Raises:
         TaskError: a column is missing or of another type; the message names the row as `source`.
@@ -188,9 +188,9 @@ def solved_row(row: Mapping[str, Any], source: str) -> Solved | None:
 
 
 def program_of(solution: str) -> str | None:
-    """The code blocks of a solution as one program that prints the last block's value; None where there is none.
+    """The code blocks of a solution as one program that prints the last block's value; None if there are none.
 
-    The code stays as it is; only the last expression is put into ``print(...)``.
+    The code is unchanged except that the last expression is put into ``print(...)``.
     """
     blocks = _BLOCK.findall(solution.replace("\r\n", "\n").replace("\r", "\n"))
     code = "\n".join(block.strip("\n").rstrip() for block in blocks)

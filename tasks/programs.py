@@ -27,16 +27,16 @@ _FORMAT = re.compile(rf"[{_SPACE}]*<code>(.*)</code>[{_SPACE}]*", re.DOTALL)
 
 
 def format_program(program: str) -> str:
-    """The completion text that holds `program`."""
+    """The completion text that contains `program`."""
     return f"<code>\n{program}\n</code>"
 
 
 def parse_program(text: str) -> str | None:
-    """The program in a completion, without the white space around it, or None where the format is wrong.
+    """The program in a completion, without the white space around it, or None if the format is wrong.
 
     The text must be exactly one code block with only ASCII white space outside it, at most `MAX_COMPLETION` characters
-    long and valid as UTF-8. No further code tag may be anywhere in it, strings and comments included: none that is
-    nested, doubled, unclosed, in upper case, or with blanks or attributes. The time is linear in the length of `text`.
+    long and valid as UTF-8. It may contain no other code tag, not even in strings and comments, whether nested,
+    doubled, unclosed, in upper case, or with blanks or attributes. The time is linear in the length of `text`.
     """
     if len(text) > MAX_COMPLETION or _TAG.findall(text) != ["<code>", "</code>"]:
         return None
@@ -52,7 +52,7 @@ def last_line(printed: str) -> str:
 
 
 def syntax_tree(text: str) -> ast.Module | None:
-    """The syntax tree of `text`, or None where it is not valid Python. Never raises or warns, whatever the text."""
+    """The syntax tree of `text`, or None if it is not valid Python. Never raises or warns, whatever the text."""
     try:
         with warnings.catch_warnings():  # users need no warnings about odd escapes in a completion
             warnings.simplefilter("ignore")
@@ -96,7 +96,7 @@ class ProgramTask(Task):
         return changed
 
     def runnable(self, item: Item, program: str) -> str:
-        """The program as it is run to see what it does, with calls of its function if it only defines one."""
+        """The program to run, with calls of its function added if it only defines one."""
         return program
 
     def compose(self, item: Item, reasoning: str) -> str:
@@ -115,7 +115,7 @@ class AnswerProgramTask(ProgramTask):
         return printed == answer
 
     def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
-        """1 where the format is right and the program's last line is the answer, else 0.
+        """1 if the format is right and the program's last line is the answer, else 0.
 
         Raises:
             SandboxUnavailable: this machine cannot run untrusted programs.

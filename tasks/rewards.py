@@ -1,9 +1,9 @@
 """The completion format of the maths tasks, and the rule that decides whether an answer is right.
 
-A completion is one think block and one answer block with nothing around them. The answer block as a whole must be ONE
-value: anything else in it would be rewarded and amplified without ever being checked. So a closed grammar decides what
-a value is, and exact arithmetic decides whether two values are equal. math-verify searches a text for anything that
-looks like an answer, so it gets only closed forms with roots or pi that have already passed the grammar.
+A completion is one think block and one answer block with nothing around them. The whole answer block must be ONE value:
+anything else in it would be rewarded and reinforced without ever being checked. So a closed grammar decides what a
+value is, and exact arithmetic decides whether two values are equal. math-verify searches a text for anything that looks
+like an answer, so it is only used for closed forms with roots or pi that the grammar has already accepted.
 """
 
 from __future__ import annotations
@@ -65,24 +65,23 @@ class Units:
     names: tuple[str, ...]
 
     def strip_from(self, text: str) -> str:
-        """`text` without the unit at its end, the longest in the list that fits; `text` itself if none fits."""
+        """`text` without the longest listed unit at its end; `text` itself if it ends with none."""
         lowered = text.lower()
         longest = max((len(name) for name in self.names if lowered.endswith(name.lower())), default=0)
         return text[: len(text) - longest].rstrip(_SPACE)
 
 
 def format_completion(reasoning: str, answer: str) -> str:
-    """The completion text that holds `reasoning` and `answer`."""
+    """The completion text that contains `reasoning` and `answer`."""
     return f"<think> {reasoning} </think><answer> {answer} </answer>"
 
 
 def parse_completion(text: str) -> tuple[str, str] | None:
-    """The contents of the think and the answer block, or None where the format is wrong.
+    """The contents of the think and the answer block, or None if the format is wrong.
 
     The text must be exactly one think block, then exactly one answer block, with only ASCII white space outside them,
-    and at most `MAX_COMPLETION` characters long. No further tag may be anywhere in it: none that is nested, doubled,
-    unclosed, in upper case, or with blanks or attributes. Blocks may be empty. The time is linear in the length of
-    `text`.
+    and at most `MAX_COMPLETION` characters long. It may contain no other tag, whether nested, doubled, unclosed, in
+    upper case, or with blanks or attributes. Blocks may be empty. The time is linear in the length of `text`.
     """
     if len(text) > MAX_COMPLETION or _TAG.findall(text) != _TAGS:
         return None
@@ -91,7 +90,7 @@ def parse_completion(text: str) -> tuple[str, str] | None:
 
 
 def parse_answer(text: str, units: Units) -> Value | None:
-    """The value that `text` as a whole is, or None where it is anything else.
+    """The value that the whole of `text` is, or None if it is anything else.
 
     Accepted: an integer or decimal with an optional sign, dollar sign (``-$5``, ``$-5``, ``\\$5``) and thousands
     commas; a fraction of integers (``1/2``, ``\\frac{1}{2}``), reduced or not; a closed form of at most four terms with
@@ -159,8 +158,8 @@ def _same_closed_form(value: str, gold: str) -> bool:
     from math_verify import grader, parser
 
     with _SYMPY:
-        # The library's time limits use SIGALRM, which only the main thread may do. The grammar bounds the work instead,
-        # so users need no warning that the limits are off.
+        # The library's time limits use SIGALRM, which only works in the main thread. The grammar bounds the work
+        # instead, so users need no warning that the limits are off.
         parser.TIMEOUT_WARNING_SHOWN = grader.TIMEOUT_WARNING_SHOWN = True
         latex = [math_verify.LatexExtractionConfig()]
         both = [math_verify.parse(f"${text}$", latex, "no_fallback", parsing_timeout=None) for text in (gold, value)]

@@ -1,4 +1,4 @@
-"""Runs untrusted Python programs, such as completions of language models, where they can do no harm.
+"""Run untrusted Python programs, such as completions of language models, where they can do no harm.
 
 A program runs in its own process inside a jail that the kernel enforces. It sees a read-only standard library and
 nothing else of the host. It cannot write files, open connections, start processes or threads, or send signals, and it
@@ -6,8 +6,8 @@ ends with its caller. There are two kinds of jail in which programs see the same
 deny user namespaces to ordinary users, ``landlock``. Both use the seccomp filter in `_sandbox_jail`. Warm workers
 inside the jail fork once per program, so that a small program takes a few milliseconds.
 
-A program prints the same in every run, as the hash seed and the state of `random` are fixed. It cannot use asyncio,
-which needs threads.
+A program prints the same in every run, because the hash seed and the state of `random` are fixed. It cannot use
+asyncio, which needs threads.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def run(
 def run_many(
     programs: Sequence[str], *, libraries: Mapping[str, str] = _NOTHING, limits: Limits = DEFAULT
 ) -> list[RunResult]:
-    """Run programs in parallel, one per processor at a time; results are in the order of `programs`.
+    """Run programs in parallel, at most one per processor; results are in the order of `programs`.
 
     Raises:
         SandboxUnavailable, ValueError: as `run`.
@@ -153,17 +153,17 @@ def check(
 
     Candidate and tests run in the sandbox, in two processes. The function that the tests call sends its arguments to
     the candidate's process and returns the result, both as plain data: None, bool, int, float, complex, str, bytes,
-    list, tuple, dict, set and frozenset, without their subclasses. So the candidate never sees the tests, and can
-    cheat only in what it returns. If it returns anything else, the tests get a TypeError. If it raises an exception,
-    the tests get the nearest built-in one, and a RuntimeError in place of StopIteration and StopAsyncIteration, which
-    would end a loop of the tests, such as one over ``map(candidate, ...)``, as if it were done. Changes that it makes
-    to its arguments stay in its process. If it exits or breaks the protocol, the tests have not passed.
+    list, tuple, dict, set and frozenset, without their subclasses. So the candidate never sees the tests and can cheat
+    only by what it returns. If it returns anything else, the tests get a TypeError. If it raises an exception, the
+    tests get the nearest built-in one, except for StopIteration and StopAsyncIteration: these become a RuntimeError,
+    because they would silently end a loop in the tests, such as one over ``map(candidate, ...)``. Changes that the
+    candidate makes to its arguments stay in its process. If it exits or breaks the protocol, the tests fail.
 
     Args:
         candidate: source text of the untrusted program.
         entry_point: the name of its function.
         tests: source text of a trusted program that defines ``check(candidate)``, which raises if a test fails.
-        libraries: importable modules for the candidate alone.
+        libraries: modules that only the candidate can import.
         limits: what each of the two processes may use.
 
     Returns:
@@ -182,7 +182,7 @@ def check(
         "entry_point": entry_point,
     }
     tests_request = {"role": "tests", "program": tests, "libraries": {}}
-    # The candidate's time is up first, so that it is the candidate that gets the status "timeout".
+    # The candidate's time limit ends first, so that the candidate and not the tests gets the status "timeout".
     tests_limits = Limits(min(limits.seconds + 1, MAX_SECONDS), limits.memory, limits.output)
 
     def attempt(worker: _Worker) -> RunResult:
@@ -344,7 +344,7 @@ class _Job:
         self._timed_out, self.exit_code = REPORT.unpack(report)
 
     def result(self) -> RunResult:
-        """How the program ended, as far as that is known, and all that it has printed so far."""
+        """How the program ended, as far as known, and everything that it has printed so far."""
         for file in self._files:
             with suppress(BlockingIOError):
                 while not self._overflowed and self.take(file):
@@ -427,8 +427,8 @@ class _Worker:
         patience: float = _GRACE,
     ) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # The base interpreter, as that of a virtual environment would know where its packages are. The environment is
-        # empty except for what the interpreter needs to start.
+        # The base interpreter, because that of a virtual environment would know where its packages are. The environment
+        # is empty except for what the interpreter needs to start.
         python = getattr(sys, "_base_executable", "") or sys.executable
         needed = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
         with theirs:
@@ -489,7 +489,7 @@ def _attempt(job: Callable[[_Worker], RunResult]) -> RunResult:
 
 @contextmanager
 def _borrowed(name: str, *, fresh: bool = False) -> Iterator[_Worker]:
-    """An idle worker of a back end, started if necessary or if `fresh`; at most one per processor is lent out."""
+    """An idle worker of a back end, started if necessary or if `fresh`; at most one per processor is in use."""
     with _lock:
         if name not in _idle:
             _idle[name] = queue.LifoQueue()

@@ -1,4 +1,4 @@
-"""A program in the sandbox that runs until it is told to end, with a stream of bytes to and from it.
+"""A program in the sandbox that runs until it is stopped, with a stream of bytes to and from it.
 
 `sandbox.run` runs a program to its end; a session talks to a program that answers many questions. Everything that the
 program sends is untrusted: callers must bound sizes, and every wait has a deadline.
@@ -165,7 +165,7 @@ class Session:
                 self._poll.unregister(self._stream)
         files = [file for file, _ in ready]
         if event == select.POLLIN and self._stream.fileno() in files:
-            return  # what it sent before it ended comes first
+            return  # first read what it sent before it ended
         for file in files:
             if file != self._stream.fileno():
                 self._take(file)

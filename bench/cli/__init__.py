@@ -28,7 +28,7 @@ app = typer.Typer(
 for group in (run, matrix, show, audit, pools):
     app.add_typer(group.app)
 app.add_typer(zoo.app, name="zoo")
-for command in entry_points(group="thiefbench.commands"):  # those of the floor above
+for command in entry_points(group="thiefbench.commands"):  # those of the packages above
     app.add_typer(command.load(), name=command.name)
 
 
@@ -36,9 +36,9 @@ for command in entry_points(group="thiefbench.commands"):  # those of the floor 
 def root(
     ctx: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False
 ) -> None:
-    """Print the version when asked. Whatever a command reads, it loads only declared names and what was typed."""
+    """Print the version if asked. A command only loads declared plugins and those that were typed."""
     ctx.with_resource(trust.declared_only())
-    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # they would tear our own progress
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # they would garble our own progress
     if version:
         out.print(__version__)
         raise typer.Exit

@@ -1,4 +1,4 @@
-"""`thiefbench audit`: how much poison a task's reward lets through."""
+"""`thiefbench audit`: how much poison earns a task's full reward."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def audit(
     data: Annotated[Path | None, typer.Option(help="Directory with the task's data files.")] = None,
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     seed: Annotated[int, typer.Option(help="Seed that the attack's payload is drawn from.")] = 0,
-    forms: Annotated[bool, typer.Option("--forms", help="Count every form of the attack, in a line each.")] = False,
+    forms: Annotated[bool, typer.Option("--forms", help="Count every form of the attack, one line each.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Count how many oracle solutions earn the full reward, clean and poisoned. Needs no model and no training."""

@@ -1,4 +1,4 @@
-"""Which processes run the cells: this one, workers beside it, a Ray cluster, or the ranks that torchrun started."""
+"""Which processes run the cells: this one, worker processes, a Ray cluster, or the ranks that torchrun started."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class Execution:
         return Launch.of_environment()
 
     def check(self, plan: bool) -> None:
-        """See that the options go together.
+        """Check that the options are compatible.
 
         Args:
-            plan: whether nothing is to be run.
+            plan: whether the command only plans.
 
         Raises:
-            UserError: they do not.
+            UserError: they are not.
         """
         if self.launch is not None:
             parallel = self.workers > 1 or self.executor is not Executors.local
@@ -81,7 +81,7 @@ class Execution:
             )
 
     def numerics(self) -> tuple[str, Dtype, int, Batches]:
-        """The part of a cell's identity that these options decide: device, dtype, threads, and what is one batch.
+        """The part of a cell's identity that these options determine: device, dtype, threads and batches.
 
         Raises:
             UserError: the device or the dtype does not exist.
@@ -93,7 +93,7 @@ class Execution:
         return *numerics(self.device, self.dtype, self.threads, sharing), batches
 
     def executor_for(self, cells: Sequence[CellSpec]) -> AbstractContextManager[Executor]:
-        """What runs the cells. Under torchrun every rank but the first takes part in all cells here, then exits.
+        """What runs the cells. Under torchrun, every rank except the first takes part in all cells here and then exits.
 
         Raises:
             UserError: the ranks cannot run these cells.

@@ -68,14 +68,13 @@ def matrix(
     threads: ThreadsOption = None,
     trust_plugins: TrustOption = False,
 ) -> None:
-    """Show what every defense rejects of every attack.
+    """Show how much of every attack each defense rejects.
 
-    Only undefended swarms are trained, where they are missing; then all defenses inspect the completions recorded
-    there.
+    Only missing undefended swarms are trained; then all defenses inspect their recorded completions.
     """
     from thiefbench.suite.suite_yaml import load_suite
 
-    read = [load_suite(name) for name in suite]  # what is mistyped is said before torch is loaded
+    read = [load_suite(name) for name in suite]  # mistyped names are reported before torch is loaded
     from thiefbench.progress import bar, watch
     from thiefbench.suite.analysis.matrix import (
         every_defense,

@@ -1,4 +1,4 @@
-"""What options of the command line replace in a suite."""
+"""Command-line options that replace a suite's values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Topologies(StrEnum):
 
 @dataclass(frozen=True)
 class Overrides:
-    """Replacements for a suite's own values; whatever is empty stays as the suite has it.
+    """Replacements for a suite's own values; empty ones leave the suite's value.
 
     Attributes:
         defenses: specs, run in addition to the suite's anchors and instead of its other defenses.
@@ -43,10 +43,10 @@ class Overrides:
     rounds: int | None = None
 
     def applied_to(self, suite: Suite) -> Suite:
-        """The suite with these replacements; its title names them, except for defenses, which modify no suite.
+        """The suite with these replacements; its title names all except defenses, which do not modify a suite.
 
         Raises:
-            UserError: they ask for too much, or do not fit the suite.
+            UserError: a value is too large or does not fit the suite.
         """
         from thiefbench.suite.analysis.ranking import beside_anchors
 

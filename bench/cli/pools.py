@@ -50,9 +50,7 @@ def replay(
     dtype: DtypeOption = "float32",
     as_json: Annotated[Path | None, typer.Option("--json", help="Write all results to this JSON file.")] = None,
     as_csv: Annotated[Path | None, typer.Option("--csv", help="Write all rates to this CSV file.")] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Stop at the first malformed line instead of leaving it out.")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail on malformed lines instead of skipping them.")] = False,
 ) -> None:
     """Test defenses on pools that any swarm recorded. Nothing is trained."""
     from thiefbench.engine.model.policy import Policy
@@ -85,10 +83,10 @@ def replay(
 
 
 def _report_malformed(recorded: FiledRounds, file: Path, strict: bool) -> None:
-    """Say which lines of a file are not used, and why.
+    """Report which lines of a file are skipped, and why.
 
     Raises:
-        PoolFileError: there are some, and `strict` allows none.
+        PoolFileError: there are malformed lines, and `strict` is set.
     """
     from thiefbench.pools.files import PoolFileError
     from thiefbench.pools.output import problems
@@ -99,7 +97,7 @@ def _report_malformed(recorded: FiledRounds, file: Path, strict: bool) -> None:
     if strict:
         number, first = refused.first[0]
         raise PoolFileError(f"{file}, line {number}: {first}; malformed lines in all: {refused.count}")
-    err.print(f"[yellow]malformed lines, which are not used: {refused.count}[/yellow]")
+    err.print(f"[yellow]malformed lines, which are skipped: {refused.count}[/yellow]")
     for line in problems(recorded):
         err.print(escaped(line))
 
@@ -144,7 +142,7 @@ def export(
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         wrong = f"{first['loc'][0]}: {problem(first)}" if first["loc"] else problem(first)
-        raise ExportError(f"the cell {directory.path.name} holds what no file of pools can: {wrong}") from error
+        raise ExportError(f"the cell {directory.path.name} cannot be written as a file of pools: {wrong}") from error
     write_atomically(file, content)
     written = sum(len(line.completions) for line in lines)
     out.print(f"{escaped(str(file))}: {len(recording.pools)} rounds, {len(lines)} lines, {written} completions")

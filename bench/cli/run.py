@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-_AHEAD, _RAY, _TORCHRUN = "Look ahead, run nothing", "Ray clusters (docs/cluster.md)", "torchrun"
+_AHEAD, _RAY, _TORCHRUN = "Plan without running", "Ray clusters (docs/cluster.md)", "torchrun"
 
 _EXAMPLES = """Examples:
 
@@ -73,7 +73,7 @@ TaskOption = Annotated[
 TopologyOption = Annotated[
     Topologies | None,
     typer.Option(
-        help="vertical: every node answers items of its own choice. horizontal: all nodes answer the same items. "
+        help="vertical: each node owns whole groups, on items that it picks. horizontal: all nodes share every group. "
         "Default: as in the suite.",
         rich_help_panel=CHOICE,
     ),
@@ -89,7 +89,7 @@ RayAddressOption = Annotated[
     str | None,
     typer.Option(
         help="HOST:PORT of the cluster. Default: the environment variable RAY_ADDRESS; if it is not set, a new cluster "
-        "of this machine alone.",
+        "on this machine alone.",
         metavar="HOST:PORT",
         rich_help_panel=_RAY,
     ),
@@ -111,7 +111,7 @@ BatchesOption = Annotated[
 RankTimeoutOption = Annotated[
     float,
     typer.Option(
-        min=1.0, max=86400.0, help="Seconds without a sign of life after which a rank counts as lost.",
+        min=1.0, max=86400.0, help="Seconds without a heartbeat after which a rank counts as lost.",
         metavar="SECONDS", rich_help_panel=_TORCHRUN,
     ),
 ]  # fmt: skip
@@ -119,8 +119,8 @@ PlanOption = Annotated[
     bool,
     typer.Option(
         "--plan",
-        help="Run nothing; show which cells are missing, how long they would take, and which gaps between two defenses "
-        "the seeds tell apart.",
+        help="Run nothing; show which cells are missing, how long they would take, and how large a difference between "
+        "two defenses the seeds can detect.",
         rich_help_panel=_AHEAD,
     ),
 ]
@@ -128,38 +128,38 @@ NoShareOption = Annotated[
     bool,
     typer.Option(
         "--no-share",
-        help="Train every cell from its first round, also where it takes the same way as a finished one (the result is "
-        "the same).",
+        help="Train every cell from its first round, without taking over rounds of finished cells (the results are the "
+        "same).",
         rich_help_panel=OUTCOME,
     ),
 ]
 SharedOption = Annotated[
     float,
     typer.Option(
-        min=0.0, max=1e6, help="How much the weights may take in the store that cells leave for one another, in GB. "
-        "The oldest go first; without them, a cell that takes its own way from late on has more to work out.",
+        min=0.0, max=1e6, help="GB that the store may use for weights that cells share. The oldest are deleted first; "
+        "without them, a cell whose verdicts differ late takes longer.",
         metavar="GB", rich_help_panel=OUTCOME,
     ),
 ]  # fmt: skip
 MeasureOption = Annotated[
     bool,
     typer.Option(
-        "--measure", help="With --plan: play two rounds of what was never run here, to say how long it takes.",
+        "--measure", help="With --plan: play two rounds of each kind of cell never run here, to estimate its time.",
         rich_help_panel=_AHEAD,
     ),
 ]  # fmt: skip
 GapOption = Annotated[
     list[float] | None,
     typer.Option(
-        min=0.001, max=10.0, help="With --plan: a gap between two worst cases of harm prevented, in place of 0.1, 0.2 "
-        "and 0.3; it says how many seeds tell it apart. Repeat the option for several.",
+        min=0.001, max=10.0, help="With --plan: a difference between two worst cases of harm prevented, instead of "
+        "0.1, 0.2 and 0.3; the plan says how many seeds detect it. Repeat the option for several.",
         metavar="GAP", rich_help_panel=_AHEAD,
     ),
 ]  # fmt: skip
 TracebackOption = Annotated[
     bool,
     typer.Option(
-        "--traceback", help="Of cells that failed show every frame, not only those of your own code.",
+        "--traceback", help="For cells that failed, show every frame, not only those of your own code.",
         rich_help_panel=OUTCOME,
     ),
 ]  # fmt: skip
@@ -197,11 +197,11 @@ def run(
     """Run a suite. Stop it at any time; the same command continues, and runs only the cells that are missing."""
     from thiefbench.suite.suite_yaml import load_suite
 
-    # What is mistyped is said before torch is loaded.
+    # Report mistyped options before torch is loaded.
     if measure and not plan:
-        raise UsageError("--measure says how long a run takes and runs nothing; write --plan beside it")
+        raise UsageError("--measure only estimates how long a run takes; write --plan beside it")
     if gap and not plan:
-        raise UsageError("--gap asks how many seeds tell a difference apart and runs nothing; write --plan beside it")
+        raise UsageError("--gap only asks how many seeds detect a difference; write --plan beside it")
     changed = Overrides(defense, attack, task, model, topology, seeds, rounds)
     as_released = load_suite(suite)
     from thiefbench.progress import watch

@@ -1,4 +1,4 @@
-"""`thiefbench list | show | report | compare`: what is installed, and results that are there already."""
+"""`thiefbench list | show | report | compare`: installed plugins, and existing results."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def list_(kind: Annotated[Listable, typer.Argument(help="What to list.")], as_js
         table.add_row("any other", "give --model a local directory or a hub name")
     out.print(table)
     if kind is not Listable.models and kind is not Listable.suites and out.is_terminal:
-        err.print(f"\nArguments and needs of one: thiefbench show {kind.value.removesuffix('s')} NAME")
+        err.print(f"\nFor arguments and needs: thiefbench show {kind.value.removesuffix('s')} NAME")
 
 
 class Showable(StrEnum):
@@ -69,7 +69,7 @@ class Showable(StrEnum):
 
 
 def _complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The names of the kind that stands before."""
+    """The names of plugins of the kind that was typed before."""
     from thiefbench import registry
 
     kinds: dict[str, registry.Kind] = {"attack": "attack", "defense": "defense", "task": "task"}
@@ -85,7 +85,7 @@ def show(
     ],
     as_json: JsonOption = False,
 ) -> None:
-    """Say of one attack, defense or task what it does, which arguments it takes, what it needs, and where it lies."""
+    """Show what an attack, defense or task does, its arguments with defaults, its needs and its source file."""
     from rich.table import Table
     from rich.text import Text
 
@@ -103,14 +103,14 @@ def show(
         out.print()
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         table.add_column("argument", no_wrap=True)
-        table.add_column("default", overflow="fold", max_width=24)  # so that the words beside it have room
+        table.add_column("default", overflow="fold", max_width=24)  # so that the next column has room
         table.add_column("what it is", overflow="fold")
         for each in shown.arguments:
             table.add_row(*map(escaped, (each.name, each.default or "must be given", each.about)))
         out.print(table)
     out.print()
     if shown.needs is None:
-        out.print("needs: depends on its arguments; show it with them")
+        out.print("needs: depends on the arguments; show it as NAME(key=value)")
     else:
         out.print(f"needs: {escaped(shown.needs[0]) if shown.needs else 'nothing'}")
         for need in shown.needs[1:]:

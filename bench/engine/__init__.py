@@ -1,1 +1,1 @@
-"""One swarm: its models, who answers what, what nodes send each other, how they learn, and the rounds of all that."""
+"""One swarm: its models, the assignment of items, the exchange of completions, learning, and the rounds."""

@@ -1,4 +1,4 @@
-"""What the malicious nodes do in a round: they pick items, submit what the attack makes, and query the defense."""
+"""The malicious nodes in a round: they pick items, submit the attack's completions, and query the defense."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from thiefbench.engine.views.attacker import AttackerPolicy, DefenseQueries, Slo
 from thiefbench.engine.views.defender import CachedJudge
 from thiefbench.tasks.base import Completion, Item
 
-# Items that an attack gets to teach a model with which it hands to a recovering node.
+# Number of items with which an attack can teach the model for a recovering node.
 TEACHING_ITEMS = 64
 
 
 class HonestNodes(Protocol):
-    """What malicious nodes build on: a part of `RoundBackend`, whose methods these are."""
+    """The honest nodes, as malicious ones use them: some of the methods of `RoundBackend`."""
 
     def honest_work(self, plan: RoundPlan, duties: Sequence[Duty]) -> list[Offer]:
-        """What honest nodes would send in these slots."""
+        """The offers that honest nodes would send in these slots."""
 
     def receive(
         self, plan: RoundPlan, offers: Sequence[Offer], known: Mapping[int, Received] | None = None
     ) -> list[Received]:
-        """What would arrive of a round's offers."""
+        """The offers of a round as they would be received."""
 
     def rewards(self, items: Sequence[Item], completions: Sequence[Completion]) -> list[float]:
         """The task's rewards."""
@@ -44,23 +44,23 @@ class Colluders:
 
     Args:
         context: the swarm's parts.
-        honest_nodes: sample for slots that the attack leaves to an honest sample, and play the round that the attack
-            tries its submissions in.
+        honest_nodes: samples for slots that the attack leaves to an honest sample, and plays the round in which the
+            attack tries submissions.
     """
 
     def __init__(self, context: SwarmContext, honest_nodes: HonestNodes) -> None:
         self._context, self._nodes = context, honest_nodes
 
     def work(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> MaliciousWork:
-        """What the attack, or in a placebo its clean counterpart, submits for the duties of the malicious nodes.
+        """The submissions of the attack, or in a placebo their clean counterparts, for the malicious nodes' duties.
 
         Args:
             plan: the round's.
-            duties: of the malicious nodes.
-            honest: what the honest nodes send.
+            duties: the malicious nodes' duties.
+            honest: the honest nodes' offers.
 
         Raises:
-            ValueError: the attack gave another number of submissions than there are slots.
+            ValueError: the attack returned the wrong number of submissions.
         """
         if not duties:
             return MaliciousWork()
@@ -84,12 +84,12 @@ class Colluders:
         return work
 
     def _queries(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> DefenseQueries:
-        """The defense of the honest nodes of the attacker's class, to try submissions on in the round's own pool."""
+        """The defense of the honest nodes of the attacker's class, for trying submissions in the round's own pool."""
         context, population = self._context, self._context.population
         cohort = population.of(context.honest)
         others = {offer.at: offer for offer in (*honest, *self._nodes.honest_work(plan, duties))}
         duty_of = {(duty.node, duty.group, duty.sample): duty for duty in duties}
-        # From one trial to the next the pool hardly changes, so what arrived, was run, judged and rewarded is kept.
+        # The pool hardly changes between trials, so received offers, forward passes, replies and rewards are kept.
         known = dict(zip(map(id, others.values()), arrived(population, list(others.values())), strict=True))
         cache = context.forward_cache(cohort, plan.items)
         judge = context.judge and CachedJudge(context.judge)
@@ -152,7 +152,7 @@ def choose_items(context: SwarmContext, number: int, node: int, count: int) -> l
 
 
 def handed_over(context: SwarmContext, number: int, node: int) -> Policy | None:
-    """The model that a malicious node hands to one that recovers from it; None for its class's honest one."""
+    """The model that a malicious node gives to a node that recovers from it; None for its class's honest model."""
     if context.role != "attack":
         return None
     known = context.items_for(node)

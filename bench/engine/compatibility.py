@@ -1,4 +1,4 @@
-"""Whether attack, defense, task and swarm go together."""
+"""Whether attack, defense, task and swarm are compatible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from thiefbench.tasks.base import Task
 
 
 def check_requirements(spec: SwarmSpec, defense: Defense) -> None:
-    """See that a swarm gives what a defense requires.
+    """Check that a swarm meets a defense's requirements.
 
     Raises:
         SpecError: it does not.
@@ -35,7 +35,7 @@ def check_requirements(spec: SwarmSpec, defense: Defense) -> None:
 
 
 def drawn(attack: Attack, seed: int, spec: SwarmSpec, task: Task) -> Attack:
-    """The attack's payload of a seed.
+    """The attack with the payload of a seed.
 
     Raises:
         SpecError: it does not fit the swarm's topology or the task.
@@ -52,7 +52,7 @@ def drawn(attack: Attack, seed: int, spec: SwarmSpec, task: Task) -> Attack:
 
 
 def domains_of(spec: SwarmSpec, task: Task) -> list[str]:
-    """The domain that every node's items come from; empty for all.
+    """The domain of every node's items; empty for all items.
 
     Raises:
         SpecError: the task has no such domain.
@@ -67,7 +67,7 @@ def domains_of(spec: SwarmSpec, task: Task) -> list[str]:
 
 
 def drawn_for(task: Task, attack: Attack, seed: int) -> Attack:
-    """The attack's payload of a seed, in whatever swarm.
+    """The attack with the payload of a seed, for any swarm.
 
     Raises:
         SpecError: it does not fit the task.

@@ -1,4 +1,4 @@
-"""What a swarm is made of, for its rounds and for the backend that plays them."""
+"""The parts of a swarm, for its rounds and for its backend."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from thiefbench.tasks.base import Item, Split, Task
 
 @dataclass(eq=False)
 class SwarmContext:
-    """The parts of a swarm, and what follows from them and the seed alone.
+    """The parts of a swarm, and everything that follows from them and the seed.
 
     Attributes:
-        spec: who answers what, how they sample and learn.
+        spec: the swarm's settings.
         role: "attack", "placebo" or "control".
-        task: what is asked, with the libraries that the attack has published.
-        attack: the member of the payload family that the seed draws.
-        population: the models.
-        seed: keys every draw.
-        judge: whom the defense may ask.
-        views: what the malicious nodes get to see.
+        task: the task, with the libraries that the attack has published.
+        attack: the attack with the payload that the seed draws.
+        population: the models of all nodes.
+        seed: determines all draws.
+        judge: the judge that the defense may ask.
+        views: the views of the malicious nodes.
 
     Raises:
         SpecError: the population names a domain that the task does not have.
@@ -53,7 +53,7 @@ class SwarmContext:
         self._prompts: dict[tuple[int, str], list[int]] = {}
 
     def set_attack(self, attack: Attack) -> None:
-        """Put another attack in the place of the one that is there."""
+        """Replace the attack."""
         self.attack = attack
         self.views = AttackerViews(attack, self.task, self.spec, self.seed)
 
@@ -68,7 +68,7 @@ class SwarmContext:
         return range(self.honest, self.spec.nodes)
 
     def duties(self, number: int) -> list[Duty]:
-        """The duties of round `number`, also those of nodes that are away."""
+        """The duties of round `number`, including those of nodes that are away."""
         copies = 1 if self.role == "control" else self.attack.copies
         return duties(self.spec, generator(self.seed, "duties", number), copies)
 
@@ -80,10 +80,10 @@ class SwarmContext:
         Args:
             number: the round's.
             owed: its duties.
-            choose: (node, count) -> the items that a malicious node picks; None where they are drawn for it.
+            choose: (node, count) -> the items that a malicious node picks; None if they are drawn for it.
 
         Raises:
-            SpecError: the task has too few items, or a node picked another number of items than it answers.
+            SpecError: the task has too few items, or a node picked the wrong number of items.
         """
 
         def draw(whose: int | str, count: int) -> list[Item]:
@@ -105,7 +105,7 @@ class SwarmContext:
         """An item's prompt in a cohort's tokens.
 
         Raises:
-            SpecError: prompt and completion may be longer than what the model reads.
+            SpecError: prompt and completion may exceed the model's context.
         """
         at = (cohort.kind, item.id)
         if at not in self._prompts:
@@ -132,7 +132,7 @@ class SwarmContext:
         return slot_seed(self.seed, plan.number, duty, plan.item(duty).id)
 
     def sender(self, number: int, duty: Duty) -> str:
-        """The pseudonym that a completion arrives under; a malicious node may have several."""
+        """The sender's pseudonym of a completion; a malicious node may have several."""
         faces = self.attack.variants.identities if duty.node in self.malicious else 1
         face = key(self.seed, "face", number, duty.group, duty.index) % faces
         name = key(self.seed, "sender", duty.node, face) if face else key(self.seed, "sender", duty.node)

@@ -1,4 +1,4 @@
-"""All-gather: the claims and proofs that offers are sent with, and how every cohort reads what arrives."""
+"""All-gather: adding claims and proofs to offers, and how every cohort reads received offers."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def arrived(
 ) -> list[Received]:
     """Offers after the receivers' checks, in order, each read with the tokenizer of its sender's class.
 
-    Where log-probs travel, one without any that can be read is refused.
+    If log-probs are sent, an offer without readable ones is refused.
 
     Args:
-        population: who sends and receives.
-        offers: that were sent.
-        known: what is known to arrive of some, by the offer's `id`; these are not checked again.
+        population: the senders and receivers.
+        offers: the offers that were sent.
+        known: results for offers that were already received, by the offer's `id`; these are not checked again.
     """
     spec, known = population.spec, known or {}
     received: dict[int, Received] = {}
@@ -56,7 +56,7 @@ def arrived(
 def read_by(
     cohort: Cohort, population: Population, duties: Sequence[Duty], received: Sequence[Received]
 ) -> list[Received]:
-    """What arrived for the given duties as a cohort reads it: texts of another tokenizer in its own tokens."""
+    """The received completions for the given duties in a cohort's own tokens."""
     carried: dict[int, Received] = {}
     limit = population.spec.sampling.max_new_tokens
     for kind in dict.fromkeys(population.classes):
@@ -75,18 +75,18 @@ def with_logprobs(
     prompt: Callable[[Item, Cohort], list[int]],
     recomputed: ClaimCache,
 ) -> list[Offer]:
-    """The offers with log-probs: recomputed by the receivers, or, where a malicious node reports none, true ones.
+    """The offers with log-probs: recomputed by the receivers, or true ones if a malicious node reports none.
 
-    Whoever recomputes runs the sender's model with the weights of the version that it claims.
+    To recompute, a receiver runs the sender's model with the weights of the claimed version.
 
     Args:
-        population: whose models are run.
-        number: of the round.
+        population: the population, whose models are run.
+        number: the round's number.
         items: of every group.
         offers: that are sent.
         prompt: an item's prompt in a cohort's tokens.
-        recomputed: in this round so far; what is worked out now is added, since an attack that queries the defense
-            offers much of it again.
+        recomputed: the log-probs recomputed so far in this round; new ones are added, because an attack that queries
+            the defense offers many completions again.
     """
     spec = population.spec
     completed = list(offers)
@@ -115,10 +115,10 @@ def with_logprobs(
 def proven(
     population: Population, items: Sequence[Item], offers: Sequence[Offer], prompt: Callable[[Item, Cohort], list[int]]
 ) -> list[Offer]:
-    """The offers with valid proofs, malicious ones too: each node runs its model over what it sends, by itself.
+    """The offers with valid proofs, malicious ones included: each node runs its model over its own offers.
 
     Args:
-        population: whose models are run; after a crash a node's may have other weights.
+        population: the population, whose models are run; after a crash, a node may have other weights.
         items: of every group.
         offers: that are sent.
         prompt: an item's prompt in a cohort's tokens.
@@ -140,13 +140,13 @@ def proven(
 def proofs_of(
     policy: Policy, prompts: Sequence[Sequence[int]], answers: Sequence[CompletionKey], defense: Defense
 ) -> list[bytes]:
-    """A node's valid proofs of what it sends: it runs its model over that, and nothing else.
+    """A node's valid proofs of its completions: it runs its model over these only.
 
     Args:
         policy: the node's own.
         prompts: token ids; answers name them by position.
-        answers: of one token at least.
-        defense: says how proofs are made.
+        answers: with at least one token each.
+        defense: computes the proofs.
     """
     states: dict[CompletionKey, torch.Tensor] = {}
     for chunk in ForwardCache(policy, prompts).chunks(answers):

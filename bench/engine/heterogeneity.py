@@ -1,6 +1,6 @@
-"""What makes a swarm heterogeneous, delayed or unsteady: frozen values, part of a cell's identity.
+"""Settings of heterogeneous, delayed or unreliable swarms: frozen values, part of a cell's identity.
 
-Each is off by default, and a swarm without them is the paper's: one model, everybody present, nothing stale.
+Each is off by default. Without them, a swarm is the paper's: one model, all nodes present, no delay.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from thiefbench.errors import UserError
 
 STRICT: Final = {"extra": "forbid"}  # where a suite file is checked by pydantic, a misspelt field is an error
 LATER: Final = {"later": True}
-"""Marks a field that came after suites were released: while it has its default, identities do not name it."""
+"""Marks a field that was added after suites were released: identities leave it out if it has its default."""
 
 WITHIN: Final = 0.995
-"""The share of lognormal delays that lie between `least` and `rounds` (arXiv:2508.17850)."""
+"""The share of lognormal delays between `least` and `rounds` (arXiv:2508.17850)."""
 
 
 class SpecError(UserError, ValueError):
-    """A swarm cannot be built as asked. One sentence for the user."""
+    """A swarm cannot have the given settings. One sentence for the user."""
 
 
 def plain(value: Any) -> Any:
-    """A spec as plain data for identities and fingerprints, as `dataclasses.asdict` but for fields marked `LATER`."""
+    """A spec as plain data for identities and fingerprints: `dataclasses.asdict`, except for fields marked `LATER`."""
     if is_dataclass(value):
         shown = [item for item in fields(value) if not item.metadata.get("later") or _differs(value, item)]
         return {item.name: plain(getattr(value, item.name)) for item in shown}
@@ -48,9 +48,9 @@ class NodeClass:
     """Nodes that start from one model.
 
     Attributes:
-        model: a built-in model, a local directory or a hub name.
-        share: of all nodes; the shares of a population add up to 1.
-        domain: which of the task's items these nodes ask, in the vertical topology; empty for all.
+        model: a built-in model, a local directory or a name on the Hugging Face Hub.
+        share: share of all nodes; the shares of a population add up to 1.
+        domain: the domain of the items that these nodes choose in the vertical topology; empty for all items.
     """
 
     __pydantic_config__ = STRICT
@@ -67,13 +67,13 @@ class NodeClass:
 
     @property
     def label(self) -> str:
-        """What reports call it."""
+        """Its name in reports."""
         name = self.model.rstrip("/").rpartition("/")[2]
         return f"{name} on {self.domain}" if self.domain else name
 
 
 def classes_of(population: tuple[NodeClass, ...], nodes: int) -> list[int]:
-    """The class of every node: as many of each as its share says, dealt out in turn.
+    """The class of every node: numbers follow the shares, and nodes are assigned to the classes in turn.
 
     Raises:
         SpecError: the shares do not add up to 1, or leave a class without a node.
@@ -91,7 +91,7 @@ def classes_of(population: tuple[NodeClass, ...], nodes: int) -> list[int]:
     if 0 in counts:
         empty = population[counts.index(0)]
         raise SpecError(f"{nodes} nodes are too few for a share of {empty.share:g} of {empty.label}; add nodes")
-    # Node i's class is the one whose due lies furthest behind: A, B, A, B for equal shares.
+    # The next node goes to the class that is furthest below its share: A, B, A, B for equal shares.
     dealt = [0] * len(counts)
     classes = []
     for number in range(1, nodes + 1):
@@ -103,14 +103,14 @@ def classes_of(population: tuple[NodeClass, ...], nodes: int) -> list[int]:
 
 @dataclass(frozen=True)
 class DelaySpec:
-    """How far samplers lie behind the learner, in rounds of a deterministic clock.
+    """By how many rounds samplers are behind the learner; computed, not measured, so it is deterministic.
 
     A node's completions for round n are drawn from the weights before round n - delay; 0 is the synchronous swarm.
 
     Attributes:
-        kind: "constant" (every node lies `rounds` behind) or "lognormal" (drawn for every node and round, 99.5 %
-            between `least` and `rounds`, as in arXiv:2508.17850, whose 60 and 1,920 seconds are 1 and 32 rounds of a
-            minute each; what falls beyond `rounds` is cut there).
+        kind: "constant" (every node is `rounds` behind) or "lognormal" (drawn for every node and round, 99.5 % between
+            `least` and `rounds`, as in arXiv:2508.17850, whose 60 and 1,920 seconds correspond to 1 and 32 rounds of
+            one minute; larger delays count as `rounds`).
         rounds: see `kind`.
         least: see `kind`.
         limit: the staleness limit: a node whose weights would be older waits for newer ones; None for no limit.
@@ -142,7 +142,7 @@ class DelaySpec:
         return self.rounds if self.limit is None else min(self.rounds, self.limit)
 
     def lag(self, seed: int, number: int, node: int) -> int:
-        """By how many rounds a node's weights lie behind in a round; before round 1 there is nothing older."""
+        """By how many rounds a node's weights are behind in a round; at most back to the start weights."""
         lag = self.rounds
         if self.kind == "lognormal":
             low, high = math.log(self.least), math.log(self.rounds)
@@ -154,14 +154,14 @@ class DelaySpec:
 
 @dataclass(frozen=True)
 class ChurnSpec:
-    """Honest nodes that crash and come back.
+    """Honest nodes that crash and recover.
 
     Attributes:
-        crashes: rounds in which one honest node, drawn by the seed, crashes before it has sampled.
-        down: rounds it is away.
+        crashes: rounds in which one honest node, drawn by the seed, crashes before it samples.
+        down: the number of rounds it is away.
         recovery: whose weights a returning node takes: of one "peer", drawn by the seed, or the average of all its
-            "neighbours", weighted by the norms of their last gradients (CheckFree's idea for a pipeline's stages,
-            arXiv:2506.15461, carried to the nodes of a swarm). Malicious nodes are among both.
+            "neighbours", weighted by the norms of their last gradients (CheckFree's method for pipeline stages,
+            arXiv:2506.15461, applied to the nodes of a swarm). Both may include malicious nodes.
     """
 
     __pydantic_config__ = STRICT
@@ -203,13 +203,13 @@ class ChurnSpec:
 class SharingSpec:
     """Which rollouts a node learns from: its own and some of the others' (the sampling rule of arXiv:2509.08721).
 
-    Groups stay with their senders (vertical topology). A node takes the others' groups uniformly from all that were
-    offered, so who offers more has more weight.
+    Groups stay with their senders (vertical topology). A node samples the others' groups uniformly from all offered
+    groups, so a node that offers more has more weight.
 
     Attributes:
-        local: I, own groups a round.
-        external: J, groups of others a round; 0 is training alone.
-        per_sender: most groups a round that a node takes of one sender; None for no cap.
+        local: I, own groups per round.
+        external: J, groups of others per round; 0 means training alone.
+        per_sender: the most groups per round that a node takes from one sender; None for no cap.
     """
 
     __pydantic_config__ = STRICT
@@ -219,7 +219,7 @@ class SharingSpec:
     per_sender: int | None = None
 
     def __post_init__(self) -> None:
-        if self.local < 1:  # else a node that is left alone would have a round without a pool
+        if self.local < 1:  # otherwise a node that is left alone would have a round without a pool
             raise SpecError(f"sharing.local must be at least 1, got {self.local}")
         if self.external < 0:
             raise SpecError(f"sharing.external must be at least 0, got {self.external}")
@@ -227,7 +227,7 @@ class SharingSpec:
             raise SpecError(f"sharing.per_sender must be at least 1, got {self.per_sender}")
 
     def taken(self, seed: int, number: int, node: int, groups: dict[int, int]) -> set[int]:
-        """The groups a node learns from in a round; fewer where fewer are there.
+        """The groups a node learns from in a round; fewer if not enough are offered.
 
         Args:
             seed, number, node: key the draw.

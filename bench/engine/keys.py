@@ -1,8 +1,8 @@
-"""Keyed randomness: every draw is a pure hash of what it is for, so no batch, order or restart can change it.
+"""Keyed randomness: every draw is a pure hash of its purpose, so no batch, order or restart can change it.
 
-All that a cell draws follows from its seed, also what a defense must not know: who is malicious behind which pseudonym,
-who answers which slot, the order of a pool, the payload. The seeds of a released suite are public, so whoever reads a
-view can try them all. Where that must not be possible, a cell's seed comes from `secret_seed`.
+A cell's seed determines all of its draws, including those that a defense must not know: who is malicious behind which
+pseudonym, who answers which slot, the order of a pool, the payload. The seeds of a released suite are public, so a
+defense could try them all. To prevent this, a cell's seed can come from `secret_seed`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import random
 from collections.abc import Sequence
 
 SECRET_BYTES = 32
-"""Length of a secret, and of the seeds that are hashed with it: 256 bits, which nobody finds by trying."""
+"""Length of a secret, and of seeds hashed with it: 256 bits, too many to try."""
 
 
 def new_secret() -> bytes:
@@ -22,11 +22,11 @@ def new_secret() -> bytes:
 
 
 def secret_seed(secret: bytes, *parts: int | str) -> int:
-    """A cell's seed that only the owner of a secret can work out: BLAKE2b, keyed by the secret, of `parts`.
+    """A cell's seed that only the owner of a secret can compute: BLAKE2b of `parts`, keyed by the secret.
 
-    It takes the place of a public seed. Whatever the cell draws, from pseudonyms to `DefenderView.rng`, is then a hash
-    of these 256 bits; even a whole view, all of whose other inputs are known, says nothing about what it does not show.
-    With the secret, which can be published afterwards, everybody gets the same seed and so the same cell.
+    It replaces a public seed. All of the cell's draws, from pseudonyms to `DefenderView.rng`, are then hashes of these
+    256 bits; even a complete view whose other inputs are known reveals nothing about the rest. The secret can be
+    published afterwards, so that everybody can compute the same seed and run the same cell.
 
     Raises:
         ValueError: the secret is shorter than `SECRET_BYTES`, or longer than BLAKE2b takes.
@@ -42,16 +42,16 @@ def key(*parts: int | str) -> int:
 
 
 def slot_key(beacon: tuple[int | str, ...], owner: int, position: int, item_id: str, index: int) -> int:
-    """The key of a slot's noise, which leaves the slot exactly one legitimate draw from given weights.
+    """The key of a slot's noise, so that a slot has exactly one legitimate draw from given weights.
 
-    Sampler and verifier both take it from here. All parts are public, and none is the sender's to choose but the item
-    where the topology lets nodes pick items. The owner is the node that owes the slot, not the pseudonym it shows: who
-    appears under several names has no more draws for it.
+    Sampler and verifier both use this function. All parts are public, and the sender can choose none of them, except
+    the item if the topology lets nodes pick items. The owner is the node that owes the slot, not its pseudonym, so a
+    node with several pseudonyms has no additional draws.
 
     Args:
-        beacon: what is fixed for the round after its weights; in a simulated swarm the cell's seed and the round.
+        beacon: the value fixed for the round after its weights; in a simulated swarm, the cell's seed and the round.
         owner: the node that owes the slot.
-        position: which of the owner's own prompts it answers.
+        position: the number of the prompt among the owner's prompts.
         item_id: the item.
         index: its number among the owner's completions for that prompt.
     """

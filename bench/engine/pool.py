@@ -1,4 +1,4 @@
-"""A round's pool as every honest node holds it, and how a defense gets to see it."""
+"""A round's pool as every honest node receives it, and a defense's view of it."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Pool:
     Attributes:
         round: the round's number.
         items: of every group.
-        offered: completions as defenses see them. Refused ones leave their groups whatever the verdict.
+        offered: the completions as defenses see them. Refused ones leave their groups whatever the verdict.
         answers: the same, as the policy reads them.
         cache: the policy's forward passes over them, shared by the defense and the update.
-        prompts: by item id, which of the cache's prompts it is.
+        prompts: the index of each item's prompt in the cache, by item id.
     """
 
     round: int
@@ -58,15 +58,15 @@ class Pool:
         rewards: Sequence[float],
         cache: ForwardCache,
     ) -> Self:
-        """The completions of a round as an honest node holds them.
+        """The completions of a round as an honest node receives them.
 
         Args:
             context: the swarm's parts.
             plan: the round's.
-            duties: whose completions the node holds.
-            received: what arrived for each of them, in the node's tokens.
+            duties: the duties whose completions the node receives.
+            received: the received completion for each duty, in the node's tokens.
             rewards: the task's, for each of them.
-            cache: of the node's model, over the plan's prompts.
+            cache: the forward cache of the node's model over the plan's prompts.
         """
         spec, prompts = context.spec, plan.prompt_indices()
         offered, answers = [], []
@@ -85,7 +85,7 @@ class Pool:
         return cls(plan.number, plan.items, offered, answers, cache, prompts)
 
     def with_gradient(self) -> list[CompletionKey]:
-        """Answers of the groups with two different rewards: learned from unless the defense prevents it."""
+        """Answers of groups with different rewards, from which the update learns unless the defense prevents it."""
         rewards: dict[int, set[float]] = {}
         pairs = [pair for pair in zip(self.answers, self.offered, strict=True) if not pair[1].refused]
         for _, offered in pairs:
@@ -119,19 +119,19 @@ class Pool:
         """A defense's verdicts in pool order, and the inspection as later rounds remember it.
 
         Args:
-            defense: sees the pool in keyed-shuffled order, so that position tells nothing.
-            payload: where completions stand that carry the payload, for defenses that see labels.
+            defense: the defense, which sees the pool in a keyed shuffled order.
+            payload: places of the completions with the payload, for defenses that see labels.
             sampling: the swarm's settings.
             history: of finished rounds.
             seed: the cell's.
             judge: whom the defense may ask.
 
         Raises:
-            ValueError: the defense did not give one sound verdict per completion.
+            ValueError: the defense did not return one valid verdict per completion.
         """
         order = shuffled(seed, self.round, len(self.offered))
         offered = tuple(self.offered[i] for i in order)
-        noise = key(seed, "defense", self.round)  # hashed: the seed itself would tell the payload
+        noise = key(seed, "defense", self.round)  # hashed, because the seed itself would reveal the payload
         shown = {
             "round": self.round,
             "completions": offered,
@@ -165,13 +165,13 @@ def pool_rewards(
     task_rewards: Callable[[Sequence[Item], Sequence[Completion]], list[float]],
     known: dict[tuple[str, str], float] | None = None,
 ) -> list[float]:
-    """The task's rewards of what arrived in a round; 0 for what was refused.
+    """The task's rewards of a round's received completions; 0 for refused ones.
 
     Args:
         plan: the round's.
         received: for all of its duties, in order.
-        task_rewards: works them out.
-        known: rewards by item id and text that need not be worked out again; those that are worked out are added.
+        task_rewards: computes them.
+        known: known rewards, by item id and text; new ones are added.
     """
     rewards = {} if known is None else known
     counted = {
@@ -192,7 +192,7 @@ def shuffled(seed: int, number: int, size: int) -> list[int]:
 
 
 def _check_verdict(verdict: object, completion: PoolCompletion, defense: str) -> None:
-    """Raise ValueError where a defense answered something that is not a verdict on this completion."""
+    """Raise ValueError if a defense returned something that is not a verdict on this completion."""
     if not isinstance(verdict, Verdict) or verdict.action not in get_args(Action):
         raise ValueError(f"the defense {defense} gave {verdict!r}; a verdict's action is accept, zero or drop")
     weights = verdict.token_weights

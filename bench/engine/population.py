@@ -1,4 +1,4 @@
-"""Who is in a swarm in a round, and with which weights: cohorts, delay, crashes and recovery."""
+"""The nodes present in a round and their weights: cohorts, delay, crashes and recovery."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.engine.topology import Duty
 
 HandOver = Callable[[int], Policy | None]
-"""The model that a malicious node hands to one that recovers from it; None for honest weights."""
+"""The model that a malicious node gives to a node that recovers from it; None for honest weights."""
 
 
 class Population:
     """The cohorts of a swarm.
 
-    Honest nodes that hold equal weights are one cohort: those of a class, or every node by itself where nodes choose
-    the groups that they learn from. Malicious nodes hold the weights of the first cohort of their class that learns.
+    Honest nodes with equal weights are one cohort: all nodes of a class, or every node alone if nodes choose the groups
+    that they learn from. Malicious nodes hold the weights of the first learning cohort of their class.
 
     Args:
         spec: the swarm.
-        policies: the start weights of every class, in order; owned and changed from now on.
-        defense: the filter; every cohort but the first gets a copy.
+        policies: the start weights of every class, in order; the population modifies them.
+        defense: the defense; every cohort except the first gets a copy.
         honest: how many nodes are honest; they are the first by number.
-        seed: keys delays, crashes and recoveries.
-        cohort_class: what cohorts are made of.
+        seed: determines delays, crashes and recoveries.
+        cohort_class: the class of cohorts.
 
     Raises:
-        SpecError: there is another number of policies than of classes, or a class without an honest node.
+        SpecError: the numbers of policies and classes differ, or a class has no honest node.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Population:
         return self.first(self.classes[node])
 
     def first(self, kind: int) -> Cohort:
-        """The first cohort of a class that has nodes, or the very first one where all nodes of the class are away."""
+        """The first cohort of a class that has nodes, or the very first cohort if all nodes of the class are away."""
         of_class = [cohort for cohort in self.cohorts if cohort.kind == kind]
         return next((cohort for cohort in of_class if cohort.nodes), of_class[0])
 
@@ -86,12 +86,12 @@ class Population:
         return churn.away(self.seed, list(range(self.honest)), number) if churn else set()
 
     def present(self, number: int, owed: Sequence[Duty]) -> list[Duty]:
-        """The duties of the nodes that are there in a round."""
+        """The duties of the nodes that are present in a round."""
         away = self.away(number)
         return [duty for duty in owed if duty.node not in away]
 
     def held_by(self, cohort: Cohort, number: int, owed: Sequence[Duty]) -> list[int]:
-        """Which of a round's duties, by index, a cohort learns from: all, or, where nodes choose groups, some."""
+        """Indices of the duties that a cohort learns from in a round: all, or some if nodes choose groups."""
         if self.spec.sharing is None:
             return list(range(len(owed)))
         (node,) = cohort.nodes
@@ -100,13 +100,13 @@ class Population:
         return [i for i, duty in enumerate(owed) if duty.group in taken]
 
     def label(self, cohort: Cohort) -> str:
-        """What reports call a cohort's nodes; empty in a swarm of equal nodes that are always there."""
+        """The label of a cohort's nodes in reports; empty if all nodes are equal and always present."""
         if self.spec.population:
             return self.spec.population[cohort.kind].label
         return "all nodes" if self.spec.mixed else ""
 
     def turns(self, first: int, count: int) -> list[Cohort]:
-        """Who answers completions `first` to `first + count - 1` of an evaluation: honest nodes take turns."""
+        """The cohorts that answer completions `first` to `first + count - 1` of an evaluation, in turn by node."""
         nodes = sorted((node, cohort.number) for cohort in self.cohorts for node in cohort.nodes)
         return [self.cohorts[nodes[i % len(nodes)][1]] for i in range(first, first + count)]
 
@@ -121,11 +121,11 @@ class Population:
         return duties
 
     def version(self, cohort: Cohort, claimed: int | None, number: int) -> int:
-        """The version that a sender claims, or the current one where none of that number is known."""
+        """The version that a sender claims, or the current one if that version is unknown."""
         return claimed if claimed is not None and claimed in cohort.past else number - 1
 
     def begin(self, number: int, hand_over: HandOver) -> None:
-        """Let nodes crash and come back at the beginning of a round."""
+        """Apply the crashes and recoveries at the beginning of a round."""
         churn = self.spec.churn
         if churn is None:
             return
@@ -138,7 +138,7 @@ class Population:
                 self._recover(node, number, hand_over)
 
     def done(self, number: int) -> None:
-        """Keep what samplers that lie behind will need after a round's update."""
+        """Keep the weights that delayed samplers will need after a round's update."""
         if self.spec.delay and self.spec.delay.longest:
             for cohort in self.cohorts:
                 cohort.keep(number, number - self.spec.delay.longest)
@@ -153,7 +153,7 @@ class Population:
         return tensors
 
     def state(self) -> list[dict[str, Any]]:
-        """What else a checkpoint holds of every cohort, as JSON."""
+        """The other state of every cohort for a checkpoint, as JSON."""
         return [
             {
                 "kind": cohort.kind,
@@ -166,7 +166,7 @@ class Population:
         ]
 
     def restore(self, tensors: Mapping[str, torch.Tensor], states: Sequence[Mapping[str, Any]]) -> None:
-        """Take back what `tensors` and `state` gave."""
+        """Restore what `tensors` and `state` returned."""
         for number, state in enumerate(states):
             if number == len(self.cohorts):
                 policy = copy.deepcopy(self.first(state["kind"]).policy)

@@ -1,4 +1,4 @@
-"""Rounds that an attack may try itself in before round 1, on copies of the swarm."""
+"""Rounds on copies of the swarm, in which an attack may try attacks before round 1."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from thiefbench.tasks.base import Task, Topology
 
 
 class Rounds(Protocol):
-    """What is played of a copy: a part of `Swarm`, whose methods these are."""
+    """The methods of `Swarm` that a rehearsal uses on a copy."""
 
     def round(self, number: int) -> RoundRecord:
         """Play round `number`."""
@@ -28,7 +28,7 @@ class SwarmRehearsal:
 
     Args:
         spec, task: the swarm's.
-        copied: a fresh copy of the swarm in which the given attack plays.
+        copied: makes a fresh copy of the swarm with the given attack.
     """
 
     def __init__(self, spec: SwarmSpec, task: Task, copied: Callable[[Attack], Rounds]) -> None:

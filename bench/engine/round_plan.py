@@ -1,4 +1,4 @@
-"""What is settled about a round before anything is sampled, and what its nodes then send."""
+"""The plan of a round before anything is sampled, and the malicious nodes' work."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ ClaimCache = dict[tuple[int, int, int, tuple[int, ...]], tuple[float, ...]]
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """What a round asks of the nodes.
+    """The tasks of the nodes in a round.
 
     Attributes:
         number: the round's, from 1.
         items: of every group.
-        duties: of the nodes that are there, ordered by group and index.
+        duties: those of the nodes that are present, ordered by group and index.
         caches: by cohort, the forward passes of its current model over the round's prompts; the sampler, the defense
             and the update share them.
-        recomputed: log-probs that were recomputed in this round, so that none is worked out twice.
+        recomputed: log-probs that were recomputed in this round, so that none is computed twice.
     """
 
     number: int
@@ -35,11 +35,11 @@ class RoundPlan:
     recomputed: ClaimCache = field(default_factory=dict)
 
     def item(self, duty: Duty) -> Item:
-        """What a duty is to answer."""
+        """The item of a duty."""
         return self.items[duty.group]
 
     def prompt_indices(self) -> dict[str, int]:
-        """By item id, which of a cache's prompts is the item's."""
+        """The index of each item's prompt in a cache, by item id."""
         return distinct_indices(self.items)
 
     def in_order(self, offers: Iterable[Offer]) -> list[Offer]:
@@ -50,11 +50,11 @@ class RoundPlan:
 
 @dataclass(frozen=True)
 class MaliciousWork:
-    """What the malicious nodes send in a round.
+    """The malicious nodes' offers in a round.
 
     Attributes:
         offers: one for each of their duties, in any order.
-        payload: where in the pool the completions that carry the payload stand: the truth, which no defense sees.
+        payload: places in the pool of the completions with the payload: the labels, which no defense sees.
     """
 
     offers: list[Offer] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a round leaves: its completions with their truth, and what later rounds remember of it."""
+"""The record of a round: its completions with labels, and what later rounds remember of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thiefbench.engine.pool import shuffled
 
 @dataclass(frozen=True)
 class CompletionRow:
-    """One completion of one round, with its truth: what the store keeps.
+    """One completion of one round with its labels, as stored.
 
     Attributes:
         phase: "train" for a round's pool, "eval" for an evaluation after it (round 0: before the first), "probe" for
@@ -24,13 +24,14 @@ class CompletionRow:
         malicious: sent by a malicious node.
         payload: carries the attack's payload.
         reward: the task's reward, before any verdict.
-        refused: why the transport dropped it, whatever the verdict, or empty.
+        refused: why it was refused, whatever the verdict, or empty.
         action, score, reason, token_weights: the verdict; "accept" in evaluations.
-        advantage: what multiplied its log-prob gradient.
-        outcome: the attack's outcome on it; None where it says nothing.
-        cohort: in "train" rows, whose pool and verdict it is, in evaluations, whose model answered.
-        label: the class of that cohort's nodes; empty in a swarm of equal nodes that are always there.
-        version: updates behind the weights that its sender says it sampled from; None where nothing is ever stale.
+        advantage: the advantage that multiplied its log-prob gradient.
+        outcome: the attack's outcome on it; None if it cannot be judged.
+        cohort: in "train" rows, the cohort of the pool and verdict; in evaluations, the cohort whose model answered.
+        label: the class of that cohort's nodes; empty if all nodes are equal and always present.
+        version: the number of updates of the weights from which its sender says it sampled; None in swarms without
+            delay.
     """
 
     phase: str
@@ -60,7 +61,7 @@ class CompletionRow:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What one round or evaluation leaves: its rows, seconds by phase, and the update's gradient norm."""
+    """The record of one round or evaluation: its rows, seconds by phase, and the update's gradient norm."""
 
     rows: list[CompletionRow]
     seconds: dict[str, float]
@@ -82,7 +83,7 @@ class Clock:
 
 
 def as_offered(row: CompletionRow, seed: int | None = None) -> PoolCompletion:
-    """A recorded completion as defenses saw it, with its slot's seed where there was a beacon."""
+    """A recorded completion as defenses saw it, with its slot's seed if there was a beacon."""
     return PoolCompletion(
         row.item_id, row.group, row.place, row.sender, row.ids, row.text, row.ended, row.reward,
         seed=seed, version=row.version, refused=bool(row.refused),

@@ -1,4 +1,4 @@
-"""What a swarm is made of: frozen values, part of a cell's identity."""
+"""A swarm's settings: frozen values, part of a cell's identity."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Batches = Literal["cohort", "node"]
 Items = Literal["chosen", "committed", "drawn"]
 
 MOST_DRAWN: Final = 8
-"""An evaluation in which most outcomes say nothing draws at most so many times as many completions as it was to."""
+"""An evaluation in which most outcomes are None draws at most this many times the requested completions."""
 
 
 def check_range(name: str, value: int, least: int, most: int) -> None:
-    """Refuse a number that is out of its range.
+    """Raise an error for a number that is out of range.
 
     Raises:
-        SpecError: it names the number and the limit that was passed.
+        SpecError: the number is out of range; the message names it and the limit.
     """
     if value < least:
         raise SpecError(f"{name} must be at least {least}, got {value}")
@@ -45,15 +45,16 @@ class LearnerSpec:
         learning_rate: Adam's, constant.
         beta1, beta2: Adam's decay rates.
         max_grad_norm: the gradient is clipped to this norm.
-        epsilon: clipping range of the ratio; without effect on-policy, where the ratio is 1.
+        epsilon: clipping range of the ratio; no effect on-policy, where the ratio is 1.
         scale_rewards: divide advantages by the group's standard deviation.
-        kl: weight of the KL divergence from the start model, per token and added to the loss; the paper drops it (0).
-        epsilon_high: the ratio's upper bound is 1 + this (DAPO's clip-higher, 0.28 there); None takes `epsilon`.
-        ratio_cap: the most that a token's truncated importance weight can be: F-TIS's C, and CISPO's 1 + eps_high.
-        kl_gate: F-TIS's g, in nats per completion: rows with a negative advantage teach nothing from there on.
-        delta: the clip's second side (INTELLECT-2, arXiv:2505.07291; TRL's `delta`): no ratio counts for more, so that
-            with a negative advantage a larger one teaches nothing; None for the customary clip, which leaves those as
-            they are. Without effect under ftis and cispo, which truncate their weights.
+        kl: weight of the KL divergence from the start model, per token, added to the loss; the paper uses none (0).
+        epsilon_high: the ratio's upper bound is 1 + this (DAPO's clip-higher, 0.28 there); None uses `epsilon`.
+        ratio_cap: the upper bound of a token's truncated importance weight: F-TIS's C, and CISPO's 1 + eps_high.
+        kl_gate: F-TIS's g, in nats per completion: rows with a negative advantage and at least this KL have no
+            gradient.
+        delta: the clip's second side (INTELLECT-2, arXiv:2505.07291; TRL's `delta`): an upper bound on the ratio, so
+            that a larger ratio with a negative advantage has no gradient; None for the usual clip, which does not bound
+            such ratios. No effect with ftis and cispo, which truncate their weights.
     """
 
     __pydantic_config__ = STRICT
@@ -95,42 +96,42 @@ class LearnerSpec:
 
     @property
     def clip_range(self) -> tuple[float, float]:
-        """The least and the largest ratio that still teaches, wherever a ratio is clipped."""
+        """The lower and upper bound at which ratios are clipped."""
         high = self.epsilon if self.epsilon_high is None else self.epsilon_high
         return 1 - self.epsilon, 1 + high
 
     @property
     def needs_logprobs(self) -> bool:
-        """Whether the loss is made for log-probs of the generator, which then travel with completions."""
+        """Whether the loss needs the generator's log-probs, which are then sent along with completions."""
         return self.loss in ("ftis", "gepo")
 
 
 @dataclass(frozen=True)
 class SwarmSpec:
-    """Who answers what.
+    """A swarm's settings: who answers what, and how nodes sample and learn.
 
     Attributes:
         topology: "vertical" (a node owns whole groups) or "horizontal" (every group is shared by all nodes).
         nodes: m, participants.
-        malicious: f, of which this many collude; the last f nodes by number.
+        malicious: f, the number of malicious nodes, which collude; the last f nodes by number.
         prompts: B, groups per round.
         group: G, completions per group.
         sampling: how honest nodes sample.
         learner: how they learn.
-        seeds: where the noise of a slot comes from: "beacon" (public and fixed after the weights, so that everyone can
-            tell a slot's seed) or "announced" (every node says which seed it used).
-        items: which items a node answers in the vertical topology: those that it has "chosen" with the beacon known, as
-            the paper lets it; those that it "committed" to before the beacon; or those that are "drawn" for it.
+        seeds: where a slot's seed comes from: "beacon" (public and fixed after the weights, so that everyone knows a
+            slot's seed) or "announced" (every node says which seed it used).
+        items: which items a node answers in the vertical topology: "chosen" by the node when the beacon is known, as in
+            the paper; "committed" by the node before the beacon; or "drawn" for the node.
         population: the classes of nodes that start from different models; empty for one class, the cell's model.
-        logprobs: whose log-probs a learner divides by: "none" (ratio 1), those that senders "reported", or
-            "recomputed" ones, for which every receiver runs the generator's own model: its weights must be public.
-        delay: how far samplers lie behind the learner.
-        churn: who crashes and comes back.
-        sharing: where nodes learn from some of the groups only, each node its own choice.
+        logprobs: the generator's log-probs in a learner's ratio: "none" (ratio 1), "reported" by senders, or
+            "recomputed" by every receiver with the generator's own model, whose weights must then be public.
+        delay: by how many rounds samplers are behind the learner.
+        churn: which nodes crash and recover.
+        sharing: set if every node learns from its own selection of the groups only.
 
     Raises:
-        SpecError: f is not below m, B (vertical) or G (horizontal) is not divisible by m, or the parts do not go
-            together.
+        SpecError: f is not below m, B (vertical) or G (horizontal) is not divisible by m, or the settings contradict
+            each other.
     """
 
     __pydantic_config__ = STRICT
@@ -157,7 +158,7 @@ class SwarmSpec:
 
     @property
     def mixed(self) -> bool:
-        """Whether anything is otherwise than in the paper's swarm of equal nodes that are always there."""
+        """Whether the swarm differs from the paper's, in which all nodes are equal and always present."""
         return bool(self.population or self.delay or self.churn or self.sharing or self.logprobs != "none")
 
     @property
@@ -195,7 +196,7 @@ class SwarmSpec:
             )
         if self.logprobs not in get_args(Logprobs):
             raise SpecError(f"logprobs must be one of {', '.join(get_args(Logprobs))}, got {self.logprobs!r}")
-        classes_of(self.population, self.nodes)  # raises where its shares do not go together
+        classes_of(self.population, self.nodes)  # raises an error if the shares are invalid
         if self.topology == "horizontal" and any(each.domain for each in self.population):
             raise SpecError("in the horizontal topology all nodes answer the same items; domains need the vertical one")
         if self.sharing and self.topology != "vertical":

@@ -1,7 +1,7 @@
 """A swarm and its rounds: generate, all-gather, inspect, reward, update (the figure of arXiv:2511.09780).
 
-The engine knows the three contracts (task, attack, defense) and never a concrete one. Who does the work of a round is
-a `RoundBackend`: by default one process simulates all nodes.
+The engine knows the three contracts (task, attack, defense) but no concrete task, attack or defense. A `RoundBackend`
+does the work of a round: by default, one process simulates all nodes.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from thiefbench.engine.transport import Received
 from thiefbench.engine.views.defender import Judge
 from thiefbench.tasks.base import Completion, Item, Task
 
-# An evaluation goes on until so many outcomes say something, but not past `MOST_DRAWN` times what was asked for.
+# An evaluation continues until this many outcomes are defined, up to `MOST_DRAWN` times the requested completions.
 LEAST_JUDGED = 256
 
 
 class Swarm:
-    """m nodes, f of them malicious, learning together from one pool a round.
+    """m nodes, f of them malicious, that learn together from one pool per round.
 
     Honest nodes that hold equal weights are one cohort (see `Population`).
 
     Args:
-        spec: who answers what, how they sample and learn.
-        role: "attack"; "placebo" (malicious slots and choices as in the attack, clean completions); "control" (every
-            node honest, the attack only defines the outcome that is measured).
-        policy: the start weights, or those of every class of a population; the swarm owns and changes them.
+        spec: the swarm's settings: who answers what, how nodes sample and learn.
+        role: "attack"; "placebo" (the same malicious slots and item choices, but clean completions); "control" (every
+            node honest; the attack only defines the outcome that is measured).
+        policy: the start weights, or those of every class of a population; the swarm modifies them.
         task: what is asked.
-        attack: the poisoner; its payload is drawn by `seed`.
+        attack: what malicious nodes do; `seed` draws its payload.
         defense: the honest nodes' filter.
-        seed: keys items, noise, payload, pseudonyms and shuffles.
-        judge: whom the defense may ask.
-        backend: who does the work of a round; by default a `LocalBackend`.
+        seed: determines items, noise, payload, pseudonyms and shuffles.
+        judge: the model that the defense may ask.
+        backend: what does the work of a round; by default a `LocalBackend`.
 
     Attributes:
-        context: the parts above, with the drawn attack and the population.
+        context: the arguments above, with the drawn attack and the population.
 
     Raises:
-        SpecError: the attack does not fit the topology or the task, the defense needs what the swarm does not give,
-            the population is not one, or the backend cannot play such a swarm.
+        SpecError: the attack does not fit the topology or the task, the swarm lacks what the defense requires, the
+            population is invalid, or the backend cannot play such a swarm.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Swarm:
         if "judge" in defense.requires and judge is None:
             raise SpecError(f"the defense {defense.name} requires a judge; hand one to the swarm")
         attack = drawn(attack, seed, spec, task)
-        # What an attacker has published is there for everyone, in the control as well.
+        # Libraries that an attacker has published are available to everyone, in the control too.
         task = task.with_libraries(attack.libraries())
         check_requirements(spec, defense)
         self.backend: RoundBackend = backend or LocalBackend()
@@ -86,7 +86,7 @@ class Swarm:
         self.backend.attach(self.context)
         self._prepared = role == "control" or not attack.threat.rehearsal
         self._probes = list(attack.probes(task) or ())
-        # The last rewards by item id and text: outcomes ask for them again.
+        # The last rewards, by item id and text, because outcomes ask for them again.
         self._last_rewards: dict[tuple[str, str], float] = {}
 
     @property
@@ -96,12 +96,12 @@ class Swarm:
 
     @property
     def seed(self) -> int:
-        """What keys all draws."""
+        """The seed of all draws."""
         return self.context.seed
 
     @property
     def task(self) -> Task:
-        """What is asked."""
+        """The task."""
         return self.context.task
 
     @property
@@ -126,7 +126,7 @@ class Swarm:
 
     @property
     def history(self) -> list[PastRound]:
-        """What the first cohort remembers of finished rounds."""
+        """The first cohort's history of finished rounds."""
         return self.cohort.history
 
     def round(self, number: int) -> RoundRecord:
@@ -136,7 +136,7 @@ class Swarm:
             with clock.phase("rehearse"):
                 self._play_as(context.attack.prepared(SwarmRehearsal(self.spec, self.task, self._copy)))
 
-        # Generate: honest nodes sample, malicious ones submit what the attack makes.
+        # Generate: honest nodes sample, malicious ones submit the attack's completions.
         with clock.phase("sample"):
             plan = self._plan(number)
             honest = backend.honest_work(plan, [duty for duty in plan.duties if duty.node not in context.malicious])
@@ -145,13 +145,13 @@ class Swarm:
             duties.sort(key=lambda duty: (duty.group, duty.node, duty.sample))
             malicious = backend.malicious_work(plan, duties, honest)
 
-        # All-gather: every node holds all offers, and rewards them as the task says.
+        # All-gather: every node receives all offers and computes the task's rewards.
         with clock.phase("gather"):
             received = backend.receive(plan, [*honest, *malicious.offers])
         with clock.phase("reward"):
             rewards = pool_rewards(plan, received, self._task_rewards)
 
-        # Inspect, let the verdicts act on the rewards, and update: once for each cohort, on the groups that it holds.
+        # Inspect, apply the verdicts to the rewards, and update: once for each cohort, on the groups that it holds.
         rows, norms = [], []
         for cohort in self.population.learning():
             held = self.population.held_by(cohort, number, plan.duties)
@@ -170,14 +170,14 @@ class Swarm:
     def evaluate(self, number: int, completions: int) -> RoundRecord:
         """Sample held-out items with the honest policy and measure reward and outcome.
 
-        Where the attack has probes, outcomes are measured on these, in rows of their own phase. Where most outcomes
-        say nothing, up to `MOST_DRAWN` times as many are drawn until `LEAST_JUDGED` (or `completions`, if fewer) say
-        something.
+        If the attack has probes, outcomes are measured on these, in rows with the phase "probe". If most outcomes are
+        None, up to `MOST_DRAWN` times as many completions are drawn until `LEAST_JUDGED` (or `completions`, if fewer)
+        have an outcome.
 
         Args:
             number: rounds finished so far.
-            completions: how many to draw, spread evenly over the items; items and keys are those of every other cell
-                with this seed.
+            completions: how many to draw, spread evenly over the items; all cells with the same seed have the same
+                items and keys.
         """
         clock = Clock()
         held_out, probes = items_of(self.task, "test"), self._probes
@@ -192,14 +192,14 @@ class Swarm:
         return RoundRecord([*rows, *judged] if probes else judged, clock.seconds)
 
     def by_other_rules(self, rows: Sequence[CompletionRow]) -> dict[str, list[float | None]]:
-        """The outcomes of an evaluation's rows by other rules of success than the attack's own, by the rule's name."""
+        """An evaluation's outcomes by other rules than the attack's own: rule name to outcomes."""
         items = {item.id: item for item in (*items_of(self.task, "test"), *(self._probes or ()))}
         completions = [Completion(row.ids, row.text, row.ended) for row in rows]
         outcomes = self.attack.by_other_rules(self.task, [items[row.item_id] for row in rows], completions)
         return {name: list(values) for name, values in outcomes.items()}
 
     def recall(self, described: Mapping[str, str]) -> None:
-        """Let the attack go on as a record describes it, without another rehearsal.
+        """Set the attack to play as a record describes it, without another rehearsal.
 
         Raises:
             ValueError: the attack does not describe itself like this.
@@ -209,7 +209,7 @@ class Swarm:
 
     @property
     def prepared(self) -> bool:
-        """Whether the attack is the one that will play: nothing is left to choose by a rehearsal."""
+        """Whether the attack is ready to play, so that no rehearsal is needed any more."""
         return self._prepared
 
     def remember(self, rows: Iterable[CompletionRow]) -> None:
@@ -224,7 +224,7 @@ class Swarm:
             ]
 
     def reward(self, item: Item, text: str) -> float:
-        """The task's reward of one text (what an attack may ask while it judges its outcome)."""
+        """The task's reward of one text (for attacks that need it to compute an outcome)."""
         known = self._last_rewards.get((item.id, text))
         return self.task.reward(item, [text])[0] if known is None else known
 
@@ -233,18 +233,18 @@ class Swarm:
         self._prepared = True
 
     def _copy(self, attack: Attack) -> Swarm:
-        """A swarm of the same parts as they are now, for an attack to try itself in, with a seed of its own."""
+        """A copy of the swarm in its current state, with a different seed, in which an attack is tried."""
         context = self.context
         kinds = range(len(self.spec.population) or 1)
         copied = Swarm(
             self.spec, "attack", [copy.deepcopy(self.population.first(kind).policy) for kind in kinds], self.task,
             attack, copy.deepcopy(self.cohort.defense), key(self.seed, "rehearsal"), context.judge,
         )  # fmt: skip
-        copied._prepared = True  # nothing is rehearsed within a rehearsal
+        copied._prepared = True  # no rehearsals within a rehearsal
         return copied
 
     def _plan(self, number: int) -> RoundPlan:
-        """What round `number` asks of the nodes, once crashed nodes are gone and others are back."""
+        """The nodes' tasks in round `number`, after this round's crashes and recoveries."""
         self.population.begin(number, lambda node: handed_over(self.context, number, node))
         everyone = self.context.duties(number)
         items = self.backend.items(number, everyone)
@@ -259,7 +259,7 @@ class Swarm:
         return rewards
 
     def _inspect(self, cohort: Cohort, pool: Pool, payload: set[PoolPosition]) -> list[Verdict]:
-        """A cohort's verdicts on its pool, in order; it remembers them."""
+        """A cohort's verdicts on its pool, in order; the cohort remembers them."""
         if cohort.learns:  # the defense's forward passes keep what the update will need
             pool.cache.expect(pool.with_gradient())
         verdicts, past = pool.inspected(
@@ -279,7 +279,7 @@ class Swarm:
         step: Step,
         payload: set[PoolPosition],
     ) -> list[CompletionRow]:
-        """What a round leaves of a cohort's pool."""
+        """The rows that a round records for a cohort's pool."""
         columns = zip(duties, arrivals, pool.offered, verdicts, step.advantages, strict=True)
         return [
             CompletionRow(
@@ -297,7 +297,7 @@ class Swarm:
     def _evaluated(
         self, phase: str, number: int, pool: Sequence[Item], first: int, count: int, judged: bool
     ) -> list[CompletionRow]:
-        """`count` completions from number `first` on of an evaluation that goes round a pool of items."""
+        """Evaluate `count` completions, from number `first` on, going through `pool` cyclically."""
         order = generator(self.seed, "evaluation").sample(range(len(pool)), len(pool))
         items = [pool[order[i % len(pool)]] for i in range(first, first + count)]
         cohorts = self.population.turns(first, count)

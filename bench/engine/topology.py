@@ -12,7 +12,7 @@ from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.tasks.base import Item
 
 PoolPosition = tuple[int, int]
-"""Where a completion stands in a round's pool: its group and its index in the group."""
+"""A completion's place in a round's pool: its group and its index in the group."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Duty:
         node: who owes it.
         group: the group it falls into, from 0 to B - 1.
         index: its place in the group, from 0 to G - 1.
-        position: which of the node's own prompts it answers, from 0.
+        position: the number of the prompt among the node's own prompts, from 0.
         sample: its number among the node's completions for that prompt, from 0.
     """
 
@@ -42,12 +42,12 @@ class Duty:
 def duties(spec: SwarmSpec, rng: random.Random, copies: int = 1) -> list[Duty]:
     """Every completion owed in a round, ordered by group and index.
 
-    Who gets which index (horizontal) or group (vertical) is drawn by `rng`, so that neither tells the sender.
+    `rng` draws who gets which index (horizontal) or group (vertical), so that neither reveals the sender.
 
     Args:
         spec: the swarm.
         rng: keyed by the round.
-        copies: how many times as many groups as it owes a malicious node offers, where nodes draw from what is offered.
+        copies: how many times its owed groups a malicious node offers, if nodes draw from the offers.
     """
     owed = []
     if spec.topology == "horizontal":
@@ -84,7 +84,7 @@ def assign_items(
         B items: in the horizontal topology one common draw, in the vertical one every node's own.
 
     Raises:
-        SpecError: a node picked another number of items than it owes.
+        SpecError: a node picked the wrong number of items.
     """
     if spec.topology == "horizontal":
         return list(draw("all", spec.prompts))

@@ -1,4 +1,4 @@
-"""What nodes send each other. An arriving offer is data from a stranger: checked, bounded, never unpickled."""
+"""The messages between nodes. A received offer is data from a stranger: checked, bounded, never unpickled."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from thiefbench.engine.model.spans import token_spans
 from thiefbench.engine.topology import PoolPosition
 from thiefbench.tasks.base import Completion
 
-# The longest proof that is let in: so many bytes, and so many more per token.
+# The longest accepted proof: this many bytes, plus this many per token.
 PROOF_BYTES, PROOF_BYTES_PER_TOKEN = 1024, 64
 # The least log-prob that a sender may report of a token; a softmax in float32 gives nothing near it.
 LEAST_LOGPROB = -1e4
 # Rounding lets a certain token's log-prob come out a little above 0.
 MOST_LOGPROB = 1e-3
-# In another vocabulary a completion may need more tokens; beyond this multiple of the limit nobody reads it.
+# In another vocabulary a completion may need more tokens; beyond this multiple of the limit it is refused.
 LONGEST_REENCODED = 2
 
 
@@ -28,15 +28,16 @@ class Offer:
     """One completion on the wire: the sender's token ids, the closing EOS included, and claims about them.
 
     The sender's tokenizer is public, so every receiver derives the text from the ids. A receiver with another tokenizer
-    encodes that text again (`carried_over`). So all receivers hold the same text, which would not be certain if ids and
+    encodes that text again (`carried_over`). So all receivers get the same text, which would not be certain if ids and
     text were sent separately.
 
     Attributes:
         seed: the key that the sender claims for its noise, a signed 64-bit integer.
-        proof: what the sender made of its computation (`Defense.prove`).
-        logprobs: natural log-probs that the sender claims its weights gave each token.
-        version: how many updates the weights had that it claims to have sampled from; None where nothing is ever stale.
-        missing: why the sender's message held no offer for this slot, which then has no ids; empty where it did.
+        proof: the sender's proof of its computation (`Defense.prove`).
+        logprobs: the natural log-prob of each token under the sender's weights, as claimed.
+        version: the number of updates of the weights from which it claims to have sampled; None in swarms without
+            delay.
+        missing: why the sender's message has no offer for this slot, which then has no ids; empty if it has one.
     """
 
     node: int
@@ -60,10 +61,10 @@ class Received:
     """An offer after the receiver's checks.
 
     Attributes:
-        completion: text and EOS derived from the ids by the receiver; empty where the offer was refused.
-        refused: why it leaves its group whatever task and defense say, or an empty string.
-        seed, proof, version: the claims; None where the sender made none, or one that cannot be read. Log-probs are
-            the completion's, likewise.
+        completion: text and EOS, derived from the ids by the receiver; empty if the offer was refused.
+        refused: why it leaves its group, whatever task and defense decide, or an empty string.
+        seed, proof, version: the claims; None if the sender made none, or an unreadable one. The same holds for the
+            completion's log-probs.
     """
 
     completion: Completion
@@ -76,9 +77,9 @@ class Received:
 def receive(policy: Policy, offers: Sequence[Offer], max_new_tokens: int) -> list[Received]:
     """Check every offer and derive its text from its ids.
 
-    An offer that is malformed arrives as an empty completion. A pad, EOS or chat-control token inside a completion
-    forges structure; it is refused too, but the completion stays visible. What is refused leaves its group: kept with
-    a reward of 0, an empty message would be a decoy that no defense can object to.
+    A malformed offer becomes an empty completion. A completion with a pad, EOS or chat-control token inside is refused
+    too, because such tokens forge structure, but its text stays visible. Refused completions leave their groups: if
+    they counted with a reward of 0, an empty message would be a decoy that no defense could reject.
     """
     reasons = [offer.missing or malformed(policy, offer.ids, max_new_tokens) for offer in offers]
     rows = [() if reason else offer.ids for offer, reason in zip(offers, reasons, strict=True)]
@@ -97,16 +98,16 @@ def receive(policy: Policy, offers: Sequence[Offer], max_new_tokens: int) -> lis
 
 
 def carried_over(received: Sequence[Received], sender: Policy, receiver: Policy, max_new_tokens: int) -> list[Received]:
-    """What a receiver with another tokenizer makes of completions: their texts in its own tokens.
+    """The completions in the tokens of a receiver with another tokenizer.
 
-    Log-probs are carried over by characters: a token's is spread evenly over the characters it stands for, and each
-    new token collects those of its own, so that a completion's sum stays.
+    Log-probs are carried over by characters: a token's log-prob is divided evenly among its characters, and each new
+    token gets the sum over its own characters, so that a completion's sum does not change.
 
     Args:
-        received: in the sender's tokens.
-        sender, receiver: whose tokenizers are used.
-        max_new_tokens: the sampler's limit; a text of more than `LONGEST_REENCODED` times as many new tokens is
-            refused and arrives without ids, as does one that the receiver's tokenizer does not reproduce.
+        received: the completions in the sender's tokens.
+        sender, receiver: the policies whose tokenizers are used.
+        max_new_tokens: the sampler's limit; a text of more than `LONGEST_REENCODED` times as many new tokens is refused
+            and has no ids, as is a text that the receiver's tokenizer does not reproduce.
     """
     same = sender.shares_tokens(receiver)
     if same and sender.vocabulary <= receiver.vocabulary:
@@ -135,7 +136,7 @@ def carried_over(received: Sequence[Received], sender: Policy, receiver: Policy,
 def reencode(source: Policy, target: Policy, ids: tuple[int, ...]) -> tuple[int, ...]:
     """Token ids of one model, the closing EOS included, in the tokens of a model with another tokenizer.
 
-    Ids that are malformed in the source model stay as they are.
+    Ids that are malformed in the source model are unchanged.
     """
     if source.shares_tokens(target) or malformed(source, ids, len(ids)):
         return ids
@@ -177,19 +178,19 @@ def _respread(
 
 
 def carried(proof: object, tokens: int) -> bytes | None:
-    """A proof of a completion of so many tokens as it arrives; None where it is none, or too large."""
+    """A received proof for a completion of this many tokens; None if it is not a proof, or too large."""
     if not isinstance(proof, bytes) or len(proof) > PROOF_BYTES + PROOF_BYTES_PER_TOKEN * tokens:
         return None
     return proof
 
 
 def stated_version(offer: Offer) -> int | None:
-    """The version that a sender claims; None where it claims nothing that is one."""
+    """The version that a sender claims; None if it is not a valid version."""
     return offer.version if type(offer.version) is int and 0 <= offer.version < 2**31 else None
 
 
 def _logprobs(offer: Offer) -> tuple[float, ...] | None:
-    """The log-probs that a sender reports, one for each of its tokens; None where they cannot be those of tokens."""
+    """The log-probs that a sender reports, one for each of its tokens; None if they are invalid."""
     logprobs = offer.logprobs
     if not isinstance(logprobs, tuple) or len(logprobs) != len(offer.ids):
         return None

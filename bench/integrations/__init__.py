@@ -1,1 +1,1 @@
-"""ThiefBench inside other people's trainers; a module loads when it is imported by name."""
+"""ThiefBench inside other libraries' trainers; each module must be imported by name."""

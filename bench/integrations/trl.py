@@ -1,10 +1,9 @@
-"""Poisoners and defenses in an ordinary run of `trl.GRPOTrainer`, with the scores of `thiefbench run`.
+"""Malicious nodes and defenses in an ordinary run of `trl.GRPOTrainer`, with the scores of `thiefbench run`.
 
-A generation batch of the trainer is one round of a horizontal swarm: of every prompt's `num_generations` completions
-each node owes an equal share. The trainer's own generation answers for honest nodes, the attack for malicious ones,
-the defense inspects the whole batch with the trainer's current model, and TRL learns from the rewards it leaves.
-
-All this enters by `rollout_func`, which TRL calls with vLLM and without. Nothing here imports trl.
+A generation batch of the trainer is one round of a horizontal swarm: each node sends an equal share of every prompt's
+`num_generations` completions. The trainer's own generation answers for honest nodes and the attack for malicious ones;
+the defense inspects the whole batch with the trainer's current model, and TRL learns from the resulting rewards. All of
+this happens in `rollout_func`, which TRL calls with and without vLLM. This module does not import trl.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ Said = tuple[tuple[str, str], ...]
 
 _LOGGER = logging.getLogger(__name__)
 _PLACE = "thiefbench_place"
-"""The column by which reward functions find the verdicts of their batch."""
+"""The column with which reward functions find the verdicts of their batch."""
 
 
 def task_dataset(task: str, split: Split = "train") -> datasets.Dataset:
@@ -51,8 +50,8 @@ def task_dataset(task: str, split: Split = "train") -> datasets.Dataset:
         split: "train" or "test".
 
     Returns:
-        Columns prompt (chat messages), id, question and answer. The oracle's solution is the attacker's and stays out;
-        of items with equal prompts the first stands for all.
+        Columns prompt (chat messages), id, question and answer. The oracle's solution is left out, because only
+        attackers have it. Of several items with the same prompt, only the first is kept.
     """
     import datasets
 
@@ -79,25 +78,25 @@ def task_reward(task: str) -> RewardFunc:
 
 
 class TrainerSwarm:
-    """m nodes, f of them malicious, in place of the trainer's one sampler, and a defense before its reward.
+    """m nodes, f of them malicious, instead of the trainer's single sampler, and a defense before its reward.
 
-    Give the trainer `rollout_func=swarm.rollout` and `reward_funcs=swarm.reward` (or `swarm.defended(...)` of functions
-    of your own), and train on `task_dataset`. When the trainer evaluates, all nodes are honest and nothing is
-    inspected. The swarm's state is not part of the trainer's checkpoints.
+    Give the trainer `rollout_func=swarm.rollout` and `reward_funcs=swarm.reward` (or `swarm.defended(...)` around your
+    own functions), and train on `task_dataset`. When the trainer evaluates, all nodes are honest and the defense is not
+    called. The swarm's state is not part of the trainer's checkpoints.
 
     Args:
-        task, attack, defense: spec strings. The payload is drawn by `seed`.
-        nodes: m, by which `num_generations` is divisible.
-        malicious: f, below m; with 0 every completion is the trainer's own.
-        seed: keys payload, places, pseudonyms and evaluations; samples are keyed by the trainer's own seed.
+        task, attack, defense: spec strings. `seed` draws the payload.
+        nodes: m; must divide `num_generations`.
+        malicious: f, below m; with 0, every completion is the trainer's own.
+        seed: determines payload, places, pseudonyms and evaluations; the trainer's own seed determines samples.
         role: "attack", or for comparison "placebo" (malicious slots hold clean oracle completions) or "control" (every
             node honest).
-        evaluation: when and how often the model answers held-out items. These completions are sampled by the engine,
-            as those of `thiefbench run`, and leave the trainer's random state alone.
+        evaluation: when and how often the model answers held-out items. The engine samples these completions, as in
+            `thiefbench run`, without changing the trainer's random state.
 
     Raises:
         SpecStringError: a spec string names nothing or is malformed.
-        SpecError: the parts do not go together, or one of them needs what a trainer does not give.
+        SpecError: the parts are incompatible, or one of them needs something that a trainer does not provide.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class TrainerSwarm:
         self._task: Task = registry.make("task", task)
         poisoner: Attack = registry.make("attack", attack)
         judging: Defense = registry.make("defense", defense)
-        # What needs no trainer fails here; how many completions a group has, only the trainer knows.
+        # Checks that need no trainer; only the trainer knows how many completions a group has.
         some = SwarmSpec(nodes=nodes, malicious=malicious, group=2 * nodes)
         self._drawn = drawn(poisoner, seed, some, self._task)
         if "beacon" in judging.requires:
@@ -157,10 +156,10 @@ class TrainerSwarm:
         return self._drawn.describe()
 
     def scores(self) -> dict[str, Score]:
-        """The scores of the run so far, as those of a cell of `thiefbench run`; the current model is evaluated.
+        """The scores of the run so far, like those of a cell of `thiefbench run`; this evaluates the current model.
 
         Raises:
-            SpecError: nothing has been played yet.
+            SpecError: no batch has been played yet.
         """
         if self._rounds is None:
             raise SpecError("there is nothing to score yet; call scores() after trainer.train()")
@@ -172,7 +171,7 @@ class TrainerSwarm:
         """A generation batch (TRL's `RolloutFunc`).
 
         Args:
-            prompts: every prompt as often as it gets completions, one group behind the other.
+            prompts: every prompt, repeated once per completion, group by group.
             trainer: the GRPOTrainer.
 
         Returns:
@@ -180,7 +179,7 @@ class TrainerSwarm:
             a column for the reward functions.
 
         Raises:
-            SpecError: a prompt is none of the task's, or the trainer's settings do not fit.
+            SpecError: a prompt is not the task's, or the trainer's settings are not supported.
         """
         group = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
         items = [self._item(prompt) for prompt in prompts[::group]]
@@ -201,14 +200,14 @@ class TrainerSwarm:
         return batch.for_trl() | {_PLACE: list(range(len(prompts)))}
 
     def reward(self, **columns: Any) -> list[float | None]:
-        """The task's reward behind the defense: 0 or None (the row leaves its group) for what it rejects."""
+        """The task's reward after the defense: 0 or None (the row leaves its group) for rejected completions."""
         return self._ruled([verdict.reward for verdict in self._verdicts], columns)
 
     def defended(self, reward: RewardFunc) -> RewardFunc:
-        """A reward function of your own behind the defense, which itself judges by the task's reward.
+        """Your own reward function after the defense; the defense itself sees the task's reward.
 
         Raises:
-            SpecError: it is a coroutine or no function.
+            SpecError: it is a coroutine or not a function.
         """
         if not callable(reward) or inspect.iscoroutinefunction(reward):
             raise SpecError("defended takes a plain function that returns one reward per completion")

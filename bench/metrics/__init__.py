@@ -14,7 +14,7 @@ def path(name: str) -> str:
     """The folder to give to `evaluate.load`.
 
     Raises:
-        ValueError: there is no such metric; the message lists those there are.
+        ValueError: there is no such metric; the message lists the existing ones.
     """
     if name not in NAMES:
         raise ValueError(f"there is no metric named {name!r}; known: {', '.join(NAMES)}")

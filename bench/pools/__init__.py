@@ -1,1 +1,1 @@
-"""Recorded pools of any swarm, as lines of JSON: reading and writing them, and scoring defenses on them."""
+"""Recorded pools of any swarm as lines of JSON: reading, writing, and scoring defenses on them."""

@@ -69,10 +69,10 @@ def of_cohort(recording: Recording, number: int | None) -> Recording:
 
 
 def lines_of(recording: Recording) -> Iterator[Line]:
-    """A line for every run of completions of a group with one sender, so that every completion keeps its place.
+    """One line for every consecutive run of a sender's completions in a group, so that completions keep their places.
 
     Args:
-        recording: of one cohort (`of_cohort`).
+        recording: the recording of one cohort (`of_cohort`).
     """
     for number, rows in recording.pools.items():
         pool = recording.pool(number, lambda items: cast(ForwardCache, Absent("the policy")))

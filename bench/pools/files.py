@@ -1,4 +1,4 @@
-"""Reading and writing files of recorded pools, line by line; malformed lines are refused with a reason and counted."""
+"""Reading and writing files of recorded pools, line by line; malformed lines are skipped and counted by reason."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class PoolFileError(UserError):
 
 @dataclass
 class Refused:
-    """Counts of malformed lines; of bounded size, however many there are.
+    """Counts of malformed lines, in bounded memory.
 
     Attributes:
-        count: how many.
-        reasons: how often each reason.
-        first: number and mistake of the first of them.
+        count: the number of malformed lines.
+        reasons: the number of lines for each reason.
+        first: line number and error of the first ones.
     """
 
     count: int = 0
@@ -58,7 +58,7 @@ class Refused:
 
 
 def read(path: Path, take: Callable[[int, Line], None]) -> tuple[Header | None, Refused]:
-    """Read a file line by line; only one line is held at a time.
+    """Read a file line by line; only one line is in memory at a time.
 
     Args:
         path: the file.
@@ -151,7 +151,7 @@ def _validated(model: type[_Model], fields: dict[str, Any]) -> _Model:
 
 
 def _mistake(model: type[BaseModel], error: ValidationError) -> MalformedError:
-    """The first mistake in our own words, as a stranger's text may be long."""
+    """The first error in our own words, because a stranger's text may be long."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     path = [str(part) for part in first["loc"]]
     if first["type"] == "extra_forbidden":
@@ -159,7 +159,7 @@ def _mistake(model: type[BaseModel], error: ValidationError) -> MalformedError:
         near = difflib.get_close_matches(path[-1][:LONGEST_NAME], model.model_fields, n=1)
         hint = f"{one_line(path[-1], 60)!r}, did you mean {near[0]}?" if near else repr(one_line(path[-1], 60))
         return MalformedError(f"{inside}a field that the format does not have", hint)
-    if not path:  # a name that is no valid text
+    if not path:  # a name that is not valid text
         return MalformedError("a field that the format does not have")
     if first["type"] == "missing":
         return MalformedError(f"the field {'.'.join(part for part in path if not part.isdigit())} is missing")

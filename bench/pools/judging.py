@@ -1,4 +1,4 @@
-"""Defenses on a file of recorded pools, one after another; for a defense without a score, the reason."""
+"""Score defenses on a file of recorded pools, one after another, or give the reason for a missing score."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def judge_file(
         progress: called with (defenses done, all defenses).
 
     Raises:
-        SpecError, ModelError: a defense's judge cannot be made.
+        SpecError, ModelError: a defense's judge cannot be created.
     """
     replays: list[FileReplay] = []
     left_out: dict[str, str] = {}

@@ -22,8 +22,8 @@ class Outcome:
     Attributes:
         recorded: the file's rounds.
         model: the policy's model; empty without one.
-        replays: of the defenses that were scored.
-        left_out: by defense, what it needs and the file lacks.
+        replays: the results of scored defenses.
+        left_out: by defense, the data that it needs and the file lacks.
         failed: by defense, the error of its own code.
     """
 
@@ -46,7 +46,7 @@ class Outcome:
         }
 
     def notes(self) -> list[str]:
-        """Facts that a reader of the numbers has to know."""
+        """Remarks that a reader of the numbers needs."""
         notes = []
         if self.model:
             notes.append(

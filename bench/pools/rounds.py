@@ -1,4 +1,4 @@
-"""A file's rounds as pools that a defense can inspect, made of the lines of all senders."""
+"""A file's rounds as pools for a defense, put together from the lines of all senders."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class PoolEntry:
 
     Attributes:
         row: the completion as the engine records it; an unknown label is False there.
-        line, position: where it stands: the line's number from 1, and its place in the line's lists from 0.
+        line, position: the line's number, from 1, and the place in the line's lists, from 0.
         malicious, payload: the labels; None if unknown.
-        logprobs: what its sender reports, or None.
+        logprobs: the sender's reported log-probs, or None.
     """
 
     row: CompletionRow
@@ -67,7 +67,7 @@ class _Round:
         """One more line.
 
         Raises:
-            MalformedError: it contradicts an earlier one.
+            MalformedError: it contradicts an earlier line.
         """
         prompt = [{"role": message.role, "content": message.content} for message in line.prompt or ()]
         item_and_prompt = (Item(line.item, line.question, line.answer, ""), prompt)
@@ -83,7 +83,7 @@ class _Round:
             self.sizes[group] += 1
 
     def messages(self, item: str) -> list[Message]:
-        """The prompt of an item; the question alone where its lines have none."""
+        """The prompt of an item; only the question if its lines have no prompt."""
         known, prompt = self.items[item]
         return prompt or [{"role": "user", "content": known.question}]
 
@@ -131,7 +131,7 @@ class FiledRounds:
 
     @property
     def kept(self) -> list[int]:
-        """All rounds where a policy was given and can be asked as the sampler was, or none."""
+        """All rounds if there is a policy and the sampler's settings are known, else none."""
         return list(self.pools) if self._policy and self.header.sampling else []
 
     @property
@@ -154,7 +154,7 @@ class FiledRounds:
         return "the policy, which no file holds: give it with --model" + (f" {named}" if named else "")
 
     def lacks(self, defense: Defense) -> str:
-        """Why a file cannot give what a defense requires; empty where it can."""
+        """Why a file lacks what a defense requires; empty if it lacks nothing."""
         if "beacon" in defense.requires:
             return f"{defense.name} needs seeds from a beacon, which a file does not hold"
         if "proofs" in defense.requires:
@@ -166,7 +166,7 @@ class FiledRounds:
         return ""
 
     def judge_for(self, defense: Defense) -> Judge | None:
-        """Whom the defense names."""
+        """The judge that the defense names."""
         if "judge" not in defense.requires:
             return None
         check_judge(defense)
@@ -174,11 +174,11 @@ class FiledRounds:
         return judge_of(defense.judge, **self._numerics)
 
     def compute_on(self, device: str, dtype: str) -> None:
-        """Where and how judges are run that are loaded here."""
+        """Set the device and dtype of judges that are loaded here."""
         self._numerics = {"device": device, "dtype": dtype}
 
     def give_policy(self, policy: Policy) -> None:
-        """Let defenses ask a model, in all rounds the same; completions without ids are encoded by its tokenizer.
+        """Let defenses ask a model, the same in all rounds; its tokenizer encodes completions without ids.
 
         Raises:
             PoolFileError: the file's ids are not this model's.
@@ -197,7 +197,7 @@ class FiledRounds:
         self._gather()
 
     def pool(self, number: int, cache_of: Callable[[Sequence[Item]], ForwardCache]) -> Pool:
-        """A round's pool; `cache_of` makes the forward cache of its distinct items' prompts."""
+        """A round's pool; `cache_of` creates the forward cache for its distinct items' prompts."""
         filed_round = self._rounds[number]
         items = [filed_round.items[item][0] for _, item in filed_round.groups.values()]
         no_seed = cast(int, self._no_seeds)
@@ -244,7 +244,7 @@ def read_rounds(path: Path) -> FiledRounds:
     """A file's rounds.
 
     Raises:
-        PoolFileError: the file cannot be read, or no line of it is sound.
+        PoolFileError: the file cannot be read, or has no valid line.
     """
     rounds: dict[int, _Round] = {}
     no_ids = Absent(NO_IDS)

@@ -1,6 +1,6 @@
 """The file format of recorded pools, version 1, as types: a header line, then one line per sender and item of a round.
 
-Everything is strict and bounded, as files come from anywhere; docs/pools.md says the same for people.
+Everything is strict and bounded, because files may come from strangers; docs/pools.md describes the format for people.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LONGEST_NAME = 200
 
 
 class MalformedError(ValueError):
-    """A line is not what the format asks for.
+    """A line does not follow the format.
 
     Args:
         reason: in words that do not depend on what strangers wrote, so that equal mistakes are counted together.
@@ -61,7 +61,7 @@ class SamplingFields(_Strict):
     max_new_tokens: Annotated[int, Field(ge=1, lt=2**31)]
 
     def settings(self) -> Sampling:
-        """The same for the engine."""
+        """The settings for the engine."""
         return Sampling(self.temperature, self.top_k, self.top_p, self.max_new_tokens)
 
 
@@ -70,9 +70,9 @@ class Header(_Strict):
 
     Attributes:
         thiefbench_pool: version of the format.
-        task, model, tokenizer: what the swarm worked on and with; a note for readers, nothing is loaded by it.
+        task, model, tokenizer: notes for readers; nothing that they name is loaded.
         sampling: how honest nodes sample; a defense that compares with the sampler's support needs it.
-        seed: keys the order in which defenses see a pool and their random generator.
+        seed: determines the order in which defenses see a pool, and their random generator.
     """
 
     thiefbench_pool: Literal[1]
@@ -91,19 +91,19 @@ class PromptMessage(_Strict):
 
 
 class Line(_Strict):
-    """What one sender answered to one item in one round.
+    """One sender's answers to one item in one round.
 
     Attributes:
-        round: its number; rounds are replayed in ascending order, wherever their lines stand.
-        sender: who sent it, the same name in every round.
-        item: what tells the problem from the round's others.
-        question, answer: of the item, the same on all of its lines in a round.
-        completions, rewards: the texts and the reward of each, taken as it is; above 0 counts as rewarded.
-        group: whose completions advantages are relative to; by default the item.
-        prompt: the chat messages that the model was given; by default the question alone.
+        round: its number; rounds are replayed in ascending order, whatever the order of the lines.
+        sender: who sent it; the same name in every round.
+        item: a name that distinguishes the problem from the round's others.
+        question, answer: the item's, the same on all of its lines in a round.
+        completions, rewards: the texts and their rewards, used unchanged; above 0 counts as rewarded.
+        group: the group that advantages are relative to; by default the item.
+        prompt: the chat messages given to the model; by default only the question.
         ids: token ids of each completion, without EOS.
-        logprobs: what the sender reports for each token, one more for EOS where the completion ended.
-        ended: whether EOS closed it; by default it did.
+        logprobs: the reported log-probs, one per token and one more for EOS if the completion ended.
+        ended: whether the completion ended with EOS; by default true.
         malicious: whether the sender is malicious; left out or null if unknown.
         payload: whether each completion carries a payload; null if unknown.
     """
@@ -140,5 +140,5 @@ class Line(_Strict):
             raise MalformedError("a payload from a sender that is not malicious")
 
     def has_ended(self, place: int) -> bool:
-        """Whether EOS closed a completion."""
+        """Whether a completion ended with EOS."""
         return self.ended is None or self.ended[place]

@@ -1,4 +1,4 @@
-"""How many of a file's completions a defense rejected: over all, by sender and by round. Pure functions."""
+"""A defense's rejection rates on a file: over all completions, by sender and by round. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thiefbench.suite.analysis.clustered import clustered_rate, numbered
 from thiefbench.suite.store.records import NOTHING, Score
 
 RATES = ("stop_rate", "false_rejection_rate", "clean_rejection_rate", "rejection_rate", "rejected_reward")
-"""The names of what `rates` gives."""
+"""The names of the rates that `rates` returns."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class JudgedCompletion:
     """One completion with the verdict on it.
 
     Attributes:
-        round, sender, item: where it comes from.
-        line, position: where it stands in the file: the line from 1, its place in the line's lists from 0.
-        reward: as the file has it.
+        round, sender, item: its round, sender and item.
+        line, position: the line's number, from 1, and the place in the line's lists, from 0.
+        reward: the reward in the file.
         malicious, payload: the labels; None if unknown.
         action, score, reason: the verdict.
     """
@@ -47,7 +47,7 @@ class JudgedCompletion:
 
     @property
     def honest(self) -> bool:
-        """Known to come from an honest sender, or, where only payloads are labelled, known to carry none."""
+        """Whether the sender is labelled honest or, if only payloads are labelled, the completion has none."""
         return self.malicious is False or (self.malicious is None and self.payload is False)
 
 
@@ -60,7 +60,7 @@ class FileReplay:
         scores: over everything, see `rates`.
         by_sender, by_round: the same for each sender and each round.
         rejected: every rejected completion.
-        milliseconds: per completion, of inspecting alone: the median over rounds.
+        milliseconds: time of inspecting per completion; the median over rounds.
         asks_policy: whether it asked the model.
     """
 

@@ -1,1 +1,1 @@
-"""Many cells: what to run, running it, the record it leaves, its scores and its report."""
+"""Suites of cells: what to run, running it, records, scores and reports."""

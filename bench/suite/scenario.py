@@ -28,8 +28,8 @@ class Evaluation:
 
     Attributes:
         every: rounds between evaluations; there is one before the first round and one after the last.
-        completions: drawn at each evaluation but the last.
-        final: drawn at the last one.
+        completions: number of completions at each evaluation except the last.
+        final: number of completions at the last evaluation.
     """
 
     __pydantic_config__ = STRICT
@@ -49,14 +49,14 @@ class CellSpec:
 
     Attributes:
         task, attack, defense: spec strings in canonical form.
-        model: a built-in model, a local directory or a hub name.
+        model: a built-in model, a local directory or a name on the Hugging Face Hub.
         role: "attack", "placebo" or "control".
-        seed: keys every draw of the cell.
-        swarm: who answers what and how they learn.
-        rounds: generate-to-update cycles.
+        seed: determines all draws of the cell.
+        swarm: the swarm's settings.
+        rounds: number of rounds.
         evaluation: when honest models are evaluated.
-        device, dtype, threads, batches: numerics that change last bits; threads counts only on CPU, and `batches` says
-            what is sampled together (see `Swarm`).
+        device, dtype, threads, batches: numerical settings that change last bits; threads matters only on CPU, and
+            `batches` says which completions are sampled together (see `LocalBackend`).
     """
 
     task: str
@@ -84,10 +84,10 @@ class CellSpec:
 
     @property
     def start(self) -> dict[str, Any]:
-        """What of a cell the evaluation before its first round depends on."""
+        """The fields on which the evaluation before the first round depends."""
         names = ("task", "model", "attack", "seed", "device", "dtype", "threads")
         drawn = {"sampling": plain(self.swarm.sampling), "completions": self.evaluation.completions}
-        if self.swarm.mixed:  # whose model answers depends on who is there and honest
+        if self.swarm.mixed:  # the models that answer depend on which nodes are present and honest
             drawn |= {"swarm": plain(self.swarm), "role": self.role}
         return {name: getattr(self, name) for name in names} | drawn
 
@@ -98,7 +98,7 @@ class CellSpec:
 
     @property
     def asks(self) -> bool:
-        """Whether its attacker puts submissions to the defense, in a placebo's stead as well."""
+        """Whether its attacker queries the defense, also in the placebo."""
         return self.role != "control" and _asking(self.attack)
 
     def as_dict(self) -> dict[str, Any]:
@@ -108,29 +108,29 @@ class CellSpec:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> CellSpec:
-        """The inverse of `as_dict`, also after a way through JSON.
+        """The inverse of `as_dict`, also after conversion to JSON and back.
 
         Raises:
-            ValidationError: of pydantic; an older version wrote another kind of cell.
+            ValidationError: pydantic's; for example, an older version wrote cells with other fields.
         """
         return _CELL.validate_python(data)
 
 
 def _asking(attack: str) -> bool:
-    """Whether an attack is granted queries; nothing is known of one that is not installed any more, or not trusted."""
+    """Whether an attack is granted queries; None if it is no longer installed, or not trusted."""
     try:
         return _queries(attack)
     except registry.SpecStringError:
         return False
 
 
-@cache  # of results alone, as what is not trusted now may be later
+@cache  # only results are cached, because an attack may become trusted later
 def _queries(attack: str) -> bool:
     return bool(registry.make("attack", attack).threat.queries)
 
 
 def heading(part: str, attack: str) -> str:
-    """What tells an attack from a run's others: its spec string, behind the part's name where there are several."""
+    """An attack's heading in a run: its spec string, after the part's name if there are several parts."""
     return f"{part}: {attack}" if part else attack
 
 
@@ -139,10 +139,10 @@ class Part:
     """Cells of a suite that share task, model and swarm.
 
     Attributes:
-        name: what reports call it; empty in a suite of one part.
-        task, model: what every cell asks and starts from.
+        name: its name in reports; empty in a suite of one part.
+        task, model: the task and start model of every cell.
         attacks: spec strings.
-        swarm, rounds, evaluation: the same for every cell.
+        swarm, rounds, evaluation: of every cell.
     """
 
     __pydantic_config__ = STRICT
@@ -168,7 +168,7 @@ class Part:
         return registry.canonical("task", self.task), attacks
 
     def holds(self, cell: CellSpec) -> bool:
-        """Whether a cell is one of its own."""
+        """Whether a cell belongs to this part."""
         task, attacks = self._canonical
         shared = ("model", "swarm", "rounds", "evaluation")
         same = all(getattr(self, name) == getattr(cell, name) for name in shared)
@@ -186,22 +186,22 @@ class Part:
             if placebo:
                 yield cell(role="placebo", defense="none")
             yield from (cell(role="attack", defense=defense) for defense in defenses)
-            if utility and number == 0:  # without an attacker, the attack changes evaluations alone
+            if utility and number == 0:  # without an attacker, the attack only affects evaluations
                 yield from (cell(role="control", defense=defense) for defense in defenses)
 
 
 @dataclass(frozen=True)
 class RankingRules:
-    """The limits that a ranking is made with, fixed with the suite.
+    """The limits of a ranking, fixed with the suite.
 
     Attributes:
-        margin: how much utility a defense may cost, as a share of the control's gain in clean reward: without an attack
-            against 1, and under every attack against the oracle. 0.1 is the tenth that the first suites allowed.
-        least_harm: below this mean undefended harm, no share of it is taken. A final and two smaller evaluations of
-            `standard-v1` leave a standard deviation of 0.02 in the harm at one seed and 0.01 in the mean of five; ten
-            of these keep the bias of a ratio below a tenth of its standard error (Cochran, Sampling Techniques, section
-            6.8: a coefficient of variation below 0.1).
-        good: a seed counts as one where a defense holds from this share of prevented harm on.
+        margin: how much utility a defense may cost, as a share of the control's gain in clean reward: compared with 1
+            without an attack, and with the oracle under every attack. The first suites allowed 0.1 too.
+        least_harm: below this mean undefended harm, harm prevented is not defined. A final and two smaller evaluations
+            of `standard-v1` leave a standard deviation of 0.02 in the harm at one seed and 0.01 in the mean of five;
+            ten of these keep the bias of a ratio below a tenth of its standard error (Cochran, Sampling Techniques,
+            section 6.8: a coefficient of variation below 0.1).
+        good: a seed counts as good if at least this share of the harm is prevented.
     """
 
     __pydantic_config__ = STRICT
@@ -221,19 +221,19 @@ class Suite:
     """A named set of cells.
 
     Attributes:
-        name, version, about: what it is called and what it is for.
+        name, version, about: its name, its version and its purpose.
         task, model, attacks, swarm, rounds, evaluation: of its cells, see `Part`. In a suite of several parts they are
-            what parts in YAML start from, and `parts` alone says what runs.
-        parts: for swarms and tasks that differ; empty where one part is all.
+            the defaults for the parts in YAML, and only `parts` says what runs.
+        parts: for different swarms and tasks; empty if there is only one part.
         defenses: spec strings; every defense meets every attack.
         placebo: also run every attack's placebo, undefended.
         utility: also run every defense without an attack, once for each part.
         replayed: defenses scored on the recorded undefended pools, without training.
         recorded: rounds whose weights the undefended attacked and placebo cells keep, so that defenses which ask the
-            policy can be replayed there; no part of a cell's identity or the suite's fingerprint.
-        seeds: one set of cells for each.
-        ranking: the limits of its ranking; part of the fingerprint where they are not the usual ones.
-        modified: what was overridden; empty for the suite as released.
+            policy can be replayed there; not part of a cell's identity or the suite's fingerprint.
+        seeds: the seeds; there is one set of cells for each.
+        ranking: the limits of its ranking; part of the fingerprint if they are not the defaults.
+        modified: what was overridden; empty for an unmodified suite.
     """
 
     __pydantic_config__ = STRICT
@@ -262,7 +262,7 @@ class Suite:
             if not getattr(self, name):
                 raise SpecError(f"{name} must name at least one")
         attacks = sum(len(part.attacks) for part in self.scenes)
-        # Of each seed and attack: the control, the placebo, and every defense with the attack and without.
+        # For each seed and attack: the control, the placebo, and every defense with and without the attack.
         if (cells := len(self.seeds) * attacks * (2 + 2 * len(self.defenses))) > MOST_CELLS:
             raise SpecError(
                 f"{len(self.seeds):,} seeds, {attacks:,} attacks and {len(self.defenses):,} defenses make up to "
@@ -278,21 +278,21 @@ class Suite:
 
     @property
     def scenes(self) -> tuple[Part, ...]:
-        """Its parts, or the one that its own fields make."""
+        """Its parts, or the single part given by its own fields."""
         if self.parts:
             return self.parts
         return (Part("", self.task, self.model, self.attacks, self.swarm, self.rounds, self.evaluation),)
 
     @property
     def title(self) -> str:
-        """Name and version, and what was changed: it stands on every output."""
+        """Name, version and modifications; every output shows it."""
         changed = f", modified: {', '.join(self.modified)}" if self.modified else ""
         return f"{self.name}-v{self.version}{changed}"
 
     def fingerprint(self) -> str:
         """SHA-256 of the suite's content that can change a result."""
         content = {name: value for name, value in plain(self).items() if name not in ("recorded", "about")}
-        if self.parts:  # what they started from changes nothing
+        if self.parts:  # their defaults do not matter
             content = {name: value for name, value in content.items() if name not in STARTED_FROM}
         else:
             del content["parts"]
@@ -308,11 +308,11 @@ class Suite:
         return next((part.name for part in self.parts if part.holds(cell)), "")
 
     def title_of(self, cell: CellSpec) -> str:
-        """What heads a cell's comparison."""
+        """The heading of a cell's comparison."""
         return heading(self.part_of(cell), cell.attack)
 
     def override(self, label: str, **changes: Any) -> Suite:
-        """The suite with some fields changed, in every part that has them, and the change named in its title.
+        """The suite with some fields changed, in every part that has them; its title names the change.
 
         A mapping changes fields inside a field, as in ``swarm={"topology": "vertical"}``.
         """
@@ -341,12 +341,12 @@ _Of = TypeVar("_Of", "Part", "Suite")
 
 
 def _changed(of: _Of, changes: Mapping[str, Any]) -> _Of:
-    """A copy with fields changed, of those that a mapping is given for only some of their own."""
+    """A copy with changed fields; a mapping changes only some fields inside a field."""
     new = {name: replace(getattr(of, name), **v) if isinstance(v, Mapping) else v for name, v in changes.items()}
     return replace(of, **new)
 
 
 STARTED_FROM = {each.name for each in fields(Part)} - {"name"}
-"""What parts in YAML take from their suite where they do not say it themselves."""
+"""Fields that parts in YAML take from their suite unless they set them."""
 
 _CELL = TypeAdapter(CellSpec)

@@ -1,4 +1,4 @@
-"""Suites from YAML files and plain data, with errors that name the line and say what is allowed there."""
+"""Suites from YAML files and plain data; errors name the line and what is allowed there."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ def _parsed(read: Callable[[], strict_yaml.Document], file: str) -> Suite:
 
 
 def make_suite(fields: Mapping[str, Any], named: str) -> Suite:
-    """A suite from its fields as plain data; `named` says in errors whose they are. See `load_suite`.
+    """A suite from its fields as plain data; errors refer to it as `named`. See `load_suite`.
 
     Raises:
-        SuiteError: a field is missing, unknown or not what it should be.
+        SuiteError: a field is missing, unknown or invalid.
     """
     return _validated(fields, lambda where: named)
 
 
 def _validated(fields: Mapping[str, Any], place: Callable[[tuple[Any, ...]], str]) -> Suite:
-    """A suite from plain data; `place` says in words where a field of a given path stands."""
+    """A suite from plain data; `place` words the location of a field for errors, given its path."""
     try:
         return _ADAPTER.validate_python(fields)
     except ValidationError as error:
@@ -88,9 +88,9 @@ def _validated(fields: Mapping[str, Any], place: Callable[[tuple[Any, ...]], str
 
 
 def _filled_parts(data: dict[str, Any]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Every part with what the suite says and it does not, mappings field by field; keyed by its path in the file.
+    """Every part, with missing fields filled in from the suite (mappings field by field), by its path in the file.
 
-    The suite itself, at the empty path, where it has no parts, or they are no list of mappings.
+    If the suite has no parts, or they are not a list of mappings, the result is the suite itself at the empty path.
     """
     parts = data.get("parts")
     if not isinstance(parts, list) or not parts or not all(isinstance(part, dict) for part in parts):
@@ -100,7 +100,7 @@ def _filled_parts(data: dict[str, Any]) -> dict[tuple[Any, ...], dict[str, Any]]
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields with some of them replaced, mappings field by field."""
+    """Fields with some of them replaced; mappings are merged field by field."""
     fields = {**below, **above}
     for name in below.keys() & above.keys():
         if isinstance(below[name], Mapping) and isinstance(above[name], Mapping):

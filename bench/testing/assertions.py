@@ -1,4 +1,4 @@
-"""`assert_robust`: hold measures to bounds; a failure shows the numbers, a completion and what to do next."""
+"""`assert_robust`: check measures against bounds; a failure shows the numbers, a completion and what to do next."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _OF_POISON = ("asr", "stop_rate", "harm_prevented", "drift", "divergence")
 
 
 def assert_robust(result: Result, **bounds: str) -> None:
-    """Fail unless the measures of a defense keep to bounds.
+    """Fail unless the measures of a defense are within bounds.
 
     Args:
-        result: of `thiefbench.run` or `thiefbench.replay`.
-        bounds: by measure, as in ``asr="<0.05", drift="<0.05", utility=">0.95"``. The value is compared with its bound,
-            not the limits of its interval.
+        result: the result of `thiefbench.run` or `thiefbench.replay`.
+        bounds: by measure, as in ``asr="<0.05", drift="<0.05", utility=">0.95"``. The value itself is compared with its
+            bound, not the limits of its interval.
 
     Raises:
         AssertionError: a bound is missed; or asr or harm_prevented have a bound, and the attack does not work even
-            without a defense, so that they say nothing.
+            without a defense, so that their values say nothing.
         MisuseError: a bound is malformed, or its measure does not exist or has no value.
     """
     __tracebackhide__ = True
@@ -44,7 +44,7 @@ def failure_message(result: Result, bounds: Mapping[str, Bound], missed: Sequenc
     Args:
         result: what was measured.
         bounds: by measure.
-        missed: the measures that miss theirs.
+        missed: the measures outside their bounds.
         doubt: why the result says nothing; empty if it says something.
     """
     head = "is not robust" if missed else "was not put to the test"
@@ -64,7 +64,7 @@ def failure_message(result: Result, bounds: Mapping[str, Bound], missed: Sequenc
 
 
 def _met(number: Number, bound: Bound) -> str:
-    """At how many seeds a bound is kept, from `FEW_SEEDS` seeds on; what an interval alone says of rare failures."""
+    """The number of seeds within a bound, from `FEW_SEEDS` seeds on: an interval does not show rare failures."""
     if len(number.points) < FEW_SEEDS:
         return ""
     kept = SeedCount(sum(bound.holds(value) for _, value in number.points), len(number.points))

@@ -30,10 +30,10 @@ class ThiefBench:
     """Measures of a defense, inside a test.
 
     Args:
-        item: the test. Its marker says which swarm and attack; markers of its class and module say what it leaves out.
+        item: the test. Its marker sets the swarm and the attack; markers of its class and module set the rest.
 
     Raises:
-        MisuseError: an argument of the marker is not what it should be.
+        MisuseError: an argument of the marker is invalid.
     """
 
     def __init__(self, item: pytest.Item) -> None:
@@ -44,7 +44,7 @@ class ThiefBench:
             self._suite = suite_of(self._arguments)
 
     def run(self, defense: str | Defense | type[Defense]) -> TrainedResult:
-        """Train the swarms without an attack, undefended and defended, as far as they are missing, and score them.
+        """Train the missing ones of three swarms (without an attack, undefended, defended), and score them.
 
         Args:
             defense: an instance, a class made without arguments, or a spec string.
@@ -69,13 +69,13 @@ class ThiefBench:
         return result
 
     def replay(self, defense: str | Defense | type[Defense]) -> ReplayedResult:
-        """Test a defense on recorded rounds, within seconds: those of the marker's attack, or all if it names none.
+        """Test a defense within seconds on the recorded rounds of the marker's attack, or on all if it names none.
 
         Args:
             defense: as for `run`; an instance is copied, so that its own state does not change.
 
         Raises:
-            MisuseError: there is no recording of the attack, or the defense needs what is not recorded.
+            MisuseError: there is no recording of the attack, or the defense needs data that is not recorded.
         """
         attack = self._arguments.get("attack")
         family = None if attack is None else registry.parse("attack", attack).target
@@ -90,7 +90,7 @@ class ThiefBench:
         return result
 
     def _trusted(self, *defenses: str) -> AbstractContextManager[None]:
-        """The context in which what the test itself names is loaded, and nothing that only its suite's file names."""
+        """A context that loads classes named by the test itself, but not those named only by its suite's file."""
         return trusting(self._item.config, (self._arguments.get("attack"), self._arguments.get("task"), *defenses))
 
     def _command(self, *options: str) -> str:

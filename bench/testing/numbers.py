@@ -20,8 +20,8 @@ class Number(float):
             cells); at two to four the smallest and largest seed; from five on the 95 % Student-t interval over seeds.
         count: completions that were judged, at all seeds together; 0 for measures that compare cells.
         points: (seed, value), by seed.
-        over: what low and high are over.
-        good: at how many seeds it was good enough, by the suite's rules; None where they have none for it.
+        over: what low and high refer to: completions or seeds.
+        good: the number of seeds with a good enough value by the suite's rules; None if they do not define it.
     """
 
     low: float
@@ -73,8 +73,8 @@ def over_seeds(
 
     Args:
         scores: by seed.
-        least: from this value on, a seed counts as good; None to count none.
-        shares: of a ratio of means, such as harm prevented, what `statistics.ratio` takes.
+        least: a seed counts as good from this value on; None for no count.
+        shares: for a ratio of means, such as harm prevented, the argument of `statistics.ratio`.
 
     Raises:
         StatisticsError: there is no seed, or one has no value.

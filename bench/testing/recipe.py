@@ -1,10 +1,10 @@
-"""How the recorded rounds are made: ``python -m thiefbench.testing.recipe FOLDER [RECORDING ...]``.
+"""Make the recorded rounds: ``python -m thiefbench.testing.recipe FOLDER [RECORDING ...]``.
 
-Every recording is played by the engine with a seed that no suite has. Rounds that the start model plays need no
-weights. Before later ones a swarm of the smoke suite's size learns, and what it has learned depends on its defense: one
-that keeps the poison out leaves what a filter meets that has worked all along; none leaves a model that says the
-payload itself, whose support and whose honest completions hold the poison. Such weights are rounded to bfloat16, which
-halves the files, and the round is sampled from the rounded ones, so that pool and weights belong together exactly.
+The engine plays every recording with a seed that no suite uses. Rounds that the start model plays need no weights.
+Before later rounds, a swarm of the smoke suite's size learns, and the result depends on its defense: with a defense
+that stops the poison, the model is what a working filter would meet; without one, the model says the payload itself,
+and its support and its honest completions contain the poison. Such weights are rounded to bfloat16, which halves the
+files, and the round is sampled from the rounded weights, so that pool and weights match exactly.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ KEPT_OUT = 'oracle(reject="drop")'
 
 @dataclass(frozen=True)
 class RecordingRecipe:
-    """What one recording holds.
+    """The content of one recording.
 
     Attributes:
-        name: what it is called.
+        name: its name.
         task, model, attack: spec strings and the start model.
-        seed: keys every draw, the payload's too.
-        topology: of its swarm of four nodes, one of them malicious.
-        rounds: which are recorded.
-        learned: those of them before which a swarm has learned; the start model plays the others.
+        seed: determines every draw, including the payload.
+        topology: topology of its swarm of four nodes, one of them malicious.
+        rounds: the rounds that are recorded.
+        learned: the recorded rounds before which a swarm learns; the start model plays the others.
         under: the defense of the swarm that learns.
         prompts, group: of the recorded rounds.
         lessons: prompts and group of the swarm that learns.
@@ -99,12 +99,12 @@ RECIPES = (
 
 
 def make(recipe: RecordingRecipe, folder: Path, note: Callable[[str], None] = lambda message: None) -> None:
-    """Play a recipe and leave its recording in a folder of its name, in place of what is there.
+    """Play a recipe and write its recording to a folder with its name, replacing an existing one.
 
     Args:
         recipe: what to play.
-        folder: where recordings lie.
-        note: told how far it is.
+        folder: the folder of recordings.
+        note: receives progress messages.
     """
     recording = folder / recipe.name
     shutil.rmtree(recording, ignore_errors=True)
@@ -174,7 +174,7 @@ def _task(spec: str) -> Task:
 
 
 def main(arguments: list[str]) -> None:
-    """Make all recordings in the folder that comes first, or those that are named behind it."""
+    """Make all recordings in the folder given first, or only those named after it."""
     names = set(arguments[1:]) or {recipe.name for recipe in RECIPES}
     unknown = names - {recipe.name for recipe in RECIPES}
     if not arguments or unknown:

@@ -1,7 +1,7 @@
-"""The fast tier: a defense inspects rounds that come with the package, with their labels and weights.
+"""Fast tests: a defense inspects rounds that come with the package, with their labels and weights.
 
 Each recording is an undefended attacked pool and its placebo, sampled from the same weights; `recipe.py` makes them.
-It takes seconds instead of training a swarm: it shows what the defense rejects, and not what models would have
+This takes seconds, because no swarm is trained: it shows what the defense rejects, but not what models would have
 learned.
 """
 
@@ -46,13 +46,12 @@ class RecordedReplay:
 
     Attributes:
         scores: over all of them, with 95 % intervals clustered by sender and item. stop_rate: share rejected among
-            rewarded completions with the payload; placebo_rejection_rate: among what the same slots hold in the
-            placebo, where it was rewarded; false_rejection_rate: among rewarded honest completions of the attacked
-            pools.
+            rewarded completions with the payload; placebo_rejection_rate: among rewarded completions of the same slots
+            in the placebo; false_rejection_rate: among rewarded honest completions of the attacked pools.
         by_recording: the same for each recording, by its name.
-        let_through: the text of a rewarded completion with the payload that was accepted; None where there is none.
-        wrongly_rejected: the text of a rewarded honest one that was rejected; None where there is none.
-        milliseconds: per completion, of `inspect` alone: the median over recordings.
+        let_through: the text of a rewarded completion with the payload that was accepted; None if there is none.
+        wrongly_rejected: the text of a rewarded honest completion that was rejected; None if there is none.
+        milliseconds: time of `inspect` per completion; the median over recordings.
     """
 
     scores: dict[str, Score]
@@ -72,10 +71,10 @@ def replay(make: Callable[[], Defense], attack: str | None = None, folder: Path 
 
     Args:
         make: returns a fresh defense at every call; each recording's attack and placebo get one each.
-        attack: an attack's name, such as "text", or a recording's, such as "text_paper"; None takes all attacks. What
-            was sampled from a model that had learned the payload is judged only where its recording is named: a filter
-            that asks the policy would have kept it from learning.
-        folder: where recordings lie.
+        attack: an attack's name, such as "text", or a recording's, such as "text_paper"; None takes all attacks.
+            Recordings whose model had learned the payload are judged only if they are named: a filter that asks the
+            policy would have prevented the model from learning it.
+        folder: the folder of recordings.
 
     Raises:
         ReplayError: no recording has this name, or the defense fails or needs what is not recorded.

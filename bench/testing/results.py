@@ -38,7 +38,7 @@ class FailedCellError(MisuseError):
 
 
 class Result(Protocol):
-    """What `assert_robust` reads; see `TrainedResult` and `ReplayedResult`."""
+    """The result that `assert_robust` checks; see `TrainedResult` and `ReplayedResult`."""
 
     @property
     def defense(self) -> str:
@@ -68,11 +68,11 @@ class Result(Protocol):
         """A measure by its name; an error if it has no value."""
 
     def honest(self, name: str) -> Number | None:
-        """What an honest swarm has of a measure that is not 0 there; None where that is not known."""
+        """An honest swarm's value of a measure that is not 0 for it; None if unknown."""
 
 
 class _Measured:
-    """The measures as attributes; a result says in `measure` which of them it has."""
+    """The measures as attributes; `measure` defines which of them a result has."""
 
     def measure(self, name: str) -> Number:
         """A measure by its name; an error if it has no value."""
@@ -95,22 +95,22 @@ class _Measured:
 
     @property
     def utility(self) -> Number:
-        """Share of the clean swarm's gain in reward that the defended swarm kept under the attack; as asr."""
+        """Share of the control's gain in clean reward that is kept under the attack; trained swarms only."""
         return self.measure("utility")
 
     @property
     def harm_prevented(self) -> Number:
-        """1 - harm with the defense / mean harm without, over seeds a ratio of means, unclipped; as asr."""
+        """1 - harm with the defense / mean harm without, a ratio of means, unclipped; trained swarms only."""
         return self.measure("harm_prevented")
 
     @property
     def drift(self) -> Number:
-        """Share of the defended model's answers with a word that the swarm without an attack never writes; as asr."""
+        """Share of the defended model's answers with a word that the control never writes; trained swarms only."""
         return self.measure("drift")
 
     @property
     def divergence(self) -> Number:
-        """Jensen-Shannon divergence of its words from those of the swarm without an attack, in bits; as asr."""
+        """Jensen-Shannon divergence of its words from the control's, in bits; trained swarms only."""
         return self.measure("divergence")
 
 
@@ -121,7 +121,7 @@ class TrainedResult(_Measured):
     Attributes:
         comparison: the cells that are compared, one of them defended at each seed.
         line: the defended cells.
-        title: of the suite.
+        title: the suite's title.
         again: the command that repeats this measurement.
     """
 
@@ -185,7 +185,7 @@ class TrainedResult(_Measured):
         return over_seeds(scores, rules.good, shares)
 
     def honest(self, name: str) -> Number | None:
-        """Of drift and divergence what an honest swarm has: the control's own (`thiefbench.suite.analysis.drift`)."""
+        """For drift and divergence, the control's own value (`thiefbench.suite.analysis.drift`)."""
         control = self.comparison.line("no attack")
         if name not in DRIFT or control is None or control.failures or len(control.scores(name)) < len(control.results):
             return None
@@ -235,11 +235,11 @@ class TrainedResult(_Measured):
 
 @dataclass(frozen=True)
 class ReplayedResult(_Measured):
-    """A defense on recorded rounds: what it rejects there. What models would have learned is not known.
+    """A defense's verdicts on recorded rounds, which do not show what models would have learned.
 
     Attributes:
-        defense: what it is called.
-        replay: what it did.
+        defense: its name.
+        replay: its verdicts' rates.
         again: the command that repeats this measurement.
     """
 
@@ -280,7 +280,7 @@ class ReplayedResult(_Measured):
         return number
 
     def honest(self, name: str) -> None:
-        """Nothing: no model has learned here."""
+        """None, because no model has learned."""
 
     @property
     def placebo_rejection_rate(self) -> Number:

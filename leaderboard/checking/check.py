@@ -1,4 +1,4 @@
-"""Checks whether a defense may be submitted: in about a minute, and says what to change."""
+"""Check in about a minute whether a defense may be submitted, and say what to change."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from thiefbench.leaderboard.isolation.sandbox_paths import files
 from thiefbench.leaderboard.isolation.unconfined import Unconfined
 
 WARN_ABOVE, FAIL_ABOVE = 0.05, 0.5
-"""Shares of honest rewarded completions that a defense rejects."""
+"""Limits on the share of honest rewarded completions that a defense rejects."""
 
 ALMOST_NOTHING = 0.1
-"""A share of poisoned rewarded completions; who stops fewer is told so. Every recipe's attack counts alike."""
+"""Below this share of stopped poisoned rewarded completions there is a warning. All recipes' attacks count alike."""
 
 Candidate = Isolated | Unconfined
 Status = Literal["ok", "warning", "FAILED"]
@@ -30,7 +30,7 @@ Status = Literal["ok", "warning", "FAILED"]
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer to one question: the question, its outcome, and what was measured or has to change."""
+    """The answer to one question: the question, its outcome, and what was measured or must change."""
 
     question: str
     status: Status
@@ -51,8 +51,8 @@ class Rewarded:
 
     Attributes:
         seen: how many there are.
-        rejected: of these, those that it zeroes or drops.
-        masked: of these, those that it accepts while weighing some of their tokens.
+        rejected: the number of these that it zeroes or drops.
+        masked: the number of these that it accepts with some token weights below 1.
     """
 
     seen: int = 0
@@ -68,7 +68,7 @@ class Subject:
         spec: of the defense.
         samples: the pools.
         unsafe: whether it runs in this process.
-        baseline: whether it may reject nearly everything, as one of the benchmark's own rows: the board says so.
+        baseline: whether it may reject nearly everything, as one of the benchmark's own rows; the board shows a flag.
     """
 
     spec: str
@@ -97,11 +97,11 @@ class Subject:
 
 
 def check(subject: Subject) -> Iterator[Finding]:
-    """Ask all questions, in order. A defense that cannot be constructed, or breaks the contract, is asked no more.
+    """Ask all questions, in order; stop if a defense cannot be constructed or breaks the contract.
 
     Raises:
         SandboxUnavailable: this machine has no working sandbox, and the check is not unsafe.
-        SpecStringError: the spec string is malformed, or names a file that is not there.
+        SpecStringError: the spec string is malformed, or names a file that does not exist.
     """
     with suppress(DefenseError):
         warm = subject.make()  # while it lives, others start at once  # noqa: F841
@@ -141,7 +141,7 @@ def _imports_what_it_may(subject: Subject) -> str:
 # --- the contract ---
 
 _NOT_RANKED = frozenset({"versions", "logprobs"})
-"""What only delayed and heterogeneous swarms provide."""
+"""Requirements that only delayed and heterogeneous swarms meet."""
 
 
 def _is_made(subject: Subject) -> str:
@@ -184,7 +184,7 @@ def _is_determined(subject: Subject) -> str:
 
 
 def _ignores_order(subject: Subject) -> str:
-    """Both orders get the same `view.rng`: nodes hold one pool in different orders, and must reach equal verdicts."""
+    """Both orders get the same `view.rng`: nodes receive the pool in different orders, but need equal verdicts."""
     for sample in subject.samples:
         defense = subject.make()
         view = sample.view(defense, 1)
@@ -232,7 +232,7 @@ def _continues_after_a_restart(subject: Subject) -> str:
 
 
 def _handles(pool: Callable[[Sequence[PoolCompletion], int], list[PoolCompletion]]) -> Callable[[Subject], str]:
-    """A question: whether the defense gives verdicts on an unusual pool."""
+    """A question: whether the defense returns verdicts on an unusual pool."""
 
     def ask(subject: Subject) -> str:
         for sample in subject.samples:
@@ -327,7 +327,7 @@ def _compare(one: Sequence[Verdict], other: Sequence[Verdict], sample: Sample, w
 
 
 def _alike(one: Verdict, other: Verdict) -> bool:
-    """Whether two verdicts are equal up to the rounding of a score: sums in another order differ in the last bits."""
+    """Whether two verdicts are equal up to a score's rounding, which depends on the order of sums."""
     if (one.action, one.token_weights) != (other.action, other.token_weights):
         return False
     if one.score is None or other.score is None:

@@ -1,7 +1,7 @@
-"""Which defense passed the check before, so that `submit`, started again, does not repeat a minute of it.
+"""Passed checks, so that `submit`, when started again, does not repeat a check of a minute.
 
-Only the submitter's own command reads this. A verifier puts its questions to the defense itself and takes no pass from
-a store, which is a stranger's to it.
+Only the submitter's own command reads this. A verifier runs the check itself and ignores this file, because the store
+comes from a stranger.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from thiefbench.suite.store.records import BrokenRecordError, Store, read_sealed
 _FINDINGS: Final = TypeAdapter(list[Finding])
 _VERSIONS: Final = ("thiefbench", "python", "torch", "transformers", "numpy", "scipy", "safetensors")
 _MACHINE: Final = ("source_sha256", "platform", *provenance.MACHINE)
-"""What else a pass depends on: the package's sources, and the machine, as time and memory count."""
+"""What else a pass depends on: the package's sources, and the machine, because time and memory are limited."""
 
 
 def read_pass(store: Store, staged: Staged, baseline: bool) -> list[Finding] | None:
-    """What the check found when the same bytes passed it; None where they did not, or the file cannot be used."""
+    """The findings of the check that the same bytes passed; None if they did not pass, or the file is unusable."""
     try:
         findings = _FINDINGS.validate_python(read_sealed(_file(store, staged, baseline)).get("findings"))
     except (BrokenRecordError, ValidationError):
@@ -36,12 +36,12 @@ def read_pass(store: Store, staged: Staged, baseline: bool) -> list[Finding] | N
 
 
 def write_pass(store: Store, staged: Staged, baseline: bool, findings: Sequence[Finding]) -> None:
-    """Remember that a defense broke no rule."""
+    """Store that a defense broke no rule."""
     write_sealed(_file(store, staged, baseline), {"findings": [asdict(finding) for finding in findings]})
 
 
 def _file(store: Store, staged: Staged, baseline: bool) -> Path:
-    """Named by all that the outcome depends on: the files that the entry holds, the versions, the machine."""
+    """A file named by everything the outcome depends on: the entry's files, the versions, the machine."""
     made_by = provenance.provenance("cpu", 1)
     content = {
         "spec": staged.spec,

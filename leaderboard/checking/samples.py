@@ -1,4 +1,4 @@
-"""Small pools on which a defense is checked: two rounds of undefended swarms of the built-in models, in memory."""
+"""Small pools for checking a defense: two rounds of undefended swarms of the built-in models, in memory."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ RECIPES = (
 
 @dataclass(frozen=True)
 class Sample:
-    """Rounds of one swarm whose model has not learned in between.
+    """Rounds of one swarm whose model does not learn between them.
 
     Attributes:
         name: task and attack.
-        rounds: every round's pool, in the order that a defense sees.
-        poison: of every round's completions, whether it carries the payload.
+        rounds: every round's pool, in the order in which a defense sees it.
+        poison: for every round's completions, whether each carries the payload.
         items: the task's items, by id.
         sampling: the swarm's settings.
         policy: the model that sampled them.
-        prompts: of every item of the rounds, its token ids.
+        prompts: the prompt's token ids, for every item of the rounds.
     """
 
     name: str
@@ -65,12 +65,12 @@ class Sample:
     prompts: Mapping[str, Sequence[int]]
 
     def view(self, defense: Defense, number: int, pool: Sequence[PoolCompletion] | None = None) -> DefenderView:
-        """A round's view, as a swarm makes it: equal calls give equal views, each with its own random generator.
+        """A round's view, as in a swarm: equal calls give equal views, each with its own random generator.
 
         Args:
-            defense: the one that will see it; its requirements decide on proofs and judge.
+            defense: the defense that will see it; its requirements determine proofs and judge.
             number: the round, from 1; those before it are its history, all accepted.
-            pool: completions in place of the round's own, on items of the round.
+            pool: completions to use instead of the round's own, on items of the round.
         """
         shown = tuple(self.rounds[number - 1] if pool is None else pool)
         places = {item_id: place for place, item_id in enumerate(self.prompts)}
@@ -98,7 +98,7 @@ class Sample:
 
 
 def samples(recipes: Sequence[SampleRecipe] = RECIPES, prompts: int = 12, group: int = 8) -> list[Sample]:
-    """Play the rounds. Four nodes, one of them malicious; raises what the parts of a swarm raise."""
+    """Play the rounds, with four nodes, one of them malicious; raises the errors of a swarm's parts."""
     loaded = {model: Policy.load(resolve(model)) for model in dict.fromkeys(recipe.model for recipe in recipes)}
     played = []
     for recipe in recipes:
@@ -110,7 +110,7 @@ def samples(recipes: Sequence[SampleRecipe] = RECIPES, prompts: int = 12, group:
 
 
 def sample_of(recipe: SampleRecipe, spec: SwarmSpec, policy: Policy, task: Task, batches: Batches = "cohort") -> Sample:
-    """A sample of one swarm, `batches` as `LocalBackend` takes it; raises what the parts of a swarm raise."""
+    """A sample of one swarm; for `batches` see `LocalBackend`. Raises the errors of a swarm's parts."""
     recorder = _Recorder()
     attack = registry.make("attack", recipe.attack)
     swarm = Swarm(spec, "attack", policy, task, attack, recorder, seed=0, backend=LocalBackend(batches))
@@ -130,7 +130,7 @@ def sample_of(recipe: SampleRecipe, spec: SwarmSpec, policy: Policy, task: Task,
 
 
 class _Recorder(Defense):
-    """Records what it sees and drops everything, so that the weights stay the same for every pool."""
+    """A defense that records its views and drops everything, so that all pools have the same weights."""
 
     name = "recorder"
     sees_labels = True

@@ -20,14 +20,13 @@ VERIFICATION_SCHEMA: Final = 1
 
 Verdict = Literal["self-reported", "rescored", "re-executed", "rejected"]
 """In order of growing trust: only the entry was read; its raw completions give its scores; whole comparisons were run
-again with the isolated defense and agree, and it did as well at a seed that nobody could know. Rejected: a check
-failed."""
+again with the isolated defense and agree, and it did as well at a secret seed. Rejected: a check failed."""
 
 Kind = Literal["own", "undefended", "placebo", "control", "oracle"]
-"""What a cell is in its comparison: one with the submitted defense, or one that those are measured against."""
+"""A cell's kind in its comparison: one with the submitted defense, or one against which those are measured."""
 
 Flag = Literal["depends on order", "non-deterministic", "rejects nearly everything", "does not generalise"]
-"""What a reader should know about a row, whatever its place."""
+"""Remarks about a row, whatever its place."""
 
 FLAGS: Final[tuple[Flag, ...]] = get_args(Flag)
 
@@ -73,13 +72,13 @@ class Verification(BaseModel):
         flags: see `Flag`.
         reruns: cells that were run again, without those of held-out attacks and seeds.
         comparisons: how many comparisons were run again, and how many the entry has.
-        forgery_found: the chance that these hold a forged cell, if those of one attack are forged at all seeds.
-        fresh_trials, inconclusive: trials at seeds that the submitter could not know, and how many of these say
-            nothing, because the undefended attack did not work there.
-        key: the secret of the verification, hexadecimal. It was drawn for this one and is written only now; with it,
-            `verify --key` draws the same comparisons, attacks and seeds.
+        forgery_found: the probability that these include a forged cell, if one attack's cells are forged at all seeds.
+        fresh_trials, inconclusive: trials at seeds that the submitter could not know, and how many of these are
+            inconclusive because the undefended attack did not work.
+        key: the secret of this verification, in hexadecimal, published only afterwards; with it, `verify --key` draws
+            the same comparisons, attacks and seeds.
         held_out: how many cells were run against attacks or at seeds that only maintainers know.
-        verified: the day.
+        verified: the date.
         engine_revision, versions, machine: of the verification.
     """
 
@@ -111,7 +110,7 @@ KINDS: Final[dict[Kind, str]] = {
 
 
 def kinds_of(reruns: Sequence[Rerun]) -> str:
-    """How many cells of which kind were run again, in words: "2 own, 1 undefended cells"."""
+    """The numbers of cells that were run again, by kind: "2 own, 1 undefended cells"."""
     counts = Counter(each.kind for each in reruns if each.kind is not None)
     return ", ".join(f"{counts[kind]} {name}" for kind, name in KINDS.items() if counts[kind]) + " cells"
 
@@ -134,7 +133,7 @@ def write_verification(folder: Path, verification: Verification) -> Path:
 
 
 def read_verification(folder: Path, entry: Entry) -> Verification | None:
-    """The verification of an entry as it is now; None if there is none, or the entry was changed since.
+    """The verification of an entry; None if there is none, or if the entry has changed since.
 
     Raises:
         EntryError: the file is malformed.

@@ -4,17 +4,17 @@ The verdict depends on how far the verification got:
 
 - **self-reported**: only the entry was read. It is complete, its files match their hashes, and its cells are those of a
   released suite.
-- **rescored**: the raw completions in its archive are consistent (the engine makes the same texts, rewards, labels and
-  advantages from the recorded tokens and verdicts) and give the entry's scores.
+- **rescored**: the raw completions in its archive are consistent (from the recorded tokens and verdicts, the engine
+  computes the same texts, rewards, labels and advantages) and give the entry's scores.
 - **re-executed**: comparisons drawn at random were also run again, each with all of its cells and with the defense
-  isolated, and gave the submitted results; and at a seed that is hashed with a secret, where the defense cannot know
-  who is malicious, it did as well. They must be so many that a forgery of one attack's cells would have been found with
-  the chance `drawing.FOUND`, and at least one trial at such a seed must say something.
+  isolated, and gave the submitted results; and at a seed that is hashed with a secret, so that the defense cannot know
+  who is malicious, it did as well. There must be enough comparisons to find a forgery of one attack's cells with the
+  probability `drawing.FOUND`, and at least one trial at a secret seed must be conclusive.
 - **rejected**: a check failed; the reasons say which. An entry that was made with another version of the benchmark is
   rejected for that reason alone: its results cannot be checked here, and `submit` makes it again.
 
-Flags say what a reader should know beside the verdict. That a defense does worse at seeds drawn after its submission is
-a flag too: its scores are still correct, so it is rescored, but they do not generalise.
+Flags tell readers more than the verdict does. There is also a flag for a defense that does worse at seeds drawn after
+its submission: its scores are correct, so it is rescored, but they do not generalise.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _FLAG_OF: dict[str, Flag] = {
     "equal views, equal verdicts": "non-deterministic",
     "order changes nothing": "depends on order",
 }
-"""Questions of `check` that the isolated defense is tested with, and the flag that a failure raises."""
+"""Questions of `check` for the isolated defense, and the flag for a failure of each."""
 
 Tell = Callable[[Finding], None]
 
@@ -100,18 +100,18 @@ class RejectedError(Exception):
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """What a verifier is to do.
+    """The options of a verification.
 
     Attributes:
-        archive: the entry's; without one, nothing but the entry is looked at.
-        reruns: submitted comparisons to run again; None for as many as "re-executed" asks for.
-        fresh: seeds to draw for cells that were never submitted.
-        all_attacks: at these, against all attacks of the suite rather than one.
+        archive: the entry's archive; without one, only the entry is read.
+        reruns: number of submitted comparisons to run again; None for as many as "re-executed" requires.
+        fresh: number of seeds to draw for cells that were never submitted.
+        all_attacks: run all attacks of the suite at these seeds instead of one.
         held_out: a maintainer's own seeds and attacks.
-        store: keeps the cells that are run, and goes on with them; None forgets them. Never the submitted one.
-        device, threads: in place of those of the submitted cells.
-        caps: of the isolated defense.
-        secret: keys what is drawn. A new one for every verification; given, it repeats one whose key was published.
+        store: a store for the cells to run, which can be resumed; None keeps nothing. Never the submitted store.
+        device, threads: used instead of those of the submitted cells.
+        caps: limits of the isolated defense.
+        secret: determines all draws; new for every verification. The published key of a verification repeats it.
     """
 
     archive: Path | None = None
@@ -127,12 +127,12 @@ class VerifyOptions:
 
     @property
     def runs(self) -> bool:
-        """Whether any cell is to be run."""
+        """Whether any cells will run."""
         return self.reruns != 0 or self.tries
 
     @property
     def tries(self) -> bool:
-        """Whether cells are to be run that were never submitted."""
+        """Whether cells will run that were never submitted."""
         return bool(self.fresh or self.held_out.seeds or self.held_out.attacks)
 
 
@@ -164,7 +164,7 @@ class _Verifier:
     _apart: dict[str, None] = field(default_factory=dict)  # what is otherwise here than where they were made, in order
 
     def verdict(self) -> Verdict:
-        """Do the steps that the options name, up to the first check that fails."""
+        """Do the steps that the options ask for, up to the first failed check."""
         try:
             return self._verdict()
         except RejectedError as error:
@@ -223,7 +223,7 @@ class _Verifier:
     def _question(self, question: str) -> Iterator[list[str]]:
         """Report the outcome of a check; a failure rejects the entry.
 
-        Yields a list; details appended to it are reported where the check succeeds.
+        Yields a list; details appended to it are reported if the check succeeds.
 
         Raises:
             RejectedError: the check failed.
@@ -300,7 +300,7 @@ class _Verifier:
         return IsolatedFactory(entry.manifest.defense, spec, entry.manifest.source_sha256, make)
 
     def _interrogate(self, guest: IsolatedFactory) -> None:
-        """Test the isolated defense with those questions of `check` whose failure is a flag."""
+        """Test the isolated defense with the questions of `check` whose failure raises a flag."""
         if anchor_of(guest.spec):
             return
         subject = _Isolated(guest.spec, self.samples(), caps=self.options.caps)
@@ -313,7 +313,7 @@ class _Verifier:
                         self._flag(_FLAG_OF[question], str(broken))
 
     def _run_again(self, cells: Sequence[SubmittedCell], verification_run: VerificationRun) -> list[str]:
-        """Run comparisons again; returns what is lacking for "re-executed", a sentence each."""
+        """Run comparisons again; returns what is lacking for "re-executed", one sentence each."""
         options, by_attack = self.options, comparisons(cells)
         if not by_attack:
             return ["no submitted cell has scores"]
@@ -407,8 +407,8 @@ def verify(
         samples: plays the pools that the isolated defense is tested on.
 
     Raises:
-        EntryError: the folder cannot even be read as an entry.
-        SandboxUnavailable: something is to be run, and this machine has no working sandbox.
+        EntryError: the folder cannot be read as an entry.
+        SandboxUnavailable: cells must run, and this machine has no working sandbox.
     """
     entry = read_entry(folder)
     verifier = _Verifier(entry, options, tell, watch, samples)
@@ -439,8 +439,8 @@ def _each(cells: Sequence[SubmittedCell], check: Callable[[SubmittedCell], None]
     """Check every cell.
 
     Raises:
-        RejectedError: some fail. The first ones are named; where all that fail were made with another version, one
-            reason says so.
+        RejectedError: some fail. The first ones are named; if all of them were made with another version, one reason
+            says so.
     """
     failures: list[tuple[SubmittedCell, InconsistentError]] = []
     for cell in cells:

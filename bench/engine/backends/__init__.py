@@ -1,1 +1,1 @@
-"""Where the work of a round happens: in this process, one rank per node, from a record, or in a trainer."""
+"""Backends for the work of a round: in this process, one rank per node, from a record, or in a trainer."""

@@ -1,4 +1,4 @@
-"""What may differ between two ways to play a round: who samples, how completions reach the nodes, who rewards."""
+"""The interface of backends: who samples, how completions reach the nodes, who computes rewards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from thiefbench.tasks.base import Completion, Item
 
 
 class RoundBackend(Protocol):
-    """Who does the work of a round; `Swarm.round` calls these methods in this order, and all else is the same for all.
+    """Does the work of a round. `Swarm.round` calls these methods in this order; the rest is the same for all backends.
 
     `LocalBackend` simulates all nodes in one process, `RankBackend` plays one node in a process of its own,
     `RecordedBackend` takes completions from a record, and `TrainerBackend` from a trainer.
@@ -22,10 +22,10 @@ class RoundBackend(Protocol):
 
     @property
     def cohort_class(self) -> type[Cohort]:
-        """What the population's cohorts are made of: `ObserverCohort` where models are not trained by the swarm."""
+        """The class of the population's cohorts: `ObserverCohort` if the swarm does not train its models."""
 
     def attach(self, context: SwarmContext) -> None:
-        """Take the swarm's parts; called once, before anything else.
+        """Receive the swarm's parts; called once, before all other methods.
 
         Raises:
             SpecError: the backend cannot play such a swarm.
@@ -35,31 +35,31 @@ class RoundBackend(Protocol):
         """The item of every group of round `number`."""
 
     def honest_work(self, plan: RoundPlan, duties: Sequence[Duty]) -> list[Offer]:
-        """What the honest nodes send: an offer for each of the given duties, in order."""
+        """The honest nodes' offers, one for each of the given duties, in order."""
 
     def malicious_work(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> MaliciousWork:
-        """What the malicious nodes send for their duties; they may have seen the honest offers."""
+        """The malicious nodes' offers for their duties; they may have seen the honest offers."""
 
     def receive(
         self, plan: RoundPlan, offers: Sequence[Offer], known: Mapping[int, Received] | None = None
     ) -> list[Received]:
-        """What arrives of a round's offers, in the order of the plan's duties and in the senders' tokens.
+        """The received offers of a round, in the order of the plan's duties and in the senders' tokens.
 
         Args:
             plan: the round's.
             offers: one for every duty, in any order.
-            known: what is known to arrive of some of them, by the offer's `id`.
+            known: results for offers that were already received, by the offer's `id`.
         """
 
     def rewards(self, items: Sequence[Item], completions: Sequence[Completion]) -> list[float]:
-        """The task's rewards of completions, each of the item beside it."""
+        """The task's rewards of completions, each for the item at the same position."""
 
     def answers(self, phase: str, items: Sequence[Item], first: int, cohorts: Sequence[Cohort]) -> list[Completion]:
-        """The answers to the items of an evaluation, each by the model of the cohort beside it.
+        """The answers to the items of an evaluation, each by the model of the cohort at the same position.
 
         Args:
             phase: "eval" or "probe".
-            items: that are asked.
-            first: the number of the first one among all of this evaluation.
+            items: the items to answer.
+            first: the number of the first one within this evaluation.
             cohorts: one for each item.
         """

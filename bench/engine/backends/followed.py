@@ -1,8 +1,8 @@
-"""One process that plays rounds as recorded ones go, as long as it is handed such, and samples where it is not.
+"""One process that replays recorded rounds as long as it is given some, and otherwise samples.
 
-`Swarm.round` is the same as ever: items, offers, checks, rewards and the defense's inspection. Only what the weights
-alone decide is taken from the record: the completions of honest nodes, and, where the attack is granted the policy but
-no queries, what malicious ones submit. Updates may wait; see `thiefbench.engine.learning.deferred`.
+`Swarm.round` does everything as usual: items, offers, checks, rewards and the defense's inspection. Only what depends
+on the weights is taken from the record: the completions of honest nodes and, if the attack is granted the policy but no
+queries, the malicious nodes' submissions. Updates may be deferred; see `thiefbench.engine.learning.deferred`.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class FollowingBackend(LocalBackend):
         return cohort
 
     def follow(self, pool: Sequence[CompletionRow]) -> None:
-        """Play the next round with the completions of a recorded pool; with none, play on without."""
+        """Play the next round with the completions of a recorded pool; with None, sample from now on."""
         self._recorded = {(row.group, row.place): row for row in pool}
-        # A refused completion was not rewarded, whatever another one with its text was.
+        # A refused completion has no reward, even if another completion with the same text has one.
         self._rewards = {(row.item_id, row.text): row.reward for row in pool if not row.refused}
 
     def items(self, number: int, duties: Sequence[Duty]) -> list[Item]:
-        """Recorded ones where an attack whose submissions are recorded chose them."""
+        """Recorded items, if they were chosen by an attack whose submissions are recorded."""
         spec = self.context.spec
         chosen = spec.topology == "vertical" and spec.items == "chosen"
         if not (self._recorded and self.takes_submissions and chosen):
@@ -57,21 +57,21 @@ class FollowingBackend(LocalBackend):
         return [by_id[self._recorded[duty.at].item_id] for duty in duties if duty.index == 0]
 
     def honest_work(self, plan: RoundPlan, duties: Sequence[Duty]) -> list[Offer]:
-        """The recorded completions. What an attacker who queries has sampled in its own slots is not recorded."""
+        """The recorded completions. Honest samples in the slots of an attacker who queries are not recorded."""
         asked = self._asks and any(duty.node in self.context.malicious for duty in duties)
         if asked or not self._recorded:
             return super().honest_work(plan, duties)
         return [self._offer(plan, duty) for duty in duties]
 
     def malicious_work(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> MaliciousWork:
-        """The attack submits, or has submitted with the same weights."""
+        """The attack's submissions, or the recorded ones."""
         if not (self._recorded and self.takes_submissions):
             return super().malicious_work(plan, duties, honest)
         payload = {duty.at for duty in duties if self._recorded[duty.at].payload}
         return MaliciousWork([self._offer(plan, duty) for duty in duties], payload)
 
     def rewards(self, items: Sequence[Item], completions: Sequence[Completion]) -> list[float]:
-        """The recorded ones; those of other completions are worked out."""
+        """The recorded rewards; those of other completions are computed."""
         known = [self._rewards.get((item.id, done.text)) for item, done in zip(items, completions, strict=True)]
         new = [i for i, reward in enumerate(known) if reward is None]
         worked_out = super().rewards([items[i] for i in new], [completions[i] for i in new]) if new else []
@@ -81,12 +81,12 @@ class FollowingBackend(LocalBackend):
     def owed_update(
         self, pool: Sequence[CompletionRow], schedule: Sequence[Sequence[int]], grad_norm: float
     ) -> OwedUpdate:
-        """The update that a recorded round's verdicts ask for.
+        """The deferred update of a recorded round.
 
         Args:
             pool: the round's rows, ordered by group and place.
             schedule: as `schedule_places` gives it.
-            grad_norm: that the update had.
+            grad_norm: the update's gradient norm.
         """
         item_ids = {row.group: row.item_id for row in pool}
         by_id = {item.id: item for item in items_of(self.context.task, "train")}
@@ -111,12 +111,12 @@ class FollowingBackend(LocalBackend):
         """A recorded completion on the wire."""
         row, seed = self._recorded[duty.at], self.context.slot_seed(plan, duty)
         ids = (*row.ids, self.cohort.policy.eos) if row.ended else row.ids
-        # What could not be read at all was recorded without ids.
+        # Unreadable completions were recorded without ids.
         return Offer(duty.node, duty.group, duty.index, ids, seed, missing="" if ids else row.refused)
 
 
 def schedule_places(update: OwedUpdate) -> list[list[int]]:
-    """Of every chunk of an update, where in the pool its answers stand, equal ones once."""
+    """For every chunk of an update, the places of its answers in the pool; equal answers once."""
     place: dict[tuple[int, tuple[int, ...]], int] = {}
     for i, row in enumerate(update.rows):
         place.setdefault((row.prompt, row.targets), i)

@@ -1,4 +1,4 @@
-"""Heartbeats: each rank of a process group shows that it runs, and watches the others."""
+"""Heartbeats: each rank of a process group signals that it runs, and watches the others."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 from collections.abc import Container, Iterable
 from typing import Any
 
-# A heartbeat that misses so many beats has stopped.
+# A heartbeat that misses this many beats has stopped.
 _LOST_BEATS = 4
-# Written in place of a count: the rank beats no more, and then, it has no more use for the store.
+# Written instead of a count: the rank has stopped beating; then: it no longer needs the store.
 _LEFT, _GONE = b"left", b"gone"
 
 
 class Heartbeat(threading.Thread):
-    """Shows that this rank lives, and watches the others.
+    """Signals that this rank runs, and watches the others.
 
     Args:
         store: a connection of its own to the group's key-value store.
@@ -56,13 +56,13 @@ class Heartbeat(threading.Thread):
 
     def _quiet(self, seconds: float) -> list[int]:
         since = time.monotonic() - seconds
-        if self._heard[self._rank] < since:  # this process was stopped itself, and could hear nobody
+        if self._heard[self._rank] < since:  # this process itself was stopped and could not receive heartbeats
             return []
         return [other for other, last_heard in enumerate(self._heard) if last_heard < since]
 
     @property
     def broken(self) -> bool:
-        """Whether the store is gone, and with it the process that kept it."""
+        """Whether the store, and the process that kept it, is gone."""
         return self._broken
 
     def end(self) -> None:
@@ -72,7 +72,7 @@ class Heartbeat(threading.Thread):
         self._say(_LEFT)
 
     def part(self, seconds: float) -> None:
-        """After `end`: wait until all ranks have left, at most so long.
+        """After `end`: wait until all ranks have left, at most this many seconds.
 
         Rank 0 keeps the store, so it waits until every other rank has announced that it no longer needs it.
         """

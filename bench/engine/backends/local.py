@@ -23,8 +23,8 @@ class LocalBackend:
     """Simulates all nodes (a `RoundBackend`).
 
     Args:
-        batches: what is sampled together: "cohort" (all completions that come from the same weights) or "node" (one
-            node's, as where every node is a process of its own). Tokens are the same up to counted near-ties.
+        batches: what is sampled together: "cohort" (all completions from the same weights) or "node" (one node's, as
+            under torchrun). Tokens are the same except at near-ties.
     """
 
     cohort_class = Cohort
@@ -39,11 +39,11 @@ class LocalBackend:
         self.colluders = Colluders(context, self)
 
     def items(self, number: int, duties: Sequence[Duty]) -> list[Item]:
-        """Items are drawn, but for those that malicious nodes pick."""
+        """Items are drawn, except for those that malicious nodes pick."""
         return self.context.assign_items(number, duties, partial(choose_items, self.context, number))
 
     def honest_work(self, plan: RoundPlan, duties: Sequence[Duty]) -> list[Offer]:
-        """Every node samples as the swarm's settings say, from the weights that it has."""
+        """Every node samples with the swarm's settings from its weights."""
         context, spec = self.context, self.context.spec
         offers: dict[Duty, Offer] = {}
         prompts = plan.prompt_indices()
@@ -70,7 +70,7 @@ class LocalBackend:
         return self.colluders.work(plan, duties, honest)
 
     def with_proofs(self, plan: RoundPlan, offers: list[Offer]) -> list[Offer]:
-        """The offers with their senders' proofs, where the defense asks for them."""
+        """The offers with their senders' proofs, if the defense requires them."""
         population = self.context.population
         if "proofs" not in population.cohorts[0].defense.requires:
             return offers
@@ -79,7 +79,7 @@ class LocalBackend:
     def receive(
         self, plan: RoundPlan, offers: Sequence[Offer], known: Mapping[int, Received] | None = None
     ) -> list[Received]:
-        """The offers, with the proofs and log-probs that come with them, behind the receivers' checks."""
+        """The offers, with their proofs and log-probs, after the receivers' checks."""
         population = self.context.population
         sent = self.with_proofs(plan, plan.in_order(offers))
         if self.context.spec.logprobs != "none":
@@ -87,11 +87,11 @@ class LocalBackend:
         return arrived(population, sent, known)
 
     def rewards(self, items: Sequence[Item], completions: Sequence[Completion]) -> list[float]:
-        """As the task has it."""
+        """The task's rewards."""
         return self.context.task.rewards(items, [completion.text for completion in completions])
 
     def answers(self, phase: str, items: Sequence[Item], first: int, cohorts: Sequence[Cohort]) -> list[Completion]:
-        """Each answer is sampled with a key of the seed, the item and its number alone."""
+        """Each answer is sampled with a key that depends only on the seed, the item and its number."""
         answers: dict[int, Completion] = {}
         for cohort in dict.fromkeys(cohorts):
             numbers = [i for i, answering in enumerate(cohorts) if answering is cohort]

@@ -1,6 +1,6 @@
 """Messages of a distributed swarm. What arrives is data from strangers: JSON with exact fields, checked and bounded.
 
-No message holds a fraction, so that nothing is rounded on its way and NaN cannot travel; nothing is ever unpickled.
+Messages contain no fractions, so nothing is rounded and NaN cannot be sent; nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.topology import Duty, PoolPosition
 from thiefbench.engine.transport import PROOF_BYTES, PROOF_BYTES_PER_TOKEN, Offer
 
-# Ids over the sampler's limit travel, so that receivers can say why they refuse them; beyond this multiple they do not.
+# Ids over the sampler's limit are sent, so that receivers can say why they refuse them; not beyond this multiple.
 LONGEST_SENT = 2
 ITEM_ID_BYTES, ID_BYTES, OFFER_BYTES, HEAD_BYTES = 1024, 12, 128, 8192
 REASON_CHARACTERS = 400
@@ -27,18 +27,18 @@ _HALTS = ("stopped", "failed")
 
 
 class MessageError(ValueError):
-    """Why a message is refused, in one sentence."""
+    """The reason why a message is refused, in one sentence."""
 
 
 @dataclass(frozen=True)
 class NodeMessage:
-    """What a node's message says of its slots.
+    """The content of a node's message about its slots.
 
     Attributes:
-        offers: one for every duty, in order; without ids, and saying why, where the message holds none that counts.
-        payload: where in the pool its completions carry the payload: the benchmark's truth, which no defense sees.
-        weights: digest of the weights that the sender holds; empty where it cannot be read.
-        refused: why entries of the message do not count, or all of it.
+        offers: one for every duty, in order; without ids, and with a reason, if the message has no valid offer.
+        payload: places in the pool of its completions with the payload: the labels, which no defense sees.
+        weights: digest of the sender's weights; empty if unreadable.
+        refused: why entries, or the whole message, are not valid.
     """
 
     offers: list[Offer]
@@ -49,14 +49,14 @@ class NodeMessage:
 
 @dataclass(frozen=True)
 class Halt:
-    """A rank goes no further: the user stopped it, or something failed there."""
+    """A rank stops: the user stopped it, or it failed."""
 
     why: str
     reason: str
 
 
 def most_bytes(spec: SwarmSpec) -> int:
-    """The length in bytes of the longest message that a round of a swarm needs."""
+    """The maximum length in bytes of a message in a round."""
     owed = spec.prompts * spec.group // spec.nodes
     tokens = spec.sampling.max_new_tokens
     proof = (PROOF_BYTES + PROOF_BYTES_PER_TOKEN * LONGEST_SENT * tokens) * 4 // 3
@@ -73,7 +73,8 @@ def decode(data: bytes) -> dict[str, Any]:
     """A message's fields, none of them checked yet.
 
     Raises:
-        MessageError: it is no JSON object in UTF-8, has a key twice, or holds a number that is no 64-bit integer.
+        MessageError: it is not a JSON object in UTF-8, has a duplicate key, or contains a number that is not a 64-bit
+            integer.
     """
     try:
         fields = strict_json.loads(data, only_int64=True)
@@ -117,15 +118,15 @@ def offers_message(
 
 
 def read_offers(data: bytes | None, number: int, node: int, owed: Sequence[Duty], spec: SwarmSpec) -> NodeMessage:
-    """What a node's message says of the slots that it owes.
+    """The offers in a node's message for the slots that it owes.
 
-    An entry counts only if its slot is the node's own and named once in the message. Entries in excess of those that
-    are owed are not read.
+    An entry counts only if its slot is the node's own and named once in the message. Entries beyond the number of owed
+    slots are not read.
 
     Args:
-        data: the message; None where none of a sound size came.
+        data: the message; None if it is missing or too long.
         number: of the round.
-        node: whose message it is, which the process group tells.
+        node: the sender, as identified by the process group.
         owed: what the node owes.
         spec: the swarm.
     """
@@ -175,10 +176,10 @@ def items_message(number: int, items: Sequence[str]) -> bytes:
 
 
 def read_items(data: bytes | None, number: int, count: int) -> list[str]:
-    """The ids of the `count` items that a node says it picked; whether there are such items is not checked.
+    """The ids of the `count` items that a node says it picked; whether they exist is not checked.
 
     Raises:
-        MessageError: it says nothing of the kind.
+        MessageError: it is not such a message.
     """
     items = _fields(data, "items", number, {"items"})["items"]
     if type(items) is not list or len(items) != count or not all(type(item) is str for item in items):

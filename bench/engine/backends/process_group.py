@@ -1,10 +1,10 @@
-"""The ranks of a process group as a swarm needs them: all exchange byte strings, and a lost rank is named.
+"""The process group of a swarm's ranks: they exchange byte strings, and errors name lost ranks.
 
 The backend is gloo on every device: the messages are a few hundred kilobytes of token ids in main memory, two ranks may
 share a GPU (which NCCL refuses), and a lost rank is an error that can be recorded, where NCCL's watchdog ends the
-process. There is no limit to waiting for a rank that works. Each rank sends a heartbeat every second from a thread of
-its own. A rank that is silent for `timeout` seconds, because it was stopped or cut off, is lost; one whose connection
-breaks is lost at once.
+process. There is no time limit for a working rank. Each rank sends a heartbeat every second from a thread of its own. A
+rank that is silent for `timeout` seconds, because it was stopped or cut off, is lost; one whose connection breaks is
+lost at once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NAMING_SECONDS = _LEAVING_SECONDS = 10.0
 
 
 class RankLostError(RuntimeError):
-    """A rank died, stands still or cannot be reached; the process group can no longer be used."""
+    """A rank died, hangs or cannot be reached; the process group can no longer be used."""
 
 
 class RankFailedError(RuntimeError):
@@ -47,18 +47,18 @@ class RankFailedError(RuntimeError):
 
 
 class RankStoppedError(KeyboardInterrupt):
-    """Another rank was stopped, and all stop with it; no round that is under way has changed anything."""
+    """Another rank was stopped, so all stop; the current round has not changed anything."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Where this process stands among those that torchrun started together.
+    """This process's position among those that torchrun started.
 
     Attributes:
         rank: its number.
-        size: how many there are.
+        size: the number of ranks.
         local_rank: its number on this machine.
-        local_size: how many of them are on this machine.
+        local_size: the number of ranks on this machine.
     """
 
     rank: int
@@ -68,7 +68,7 @@ class Launch:
 
     @classmethod
     def of_environment(cls) -> Launch | None:
-        """As torchrun, or a program like it, has set the environment; None for a process on its own.
+        """Read from the environment variables that torchrun or a similar program sets; None without them.
 
         Raises:
             SpecError: the environment's values are not numbers.
@@ -87,8 +87,8 @@ class Launch:
 class ProcessGroup:
     """All-gather and broadcast of byte strings over a process group.
 
-    Every rank calls the same methods in the same order. One that cannot go on calls `gather` once more with a
-    halt, which all others receive in the `gather` that they are in: see `halting`.
+    Every rank calls the same methods in the same order. A rank that cannot continue calls `gather` once more with a
+    halt, which all others receive in their current `gather`: see `halting`.
 
     Attributes:
         rank, size: see `Launch`.
@@ -107,7 +107,7 @@ class ProcessGroup:
         """Meet the other ranks at the address that the environment names.
 
         Raises:
-            RankLostError: they do not come within `timeout` seconds.
+            RankLostError: they do not arrive within `timeout` seconds.
         """
         try:
             patience = timedelta(seconds=timeout)
@@ -131,7 +131,7 @@ class ProcessGroup:
 
         Args:
             message: this rank's.
-            where: in words, for errors, such as "in round 3".
+            where: text for errors, such as "in round 3".
 
         Raises:
             ValueError: this rank's message is too long.
@@ -149,7 +149,7 @@ class ProcessGroup:
         return messages
 
     def broadcast(self, data: bytes | None, size: int, where: str) -> bytes:
-        """`size` bytes of rank 0, which alone gives them."""
+        """`size` bytes from rank 0; only rank 0 passes `data`."""
         received = bytearray(data if data is not None else size)
         whole = torch.frombuffer(received, dtype=torch.uint8) if size else torch.zeros(0, dtype=torch.uint8)
         for start in range(0, size, PART_BYTES):
@@ -171,7 +171,7 @@ class ProcessGroup:
             raise
 
     def leave(self) -> None:
-        """Leave in good order; the rank that keeps the store waits for the others."""
+        """Leave without an error; the rank that keeps the store waits for the others."""
         self._heartbeat.end()
         if self.lost:
             atexit.register(_end_at_once)
@@ -220,7 +220,7 @@ class ProcessGroup:
             raise
 
     def _broken_off(self) -> Sequence[int]:
-        """Whose connection broke: those whose heartbeat stops. Those that leave because of it are not to blame."""
+        """The ranks whose connection broke: those whose heartbeat stops, without those that leave because of it."""
         until = time.monotonic() + _NAMING_SECONDS
         while time.monotonic() < until and not self._heartbeat.broken:
             if quiet := self._heartbeat.stopped():

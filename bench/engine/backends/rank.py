@@ -2,7 +2,7 @@
 
 A rank samples what its node owes, all-gathers offers, and checks, rewards, inspects and updates by itself. Honest
 offers are gathered first, because an attack that queries the defense sees them. Every colluder computes the submissions
-of all colluders, which come out the same everywhere, and sends its own.
+of all colluders, which are the same on every rank, and sends its own.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _BLOCK = 1 << 22
 
 
 class DriftError(RuntimeError):
-    """A rank holds other weights than the rest."""
+    """A rank's weights differ from the others'."""
 
 
 def check_distributable(spec: SwarmSpec, size: int) -> None:
-    """See that a swarm can be played by `size` ranks.
+    """Check that `size` ranks can play a swarm.
 
     Raises:
         SpecError: it cannot.
@@ -60,7 +60,7 @@ def check_distributable(spec: SwarmSpec, size: int) -> None:
 
 
 class RankBackend:
-    """Plays one node of a swarm in this process, and hears of the others by messages (a `RoundBackend`).
+    """Plays one node of a swarm in this process, and receives messages from the others (a `RoundBackend`).
 
     Args:
         ranks: the process group; rank i is node i, so that the last f are malicious.
@@ -85,7 +85,7 @@ class RankBackend:
         self._local.attach(context)
 
     def items(self, number: int, duties: Sequence[Duty]) -> list[Item]:
-        """Items are drawn, but for those that malicious nodes say they have picked."""
+        """Items are drawn, except for those that malicious nodes say they picked."""
         choices: dict[int, list[Item] | None] = {}
 
         def choose(node: int, count: int) -> list[Item] | None:
@@ -96,13 +96,13 @@ class RankBackend:
         return self.context.assign_items(number, duties, choose)
 
     def honest_work(self, plan: RoundPlan, duties: Sequence[Duty]) -> list[Offer]:
-        """What all honest ranks send; this one samples what it owes."""
+        """The offers of all honest ranks; this rank samples its own."""
         offers = self._local.honest_work(plan, [duty for duty in duties if duty.node == self.node])
         messages = self._gather_offers(plan, duties, MaliciousWork(offers))
         return [offer for message in messages for offer in message.offers]
 
     def malicious_work(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> MaliciousWork:
-        """What all malicious ranks send; if this is one of them, it runs the attack."""
+        """The offers of all malicious ranks; if this rank is malicious, it runs the attack."""
         if not duties:
             return MaliciousWork()
         work = MaliciousWork()
@@ -117,22 +117,22 @@ class RankBackend:
     def receive(
         self, plan: RoundPlan, offers: Sequence[Offer], known: Mapping[int, Received] | None = None
     ) -> list[Received]:
-        """The offers behind this node's checks; proofs were sent along with them."""
+        """The offers after this node's checks; proofs were sent along with them."""
         return arrived(self.context.population, plan.in_order(offers), known)
 
     def rewards(self, items: Sequence[Item], completions: Sequence[Completion]) -> list[float]:
-        """As the task has it; every rank works them out."""
+        """The task's rewards; every rank computes them."""
         return self._local.rewards(items, completions)
 
     def answers(self, phase: str, items: Sequence[Item], first: int, cohorts: Sequence[Cohort]) -> list[Completion]:
-        """This rank's model answers alone."""
+        """Only this rank's model answers."""
         return self._local.answers(phase, items, first, cohorts)
 
     def check_weights(self, number: int) -> None:
-        """See that all ranks hold the same weights after the last round, `number`.
+        """Check that all ranks have the same weights after the last round, `number`.
 
         Raises:
-            DriftError: a rank does not.
+            DriftError: a rank's weights differ.
         """
         self._gather(number + 1, [], [], set(), f"after round {number}")
 
@@ -179,10 +179,10 @@ class RankBackend:
 
 
 def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:
-    """32 hex digits that differ, up to chance, where any bit of any tensor does.
+    """32 hex digits that differ, except by chance, if any bit of any tensor differs.
 
-    Of every tensor's bits, read as integers, the sum and the sum weighted by place are taken modulo 2^64, on the device
-    where it lies: integers add up to the same in whatever order, and only two numbers leave the device.
+    For every tensor, the sum of its bits read as integers and the sum weighted by position are taken modulo 2^64, on
+    its device: integer sums do not depend on the order, and only two numbers leave the device.
     """
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(weights.items()):

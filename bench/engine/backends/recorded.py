@@ -1,7 +1,7 @@
-"""Recorded rounds, played again: what was sampled is taken from the record, all else is worked out anew.
+"""Recorded rounds, played again: samples are taken from the record, everything else is computed again.
 
 Items, duties, pseudonyms, submissions, texts, rewards, advantages and outcomes follow from a cell's spec, the sampled
-tokens and the verdicts. So a record is consistent if the engine, given these, makes the very same rows.
+tokens and the verdicts. So a record is consistent if the engine, given these, computes exactly the same rows.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from thiefbench.tasks.base import Completion, Item, Task
 
 
 class RerunError(Exception):
-    """Recorded rows are none that a swarm can leave. A clause that says why."""
+    """Recorded rows are inconsistent with any valid run. The message is a clause that says why."""
 
 
 class RecordedSwarm:
-    """A swarm whose honest completions and verdicts are those of a record; nothing is sampled and nothing learned.
+    """A swarm with the honest completions and verdicts of a record; it neither samples nor learns.
 
-    What an attack that is granted neither policy nor queries submits is worked out anew. Of one that is, items and
-    submissions stay as recorded, since they depend on weights that are gone, and so do its labels.
+    The submissions of an attack without access to policy or queries are computed again. For other attacks, the recorded
+    items, submissions and labels are used, because they depend on weights that are no longer available.
 
     Args:
-        spec, role, policy, task, attack, seed: as of the cell. Of the policy only the tokenizer is used.
+        spec, role, policy, task, attack, seed: the cell's. Only the policy's tokenizer is used.
 
     Attributes:
-        attack: with the payload that the seed draws.
+        attack: the attack with the payload that the seed draws.
 
     Raises:
-        RerunError: the swarm is not one of equal nodes that are always there.
+        RerunError: the nodes are not all equal and always present.
         SpecError: see `Swarm`.
     """
 
@@ -53,11 +53,11 @@ class RecordedSwarm:
         self.attack = self._swarm.attack
 
     def recall(self, described: Mapping[str, str]) -> None:
-        """Let the attack be the one that a record describes; see `Swarm.recall`.
+        """Set the attack that a record describes; see `Swarm.recall`.
 
         Raises:
-            RerunError: the attack does not describe itself like this, or it does not say what it chose in a rehearsal,
-                which cannot be held again without the weights.
+            RerunError: the description is not this attack's, or lacks the choice made in a rehearsal, which cannot be
+                repeated without the weights.
         """
         try:
             self._swarm.recall(described)
@@ -70,15 +70,15 @@ class RecordedSwarm:
     def rerun(
         self, rows: Sequence[CompletionRow], completions: int = 0, trust_rewards: bool = False
     ) -> list[CompletionRow]:
-        """The rows that the engine makes of recorded ones.
+        """The rows that the engine computes from recorded ones.
 
         Args:
             rows: all rows of one round's pool, or of one evaluation, in stored order.
-            completions: that the evaluation was to draw; unused for a round.
+            completions: the number that the evaluation was to draw; unused for a round.
             trust_rewards: take the task's rewards from the record too.
 
         Raises:
-            RerunError: no swarm leaves such rows.
+            RerunError: no swarm can produce these rows.
         """
         self._backend.take(rows, trust_rewards)
         number = rows[0].round
@@ -98,7 +98,7 @@ class RecordedBackend:
     """Takes completions from a record (a `RoundBackend`); see `RecordedSwarm`.
 
     Attributes:
-        pool: the rows of the round that is played, by where they stand in its pool.
+        pool: the rows of the current round, by their places in its pool.
     """
 
     cohort_class = ObserverCohort
@@ -127,7 +127,7 @@ class RecordedBackend:
             self._evaluation = {phase: [row for row in rows if row.phase == phase] for phase in ("eval", "probe")}
 
     def items(self, number: int, duties: Sequence[Duty]) -> list[Item]:
-        """The recorded items where an attack chose them by the weights; otherwise they are drawn and chosen anew."""
+        """The recorded items if an attack chose them by the weights; otherwise they are drawn and chosen again."""
         spec = self.context.spec
         chosen = spec.topology == "vertical" and spec.items == "chosen" and self.context.role != "control"
         if not (self._from_weights and chosen):  # what is drawn or committed to depends on no weights
@@ -143,7 +143,7 @@ class RecordedBackend:
         return [self._offer(plan, duty) for duty in duties]
 
     def malicious_work(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> MaliciousWork:
-        """The recorded submissions where they depend on the weights; otherwise the attack submits anew."""
+        """The recorded submissions if they depend on the weights; otherwise the attack submits again."""
         if not self._from_weights:
             return self._colluders.work(plan, duties, honest)
         payload = {duty.at for duty in duties if self.pool[duty.at].payload and self.context.role == "attack"}
@@ -156,7 +156,7 @@ class RecordedBackend:
         return self._local.receive(plan, offers, known)
 
     def rewards(self, items: Sequence[Item], completions: Sequence[Completion]) -> list[float]:
-        """The task's, or where the record is trusted, the recorded ones."""
+        """The task's rewards, or the recorded ones if the record is trusted."""
         if self._trusted_rewards is None:
             return self._local.rewards(items, completions)
         pairs = zip(items, completions, strict=True)
@@ -186,7 +186,7 @@ class RecordedBackend:
         return Offer(duty.node, duty.group, duty.index, ids, self.context.slot_seed(plan, duty))
 
     def _check_sampled(self, row: CompletionRow) -> None:
-        """See that the sampler could stop here: at EOS, or at the length limit.
+        """Check that the sampler could stop here: at EOS, or at the length limit.
 
         Raises:
             RerunError: it could not.
@@ -199,7 +199,7 @@ class RecordedBackend:
 
 
 class _RecordedVerdicts(Defense):
-    """Gives the recorded verdicts."""
+    """Returns the recorded verdicts."""
 
     name = "recorded"
 

@@ -1,4 +1,4 @@
-"""A swarm inside a trainer: the trainer samples for honest nodes and learns; everything between is the engine's."""
+"""A swarm inside a trainer: the trainer samples for honest nodes and learns; the engine does the rest."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class TrainerVerdict:
-    """What a completion earns.
+    """A completion's reward and verdict.
 
     Attributes:
         reward: the task's reward.
-        action: of its verdict; "drop" where the transport refused it.
+        action: the verdict's; "drop" if the completion was refused.
     """
 
     reward: float
     action: str
 
     def after(self, reward: float | None) -> float | None:
-        """What the verdict makes of a reward; None, as TRL has it, says nothing and leaves the group."""
+        """The reward after the verdict; with None, TRL leaves the completion out of its group."""
         if self.action == "drop" or reward is None:
             return None
         return reward if self.action == "accept" else 0.0
@@ -63,10 +63,10 @@ class TrainerBatch:
 
     Attributes:
         prompts: token ids of every completion's prompt.
-        ids: token ids of every completion, EOS included where it ended; empty where nothing sound was submitted.
-        logprobs: of these tokens, under the distribution they count as drawn from; None where the trainer's sampler
+        ids: token ids of every completion, EOS included where it ended; empty if nothing valid was submitted.
+        logprobs: of these tokens, under the distribution from which they count as drawn; None if the trainer's sampler
             reports none.
-        verdicts: what each earns.
+        verdicts: each completion's reward and verdict.
         eos: the token that ends a completion.
     """
 
@@ -77,9 +77,9 @@ class TrainerBatch:
     eos: int
 
     def for_trl(self) -> dict[str, Any]:
-        """The keys that TRL asks of a rollout function."""
+        """The keys that TRL requires from a rollout function."""
         columns: dict[str, Any] = {"prompt_ids": self.prompts, "completion_ids": self.ids, "logprobs": self.logprobs}
-        if not all(self.ids):  # TRL needs a token in every row; the mask sees to it that it is not learned
+        if not all(self.ids):  # TRL needs a token in every row; the mask keeps it from being learned
             columns["completion_ids"] = [ids or [self.eos] for ids in self.ids]
             columns["env_mask"] = [[1] * len(ids) or [0] for ids in self.ids]
             columns["logprobs"] = self.logprobs and [row or [0.0] for row in self.logprobs]
@@ -90,17 +90,17 @@ class TrainerRounds:
     """A horizontal swarm whose rounds are the generation batches of a trainer.
 
     Args:
-        trainer: a `trl.GRPOTrainer`, whose model is read where it stands.
+        trainer: a `trl.GRPOTrainer`, whose model is used in place.
         task, attack, defense, nodes, malicious, seed, role: as of `thiefbench.integrations.trl.TrainerSwarm`.
-        judge_on: (device, dtype) -> the judge that the defense asks; None where it asks none.
+        judge_on: (device, dtype) -> the judge that the defense asks; None if it asks none.
 
     Attributes:
         trainer: the same.
         swarm: between sampling and learning, which are the trainer's, everything is this swarm's.
 
     Raises:
-        SpecError: the trainer's settings do not fit.
-        ModelError: the benchmark cannot read such a model.
+        SpecError: the trainer's settings are not supported.
+        ModelError: the benchmark does not support such a model.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class TrainerRounds:
         without malicious nodes.
 
         Raises:
-            SpecError: the defense weighs tokens.
+            SpecError: the defense weights tokens.
         """
         swarm, group = self.swarm, self.swarm.spec.group
         swarm.context.spec = replace(swarm.spec, prompts=len(items))  # a trainer's last batch may be a smaller one
@@ -173,7 +173,7 @@ class TrainerRounds:
         return TrainerBatch(prompts, ids, logprobs, verdicts, swarm.policy.eos), record
 
     def answer(self, items: Sequence[Item], count: int) -> TrainerBatch:
-        """`count` completions for each item by the trainer's sampler, rewarded and not inspected."""
+        """`count` completions for each item by the trainer's sampler, with rewards and without inspection."""
         policy, limit = self.swarm.policy, self.swarm.spec.sampling.max_new_tokens
         prompts, sampled, logprobs = self._generated(items, count)
         received = receive(policy, [Offer(0, 0, 0, tuple(ids)) for ids in sampled], limit)
@@ -183,7 +183,7 @@ class TrainerRounds:
         return TrainerBatch(prompts, sampled, logprobs, verdicts, policy.eos)
 
     def evaluate(self, number: int, completions: int) -> RoundRecord:
-        """As `Swarm.evaluate`, with the model at rest."""
+        """Like `Swarm.evaluate`, with the model in evaluation mode."""
         with _at_rest(self.swarm.policy.model):
             return self.swarm.evaluate(number, completions)
 
@@ -209,7 +209,7 @@ class TrainerRounds:
     ) -> list[list[float]]:
         """The sampler's log-probs, and the current policy's where the sampler did not make the completion.
 
-        They are recomputed and never claimed, so that no importance ratio favours a submission.
+        They are recomputed, not claimed by senders, so that no importance ratio favours a submission.
         """
         foreign = [row for row, sent in enumerate(ids) if sent != list(sampled[row])]
         policy = AttackerPolicy(self.swarm.policy, self.swarm.task, self.swarm.spec.sampling, ())
@@ -263,7 +263,7 @@ class TrainerBackend:
     def receive(
         self, plan: RoundPlan, offers: Sequence[Offer], known: Mapping[int, Received] | None = None
     ) -> list[Received]:
-        """As in one process, without seeds: honest completions have none, so one would give a submission away."""
+        """As in one process, but without seeds: honest completions have none, so a seed would reveal a submission."""
         return [replace(arrival, seed=None) for arrival in self._local.receive(plan, offers, known)]
 
     def rewards(self, items: Sequence[Item], completions: Sequence[Completion]) -> list[float]:
@@ -276,7 +276,7 @@ class TrainerBackend:
 
 
 def _check(trainer: Any, nodes: int) -> None:
-    """See that TRL and the trainer's settings fit a swarm."""
+    """Check that TRL and the trainer's settings support a swarm."""
     if tuple(int(number) for number in version("trl").split(".")[:2]) < OLDEST_TRL:
         raise SpecError(
             f"TRL {version('trl')} gives a dropped completion the reward 0; write pip install 'thiefbench[trl]'"
@@ -297,7 +297,7 @@ def _check(trainer: Any, nodes: int) -> None:
 
 
 def _action(row: CompletionRow) -> str:
-    """The verdict on a completion; one that the transport refused leaves its group, whatever the defense says."""
+    """The verdict on a completion; a refused one leaves its group, whatever the defense says."""
     return "drop" if row.refused else row.action
 
 

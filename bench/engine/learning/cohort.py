@@ -1,4 +1,4 @@
-"""Honest nodes that hold equal weights and reach equal verdicts: one model, one update, one defense stand for all."""
+"""Honest nodes with equal weights and equal verdicts: one model, one update and one defense for all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SwarmSpec
 
 Seats = tuple[list[int], list[int]]
-"""Lines and columns in a table with a line for every group."""
+"""Row and column numbers in a table with one row per group."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class TrainingRow:
         prompt: which of the round's prompts it answers.
         targets: its token ids, EOS included where it ended.
         reward: after the verdict.
-        kept: False where the row leaves its group.
+        kept: False if the row leaves its group.
         token_weights: factors on its tokens' losses, or None.
-        group: the group that its advantage is relative to; None counts G rows a group, in order.
-        old_logprobs: what the generator's weights gave its tokens; None takes the current ones (ratio 1).
+        group: the group that its advantage is relative to; None means that every G rows, in order, are a group.
+        old_logprobs: its tokens' log-probs under the generator's weights; None uses the current weights (ratio 1).
     """
 
     prompt: int
@@ -45,11 +45,11 @@ class TrainingRow:
 
 @dataclass(frozen=True)
 class Step:
-    """What an update did.
+    """The result of an update.
 
     Attributes:
         advantages: per row, in order.
-        grad_norm: before clipping; 0 where no group had two different rewards and nothing was updated.
+        grad_norm: before clipping; 0 if no group had two different rewards, so that nothing was updated.
     """
 
     advantages: list[float]
@@ -57,22 +57,22 @@ class Step:
 
 
 class DivergedError(Exception):
-    """Learning left the range of numbers. One sentence for the user; what was measured before means nothing either."""
+    """Weights or gradients are not finite. One sentence for the user; earlier measurements are not valid either."""
 
 
 _REMEDY = "use a smaller learning_rate, or a smaller max_grad_norm"
 
 
 class Cohort:
-    """A policy with its optimizer, its defense and what that remembers.
+    """A policy with its optimizer, its defense and the defense's history.
 
     Args:
-        policy: the model, owned and changed by the cohort.
-        spec: the swarm it lives in.
-        defense: what inspects its pools.
-        nodes: the honest nodes it stands for; the others of its class that are malicious hold its weights too.
+        policy: the model, which the cohort modifies.
+        spec: the swarm's settings.
+        defense: the defense that inspects its pools.
+        nodes: the honest nodes it stands for; malicious nodes of its class hold the same weights.
         kind: the class of its nodes.
-        number: which of the swarm's cohorts it is.
+        number: its number among the swarm's cohorts.
 
     Attributes:
         learns: whether `update` runs the model over the pool with gradients.
@@ -99,7 +99,7 @@ class Cohort:
             self._prepare(policy, spec)
 
     def _prepare(self, policy: Policy, spec: SwarmSpec) -> None:
-        """Make the optimizer."""
+        """Create the optimizer."""
         learner = spec.learner
         self.weights = policy.weights()
         # Steps of a small learning rate vanish in bfloat16, so such weights are copies of float32 masters.
@@ -119,11 +119,11 @@ class Cohort:
 
         Args:
             prompts: prompts as token ids.
-            rows: B * G of them, ordered by group; those of one group share a prompt.
-            cache: of these prompts with the current weights, with what the defense has run already.
+            rows: B * G rows, ordered by group; rows of one group share a prompt.
+            cache: the forward cache of these prompts with the current weights, including the defense's forward passes.
 
         Raises:
-            DivergedError: gradient or weights are not finite any more.
+            DivergedError: the gradient or the weights are not finite.
         """
         advantages = self.advantages(rows)
         if not any(advantages) and not self.start:
@@ -143,7 +143,7 @@ class Cohort:
         return advantages
 
     def _seats(self, rows: Sequence[TrainingRow]) -> Seats:
-        """Where every row stands in a table of groups."""
+        """The position of every row in a table of groups."""
         size = self.spec.group
         groups = [i // size if row.group is None else row.group for i, row in enumerate(rows)]
         line_of = {group: line for line, group in enumerate(dict.fromkeys(groups))}
@@ -155,7 +155,7 @@ class Cohort:
         return [line_of[group] for group in groups], columns
 
     def _expected(self, rows: Sequence[TrainingRow]) -> list[float]:
-        """GEPO's denominator of every row's group; see `group_expectation`."""
+        """GEPO's denominator for every row's group; see `group_expectation`."""
         seats = self._seats(rows)
         logprobs = [row.old_logprobs or () for row in rows]
         means = _table(seats, [sum(each) / max(1, len(each)) for each in logprobs])
@@ -164,7 +164,7 @@ class Cohort:
         return expected
 
     def learned_from(self, rows: Sequence[TrainingRow], advantages: Sequence[float]) -> dict[CompletionKey, list[int]]:
-        """The answers that an update runs, each with the indices of its rows."""
+        """The distinct answers that an update runs, each with the indices of its rows."""
         row_indices: dict[CompletionKey, list[int]] = {}
         for i, advantage in enumerate(advantages):
             if rows[i].targets and (advantage != 0 or (self.start and rows[i].kept)):
@@ -180,7 +180,7 @@ class Cohort:
     ) -> float:
         """Add the pool's gradient to the parameters; returns the loss.
 
-        Rows with advantage 0 are skipped, as their gradient is exactly zero without a KL term, and equal rows are run
+        Without a KL term, rows with advantage 0 are skipped, because their gradient is exactly zero. Equal rows run
         once.
         """
         cache = cache or ForwardCache(self.policy, prompts)
@@ -248,13 +248,13 @@ class Cohort:
 
     @torch.no_grad()
     def keep(self, version: int, oldest: int) -> None:
-        """Keep the current weights as a version's, for samplers that lie behind, and drop all before `oldest`."""
+        """Keep the current weights as a version, for delayed samplers, and drop all versions before `oldest`."""
         self.past[version] = {name: weight.detach().to("cpu", copy=True) for name, weight in self.weights.items()}
         self.past = {number: kept for number, kept in self.past.items() if number >= oldest}
 
     @torch.no_grad()
     def as_of(self, version: int) -> Policy:
-        """The model with the weights of a kept version; the same object every time, which the next call changes."""
+        """The model with the weights of a kept version; every call returns the same object and changes its weights."""
         if self._behind is None:
             self._behind = copy.deepcopy(self.policy)
         for name, weight in self._behind.weights().items():
@@ -263,7 +263,7 @@ class Cohort:
 
     @torch.no_grad()
     def take(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Go on from other weights of the same shapes, with an optimizer that has seen nothing."""
+        """Continue from other weights of the same shapes, with a fresh optimizer."""
         for name, master in self.masters.items():
             master.copy_(weights[name])
         self._copy_masters()
@@ -278,7 +278,7 @@ class Cohort:
         return tensors
 
     def restore(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Take back what `state` gave."""
+        """Restore what `state` returned."""
         with torch.no_grad():
             for name, master in self.masters.items():
                 master.copy_(tensors[f"weight/{name}"])
@@ -306,7 +306,7 @@ class Cohort:
 
     @torch.no_grad()
     def _finite(self) -> bool:
-        """Whether every weight that a model reads is a number: in bfloat16 a large one may be none there alone."""
+        """Whether every weight that a model reads is finite; a large weight may overflow in bfloat16 only."""
         norms = torch._foreach_norm([weight.detach() for weight in self.weights.values()], math.inf)
         return bool(torch.stack([norm.float() for norm in norms]).isfinite().all())
 
@@ -330,7 +330,7 @@ class ObserverCohort(Cohort):
 
 
 def _table(seats: Seats, values: Sequence[float] | Sequence[bool]) -> torch.Tensor:
-    """A value per row as a table of groups, shape (groups, the largest one's rows); 0 or False on empty seats."""
+    """One value per row as a table, shape (groups, rows of the largest group); 0 or False in empty places."""
     flat = torch.tensor(values)
     table = torch.zeros(max(seats[0], default=-1) + 1, max(seats[1], default=0) + 1, dtype=flat.dtype)
     table[seats] = flat

@@ -1,12 +1,12 @@
-"""Updates that wait until somebody looks at the weights.
+"""Updates that are deferred until the weights are needed.
 
-Where a round is known to come out as another cell's did, its completions and evaluations can be taken from there, and
-nobody may ever need the weights. So a `DeferringCohort` only notes what its update would do. The moment anybody gets
-hold of the model (to sample, to measure, to save it), the updates that it owes are made, in order.
+If a round is known to be the same as in another cell, its completions and evaluations can be copied from there, and the
+weights may never be needed. So a `DeferringCohort` only records its update. As soon as the model is needed (to sample,
+to measure, to save it), all deferred updates are carried out, in order.
 
-An update that waited gives the very bits of one that did not. It depends on the weights and the optimizer before it, on
-the prompts and rows, and on which answers are run together (`ForwardCache.schedule`), as that decides over last bits.
-All of this is kept with it.
+A deferred update gives the same bits as an immediate one. It depends on the weights and the optimizer before it, on the
+prompts and rows, and on which answers are run together (`ForwardCache.schedule`), because that affects last bits. All
+of this is stored with it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Schedule = list[list[CompletionKey]]
 
 @dataclass(frozen=True)
 class OwedUpdate:
-    """An update that has not been made.
+    """An update that has not been carried out yet.
 
     Attributes:
         round: the number of its round.
-        prompts: token ids, which rows and schedule name by position.
-        rows: the pool's, ordered by group.
+        prompts: token ids; rows and schedule refer to them by position.
+        rows: the pool's rows, ordered by group.
         schedule: which answers are run together; empty where nothing is learned.
-        grad_norm: what it has to give; None where nobody has made it before.
-        cache: the forward passes so far; None where none are kept.
+        grad_norm: the gradient norm that it must reproduce; None if no earlier run has computed it.
+        cache: the forward passes so far; None if none are kept.
     """
 
     round: int
@@ -47,17 +47,17 @@ class OwedUpdate:
 
 
 class DeferringCohort(Cohort):
-    """A cohort whose updates wait where `defers` says so.
+    """A cohort whose updates are deferred while `defers` is true.
 
     Attributes:
-        defers: whether the next update waits.
-        schedule: of the last update, made or owed.
-        owed: the updates that wait, oldest first.
-        kept: looks for the state behind one of some updates, the later the better, and gives it with the number of the
-            updates that it makes needless; None where nothing is kept.
-        seconds_behind: that `catch_up` took since somebody set it to 0.
-        reproduced: False once an update gave another gradient norm than it had to: the weights are not those that the
-            recorded rounds were played with.
+        defers: whether the next update is deferred.
+        schedule: that of the last update, carried out or deferred.
+        owed: the deferred updates, oldest first.
+        kept: looks for a stored state after one of the given updates, preferably a late one, and returns it with the
+            number of updates that need not be carried out then; None if no states are stored.
+        seconds_behind: seconds that `catch_up` took since this was last set to 0.
+        reproduced: False once an update has given a different gradient norm than expected, so that the weights are not
+            those of the recorded rounds.
     """
 
     def __init__(self, *parts: Any) -> None:
@@ -73,9 +73,9 @@ class DeferringCohort(Cohort):
     def update(
         self, prompts: Sequence[Sequence[int]], rows: Sequence[TrainingRow], cache: ForwardCache | None = None
     ) -> Step:
-        """One optimizer step on a pool, or, where it waits, its advantages and a gradient norm of 0.
+        """One optimizer step on a pool or, if it is deferred, only its advantages and a gradient norm of 0.
 
-        Whoever lets it wait calls `settle` next.
+        After a deferred update, the caller must call `settle` next.
         """
         cache = cache or ForwardCache(self.policy, prompts)
         advantages = self.advantages(rows)
@@ -84,15 +84,16 @@ class DeferringCohort(Cohort):
         if not self.defers:
             self.catch_up()
             return super().update(prompts, rows, cache)
-        # No number yet: the round that it belongs to is not known here.
+        # No number yet: the round is not known here.
         self._owe([OwedUpdate(0, prompts, rows, self.schedule, cache=cache)])
         return Step(advantages, 0.0)
 
     def settle(self, number: int, grad_norm: float | None) -> float:
-        """Say of the last update, which waits, what round it belongs to and what gradient norm it has to give.
+        """Set the round of the last update, which is deferred, and the gradient norm that it must reproduce.
 
-        With None, which nobody knows before, all updates are made now, as they are where the model has been run over
-        the pool already: the next round will ask for the weights, too. Else it goes on waiting.
+        With None (an unknown norm), all deferred updates are carried out now. They are also carried out now if the
+        model has already been run over the pool, because the next round will need the weights too. Otherwise the update
+        remains deferred.
 
         Returns:
             The gradient norm.
@@ -108,13 +109,13 @@ class DeferringCohort(Cohort):
         return grad_norm
 
     def resume(self, owed: Iterable[OwedUpdate]) -> None:
-        """Owe what a checkpoint says."""
+        """Restore the deferred updates of a checkpoint."""
         self._owe(owed)
 
-    @torch.inference_mode(False)  # whoever asks may be sampling, and what is made here must be changed later
+    @torch.inference_mode(False)  # callers may be in inference mode; tensors made here are changed later
     @torch.enable_grad()
     def catch_up(self) -> None:
-        """Make the updates that are owed."""
+        """Carry out the deferred updates."""
         self.policy.before_use = None
         began, (owed, self.owed) = perf_counter(), (self.owed, [])
         if owed and (kept := self.kept(owed)) is not None:
@@ -128,12 +129,12 @@ class DeferringCohort(Cohort):
         self.seconds_behind += perf_counter() - began
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Weights and optimizer moments behind all updates; see `Cohort.state`."""
+        """Weights and optimizer moments after all updates; see `Cohort.state`."""
         self.catch_up()
         return super().state()
 
     def state_before_owed(self) -> dict[str, torch.Tensor]:
-        """The same before the first update that is owed."""
+        """The same before the first deferred update."""
         return super().state()
 
     def _owe(self, updates: Iterable[OwedUpdate]) -> None:
@@ -142,7 +143,7 @@ class DeferringCohort(Cohort):
 
 
 class _Scheduled(ForwardCache):
-    """Runs the answers of an update together as they were, or would have been, when its round was played."""
+    """Runs the answers of an update in the same batches as when its round was played, or would have been."""
 
     def __init__(self, cohort: Cohort, update: OwedUpdate) -> None:
         super().__init__(cohort.policy, update.prompts)

@@ -1,13 +1,14 @@
-"""Advantages and losses, as pure functions: the formula can be read off the code.
+"""Advantages and losses, as pure functions whose code follows the formulas.
 
-GRPO is Shao et al., arXiv:2402.03300; the form without clipping, old policy and KL term is the one of the source paper
+GRPO is Shao et al., arXiv:2402.03300; the form without clipping, old policy and KL term is the source paper's
 (arXiv:2511.09780): loss = -mean over completions of mean over tokens of ratio * A, ratio = pi / stop_grad(pi). With a
-KL term every token's loss gains kl * (q / p - log(q / p) - 1), p of the policy and q of the start model: the estimator
-of GRPO's equation 4.
+KL term, kl * (q / p - log(q / p) - 1) is added to every token's loss, where p is the token's probability under the
+policy and q under the start model: the estimator of GRPO's equation 4.
 
-All learners but `cispo` are one clipped objective per token (`token_losses`) with another ratio, weight or divisor. In
-their docstrings pi is the learner's model and q the one that generated a completion, by the log-probs that came with
-it. Where those are a sender's, they are claims: whoever understates them raises every ratio up to where it is cut.
+All learners except `cispo` use the same clipped objective per token (`token_losses`) with a different ratio, weight or
+divisor. In their docstrings, pi is the learner's model and q the model that generated a completion, according to the
+log-probs that came with it. If a sender reports these, they are only claims: a sender that understates them raises
+every ratio up to its bound.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 from thiefbench.engine.spec import LearnerSpec
 
 STD_EPSILON = 1e-4  # as TRL's GRPOTrainer adds it
-# A log-prob is a claim where it travels, and e^89 overflows a float32: no ratio counts for more than e^20.
+# A sender's log-prob is only a claim, and e^89 overflows a float32, so ratios are bounded by e^20.
 MAX_LOG_RATIO = 20.0
 
 
@@ -30,8 +31,8 @@ def group_advantages(rewards: torch.Tensor, kept: torch.Tensor, scale_rewards: b
 
     Args:
         rewards: shape (groups, G).
-        kept: bool, same shape; rows outside are in no mean and get advantage 0, as do all rows of a group with fewer
-            than two kept rows.
+        kept: bool, same shape; the other rows are left out of the mean and get advantage 0, as do all rows of a group
+            with fewer than two kept rows.
         scale_rewards: divide by the standard deviation.
 
     Returns:
@@ -53,14 +54,14 @@ class Batch:
     Attributes:
         logprobs: current log-probs of the tokens, with gradient, shape (rows, length).
         old_logprobs: those of the policy that generated them; None on-policy.
-        mask: 1.0 on real tokens, same shape; elsewhere the other fields hold any finite number.
+        mask: 1.0 on real tokens, 0 on padding, same shape; on padding, the other fields hold any finite number.
         token_weights: factors on each token's objective, same shape.
         advantages: shape (rows,).
-        pool_rows: rows in the whole pool, which the loss is a mean over.
+        pool_rows: number of rows in the whole pool, over which the loss is a mean.
         max_length: the sampler's length limit.
         reference_logprobs: those of the start model, shape as `logprobs`; None without a KL term.
         kl: the KL term's weight.
-        pool_tokens: tokens of all kept rows of the whole pool, which dapo and cispo divide by.
+        pool_tokens: number of tokens in all kept rows of the whole pool, by which dapo and cispo divide.
         expected: gepo's denominator, of each row's group (`group_expectation`), shape (rows,); None
             on-policy.
     """
@@ -82,7 +83,7 @@ Learner = Callable[[Batch, LearnerSpec], torch.Tensor]
 
 
 def log_ratios(batch: Batch) -> torch.Tensor:
-    """log(pi / q) of every token, without gradient; 0 on padding, and on-policy everywhere. Shape (rows, length)."""
+    """log(pi / q) of every token, without gradient; 0 on padding, and everywhere if on-policy. Shape (rows, length)."""
     if batch.old_logprobs is None:
         return torch.zeros_like(batch.mask)
     return (batch.logprobs.detach() - batch.old_logprobs) * batch.mask
@@ -91,17 +92,16 @@ def log_ratios(batch: Batch) -> torch.Tensor:
 def token_losses(batch: Batch, spec: LearnerSpec, log_ratio: torch.Tensor) -> torch.Tensor:
     """-min(ratio * A, clip(ratio, 1 - eps, 1 + eps_high) * A) * token weight, plus the KL term, per token.
 
-    The clip leaves ratios above 1 alone where A is negative. With `LearnerSpec.delta` the first ratio is at most delta.
+    The clip does not bound ratios above 1 if A is negative; `LearnerSpec.delta` bounds the first ratio from above.
 
     Args:
-        batch: what is learned from.
+        batch: the part of a pool to learn from.
         spec: clipping range.
-        log_ratio: without gradient, shape (rows, length), or (rows, 1) where a row's tokens share one ratio. Beyond
-            `MAX_LOG_RATIO` it counts as that.
+        log_ratio: without gradient, shape (rows, length), or (rows, 1) where a row's tokens share one ratio. Larger
+            values count as `MAX_LOG_RATIO`.
 
     Returns:
-        shape (rows, length), 0 on padding. Whatever its value, the gradient of a token's ratio is ratio * d log pi of
-        that token.
+        shape (rows, length), 0 on padding. The gradient of a token's ratio is always ratio * d log pi of that token.
     """
     zero = batch.logprobs - batch.logprobs.detach()  # 0, with the token's gradient
     ratio = (log_ratio.clamp(max=MAX_LOG_RATIO) + zero).exp()
@@ -120,7 +120,7 @@ def _with_kl(batch: Batch, losses: torch.Tensor) -> torch.Tensor:
 
 
 def row_means(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Mean over each row's real tokens, 0 where it has none; shape (rows,)."""
+    """Mean over each row's real tokens, 0 for rows without tokens; shape (rows,)."""
     return (values * mask).sum(1) / mask.sum(1).clamp(min=1)
 
 
@@ -135,12 +135,12 @@ def dr_grpo(batch: Batch, spec: LearnerSpec) -> torch.Tensor:
 
 
 def dapo(batch: Batch, spec: LearnerSpec) -> torch.Tensor:
-    """Mean over tokens, each counting the same however long its completion (Yu et al., arXiv:2503.14476).
+    """Mean over tokens, all with the same weight whatever their completion's length (Yu et al., arXiv:2503.14476).
 
-    The paper divides by the tokens of a group and takes the mean over groups; divided here, as in TRL's GRPOTrainer, is
-    by the tokens of all kept rows of the pool. TRL's `bnpo` divides by those of its local batch: where that is the
-    whole pool, as here, `dapo` and `bnpo` are one loss. Clip-higher is `LearnerSpec.epsilon_high`. The paper's dynamic
-    sampling and length penalty choose and reward completions and are no part of a loss.
+    The paper divides by the tokens of a group and takes the mean over groups; this function, like TRL's GRPOTrainer,
+    divides by the tokens of all kept rows of the pool. TRL's `bnpo` divides by those of its local batch; if that is the
+    whole pool, as here, `dapo` and `bnpo` are the same loss. Clip-higher is `LearnerSpec.epsilon_high`. The paper's
+    dynamic sampling and length penalty concern the choice and reward of completions and are not part of the loss.
 
     Raises:
         ValueError: the batch does not say how many tokens the pool has.
@@ -151,12 +151,13 @@ def dapo(batch: Batch, spec: LearnerSpec) -> torch.Tensor:
 def cispo(batch: Batch, spec: LearnerSpec) -> torch.Tensor:
     """Clipped IS-weight Policy Optimization (MiniMax-M1, arXiv:2506.13585): it clips the weight and not the gradient.
 
-    -(sum over tokens of sg(min(pi / q, C)) A log pi) / tokens, sg = stop gradient. A token beyond the cap goes on
-    teaching, with the cap's weight, where `dapo` lets it teach nothing. The weight has no lower limit; the paper sets
-    its own so low that it has no effect. C, the paper's 1 + eps_high, is `LearnerSpec.ratio_cap`; TRL's `cispo` takes
-    the same number as `epsilon_high`. The paper divides by the tokens of a group; divided here, as in TRL, is by those
-    of all kept rows of the pool. `epsilon`, `epsilon_high` and `delta` have no effect. On-policy every weight is 1 and
-    the gradient is that of `dapo`; the value is not 0 even there.
+    -(sum over tokens of sg(min(pi / q, C)) A log pi) / tokens, sg = stop gradient. A token beyond the cap still
+    contributes a gradient, with the cap as its weight; in `dapo` it would contribute none. The weight has no lower
+    limit; the paper sets its lower limit so low that it has no effect. C, the paper's 1 + eps_high, is
+    `LearnerSpec.ratio_cap`; TRL's `cispo` takes the same number as `epsilon_high`. The paper divides by the tokens of a
+    group; this function, like TRL, divides by those of all kept rows of the pool. `epsilon`, `epsilon_high` and `delta`
+    have no effect. On-policy, every weight is 1 and the gradient is that of `dapo`, but the value differs from
+    `dapo`'s.
 
     Raises:
         ValueError: the batch does not say how many tokens the pool has.
@@ -167,20 +168,20 @@ def cispo(batch: Batch, spec: LearnerSpec) -> torch.Tensor:
 
 
 def _pool_tokens(batch: Batch, loss: str) -> int:
-    """The tokens of the whole pool; raises ValueError where the batch does not say how many."""
+    """The number of tokens in the whole pool; raises ValueError if the batch does not say it."""
     if batch.pool_tokens < 1:
         raise ValueError(f"{loss} divides by the tokens of the whole pool; give Batch.pool_tokens")
     return batch.pool_tokens
 
 
 def gspo(batch: Batch, spec: LearnerSpec) -> torch.Tensor:
-    """Group Sequence Policy Optimization (Zheng et al., arXiv:2507.18071): the ratio is that of whole completions.
+    """Group Sequence Policy Optimization (Zheng et al., arXiv:2507.18071): one ratio per completion.
 
     -mean_i min(s_i A_i, clip(s_i, 1 - eps, 1 + eps_high) A_i), s_i = (pi(y_i) / q(y_i))^(1 / |y_i|): the exponential of
-    the mean over tokens of log(pi / q). It is computed in the paper's token form, a mean over tokens of
-    s_it = sg(s_i) pi_t / sg(pi_t) (sg = stop gradient), which has the same value and gradient and lets a token weight
-    scale its own token's part; s_i itself stays that of all tokens. Ratios of completions lie close to 1, so the paper
-    clips at eps = 3e-4 and eps_high = 4e-4, not at `LearnerSpec`'s 0.2.
+    the mean over tokens of log(pi / q). It is computed in the paper's token form, a mean over tokens of s_it = sg(s_i)
+    pi_t / sg(pi_t) (sg = stop gradient), which has the same value and gradient and lets a token weight scale only its
+    token's part; s_i itself is always computed from all tokens. Ratios of completions are close to 1, so the paper
+    clips at eps = 3e-4 and eps_high = 4e-4, not at `LearnerSpec`'s default of 0.2.
     """
     sequence = row_means(log_ratios(batch), batch.mask)[:, None]
     return row_means(token_losses(batch, spec, sequence), batch.mask).sum() / batch.pool_rows
@@ -193,13 +194,13 @@ def ftis(batch: Batch, spec: LearnerSpec) -> torch.Tensor:
     where A_i <= 0 and KL_i >= g (such a row stays in its group's mean and standard deviation). This is `grpo` in its
     on-policy form with filtered advantages and truncated weights, which multiply the token weights.
 
-    Read in a summary of the paper, and not in the paper: the objective, C = 2, g = 50, and that KL is one number per
-    completion. Chosen here: the truncated weight carries no gradient, as is customary; and how KL_i is estimated, which
-    the summary does not say: the sum over tokens of pi / q - 1 - log(pi / q), in nats. It is never negative, its mean
-    over completions drawn from q is KL(q || pi) of whole completions, and a token that the learner would not say adds
-    about log(q / pi). The paper writes KL(pi || q), whose estimate from the same tokens, the sum of
-    (pi / q) log(pi / q) - pi / q + 1, gives such a token 1 nat at most: with g = 50 no completion of up to 50 tokens
-    would ever be filtered for what the learner would not say.
+    The objective, C = 2, g = 50 and one KL value per completion are taken from a summary of the paper, not from the
+    paper itself. Our own choices are that the truncated weight has no gradient, as is usual, and the estimate of KL_i,
+    which the summary does not give: the sum over tokens of pi / q - 1 - log(pi / q), in nats. It is never negative, its
+    mean over completions drawn from q is KL(q || pi) of whole completions, and a token that is improbable for the
+    learner adds about log(q / pi). The paper writes KL(pi || q). Its estimate from the same tokens, the sum of (pi / q)
+    log(pi / q) - pi / q + 1, gives such a token at most 1 nat: with g = 50, no completion of up to 50 tokens would ever
+    be filtered for such tokens.
     """
     apart = log_ratios(batch).clamp(max=MAX_LOG_RATIO)
     weights = apart.exp().clamp(max=spec.ratio_cap)
@@ -218,13 +219,13 @@ def gepo(batch: Batch, spec: LearnerSpec) -> torch.Tensor:
     """Group Expectation Policy Optimization (Zhang et al., arXiv:2508.17850), for late completions.
 
     -mean_i min(w_i A_i, clip(w_i, 1 - eps, 1 + eps_high) A_i), w_i = p_i / E_q[q], p_i the exponential of the mean over
-    tokens of log pi, E_q[q] as in `group_expectation`. Read in the code published with the paper (HeteroRL_GEPO): means
-    of log-probs, a denominator without gradient, the clipping of w_i itself, the mean over completions.
+    tokens of log pi, E_q[q] as in `group_expectation`. The means of log-probs, the denominator without gradient, the
+    clipping of w_i itself and the mean over completions follow the code published with the paper (HeteroRL_GEPO).
 
-    Chosen here: only kept rows are expected; the gradient runs over tokens as in `gspo`, so that a token weight scales
-    its own token's part; on-policy (no `expected`) w_i is 1, as where all completions of a group are equally probable,
-    while the published code weighs by p_i / E_p[p] even there. Its authors also add a KL term of weight 0.005, which
-    is `LearnerSpec.kl` and 0 by default.
+    Our own choices: the expectation is over kept rows only; the gradient is computed per token as in `gspo`, so that a
+    token weight scales only its token's part; on-policy (no `expected`), w_i is 1, as if all completions of a group
+    were equally probable, whereas the published code uses p_i / E_p[p]. Its authors also add a KL term of weight 0.005;
+    this is `LearnerSpec.kl`, 0 by default.
 
     Raises:
         ValueError: the batch has the generators' log-probs and no `expected`.
@@ -254,23 +255,23 @@ def group_expectation(mean_logprobs: torch.Tensor, kept: torch.Tensor) -> torch.
 
     Args:
         mean_logprobs: shape (groups, G).
-        kept: bool, same shape; rows outside count in no sum.
+        kept: bool, same shape; the other rows are left out of the sums.
 
     Returns:
-        shape (groups, G), each row's group's; 1 in groups without a kept row. Below e^-103 it is 0.
+        shape (groups, G), the value of each row's group; 1 in groups without a kept row, 0 below e^-103.
     """
     log_probs = mean_logprobs.double().masked_fill(~kept, -torch.inf)
-    # Sums of exponentials relative to the largest one: probabilities as small as e^-10000 do not cancel to 0 / 0.
+    # Exponentials are taken relative to the largest one, so that probabilities as small as e^-10000 do not give 0 / 0.
     expected = (torch.logsumexp(2 * log_probs, 1) - torch.logsumexp(log_probs, 1)).exp()
     expected = torch.where(kept.any(1), expected, 1.0)
     return expected[:, None].expand(mean_logprobs.shape).float()
 
 
 def scaled_poison_effect(poisoned: int, group: int, sample_std: bool = False) -> float:
-    """A * c / G for c poisoned completions at reward 1 among G - c at reward 0.
+    """A * c / G for c poisoned completions with reward 1 and G - c others with reward 0.
 
-    With the population standard deviation it is sqrt(rho (1 - rho)), rho = c / G (arXiv:2511.09780); the sample
-    standard deviation makes it smaller by sqrt((G - 1) / G).
+    With the population standard deviation it is sqrt(rho (1 - rho)), rho = c / G (arXiv:2511.09780); with the sample
+    standard deviation it is smaller by the factor sqrt((G - 1) / G).
     """
     rho = poisoned / group
     effect: float = (rho * (1 - rho)) ** 0.5

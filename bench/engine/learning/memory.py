@@ -11,8 +11,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 def keep_freed_memory() -> None:
     """Let glibc reuse large freed blocks instead of returning them to the kernel.
 
-    A CPU round allocates and frees the same large tensors again and again; faulting their pages in anew costs about a
-    tenth of it. Elsewhere than on glibc this does nothing.
+    A round on the CPU allocates and frees the same large tensors again and again; the page faults take about a tenth of
+    its time. Without glibc, this function does nothing.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -25,11 +25,11 @@ STRIDE = 4
 
 @dataclass(frozen=True)
 class NearTies:
-    """Take, instead of the token that a key draws, any whose score comes near it, which one drawn by another key.
+    """Take a random token among those whose score is near that of the token drawn, by another key.
 
     Attributes:
         margin: by how much the score (scaled logit plus noise) may be lower.
-        keys: for each completion, the key that chooses among them, all with equal chance.
+        keys: for each completion, the key that chooses among them, with equal probabilities.
     """
 
     margin: float
@@ -55,12 +55,12 @@ def sample(
         keys: for each completion, its noise key (`noise.key`).
         sampling: temperature, support and length limit.
         logprobs: also return each token's log-prob at the sampler's temperature, over the whole vocabulary.
-        prefix: the prompts where they have been run already, from `Policy.prefill`.
-        near: sample what somebody who tolerates near ties would not tell from the draw.
+        prefix: the prompts' forward pass, from `Policy.prefill`, if they have already been run.
+        near: sample a completion that a replay with a tolerance for near-ties accepts.
 
     Returns:
-        Completions in the order of `rows`. The noise depends on nothing but the keys; logits depend on the batch in
-        their last bits, so two batch plans agree up to near-ties.
+        Completions in the order of `rows`. The noise depends only on the keys; the last bits of logits depend on the
+        batch, so two batch plans agree except at near-ties.
     """
     order = list(range(len(rows)))
     if prefix is None:  # prompts of similar length are run together: less padding
@@ -139,7 +139,7 @@ def choose(
 ) -> torch.Tensor:
     """Gumbel-max over the support: the token whose scaled logit plus keyed noise is largest, shape (rows,).
 
-    With a margin and further keys (see `NearTies`), a token whose sum is at most the margin below the largest.
+    With `near` (see `NearTies`), a token whose sum is at most the margin below the largest.
     """
     scores, candidates = support(logits, sampling)
     drawn = scores + gumbel(row_keys, step, candidates)
@@ -175,7 +175,7 @@ def nucleus(scores: torch.Tensor, top_p: float) -> torch.Tensor:
 
 
 def _largest(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`values.topk(count, 1)`, in half the time: a row's best lie in the strides whose maximum is among the best."""
+    """`values.topk(count, 1)`, in half the time: a row's largest values lie in the strides with the largest maxima."""
     rows, width = values.shape
     strides = width // STRIDE
     if width % STRIDE or strides < 2 * count:

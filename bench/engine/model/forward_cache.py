@@ -1,7 +1,7 @@
-"""The forward passes of a policy over given completions: one a round, shared by the defense and the update.
+"""The forward passes of a policy over a round's completions: each runs once, shared by defense and update.
 
-Two completions of a group with equal tokens (colluders submit such) are run once. Rows of similar length are run
-together. What a defense has run with gradients needs only a backward pass in the update.
+Completions of a group with equal tokens, as colluders may submit, are run once. Rows of similar length are run
+together. Completions that the defense has run with gradients need only a backward pass in the update.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ CompletionKey = tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is run at once.
+    """The limits on what is run at once.
 
     Attributes:
         chunk: tokens, padding included, of one forward pass. Small chunks stay in a processor's cache; on a GPU a chunk
             has to fill the device.
-        block: floats of the vocabulary-sized tensor that stand at a time.
-        blocks_kept: floats of a chunk's blocks that are kept for the way back; beyond that they are computed again.
-        graphs_kept: bytes (an estimate) of a defense's forward passes that are kept with their graph for the update;
-            beyond that the update runs them again.
+        block: floats of the vocabulary-sized tensor that are in memory at a time.
+        blocks_kept: floats of a chunk's blocks that are kept for the backward pass; others are computed again.
+        graphs_kept: estimated bytes of a defense's forward passes that are kept with their graph for the update; the
+            update runs others again.
     """
 
     chunk: int
@@ -51,7 +51,7 @@ class Chunk:
         answers: in order of length.
         hidden: the states that predict each token, flat over the answers' tokens, shape (tokens, hidden).
         targets: the tokens, int64, shape (tokens,).
-        graph: the states have a graph to send gradients through.
+        graph: whether the states have a graph for gradients.
     """
 
     policy: Policy
@@ -67,11 +67,11 @@ class Chunk:
         return [len(ids) for _, ids in self.answers]
 
     def starts(self) -> Iterator[tuple[CompletionKey, int]]:
-        """Every answer with the place of its first token."""
+        """Every answer with the position of its first token."""
         return zip(self.answers, accumulate(self.counts, initial=0), strict=False)
 
     def logprobs(self, temperature: float) -> torch.Tensor:
-        """Log-probs of the targets over the whole vocabulary, shape (tokens,), with gradient where there is a graph."""
+        """Log-probs of the targets over the whole vocabulary, shape (tokens,), with gradient if there is a graph."""
 
         def measure() -> torch.Tensor:
             with torch.set_grad_enabled(self.graph):
@@ -80,7 +80,7 @@ class Chunk:
         return self.once(("logprobs", temperature), measure)
 
     def once(self, what: Hashable, measure: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """`measure()`, called once for each `what`: a pool that is tried again has mostly the same answers."""
+        """`measure()`, called once for each `what`: a pool that is inspected again has mostly the same answers."""
         if what not in self._measured:
             self._measured[what] = measure()
         return self._measured[what]
@@ -97,7 +97,7 @@ class Chunk:
         Args:
             measure: gets logits of the shape (tokens of a block, vocabulary), without gradient.
             tokens: int64, which tokens of the chunk, repetitions allowed; None takes all.
-            beside: more of each of these tokens, shape (tokens, ...), cut into blocks alike.
+            beside: further values of these tokens, shape (tokens, ...), cut into the same blocks.
         """
         hidden, targets = self.hidden, self.targets
         if tokens is not None:
@@ -116,11 +116,11 @@ class ForwardCache:
 
     Args:
         policy: its weights must not change while the cache is used.
-        prompts: token ids; answers name them by position.
+        prompts: token ids; answers refer to them by position.
         expected: answers that the update will probably need, which are run with a graph; see `expect`.
 
     Attributes:
-        redrawn: what `DefenderPolicy.replay` found, by answer, seed and settings.
+        redrawn: results of `DefenderPolicy.replay`, by answer, seed and settings.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class ForwardCache:
         return self._prefix(graph=False)
 
     def chunks(self, answers: Iterable[CompletionKey]) -> Iterator[Chunk]:
-        """Chunks that hold all `answers` that are not empty (and maybe others), each once, for measuring only."""
+        """Chunks with all non-empty `answers` (and maybe others), each once, for measuring only."""
         wanted = [answer for answer in dict.fromkeys(answers) if answer[1]]
         missing = [answer for answer in wanted if answer not in self._chunk_of]
         for graph in (True, False):
@@ -157,10 +157,10 @@ class ForwardCache:
         yield from {id(self._chunk_of[answer]): self._chunk_of[answer] for answer in wanted}.values()
 
     def training_chunks(self, answers: Iterable[CompletionKey]) -> Iterator[Chunk]:
-        """Chunks with graphs that hold all `answers` that are not empty, each once.
+        """Chunks with graphs, with all non-empty `answers`, each once.
 
         Those run before come first; the others are run now and not kept. A chunk's graph is used up by its backward
-        pass. After the last one, `backward` sends the gradients that the prompts collected through these.
+        pass. After the last one, call `backward` to propagate the collected gradients through the prompts.
         """
         held, others = self._held(answers)
         for chunk in held:
@@ -171,21 +171,21 @@ class ForwardCache:
             yield self._run(part, graph=True)
 
     def schedule(self, answers: Iterable[CompletionKey]) -> list[list[CompletionKey]]:
-        """What each of the `training_chunks` would hold, in their order.
+        """The content of each of the `training_chunks`, in order.
 
-        What a row's states and gradients are in their last bits depends on the rows that it is run with. Which these
-        are depends on what the defense has measured, and in which calls.
+        The last bits of a row's states and gradients depend on the rows that it is run with. These depend on what the
+        defense has measured, and in which calls.
         """
         held, others = self._held(answers)
         return [*(chunk.answers for chunk in held), *others]
 
     @property
     def begun(self) -> bool:
-        """Whether anything has been run, if only the prompts."""
+        """Whether anything has been run, even if only the prompts."""
         return bool(self._prefixes or self._chunk_of)
 
     def backward(self) -> None:
-        """Send the gradients that arrived at the prompts' states through the prompts."""
+        """Propagate the gradients collected at the prompts' states through the prompts."""
         if True in self._prefixes:
             whole, leaves = self._prefixes.pop(True)
             whole.backward(leaves)
@@ -243,7 +243,7 @@ class _TokenLogprobs(torch.autograd.Function):
         for number, block in enumerate(_blocks(hidden, weight)):
             logprobs = ctx.kept[number] if ctx.kept else _block_logprobs(hidden[block], weight, ctx.temperature)
             slope = gradients[0][block, None] / ctx.temperature
-            # d log p_target / d logits = onehot(target) - softmax, times what arrives
+            # d log p_target / d logits = onehot(target) - softmax, times the incoming gradient
             to_logits = logprobs.exp_().mul_(-slope)
             to_logits[torch.arange(len(slope), device=slope.device), targets[block]] += slope[:, 0]
             to_logits = to_logits.to(weight.dtype)

@@ -1,4 +1,4 @@
-"""The one place that touches transformers models: loading, prompts, and forward passes that share prompts.
+"""The interface to transformers models: loading, prompts, and forward passes that share prompts.
 
 Completions of one group share their prompt, so every pass runs each prompt once (`Policy.prefill`) and lets the
 completion rows attend to its cached keys and values (`Policy.extend`). Training does the same: gradients that arrive
@@ -129,8 +129,8 @@ class Policy:
         tokenizer: its tokenizer, with an EOS token.
 
     Attributes:
-        before_use: called before anybody gets hold of the model: its weights may lie behind until they are looked at
-            (see `thiefbench.engine.learning.deferred`). None where they never do.
+        before_use: called before any use of the model, because updates may be deferred until the weights are needed
+            (see `thiefbench.engine.learning.deferred`). None if they never are.
     """
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
@@ -158,16 +158,16 @@ class Policy:
         self.vocabulary: int = model.config.vocab_size
         self._pieces: dict[int, str] = {}
         self.context: int | None = getattr(model.config, "max_position_embeddings", None)
-        """Most tokens of prompt and completion together; None where the model sets no limit."""
+        """Most tokens of prompt and completion together; None if the model sets no limit."""
         written = sorted(tokenizer.convert_ids_to_tokens(sorted(self.special)), key=len, reverse=True)
         self._control = re.compile("|".join(re.escape(token) for token in written))
 
     @classmethod
     def load(cls, source: str | Path, device: str = "cpu", dtype: Dtype = "float32") -> Self:
-        """Load weights (safetensors only) and tokenizer from a local directory or a hub name.
+        """Load weights (safetensors only) and tokenizer from a local directory or by a name on the Hub.
 
         Raises:
-            ModelError: the directory holds no config or no weights, or the hub name cannot be had.
+            ModelError: the directory has no config or no weights, or the model cannot be loaded from the Hub.
         """
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -186,7 +186,7 @@ class Policy:
                 )
         except ModelError:
             raise
-        except Exception as error:  # whatever a library says of a damaged file, the user reads one sentence
+        except Exception as error:  # whatever error a library raises for a damaged file, the user gets one sentence
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise ModelError(f"the model {source} cannot be loaded: {reason}") from error
         if loading["missing_keys"]:  # transformers would fill them with random numbers
@@ -202,7 +202,7 @@ class Policy:
         return self._model
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A policy of its own, whose weights do not wait for anybody."""
+        """An independent policy without deferred updates."""
         return type(self)(copy.deepcopy(self.model, memo), self.tokenizer)
 
     @property
@@ -212,7 +212,7 @@ class Policy:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights."""
+        """The dtype of the weights."""
         return self._model.dtype  # type: ignore[no-any-return]
 
     def shares_tokens(self, other: Policy) -> bool:
@@ -221,14 +221,14 @@ class Policy:
 
     @cached_property
     def lexicon(self) -> str:
-        """What two tokenizers have in common exactly when they turn every text into the same tokens."""
+        """A value that is equal for two tokenizers if and only if they turn every text into the same tokens."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         whole = backend.to_str() if backend is not None else repr(sorted(self.tokenizer.get_vocab().items()))
         return hashlib.sha256(whole.encode()).hexdigest()
 
     @property
     def device(self) -> torch.device:
-        """Where the weights lie."""
+        """The device of the weights."""
         return self._model.device  # type: ignore[no-any-return]
 
     @property
@@ -237,7 +237,7 @@ class Policy:
         return LOGIT_NOISE[str(self.dtype).removeprefix("torch.")]
 
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of a chat prompt; the bare contents, joined by newlines, where the tokenizer has no template."""
+        """Token ids of a chat prompt; the bare contents, joined by newlines, if the tokenizer has no template."""
         if self.tokenizer.chat_template:
             text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
             return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -263,7 +263,7 @@ class Policy:
         )
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """What each token decodes to alone."""
+        """The text of each token when decoded alone."""
         new = [token for token in dict.fromkeys(ids) if token not in self._pieces]
         if new:
             self._pieces |= dict(zip(new, self.decode([[token] for token in new]), strict=True))
@@ -346,7 +346,7 @@ class Policy:
 
 
 def check_directory(source: str | Path) -> None:
-    """Raise ModelError where `source` is a local directory that holds no model, or a path to none."""
+    """Raise ModelError if `source` is a local directory without a model, or a path that does not exist."""
     directory = Path(source).expanduser()
     if directory.is_dir():
         for needed, what in (("config.json", "config.json"), ("*.safetensors", "safetensors weights")):
@@ -363,9 +363,9 @@ def check_directory(source: str | Path) -> None:
 
 
 def check_config(source: str | Path) -> None:
-    """Refuse a model whose configuration makes transformers load code from a hub, or weights that are no safetensors.
+    """Raise ModelError if a configuration makes transformers load code from a hub, or weights other than safetensors.
 
-    Such a kernel is named as OWNER/NAME, and a model's own configuration counts beside `attn_implementation`.
+    Such a kernel is named as OWNER/NAME; it can be in the model's configuration as well as in `attn_implementation`.
 
     Raises:
         ModelError: it does.
@@ -382,7 +382,7 @@ def check_config(source: str | Path) -> None:
 
 
 def _kernels(config: object, name: str = "") -> Iterator[str]:
-    """Values of settings that choose an implementation, where they are a place on a hub; at every level."""
+    """Settings that choose an implementation from a hub, at every level of the configuration."""
     if isinstance(config, Mapping):
         for key, value in config.items():
             yield from _kernels(value, name if "implementation" in name else str(key))
@@ -395,7 +395,7 @@ def _kernels(config: object, name: str = "") -> Iterator[str]:
 
 @contextmanager
 def _without_progress_bars() -> Iterator[None]:
-    """Loading a model is quick beside a cell and would tear the progress shown to the user."""
+    """Hide progress bars: loading a model is quick, and they would garble the progress shown to the user."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()

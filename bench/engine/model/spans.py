@@ -1,4 +1,4 @@
-"""Where in a text each of its tokens stands."""
+"""The position of each token in a text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# What decoders write for bytes that are no whole character.
+# What decoders write for bytes that are not a whole character.
 BROKEN = "\ufffd"
 
 Decode = Callable[[Sequence[Sequence[int]]], list[str]]
@@ -15,19 +15,19 @@ Decode = Callable[[Sequence[Sequence[int]]], list[str]]
 
 
 def token_spans(ids: Sequence[int], text: str, pieces: Sequence[str], decode: Decode) -> NDArray[np.int64]:
-    """First character of every token and the one behind its last, shape (tokens, 2).
+    """First character of every token and the one after its last, shape (tokens, 2).
 
     A character whose bytes are split over several tokens belongs to each of them.
 
     Args:
         ids: the tokens.
-        text: what they decode to together.
-        pieces: what each of them decodes to alone.
-        decode: the tokenizer's.
+        text: the text to which they decode together.
+        pieces: the text to which each decodes alone.
+        decode: the tokenizer's decoding function.
 
-    Where the pieces do not add up to the text (some tokenizers drop a leading space), every prefix is decoded, in time
-    that grows with the square of the length. Where even these do not, as in a text that is not the tokens' own, the
-    tokens behind the first difference have empty spans there.
+    If the pieces do not add up to the text (some tokenizers drop a leading space), every prefix is decoded, in time
+    quadratic in the length. If the prefixes do not match either, because the text is not that of the tokens, the tokens
+    after the first difference have empty spans.
     """
     spans: list[tuple[int, int]] = []
     built, first = "", 0

@@ -1,9 +1,9 @@
-"""One decoding step for a batch of rows: written out for Llama-like models, and the plain one for all others.
+"""One decoding step for a batch of rows: an optimised version for Llama-like models, a plain one for all others.
 
 The fast one (`FusedStepper`) differs from transformers' forward pass in three ways, none of which changes the result
 beyond the last bits: projections that read the same input are one matrix product; a prompt's keys and values are read
 once for all completions of its group instead of once for each; and no module, cache or mask object is built per step.
-With `policy.py` this is the only module that knows transformers' models.
+Only this module and `policy.py` depend on transformers' models.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ STEPS_PER_BLOCK = 32
 
 
 class Stepper(Protocol):
-    """Decodes one token more for every row of a batch."""
+    """Decodes one more token for every row of a batch."""
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Feed each row's newest token, int64 of shape (rows,), and give the hidden states behind it."""
+        """Feed each row's newest token, int64 of shape (rows,), and return the hidden states after it."""
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Drop all rows but these, int64 positions in the batch."""
+        """Keep only these rows, given as int64 positions in the batch."""
 
 
 def stepper(policy: Policy, prefix: Prefix, prompt: torch.Tensor) -> Stepper:
@@ -46,7 +46,7 @@ def stepper(policy: Policy, prefix: Prefix, prompt: torch.Tensor) -> Stepper:
 
 
 class PlainStepper:
-    """transformers' own forward pass with a cache that holds every row's prompt: what the fused one is checked with."""
+    """transformers' own forward pass with a cache of every row's prompt; tests compare the fused stepper with it."""
 
     def __init__(self, policy: Policy, prefix: Prefix, prompt: torch.Tensor) -> None:
         self.policy = policy
@@ -87,7 +87,7 @@ class _RowCache:
 
 @dataclass(frozen=True)
 class _Layer:
-    """A layer's weights, those that read the same input side by side."""
+    """A layer's weights; those with the same input are concatenated."""
 
     norm: torch.Tensor
     qkv: torch.Tensor
@@ -185,7 +185,7 @@ class FusedStepper:
         return self.table
 
     def _seat(self, prompt: torch.Tensor) -> None:
-        """Give every row a seat: seats lie prompt by prompt, as many for each as the largest group needs."""
+        """Assign every row a seat: every prompt has as many seats as the largest group needs."""
         present, place, counts = torch.unique(prompt, return_inverse=True, return_counts=True)
         if len(present) < len(self.padding):
             self.keys = [keys.index_select(0, present) for keys in self.keys]
@@ -226,7 +226,7 @@ class FusedStepper:
         return seats.reshape(-1, heads, self.group * repeat, width)
 
     def _to_rows(self, seats: torch.Tensor) -> torch.Tensor:
-        """The way back from `_to_seats`."""
+        """The inverse of `_to_seats`."""
         _, heads, _, width = seats.shape
         rows = seats.view(-1, heads, self.group, self.heads // self.kv_heads, width).transpose(1, 2)
         rows = rows.reshape(-1, heads, self.heads // self.kv_heads, width)

@@ -1,1 +1,1 @@
-"""What attackers and defenders get to see and may ask."""
+"""What attackers and defenders can see and query."""

@@ -1,4 +1,4 @@
-"""What the engine hands an attacker: its own copy of the current policy, and a limited number of defense queries."""
+"""The engine's services for an attacker: a copy of the current policy, and a limited number of defense queries."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class AttackerPolicy:
     """The attacker's own copy of the current policy (`thiefbench.attacks.base.Sampler`).
 
     Args:
-        policy: the current weights; nothing here changes them.
+        policy: the current weights, which are not modified.
         task: turns items into prompts.
         sampling: the swarm's sampling settings.
-        noise: parts of the key that draws are made with.
+        noise: parts of the key for draws.
     """
 
     def __init__(self, policy: Policy, task: Task, sampling: Sampling, noise: tuple[int | str, ...]) -> None:
@@ -42,7 +42,7 @@ class AttackerPolicy:
 
     @property
     def policy(self) -> Policy:
-        """The model, for the engine alone."""
+        """The model; only the engine uses this."""
         return self._policy
 
     @property
@@ -73,7 +73,7 @@ class AttackerPolicy:
         """Draw `count` completions for each item that begin with its prefix.
 
         Raises:
-            ValueError: a prefix holds EOS or leaves no room below the length limit.
+            ValueError: a prefix contains EOS or leaves no room below the length limit.
         """
         limit = self._sampling.max_new_tokens
         for prefix in prefixes:
@@ -90,7 +90,7 @@ class AttackerPolicy:
         ]
 
     def sample_seeded(self, items: Sequence[Item], seeds: Sequence[int]) -> list[Completion]:
-        """The draw of each item with its seed, by the sampler of the honest nodes."""
+        """For each item, the draw with its seed, by the honest nodes' sampler."""
         return self._seeded(items, seeds)
 
     def sample_near(
@@ -117,7 +117,7 @@ class AttackerPolicy:
     def taught(self, examples: Sequence[tuple[Item, str]], steps: int, learning_rate: float) -> AttackerPolicy:
         """A copy fine-tuned by Adam on (item, completion text) pairs, `EXAMPLES_PER_STEP` of them a step in turn.
 
-        Minimised is the mean over examples of the mean negative log-probability of their tokens, EOS included.
+        The loss is the mean over examples of the mean negative log-probability of their tokens, EOS included.
 
         Raises:
             ValueError: there are no examples.
@@ -156,7 +156,7 @@ class AttackerPolicy:
         return sample(self._policy, prompts, [place[item.id] for item in items], seeds, self._sampling, near=near)
 
     def _behind(self, prefix: tuple[int, ...], completion: Completion) -> Completion:
-        """The whole completion, cut to the length limit (EOS included) where a shorter prefix left others more room."""
+        """Prefix and completion, cut to the length limit (EOS included), as other prefixes may be shorter."""
         limit = self._sampling.max_new_tokens
         ids = (*prefix, *completion.ids)
         ended = completion.ended and len(ids) < limit
@@ -191,7 +191,7 @@ class DefenseQueries:
     """A limited number of queries to the honest nodes' defense (`thiefbench.attacks.base.DefenseOracle`).
 
     Args:
-        defense: the defense in its current state; each query goes to a deep copy, so that the state stays.
+        defense: the defense in its current state; each query uses a deep copy, so that the state does not change.
         trial: inspects the pool that the round would have with these submissions, by the given defense: (defense,
             submissions by slot) -> answers by slot.
         budget: queries per slot.
@@ -211,7 +211,7 @@ class DefenseQueries:
         return {slot: answer.accepted for slot, answer in self.answers(submissions).items()}
 
     def answers(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, DefenseAnswer]:
-        """What the defense would do with each submission; one inspection for all of them.
+        """The defense's answer to each submission; one inspection for all of them.
 
         Raises:
             QueryBudgetError: a slot has used up its queries.
@@ -229,24 +229,24 @@ class DefenseQueries:
 
 
 def answered(verdict: Verdict, completion: Completion, policy: Policy) -> DefenseAnswer:
-    """A verdict on a completion as the attacker learns of it.
+    """A verdict on a completion, as the attacker's answer.
 
     Args:
-        verdict: the defense's.
-        made: the completion as it arrived.
-        policy: whose tokens it is made of.
+        verdict: the defense's verdict.
+        completion: the completion as it arrived.
+        policy: the policy whose tokens it consists of.
     """
     accepted = verdict.action == "accept"
     if not accepted or verdict.token_weights is None:
         return DefenseAnswer(accepted, completion.text, completion.text if accepted else "")
-    weighed = zip(completion.ids, verdict.token_weights, strict=False)  # the closing EOS has a weight and is no word
+    weighed = zip(completion.ids, verdict.token_weights, strict=False)  # the closing EOS has a weight, but no text
     return DefenseAnswer(
         True, completion.text, policy.decode([[token for token, weight in weighed if weight >= LEARNED]])[0]
     )
 
 
 def seen_in(history: Sequence[PastRound]) -> dict[str, list[SeenCompletion]]:
-    """What arrived in finished rounds, by item id, oldest first."""
+    """The completions of finished rounds, by item id, oldest first."""
     seen: dict[str, list[SeenCompletion]] = {}
     for past in history:
         for completion in past.completions:

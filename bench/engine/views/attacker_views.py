@@ -1,4 +1,4 @@
-"""What a threat model lets the malicious nodes know, as the views that an attack is handed."""
+"""The views of an attack: everything that its threat model lets the malicious nodes know."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from thiefbench.tasks.base import Item, Task
 
 
 class AttackerViews:
-    """Views of a swarm for its malicious nodes, with as much in them as the attack's threat model grants.
+    """Views of a swarm for its malicious nodes, limited to what the attack's threat model grants.
 
     Args:
-        attack: whose threat model it is.
+        attack: the attack whose threat model applies.
         task: what is asked.
         spec: the swarm's.
-        seed: the cell's, which keys all that an attack draws.
+        seed: the cell's seed, which determines all of an attack's draws.
     """
 
     def __init__(self, attack: Attack, task: Task, spec: SwarmSpec, seed: int) -> None:
@@ -29,7 +29,7 @@ class AttackerViews:
         self._task, self._spec, self._seed = task, spec, seed
 
     def item(self, item: Item) -> Item:
-        """The item, without its solution where no oracle is granted."""
+        """The item, without its solution unless an oracle is granted."""
         return item if self.threat.oracle else Item(item.id, item.question, item.answer, "", item.tests)
 
     def slot(self, number: int, item: Item, duty: Duty) -> Slot:
@@ -38,7 +38,7 @@ class AttackerViews:
         return Slot(self.item(item), duty.node, duty.group, duty.sample, seed)
 
     def choice(self, number: int, node: int, count: int, cohort: Cohort, rng: random.Random) -> ChoiceView | None:
-        """What a node knows when it picks its items; None where it knows nothing but them and `rng`.
+        """What a node knows when it picks its items; None if it knows only the items and `rng`.
 
         A node that commits to its items before the beacon cannot know their seeds.
         """
@@ -63,7 +63,7 @@ class AttackerViews:
         )  # fmt: skip
 
     def recovery(self, number: int, node: int, items: Sequence[Item], cohort: Cohort) -> AttackerView:
-        """What a node knows when another one asks it for weights; the slots hold items that it may teach them with."""
+        """What a node knows when a recovering node asks it for weights; the slots contain items to teach with."""
         noise = (self._seed, number, "handed over", node)
         slots = tuple(Slot(self.item(item), node, group, 0) for group, item in enumerate(items))
         return AttackerView(number, slots, self._task, generator(*noise, "attack"), self._policy(cohort, noise))

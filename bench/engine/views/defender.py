@@ -1,4 +1,4 @@
-"""What the engine hands down to defenses: the cohort's policy as a defender may use it, and a judge to ask."""
+"""The engine's services for defenses: the cohort's policy and a judge to ask."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class DefenderPolicy:
     """The defender's model (`thiefbench.defenses.base.PolicyView`).
 
     Args:
-        cache: the forward passes of the cohort's current policy over the round's pool; the update uses them again.
+        cache: the forward passes of the cohort's current policy over the round's pool; the update reuses them.
         sampling: the swarm's sampling settings.
-        prompts: by item id, which of the cache's prompts it is.
+        prompts: the index of each item's prompt in the cache, by item id.
         noise: parts of the key that `generate` draws with.
     """
 
@@ -79,11 +79,11 @@ class DefenderPolicy:
         return self._per_token(completions, measure, np.bool_)
 
     def replay(self, completions: Sequence[PoolCompletion], tolerance: float | None = None) -> list[NDArray[np.bool_]]:
-        """Whether each token is the one that the completion's seed draws behind those before it."""
+        """Whether each token is the one that the completion's seed draws after the tokens before it."""
         slack = self._policy.logit_noise if tolerance is None else tolerance
         measure, settings = _redrawn(self._sampling, slack), (self._sampling, slack)
         answers, redrawn = self._answers(completions), self._cache.redrawn
-        seeded: dict[CompletionKey, dict[int, None]] = {}  # equal answers of two slots are read once and drawn twice
+        seeded: dict[CompletionKey, dict[int, None]] = {}  # equal answers of two slots are run once and drawn twice
         for answer, completion in zip(answers, completions, strict=True):
             if completion.seed is not None and (answer, completion.seed, settings) not in redrawn:
                 seeded.setdefault(answer, {})[completion.seed] = None
@@ -109,7 +109,7 @@ class DefenderPolicy:
         return self._per_token(completions, lambda chunk: chunk.hidden.float(), np.float32)
 
     def spans(self, completions: Sequence[PoolCompletion]) -> list[NDArray[np.int64]]:
-        """Where in its text every token stands; EOS behind it."""
+        """The position of every token in its text; EOS comes after it."""
         spans = []
         for offered in completions:
             pieces = self._policy.pieces(offered.ids)
@@ -119,7 +119,7 @@ class DefenderPolicy:
         return spans
 
     def generate(self, prompts: Sequence[Sequence[Message]], max_new_tokens: int = 128) -> list[str]:
-        """One sampled completion text per prompt; an empty one where prompt and completion do not fit."""
+        """One sampled completion text per prompt; empty if prompt and completion do not fit."""
         self._calls += 1
         ids = [self._policy.quoting_prompt_ids(prompt) for prompt in prompts]
         fitting = [i for i, prompt in enumerate(ids) if fits(self._policy, prompt, max_new_tokens)]
@@ -147,17 +147,17 @@ class DefenderPolicy:
 
 
 class Judge(Protocol):
-    """Who answers a defense's questions in every round of a swarm: a model at hand, or a server."""
+    """A judge that answers a defense's questions in every round of a swarm: a loaded model or a server."""
 
     def ask(self, prompts: Sequence[Sequence[Message]], sampling: Sampling, votes: int, noise: int) -> list[list[str]]:
         """As `thiefbench.defenses.base.JudgeView.ask`, drawn with a key of the seed and the round."""
 
 
 class CachedJudge:
-    """A judge whose replies are kept, for whoever has nearly the same pool judged again and again.
+    """A judge that caches its replies, for pools that are judged repeatedly with few changes.
 
     Args:
-        judge: who answers; its reply to a prompt must not depend on what else it is asked.
+        judge: the judge; its reply to a prompt must not depend on the other prompts.
     """
 
     def __init__(self, judge: Judge) -> None:
@@ -165,7 +165,7 @@ class CachedJudge:
         self._replies: dict[Hashable, list[str]] = {}
 
     def ask(self, prompts: Sequence[Sequence[Message]], sampling: Sampling, votes: int, noise: int) -> list[list[str]]:
-        """The judge's replies; only prompts that are new, under these settings, are put before it."""
+        """The judge's replies; it is asked only prompts that are new under these settings."""
         named = [
             (sampling, votes, noise, *((message["role"], message["content"]) for message in prompt))
             for prompt in prompts
@@ -180,8 +180,8 @@ class DefenderJudge:
     """A judge as a defense sees it in one round (`thiefbench.defenses.base.JudgeView`).
 
     Args:
-        judge: who answers.
-        noise: key of the seed and the round that replies are drawn with.
+        judge: the judge.
+        noise: key of the seed and the round, for drawing replies.
     """
 
     def __init__(self, judge: Judge, noise: int) -> None:
@@ -213,11 +213,11 @@ def _in_nucleus(logits: torch.Tensor, targets: torch.Tensor, sampling: Sampling,
 
 
 def _redrawn(sampling: Sampling, slack: float) -> Callable[..., torch.Tensor]:
-    """Says of each token whether Gumbel-max with its row's key and step may have drawn it.
+    """For each token, whether Gumbel-max with its row's key and step may have drawn it.
 
-    Where logits differ by at most `slack` from the sampler's, two things may turn out otherwise there: which of two
-    nearly equal scores is the larger, and which tokens at the support's edge take part. So a token passes that scores
-    as high, up to the slack, as all tokens that are certain to take part.
+    If logits differ by at most `slack` from the sampler's, two things may differ: which of two nearly equal scores is
+    larger, and which tokens at the edge of the support are included. So a token passes if its score is at least, up to
+    the slack, that of every token that is certainly included.
     """
     margin = slack / sampling.temperature
     wide = replace(sampling, top_k=sampling.top_k + 1 if sampling.top_k else 0, top_p=1.0)
@@ -240,5 +240,5 @@ def _redrawn(sampling: Sampling, slack: float) -> Callable[..., torch.Tensor]:
 
 
 def _least(scores: torch.Tensor) -> torch.Tensor:
-    """The least score of every row that is not -inf."""
+    """The least finite score of every row."""
     return scores.masked_fill(scores.isinf(), torch.inf).amin(1)

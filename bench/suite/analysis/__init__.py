@@ -1,1 +1,1 @@
-"""What stored cells mean: scores, statistics, comparisons, replays and the ranking."""
+"""The analysis of stored cells: scores, statistics, comparisons, replays and the ranking."""

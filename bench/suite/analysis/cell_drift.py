@@ -1,4 +1,4 @@
-"""The drift of stored cells, read from their completions: each beside the control of its attack, part and seed."""
+"""The drift of stored cells, from their completions: each measured against the control of its attack, part and seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thiefbench.suite.analysis.drift import Answers
 from thiefbench.suite.store.records import Score
 
 COLUMNS = ["phase", "round", "place", "item_id", "text"]
-"""What is read of a cell's completions."""
+"""The columns that are read from a cell's completions."""
 
 
 def answers_in(rows: pa.Table) -> Answers:
@@ -34,12 +34,12 @@ def answers_in(rows: pa.Table) -> Answers:
 def drift_scores(cells: Sequence[Cell]) -> dict[str, dict[str, Score]]:
     """`drift.MEASURES` of cells, by cell id.
 
-    A cell is measured against the undefended control of its attack, part and seed, and has no entry where that has no
-    scores. The control itself has what an honest swarm has: the numbers of the next seed's control measured against
-    it, and where no other seed is finished, those of its own answers, split.
+    A cell is measured against the undefended control of its attack, part and seed, and has no entry if that has no
+    scores. For the control itself, the values are those of an honest swarm: the next seed's control measured against it
+    or, if no other seed is finished, its own answers, split.
 
     Args:
-        cells: whose completions can be read where they have scores.
+        cells: the cells; if a cell has scores, its completions must be readable.
     """
     finished = [cell for cell in cells if cell.record is not None and not cell.problem]
     scores: dict[str, dict[str, Score]] = {}
@@ -59,12 +59,12 @@ def drift_scores(cells: Sequence[Cell]) -> dict[str, dict[str, Score]]:
 
 
 def drift_beside(answers: Answers, control: Answers) -> dict[str, Score]:
-    """`drift.MEASURES` of a cell's answers beside those of its control."""
+    """`drift.MEASURES` of a cell's answers, measured against its control's."""
     return {"drift": drift.drift(answers, control), "divergence": drift.divergence(answers, control)}
 
 
 def honest_drift(control: Answers, other: Answers | None) -> dict[str, Score]:
-    """What an honest swarm has beside a control: `other`, the control of another seed, or the control itself, split."""
+    """An honest swarm's values against a control: those of `other`, another seed's control, or of the split control."""
     if other is not None:
         return drift_beside(other, control)
     return {"drift": drift.split_drift(control), "divergence": drift.split_divergence(control)}
@@ -75,6 +75,6 @@ def _read(cell: Cell) -> Answers:
 
 
 def _after(seeds: Sequence[int], seed: int, controls: Mapping[int, Answers]) -> Answers | None:
-    """The control of the seed that follows, of the first after the last; None where there is one seed alone."""
+    """The control of the next seed, or of the first after the last; None if there is only one seed."""
     following = seeds[(seeds.index(seed) + 1) % len(seeds)]
     return None if following == seed else controls[following]

@@ -1,22 +1,22 @@
-"""The interval of a share whose cases come in clusters: verdicts of one sender, or on one item, fare alike.
+"""The interval of a share with clustered cases: verdicts on one sender, or on one item, are correlated.
 
-A filter that knows a sender, or that an item confuses, does the same to all of its completions. So 600 verdicts hold
-less than 600 independent ones would, and their binomial interval is too narrow. With y_i = 1 where completion i was
-rejected, p their mean and n their number:
+A filter tends to treat all completions of a sender, or of an item, alike. So 600 verdicts contain less information than
+600 independent ones, and their binomial interval is too narrow. Let y_i be 1 if completion i was rejected, p their mean
+and n their number:
 
-1. **Variance.** V = V_sender + V_item - V_both, the two-way clustered variance of a mean (Cameron, Gelbach and
-   Miller, Journal of Business & Economic Statistics 29, 2011). V_c is G / (G - 1) * the sum over
-   the G clusters of (sum of y_i - p in the cluster)^2 / n^2, and V_both has the pairs of sender and item for clusters.
-   It counts as at least the larger of its two parts, and as at least p (1 - p) / n. A single sender adds nothing.
-2. **Design effect** V n / (p (1 - p)) (Kish, Survey Sampling, 1965). Where few items hold a rejection (or few hold
-   none) it cannot be estimated: with m such items it is taken as (m times the estimate + its worst) / (m + 1), the
-   worst being n over the number of items, that is, one verdict for each item.
-3. **Interval.** That of Clopper and Pearson with n / design effect * (z / t(df))^2 for the number of cases, which holds
-   close to 0 and 1 as well (Korn and Graubard, Survey Methodology 24, 1998). df is Satterthwaite's for the two
-   variances, of G - 1 each.
+1. **Variance.** V = V_sender + V_item - V_both, the two-way clustered variance of a mean (Cameron, Gelbach and Miller,
+   Journal of Business & Economic Statistics 29, 2011). V_c is G / (G - 1) * the sum over the G clusters of (sum of y_i
+   - p in the cluster)^2 / n^2, and V_both uses the pairs of sender and item as clusters. V is at least the larger of
+   V_sender and V_item, and at least p (1 - p) / n. A single sender contributes nothing.
+2. **Design effect** V n / (p (1 - p)) (Kish, Survey Sampling, 1965). If few items have a rejection (or few have none),
+   it cannot be estimated well: with m such items, it is (m times the estimate + the worst case) / (m + 1), where the
+   worst case is n / the number of items, that is, one independent verdict per item.
+3. **Interval.** That of Clopper and Pearson with n / design effect * (z / t(df))^2 as the number of cases, which is
+   also valid close to 0 and 1 (Korn and Graubard, Survey Methodology 24, 1998). df are Satterthwaite's degrees of
+   freedom for the two variances, with G - 1 each.
 
-The interval is about more items of such senders. One sender, or three of one kind, say little about the next: that
-takes seeds, each of which draws its own.
+The interval is about more items from the same kind of senders. One sender, or three alike, say little about other
+senders; for these, more seeds are needed, each of which draws its own senders.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def clustered_rate(rejected: NDArray[np.bool_], senders: Labels, items: Labels) 
 
     Args:
         rejected: shape (n,), one for every completion.
-        senders, items: shape (n,), which sender and item it belongs to, as any integers.
+        senders, items: shape (n,), the sender and item of each completion, as integers.
 
     Returns:
-        Its count is n; without a completion it has no value.
+        A score with count n; without completions it has no value.
     """
     count = len(rejected)
     if count == 0:
@@ -56,7 +56,7 @@ def clustered_rate(rejected: NDArray[np.bool_], senders: Labels, items: Labels) 
 
 
 def design_effect(rejected: NDArray[np.bool_], senders: Labels, items: Labels) -> float:
-    """By how much clusters lower the number of cases that count, at least 1; see the module for the formula."""
+    """The factor by which clustering reduces the number of effective cases, at least 1; the module has the formula."""
     count, rate = len(rejected), float(rejected.mean())
     item_of, number = _numbered(items)
     worst = count / number
@@ -70,7 +70,7 @@ def design_effect(rejected: NDArray[np.bool_], senders: Labels, items: Labels) -
     single = rate * (1 - rate) / count
     variance = max(by_sender + by_item - _variance(rests, both, pairs), by_sender, by_item, single)
     seen = (distinct * max(1.0, variance / single) + worst) / (distinct + 1)
-    # Satterthwaite's degrees of freedom; what exceeds independent cases alone is estimated from few clusters.
+    # Satterthwaite's degrees of freedom; only the excess over independent cases is estimated from few clusters.
     parts = [(max(by_item - single, 0.0), number), (max(by_sender - single, 0.0), several)]
     spread = sum(part**2 / (groups - 1) for part, groups in parts if groups > 1)
     freedom = min(variance**2 / spread if spread else np.inf, count - 1)
@@ -90,7 +90,7 @@ def _numbered(labels: Labels) -> tuple[Labels, int]:
 
 
 def _variance(rests: NDArray[np.float64], clusters: Labels, number: int) -> float:
-    """Of a mean, with one level of clusters; 0 for a single cluster, which says nothing."""
+    """The variance of a mean with one level of clusters; 0 for a single cluster, which says nothing."""
     if number < 2:
         return 0.0
     sums = np.bincount(clusters, weights=rests, minlength=number)

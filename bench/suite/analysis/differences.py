@@ -1,4 +1,4 @@
-"""How two runs, or two defenses of one run, differ: plain data in, paired differences out."""
+"""How two runs, or two defenses of one run, differ: paired differences from plain data."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class ComparedRun:
     Attributes:
         name: "A" or "B".
         where: its store.
-        title, fingerprint, modified: of its suite.
-        comparisons: of its last run, with trained lines.
-        defense: the only one that counts, where two defenses of a run are compared; empty where two runs are.
+        title, fingerprint, modified: those of its suite.
+        comparisons: those of its last run, with trained lines.
+        defense: the compared defense, if two defenses of a run are compared; empty if two runs are.
     """
 
     name: str
@@ -66,12 +66,12 @@ class LinePair:
     Attributes:
         title: of the comparison.
         name: of the line.
-        state: "identical" where all shared seeds have the very same cells with the same scores; "contradictory" where
-            a cell is the very same and its scores are not.
-        differences: by measure; those without a value on both sides are left out.
-        contradictions: the scores of the very same cells that differ.
+        state: "identical" if all shared seeds have the same cells with the same scores; "contradictory" if a cell is
+            the same but its scores differ.
+        differences: by measure; measures without a value on both sides are left out.
+        contradictions: differing scores of the same cell.
         missing: seeds that one side lacks, or that have no score there.
-        settings: what else is not the same in the two, such as the number of rounds.
+        settings: other differences between the two, such as the number of rounds.
     """
 
     title: str
@@ -85,12 +85,12 @@ class LinePair:
 
 @dataclass(frozen=True)
 class StoreComparison:
-    """Two sides next to each other.
+    """The comparison of two sides.
 
     Attributes:
         one, other: A and B.
-        pairs: lines that both have, by comparison in the order of A.
-        alone: what only one side has, in words.
+        pairs: lines that both sides have, by comparison, in the order of A.
+        alone: what only one side has, as text.
     """
 
     one: ComparedRun
@@ -126,7 +126,7 @@ class _SideLine:
 
 
 def versus(one: ComparedRun, other: ComparedRun) -> StoreComparison:
-    """Everything that both sides have, and what only one has."""
+    """Compare everything that both sides have, and list what only one has."""
     first, second = ({comparison.title: comparison for comparison in side.comparisons} for side in (one, other))
     seeds = [{f"seed {seed}": 0 for seed in seeds_of(side.comparisons)} for side in (one, other)]
     alone = [*_only(one, seeds[0], seeds[1]), *_only(other, seeds[1], seeds[0])]
@@ -204,7 +204,7 @@ def _differences(results: Sequence[Mapping[int, Result]]) -> Iterator[Difference
 
 
 def _contradiction(seed: int, one: Record, other: Record) -> str:
-    """Which scores of one and the same cell differ; empty where none does."""
+    """Which scores of the same cell differ; empty if none does."""
     names = sorted(one.scores.keys() | other.scores.keys())
     pairs = [(name, one.scores.get(name, NOTHING), other.scores.get(name, NOTHING)) for name in names]
     differing = [
@@ -227,7 +227,7 @@ def _missing(
 
 
 def settings_of(one: Record, other: Record, ignored: Sequence[str] = ()) -> list[str]:
-    """What of two cells' parameters and identity is not the same, the seed aside, and what they were computed with.
+    """Differences between two cells' parameters and identity (except the seed), and in what computed them.
 
     Args:
         one, other: cells of one seed.

@@ -1,4 +1,4 @@
-"""What the lines of a results table hold: a record's scores beside its references, and notes for the reader."""
+"""The content of lines in a results table: scores compared with references, and notes for the reader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thiefbench.suite.store.records import CLUSTERED_FROM, NOTHING, Record, Scor
 
 
 def comparative_scores(comparison: Comparison, role: Role, seed: int, record: Record) -> dict[str, Score]:
-    """A record's scores with the comparative ones, each left out where a cell it needs has no score."""
+    """A record's scores and comparative ones, except those for which a needed cell has no score."""
     scores = (
         _with_honest_limits(record)
         | record.other_rules
@@ -33,7 +33,7 @@ def comparative_scores(comparison: Comparison, role: Role, seed: int, record: Re
 
 
 def _with_honest_limits(record: Record) -> dict[str, Score]:
-    """A record's scores; rejection rates of an older one lose intervals that took completions for independent."""
+    """A record's scores; older records lose intervals of rejection rates that assumed independent completions."""
     if record.schema_version >= CLUSTERED_FROM:
         return dict(record.scores)
     names = ("stop_rate", "false_rejection_rate", "masked_rate")
@@ -43,10 +43,10 @@ def _with_honest_limits(record: Record) -> dict[str, Score]:
 
 
 def label_notes(defense: str) -> tuple[str, ...]:
-    """A warning for defenses that see the truth, which only rows of the benchmark itself may."""
+    """A warning for defenses that see labels, which only anchors may."""
     try:
         sees_labels = registry.make("defense", defense).sees_labels
-    except registry.SpecStringError:  # a plugin that was there when the cell ran and is gone
+    except registry.SpecStringError:  # a plugin that was installed when the cell ran, but is not any more
         sees_labels = False
     return ("sees labels, benchmark only",) if sees_labels else ()
 

@@ -1,7 +1,7 @@
-"""Every defense on every attack: the recorded pools of undefended swarms, judged by each defense in turn.
+"""Every defense on every attack: each defense judges the recorded pools of undefended swarms.
 
-Nothing is trained beyond the undefended and the placebo cells, so a defense costs minutes and not hours. What its
-models would have learned a matrix cannot say; only a trained cell can.
+Only the undefended and the placebo cells are trained, so a defense costs minutes instead of hours. A matrix cannot say
+what models would have learned with a defense; only a trained cell can.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from thiefbench.suite.store.records import NOTHING, Record, Score, Store
 from thiefbench.tasks.base import Task
 
 TOLERATED = 0.05
-"""Who rejects a larger share of rewarded honest completions than this stops poison at the cost of learning."""
+"""A defense that rejects a larger share of rewarded honest completions stops poison at the cost of learning."""
 
 MEASURES = ("stop_rate", "false_rejection_rate", "placebo_rejection_rate")
 
@@ -36,7 +36,7 @@ class MatrixError(UserError):
 class Pools:
     """One attack of one suite at one seed: the records of its undefended cell and of its placebo, if any.
 
-    `suite` is its title, with the part's name where it has several.
+    `suite` is its title, with the part's name if it has several parts.
     """
 
     suite: str
@@ -48,10 +48,10 @@ class Pools:
 
 @dataclass(frozen=True)
 class MatrixCell:
-    """What one defense did to one attack at one seed.
+    """The result of one defense on one attack at one seed.
 
     Attributes:
-        suite, attack, seed, defense: which.
+        suite, attack, seed, defense: which result this is.
         scores: by name, see `MEASURES`: the share rejected of rewarded payload, of rewarded honest completions, and of
             the placebo's rewarded malicious completions; 95 % intervals clustered by sender and item.
         milliseconds: per completion, see `Replay`; None without a score.
@@ -69,7 +69,7 @@ class MatrixCell:
     problem: str = ""
 
     def score(self, measure: str) -> Score:
-        """A score by name; one without a value where it is missing."""
+        """A score by name; without a value if it is missing."""
         return self.scores.get(measure, NOTHING)
 
 
@@ -119,13 +119,13 @@ class DefenseRow:
 
     @property
     def wrongly_rejected(self) -> tuple[float, ...]:
-        """Mean false and placebo rejection; 0 where nothing was there to reject."""
+        """Mean of false and placebo rejection; 0 if there was nothing to reject."""
         found = [[s.value for s in self.scores(name) if s.value is not None] for name in MEASURES[1:]]
         return tuple(fmean(rates or [0.0]) for rates in found)
 
     @property
     def tolerable(self) -> bool:
-        """Whether mean false rejection is at most `TOLERATED`; it has to be had at a price that honest nodes bear."""
+        """Whether the mean false rejection rate is at most `TOLERATED`, so that honest nodes can bear the cost."""
         return self.wrongly_rejected[0] <= TOLERATED
 
     @property
@@ -154,10 +154,10 @@ class Matrix:
 
     @property
     def rows(self) -> list[DefenseRow]:
-        """Every defense, by its worst case, best first; equal ones by what they wrongly reject.
+        """Every defense, by its worst case, best first; equal ones by their wrong rejections.
 
-        Those that reject more honest work than is tolerable stand below the others, and within both those that lack a
-        column which others have.
+        Defenses that reject more honest work than is tolerable come after the others; in both groups, those that lack a
+        column that others have come last.
         """
         defenses = dict.fromkeys(entry.defense for entry in self.entries)
         rows = [DefenseRow(name, tuple(e for e in self.entries if e.defense == name)) for name in defenses]
@@ -172,9 +172,9 @@ class Matrix:
 
 
 def undefended(suites: Sequence[Suite]) -> list[Suite]:
-    """What a matrix needs of each suite: undefended and placebo cells with recorded rounds.
+    """The part of each suite that a matrix needs: undefended and placebo cells with recorded rounds.
 
-    Recorded are the suite's own rounds, or the first, the middle and the last of each part.
+    The recorded rounds are the suite's own, or the first, the middle and the last of each part.
 
     Raises:
         MatrixError: a suite has no undefended cells, or two have the same name.
@@ -220,7 +220,7 @@ def every_defense(judged: bool = True) -> tuple[list[str], list[str]]:
     """The registered defenses that need no argument, and why others are left out.
 
     Args:
-        judged: also those that ask a judge, which takes a model of its own.
+        judged: include those that ask a judge, which is a separate model.
     """
     replayable, left = [], []
     for name in registry.names("defense"):
@@ -241,7 +241,7 @@ def named_defenses(specs: Sequence[str]) -> list[str]:
 
     Raises:
         registry.SpecStringError: one names nothing, or its arguments are wrong.
-        SpecError, ModelError: one asks a judge that cannot be had.
+        SpecError, ModelError: one asks a judge that cannot be loaded.
     """
     for spec in specs:
         defense: Defense = registry.make("defense", spec)
@@ -264,12 +264,12 @@ def inspect_all(
         pools: what to judge.
         defenses: spec strings in canonical form.
         progress: called with (done, of how many) after every defense on every attack and seed.
-        note: told when a judge's server does not answer and is asked again.
+        note: receives a message when a judge's server does not answer and is asked again.
 
     Raises:
         MatrixError: no undefended cell has a score.
-        registry.SpecStringError: a task or a defense cannot be made.
-        TaskError: a task's items are not at hand.
+        registry.SpecStringError: a task or a defense cannot be created.
+        TaskError: a task's items cannot be loaded.
     """
     if not any(each.attacked is not None and each.attacked.status == "ok" for each in pools):
         raise MatrixError(f"no undefended cell in {store.root} has a score, so there is nothing to inspect")

@@ -1,4 +1,4 @@
-"""How many seeds tell two defenses apart: the power of the ranking's comparison. Pure functions."""
+"""How many seeds distinguish two defenses: the power of the ranking's comparison. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from scipy.special import stdtrit
 from thiefbench.suite.analysis.statistics import FEW_SEEDS
 
 POWER = 0.8
-"""The share of runs in which a gap is to be seen, as is usual (Cohen, Statistical Power Analysis, 1988)."""
+"""The power to aim for, with the usual value (Cohen, Statistical Power Analysis, 1988)."""
 ASSUMED_SPREAD = 0.08
-"""A standard deviation of harm prevented over seeds, where none was measured: that of honest seeds lies below it."""
+"""The standard deviation of harm prevented over seeds to assume if none was measured; honest seeds have less."""
 MOST_SEEDS = 200
 
 _MISS = 0.025
 
 
 def power(gap: float, spread: float, seeds: int, attacks: int) -> float:
-    """The chance that the interval of the difference of two worst cases lies above 0.
+    """The probability that the interval of the difference of two worst cases lies above 0.
 
-    It is the power of a paired t-test at 2.5 % to one side, shared among the attacks (Bonferroni), by the noncentral t
-    distribution: 1 - F(t(n - 1, 1 - 0.025 / A); n - 1, gap sqrt(n) / (sqrt(2) spread)). The two defenses are taken for
-    independent, each with one clearly worst attack; `tests/benchmarks/ranking.py` compares it with simulations.
+    It is the power of a one-sided paired t-test at 2.5 %, divided among the attacks (Bonferroni), by the noncentral t
+    distribution: 1 - F(t(n - 1, 1 - 0.025 / A); n - 1, gap sqrt(n) / (sqrt(2) spread)). The two defenses are assumed to
+    be independent, each with one clearly worst attack; `tests/benchmarks/ranking.py` compares it with simulations.
 
     Args:
-        gap: of the two worst cases, above 0.
+        gap: difference of the two worst cases, above 0.
         spread: the standard deviation over seeds of one defense's harm prevented.
-        seeds, attacks: of the suite.
+        seeds, attacks: their numbers in the suite.
     """
     if seeds < FEW_SEEDS:
         return 0.0
@@ -40,7 +40,7 @@ def power(gap: float, spread: float, seeds: int, attacks: int) -> float:
 
 
 def seeds_needed(gap: float, spread: float, attacks: int) -> int | None:
-    """The least number of seeds that tells a gap apart with the chance `POWER`; None beyond `MOST_SEEDS`.
+    """The least number of seeds that detects a gap with the power `POWER`; None beyond `MOST_SEEDS`.
 
     See `power` for the arguments.
     """

@@ -1,35 +1,34 @@
-"""The ranking of defenses: plain data in, places out.
+"""The ranking of defenses, from plain data to places.
 
 Defenses are ranked by harm prevented in the worst case over attacks, in four steps:
 
-1. **There are seeds enough.** Below `statistics.FEW_SEEDS` seeds there is no interval and nothing can be told apart, so
-   nothing is ranked: no row has a place, and rows stand by their names.
-2. **The attacks must work.** Where one does not beat its placebo undefended (see `comparison` for the rule), a
-   defense that "stops" it has shown nothing. Which attacks count is fixed with the suite and none is left out
-   afterwards, so the whole result is inconclusive.
-3. **The defense must leave learning alone**: a non-inferiority test with the suite's margin m (`RankingRules`). With
-   u_s its utility at seed s without an attack, and d_s under an attack its utility minus that of the `oracle` row
-   (where oracles act in several ways, of the one with the better mean), the one-sided 95 % lower limits of the means
-   over seeds must satisfy
+1. **There are enough seeds.** Below `statistics.FEW_SEEDS` seeds there are no intervals to compare, so nothing is
+   ranked: no row has a place, and rows are sorted by name.
+2. **The attacks must work.** If an attack does not beat its placebo undefended (`comparison` has the rule), a defense
+   that "stops" it has shown nothing. The attacks are fixed with the suite and none is left out afterwards, so the whole
+   result is then inconclusive.
+3. **The defense must not harm learning**: a non-inferiority test with the suite's margin m (`RankingRules`). Let u_s be
+   its utility at seed s without an attack, and d_s under an attack its utility minus that of the `oracle` row (of
+   several oracle rows, the one with the better mean). The one-sided 95 % lower limits of the means over seeds must
+   satisfy
 
        mean(u) - t s / sqrt(n) >= 1 - m    and, for every attack,    mean(d) - t s / sqrt(n) >= -m.
 
-   The differences under all attacks share one standard deviation (`statistics.lower_limits`), as five seeds alone say
-   little about it. A defense is tested on every attack and must pass each, so no limit is widened for their number
-   (Berger, Technometrics 24, 1982: the intersection-union test). A defense that truly costs m of its utility under one
-   attack passes in 5 % of suites where attacks spread alike, and in 16 % where that attack spreads twice as much as the
-   others (`tests/benchmarks/ranking.py`). A cell without a score is no score, good or bad, and takes the row out of the
-   ranking as well.
-4. **Places follow the worst case.** Rows are sorted by it, best first. The first row opens a group. Each next row
-   joins the group while the interval of its paired difference to the group's *best* row includes 0; the first row for
-   which it does not opens the next group. A group's number is one more than the number of rows above it (1, 1, 3). So
-   equal numbers mean "cannot be told apart from the best of this group". As groups follow the sorted table, a noisy
-   row cannot climb past one with a higher value.
+   The differences under all attacks share one standard deviation (`statistics.lower_limits`), because five seeds alone
+   say little about it. A defense is tested on every attack and must pass each, so no limit is widened for their number
+   (Berger, Technometrics 24, 1982: the intersection-union test). A defense whose true cost is m of utility under one
+   attack passes in 5 % of suites if utility spreads equally under all attacks, and in 16 % if it spreads twice as much
+   under that attack (`tests/benchmarks/ranking.py`). A row with a cell without a score is not ranked either.
+4. **Places follow the worst case.** Rows are sorted by it, best first. The first row opens a group. Each next row joins
+   the group while the interval of its paired difference to the group's *best* row includes 0; the first row for which
+   it does not opens the next group. A group's number is one more than the number of rows above it (1, 1, 3). So equal
+   numbers mean "not distinguishable from the best row of this group". Because groups follow the sorted table, a noisy
+   row cannot rank above one with a higher value.
 
-Harm prevented over seeds is a ratio of means (`statistics.ratio`), and beside every worst case stands at how many seeds
-the defense held against all attacks: a share of at least `RankingRules.good` prevented of each.
+Harm prevented over seeds is a ratio of means (`statistics.ratio`). Every worst case is given with the number of seeds
+at which the defense prevented at least `RankingRules.good` of the harm of every attack.
 
-Anchor rows are shown and hold no place.
+Anchors are shown, but have no place.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ from thiefbench.suite.analysis.statistics import (
 from thiefbench.suite.scenario import RankingRules
 
 ANCHORS = ("oracle", "blacklist", "random", "reject_all", "none")
-"""Rows of the benchmark itself, in the order they are shown; what is not ranked stands below `none`."""
+"""The anchors, in the order in which they are shown; rows without a rank are below `none`."""
 
 RankingStatus = Literal["ranked", "anchor", "inconclusive", "unranked", "unplaced"]
 
@@ -67,7 +66,7 @@ _ROUNDING = 1e-9
 
 
 class RankingError(ValueError):
-    """There is nothing that could be ranked. One sentence for the user."""
+    """There is nothing to rank. One sentence for the user."""
 
 
 def _check_finite(values: Mapping[str, object]) -> None:
@@ -81,10 +80,10 @@ class AttackOutcome:
     """The result of one cell of a defense.
 
     Attributes:
-        utility: None where it has none.
-        harm_prevented: 1 - its harm over the mean undefended harm; None without an attack, and where it has none.
-        problem: why the cell has no score; empty where it has.
-        undefended_share: the undefended harm at its seed over its mean.
+        utility: None if it has none.
+        harm_prevented: 1 - its harm / the mean undefended harm; None without an attack or without a score.
+        problem: why the cell has no score; empty if it has one.
+        undefended_share: the undefended harm at its seed / its mean over seeds.
     """
 
     utility: float | None = None
@@ -101,7 +100,7 @@ NOT_RUN = AttackOutcome(problem="not run")
 
 @dataclass(frozen=True)
 class RankingRow:
-    """A defense and its cells; a missing key is a cell that was not run.
+    """A defense and its cells; a missing key means that the cell was not run.
 
     Attributes:
         defense: its spec string.
@@ -120,16 +119,16 @@ class RankingRow:
 
 
 def anchor_of(defense: str) -> str:
-    """Which anchor a spec string names; empty for any other, also for a composition that an anchor takes part in."""
+    """The anchor that a spec string names; empty for others, including compositions with an anchor."""
     try:
         name = registry.parse("defense", defense).target
-    except registry.SpecStringError:  # several parts, or nothing that was meant well
+    except registry.SpecStringError:  # several parts, or not a valid spec string
         return ""
     return name if name in ANCHORS else ""
 
 
 def beside_anchors(defenses: Sequence[str], chosen: Sequence[str]) -> tuple[str, ...]:
-    """The defenses of a suite whose user chooses what it measures: `none`, its anchors, and what was chosen."""
+    """The defenses of a suite if the user chooses some: `none`, the suite's anchors, and the chosen ones."""
     return tuple(dict.fromkeys(("none", *(each for each in defenses if anchor_of(each)), *chosen)))
 
 
@@ -139,11 +138,11 @@ class Placement:
 
     Attributes:
         defense: its spec string.
-        status: "ranked"; "anchor"; "inconclusive" where an attack did not work; "unranked" where it is not eligible;
-            "unplaced" where the suite ranks nothing.
+        status: "ranked"; "anchor"; "inconclusive" if an attack did not work; "unranked" if the row is not eligible;
+            "unplaced" if the suite ranks nothing.
         number: its place, shared by ties; None unless it is ranked.
-        worst: its worst case of harm prevented; None where a cell of it has no score, and in an inconclusive result.
-        reason: in one clause why it has no place or shares one; empty otherwise.
+        worst: its worst case of harm prevented; None if one of its cells has no score, and in an inconclusive result.
+        reason: why it has no place or shares one, in one clause; empty otherwise.
     """
 
     defense: str
@@ -154,7 +153,7 @@ class Placement:
 
 
 def too_few(seeds: Collection[int]) -> str:
-    """Why nothing is ranked at these seeds, in one clause; empty where they are enough."""
+    """Why these seeds are too few for a ranking, in one clause; empty if they are enough."""
     number = len(set(seeds))
     if number >= FEW_SEEDS:
         return ""
@@ -162,7 +161,7 @@ def too_few(seeds: Collection[int]) -> str:
 
 
 def unplaced_because(why: str, doubt: str) -> str:
-    """Why a row has no place in a suite that ranks nothing, and why it would have none for its attacks' sake."""
+    """Why a row has no place in a suite that ranks nothing, and whether its attacks would prevent a place too."""
     return f"{why}; inconclusive: {doubt}" if doubt else why
 
 
@@ -172,10 +171,10 @@ def rank(
     seeds: Sequence[int],
     rules: RankingRules = RULES,
 ) -> list[Placement]:
-    """The places of all rows, best first, then anchors, then what is not ranked; see the module for the rules.
+    """The places of all rows: ranked ones, best first, then anchors, then others; the module docstring has the rules.
 
     Args:
-        rows: submissions and anchors, each defense once. The oracle's row is what utility under attack is held to.
+        rows: submissions and anchors, each defense once. Utility under attack is compared with the oracle's row.
         undefended: every attack of the suite, once.
         seeds: every seed of the suite. Cells at other seeds or of other attacks do not count.
         rules: of the suite.
@@ -196,7 +195,7 @@ def judged(
     seeds: Sequence[int],
     rules: RankingRules = RULES,
 ) -> Placement:
-    """Whether a row may be ranked; a ranked one has no number yet. See `rank` for the arguments."""
+    """A row's placement, without a number; for the arguments see `rank`."""
     seeds = sorted(set(seeds))
     attacks = [attack.name for attack in undefended]
     doubts = [doubt for attack in undefended if (doubt := why_inconclusive(attack, seeds))]
@@ -216,10 +215,10 @@ def judged(
 def placed(
     rows: Sequence[tuple[RankingRow, Placement]], attacks: Sequence[str], seeds: Sequence[int]
 ) -> list[Placement]:
-    """Judged rows in their order, best first, and the ranked ones with their numbers; unplaced ones by name.
+    """Judged rows in order, best first, with the numbers of ranked ones; unplaced ones are sorted by name.
 
     Args:
-        rows: each defense once, with what `judged` says of it.
+        rows: each defense once, with the result of `judged`.
         attacks, seeds: every one of the suite.
     """
     seeds = sorted(set(seeds))
@@ -243,9 +242,9 @@ def unfit(
     seeds: Sequence[int],
     rules: RankingRules = RULES,
 ) -> str:
-    """Why a defense hurts learning too much to be ranked, or why that is not known; empty where it is fit.
+    """Why a defense harms learning too much to be ranked, or why that is not known; empty if it may be ranked.
 
-    It needs two seeds at least; see the module for the test.
+    It needs at least two seeds; the module docstring describes the test.
     """
     unattacked = {seed: row.unattacked.get(seed, NOT_RUN) for seed in seeds}
     kept = {seed: cell.utility for seed, cell in unattacked.items() if cell.utility is not None}
@@ -274,7 +273,7 @@ def unfit(
 
 
 def _limits(differences: Mapping[str, Mapping[int, float]]) -> list[tuple[str, float]]:
-    """Every name with the lower limit of its mean; equal to the margin but for rounding counts as reached."""
+    """The lower limit of every name's mean; a limit that equals the margin except for rounding counts as reached."""
     limits = lower_limits(list(differences.values()))
     return [(name, limit + _ROUNDING) for name, limit in zip(differences, limits, strict=True)]
 
@@ -284,7 +283,7 @@ def _limited(mean: float, limit: float) -> str:
 
 
 def _best_oracle(oracles: Sequence[RankingRow], attack: str, seeds: Sequence[int]) -> dict[int, float | None]:
-    """The utility of the oracle with the better mean, by seed; that of one with a missing cell, if there is one."""
+    """The utility by seed of the oracle with the better mean, or of an oracle with a missing cell, if there is one."""
     rows = [{seed: _cell(each, attack, seed).utility for seed in seeds} for each in oracles]
     missing = next((each for each in rows if None in each.values()), None)
     return missing or max(rows, key=lambda each: fmean(value for value in each.values() if value is not None))
@@ -293,7 +292,7 @@ def _best_oracle(oracles: Sequence[RankingRow], attack: str, seeds: Sequence[int
 def _numbered(
     rows: Sequence[tuple[RankingRow, WorstCase]], attacks: Sequence[str], seeds: Sequence[int]
 ) -> list[Placement]:
-    """Eligible rows with their places; see the module for what shares one."""
+    """Eligible rows with their places; the module docstring says which rows share one."""
     by_defense = {row.defense: _linear(row, attacks, seeds) for row, _ in rows}
     placements: list[Placement] = []
     leader: Placement | None = None
@@ -315,7 +314,7 @@ def worst_of(
 ) -> tuple[WorstCase | None, str]:
     """A row's worst case of harm prevented, or the reason why it has none.
 
-    Its points are those of the worst attack; its count is of the seeds where the row held against every attack.
+    Its points are those of the worst attack; its count is the number of seeds that are good under every attack.
     """
     prevented = _prevented(row, attacks, seeds)
     try:
@@ -330,7 +329,7 @@ def worst_of(
 
 
 def prevented_over(cells: Mapping[int, AttackOutcome], rules: RankingRules = RULES) -> Summary:
-    """Harm prevented under one attack over seeds, every one of which has it."""
+    """Harm prevented under one attack over seeds; every seed must have a value."""
     points = {seed: cell.harm_prevented for seed, cell in cells.items() if cell.harm_prevented is not None}
     return ratio(points, {seed: cells[seed].undefended_share for seed in points}, rules.good)
 
@@ -340,7 +339,7 @@ def _prevented(row: RankingRow, attacks: Sequence[str], seeds: Sequence[int]) ->
 
 
 def _linear(row: RankingRow, attacks: Sequence[str], seeds: Sequence[int]) -> dict[str, dict[int, float | None]]:
-    """Harm prevented by attack and seed, with the spread of a ratio; as it is where a cell has no score."""
+    """Harm prevented by attack and seed, with the spread of a ratio; unchanged if a cell has no score."""
     table: dict[str, dict[int, float | None]] = {}
     for attack, points in _prevented(row, attacks, seeds).items():
         known = {seed: value for seed, value in points.items() if value is not None}

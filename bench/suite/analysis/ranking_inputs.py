@@ -1,4 +1,4 @@
-"""The ranking of a run: its comparisons as the ranking's plain rows."""
+"""The ranking of a run: its comparisons as plain rows for the ranking."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from thiefbench.suite.store.records import NOTHING
 
 
 def places(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> list[Placement]:
-    """The places of a run's defenses; none where its suite ranks nothing, see `why_no_ranking`."""
+    """The places of a run's defenses; empty if its suite ranks nothing (`why_no_ranking`)."""
     if why_no_ranking(run["suite"], comparisons):
         return []
     return rank(rows(comparisons), undefended(comparisons), seeds_of(comparisons), comparisons[0].rules)
 
 
 def why_no_ranking(suite: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
-    """Why a suite ranks nothing, whatever its cells hold, in one clause; empty where it ranks."""
+    """Why a suite ranks nothing, whatever its results, in one clause; empty if it ranks."""
     clauses = [clause for clause in (lacking(suite), too_few(seeds_of(comparisons))) if clause]
     return f"the suite has {'; it has '.join(clauses)}" if clauses else ""
 
 
 def lacking(suite: Mapping[str, Any]) -> str:
-    """Which cells a suite would need to be ranked, in one clause; empty where it has them."""
+    """Which cells a suite lacks for a ranking, in one clause; empty if it lacks none."""
     wanted = {"placebo": "no placebo to beat", "utility": "no cells without an attack, which utility is measured in"}
     return " and ".join(words for name, words in wanted.items() if not suite.get(name))
 
@@ -39,7 +39,7 @@ def seeds_of(comparisons: Sequence[Comparison]) -> list[int]:
 
 
 def rows(comparisons: Sequence[Comparison]) -> list[RankingRow]:
-    """What can be ranked or is an anchor with a model: trained defenses, and the start model of `reject_all`."""
+    """Rows for the ranking: trained defenses and anchors, and `reject_all` with the start model."""
     lines = [line for c in comparisons for line in c.lines if line.role == "attack"]
     named = [line.defense for line in lines if line.how == "trained"]
     named += [line.defense for line in lines if line.how == "unmoved" and anchor_of(line.defense)]
@@ -53,7 +53,7 @@ def undefended(comparisons: Sequence[Comparison]) -> list[UndefendedAttack]:
 
 
 def doubts(comparisons: Sequence[Comparison]) -> dict[str, str]:
-    """By the comparison's title why an attack is inconclusive; those that work are left out."""
+    """Why attacks are inconclusive, by the comparison's title; attacks that work are left out."""
     seeds = seeds_of(comparisons)
     reasons = {attack.name: why_inconclusive(attack, seeds) for attack in undefended(comparisons)}
     return {name: reason for name, reason in reasons.items() if reason}
@@ -63,7 +63,8 @@ def spread_over_seeds(comparisons: Sequence[Comparison]) -> tuple[float, int] | 
     """The standard deviation over seeds of harm prevented by one defense under one attack, pooled over all of these.
 
     Returns:
-        It, and of how many degrees of freedom; None without a defense, anchors aside, that has two seeds of an attack.
+        The standard deviation and its degrees of freedom; None if no defense, except anchors, has two seeds of an
+        attack.
     """
     squares, freedom = 0.0, 0
     for comparison in comparisons:

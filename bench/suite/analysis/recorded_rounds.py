@@ -1,4 +1,4 @@
-"""What a replay asks of recorded rounds, whoever recorded them, and stand-ins for what they do not hold."""
+"""The interface of recorded rounds for a replay, whoever recorded them, and placeholders for missing data."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class NotRecordedError(Exception):
 
 
 class Absent:
-    """Stands where something would be that a recording lacks: a pool's reading and the policy behind it, token ids.
+    """A placeholder for data that a recording lacks: a pool's forward passes and the policy, or token ids.
 
-    It remembers being asked, so that a defense that swallows the error and goes on gets no score either.
+    It remembers every access, so that a defense that catches the error and continues gets no score either.
 
     Args:
-        what: what is missing and what to do about it, to be put behind "NAME needs ".
+        what: what is missing and what to do about it, to follow "NAME needs ".
     """
 
     def __init__(self, what: str) -> None:
@@ -41,7 +41,7 @@ class Absent:
 
     @property
     def policy(self) -> Absent:
-        """What the view of the policy takes hold of before anything is asked."""
+        """Accessed by the view of the policy before any question."""
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -81,19 +81,19 @@ class Recorded(Protocol):
 
     @property
     def cohorts(self) -> Sequence[Recorded]:
-        """The same, cohort by cohort: each has pools and a defense of its own."""
+        """The same for each cohort, which has its own pools and its own defense."""
 
     @property
     def kept(self) -> Sequence[int]:
-        """The rounds whose policy is at hand."""
+        """The rounds whose policy is available."""
 
     @property
     def absent(self) -> Sequence[Absent]:
-        """What stands in the pools for things that were not recorded."""
+        """The placeholders in the pools for data that was not recorded."""
 
     @property
     def seed(self) -> int:
-        """What keys the order of pools and the defense's random generator."""
+        """The seed for the order of pools and the defense's random generator."""
 
     @property
     def sampling(self) -> Sampling:
@@ -101,19 +101,19 @@ class Recorded(Protocol):
 
     @property
     def without_policy(self) -> str:
-        """Why there is no policy and what to do about it, to be put behind "NAME needs "."""
+        """Why there is no policy and what to do about it, to follow "NAME needs "."""
 
     def lacks(self, defense: Defense) -> str:
-        """Why this recording cannot give what a defense requires; empty where it can."""
+        """Why this recording lacks what a defense requires; empty if it lacks nothing."""
 
     def judge_for(self, defense: Defense) -> Judge | None:
-        """Whom a defense may ask that requires a judge."""
+        """The judge for a defense that requires one."""
 
     def pool(self, number: int, cache_of: Callable[[Sequence[Item]], ForwardCache]) -> Pool:
-        """A round's pool; `cache_of` makes the forward cache of its distinct items' prompts."""
+        """A round's pool; `cache_of` creates the forward cache for its distinct items' prompts."""
 
     def pool_with_policy(self, number: int) -> Pool:
-        """A round's pool with the model behind it."""
+        """A round's pool with its model."""
 
     def scores(self, actions: Mapping[int, Sequence[Verdict]]) -> dict[str, Score]:
         """Rejection rates of verdicts on some rounds, each round's in the order of its pool."""
@@ -131,8 +131,8 @@ def pool_of(
         number: the round.
         items: of every group.
         offered: ordered by group and place.
-        cache_of: makes the forward cache of the distinct items' prompts; where it gives an `Absent`, the pool has no
-            answers for a policy to read.
+        cache_of: creates the forward cache for the distinct items' prompts; if it returns an `Absent`, the pool has
+            no answers for a policy.
     """
     distinct = {item.id: item for item in items}
     prompts = {item_id: place for place, item_id in enumerate(distinct)}

@@ -1,8 +1,8 @@
 """A defense over recorded pools, round by round, without training.
 
-What a defense rejects can be read off a pool that another cell left; what its models would have learned cannot, as
-they would have sampled other completions from the second round on. Views are made by the engine's own code, so a
-defense sees what it would have seen there. One that asks the policy is replayed at the rounds whose weights were kept.
+Another cell's stored pools show what a defense rejects, but not what its models would have learned, because from the
+second round on they would have sampled other completions. The engine's own code creates the views, so a defense sees
+what it would have seen in that cell. A defense that asks the policy is replayed at the rounds whose weights were kept.
 """
 
 from __future__ import annotations
@@ -53,20 +53,21 @@ class _PolicyAskedError(Exception):
 
 
 class Recording:
-    """A finished cell as a defense may judge it again: every round's pool, and the model where weights were kept.
+    """A finished cell for replays: every round's pool, and the model if weights were kept.
 
     Args:
-        directory: where the cell left its files.
+        directory: the cell's directory.
         record: the cell's record.
-        task: the cell's task, which knows the items.
-        judges: makes whom defenses may ask, of a judge's name, a device and a dtype.
+        task: the cell's task, which has the items.
+        judges: creates the judge for a defense from its name, a device and a dtype.
 
     Attributes:
         pools: the rows of every round, ordered by cohort, group and place.
-        cohorts: a recording of every cohort's own pools, as each has a defense of its own; of a swarm of one cohort,
-            this one alone.
-        cohort: the first one's number.
-        kept: the rounds whose weights are there; none where there are several cohorts, as the weights are one's alone.
+        cohorts: a recording of every cohort's own pools, because each has its own defense; with one cohort, only this
+            recording.
+        cohort: the number of the first cohort.
+        kept: the rounds whose weights are stored; none with several cohorts, because only one cohort's weights are
+            kept.
 
     Raises:
         ReplayError: the cell has no score, or the task lacks an item.
@@ -117,7 +118,7 @@ class Recording:
 
     @property
     def model(self) -> str:
-        """What its cohort started from; empty where that is not known, as nodes that share or crash stand alone."""
+        """The start model of its cohort; empty if unknown, as nodes with sharing or crashes are separate cohorts."""
         classes = self.swarm.population
         if not classes:
             return str(self.record.cell["model"])
@@ -136,7 +137,7 @@ class Recording:
         )
 
     def lacks(self, defense: Defense) -> str:
-        """Why a defense can only be run as a trained cell; empty where it can be replayed."""
+        """Why a defense cannot be replayed, but only be run as a trained cell; empty if it can."""
         try:
             check_requirements(self.swarm, defense)
         except SpecError as error:
@@ -146,7 +147,7 @@ class Recording:
         return ""
 
     def judge_for(self, defense: Defense) -> Judge | None:
-        """Whom the defense names, run where and how the cell was."""
+        """The judge that the defense names, on the cell's device with its dtype."""
         if "judge" not in defense.requires:
             return None
         try:
@@ -164,7 +165,7 @@ class Recording:
         return pool_of(number, items, offered, cache_of)
 
     def _seeds(self, number: int, rows: Sequence[CompletionRow]) -> list[int]:
-        """The seed of every completion's slot; what senders announced is not recorded."""
+        """The seed of every completion's slot; announced seeds are not recorded."""
         if self.swarm.seeds == "announced":
             return [cast(int, self._no_seeds)] * len(rows)
         everyone = duties(self.swarm, generator(self.seed, "duties", number), self._copies)
@@ -177,7 +178,7 @@ class Recording:
 
     @cached_property
     def _copies(self) -> int:
-        """How many times as much as it owed a malicious node offered."""
+        """How many times its owed completions a malicious node offered."""
         cell = self.record.cell
         if self.swarm.sharing is None or cell["role"] == "control":
             return 1
@@ -196,7 +197,7 @@ class Recording:
         return part
 
     def pool_with_policy(self, number: int) -> Pool:
-        """A round's pool with the model that sampled it, read as the engine would: prompts run, gradients expected.
+        """A round's pool with the model that sampled it, prepared as in the engine: prompts run, gradients expected.
 
         Raises:
             ReplayError: the model or the round's weights cannot be loaded.
@@ -207,7 +208,7 @@ class Recording:
             return ForwardCache(policy, [policy.prompt_ids(self.task.messages(item)) for item in items])
 
         pool = self.pool(number, cache_of)
-        pool.cache.prefix()  # sampling leaves it behind
+        pool.cache.prefix()  # sampling leaves the model in this state
         pool.cache.expect(pool.with_gradient())
         return pool
 
@@ -239,7 +240,7 @@ class Recording:
         return self._model
 
     def _threads(self) -> int:
-        """The cell's, if a machine survives so many."""
+        """The cell's number of threads, if this machine can have so many."""
         threads = self.record.cell.get("threads")
         if type(threads) is not int or not 1 <= threads <= MOST_THREADS:
             raise ReplayError(f"the cell {self.record.cell_id} was not run on 1 to {MOST_THREADS:,} threads")
@@ -248,15 +249,15 @@ class Recording:
 
 @dataclass(frozen=True)
 class Replay:
-    """What a defense did to a recording.
+    """A defense's results on a recording.
 
     Attributes:
         scores: rejection rates over the inspected rounds; see `scoring.rejection_rates`.
         rounds: the inspected ones: all, or those with weights for a defense that asks the policy.
-        asks_policy: whether it does.
-        milliseconds: per completion, of `inspect` alone: the median over the rounds of its wall time divided by the
-            size of the pool. The policy reads a pool anew for each replay, so every defense pays for what it asks.
-        verdicts: of every inspected round, in the order of its pool.
+        asks_policy: whether the defense asks the policy.
+        milliseconds: wall time of `inspect` per completion; the median over rounds. Each replay runs the policy over
+            the pool again, so every defense's time includes what it asks.
+        verdicts: those of every inspected round, in the order of its pool.
     """
 
     scores: dict[str, Score]
@@ -269,17 +270,17 @@ class Replay:
 def replay(recording: Recorded, make: Callable[[], Defense]) -> Replay:
     """Run a defense over the training pools of a finished cell and score its rejections.
 
-    Every view is the one that the cell's own defense saw (order, pseudonyms, random generator, items, policy), but for
-    log-probs that travelled with completions, which are not recorded. Its `history` holds the verdicts of the replayed
-    defense, and the cell's own for rounds that it did not inspect.
+    Every view equals that of the cell's own defense (order, pseudonyms, random generator, items, policy), except that
+    the senders' log-probs are not recorded. Its `history` contains the verdicts of the replayed defense, and the cell's
+    own verdicts for rounds that it did not inspect.
 
-    A defense that asks the policy, or needs proofs, judges the rounds whose policy is at hand; one that asks a judge
-    judges these too, as judges are slow, and all rounds where there are none. Proofs are made again as the senders
-    made them, valid ones of malicious nodes too.
+    A defense that asks the policy or needs proofs judges the rounds whose policy is available. A defense that asks a
+    judge judges only these rounds too, because judges are slow, or all rounds if there are none. Proofs are computed
+    again as by the senders, including malicious nodes' valid ones.
 
     Args:
         recording: the rounds.
-        make: gives a fresh defense, whose state then runs through the inspected rounds; every cohort gets its own.
+        make: returns a fresh defense, which keeps its state over the inspected rounds; every cohort gets its own.
 
     Raises:
         LackingError: the recording lacks what the defense needs, such as the weights of the policy it asks.
@@ -322,7 +323,7 @@ def _judged(recording: Recorded, timed: _Timed, rounds: Sequence[int], asks_poli
 
     Raises:
         _PolicyAskedError: the defense asks the policy and `asks_policy` is False.
-        LackingError: it asks for what the recording lacks.
+        LackingError: it asks for data that the recording lacks.
         ReplayError: it fails.
     """
     defense = timed.defense
@@ -346,7 +347,7 @@ def _judged(recording: Recorded, timed: _Timed, rounds: Sequence[int], asks_poli
         try:
             verdicts[number], past = pool.inspected(timed, payload, recording.sampling, history, recording.seed, judge)
             history.append(past)
-        except Exception as error:  # its code may be anybody's: whatever it raises is its failure, never a score
+        except Exception as error:  # its code may be anybody's: any exception is its failure, never a score
             problem = error
         if absent.asked:
             raise _PolicyAskedError
@@ -359,7 +360,7 @@ def _judged(recording: Recorded, timed: _Timed, rounds: Sequence[int], asks_poli
 
 
 def _proven(pool: Pool, rows: Sequence[CompletionRow], defense: Defense) -> Pool:
-    """A pool with what every sender proves of its own completions; `rows` are in the pool's order."""
+    """A pool with every sender's proofs of its completions; `rows` are in the pool's order."""
     prompts = [pool.cache.prompts[pool.prompts[item.id]] for item in pool.items]
     groups = {group: place for place, group in enumerate(dict.fromkeys(row.group for row in rows))}
     offered = list(pool.offered)
@@ -373,7 +374,7 @@ def _proven(pool: Pool, rows: Sequence[CompletionRow], defense: Defense) -> Pool
 
 
 class _Timed(Defense):
-    """A defense under a stopwatch.
+    """A defense with timed inspections.
 
     Attributes:
         inspections: wall seconds and completions of every pool.
@@ -387,7 +388,7 @@ class _Timed(Defense):
         self.__dict__ |= {"name": defense.name, "sees_labels": defense.sees_labels}
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """What the defense says."""
+        """The defense's verdicts."""
         began = time.perf_counter()
         verdicts = tuple(self.defense.inspect(view))
         self.inspections.append((time.perf_counter() - began, len(view.completions)))

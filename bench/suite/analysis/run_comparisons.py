@@ -26,11 +26,11 @@ class ReportError(UserError):
 
 
 def last_run(store: Store) -> dict[str, Any]:
-    """What a store's last run asked for.
+    """The description of a store's last run.
 
     Raises:
         ReportError: the store has no run.
-        RunError: it has one that cannot be used.
+        RunError: the description cannot be used.
     """
     run = store.read_run()
     if run is None:
@@ -40,31 +40,31 @@ def last_run(store: Store) -> dict[str, Any]:
 
 
 def comparisons_of_run(store: Store, run: Mapping[str, Any]) -> list[Comparison]:
-    """One comparison for each attack in each part of a run, in its order; replays what its suite asks to replay."""
+    """One comparison for each attack in each part of a run, in order, with the replays that its suite asks for."""
     replayed = run["suite"].get("replayed", ())
     return [replace(c, lines=(*c.lines, *untrained_lines(c, replayed))) for c in trained_comparisons(store, run)]
 
 
 def trained_comparisons(store: Store, run: Mapping[str, Any], remarks: bool = True) -> list[Comparison]:
-    """The comparisons of a run with their trained lines alone; see `comparisons_of_cells`."""
+    """The comparisons of a run with only their trained lines; see `comparisons_of_cells`."""
     rules = RankingRules(**run["suite"].get("ranking", {}))
     return comparisons_of_cells(cells_of_run(store, run), rules, remarks)
 
 
 def cells_of_run(store: Store, run: Mapping[str, Any]) -> list[Cell]:
-    """The cells of a run as the store has them, in its order."""
+    """The stored cells of a run, in its order."""
     return [_read_cell(store, entry) for entry in run["cells"]]
 
 
 def comparisons_of_cells(cells: Sequence[Cell], rules: RankingRules, remarks: bool = True) -> list[Comparison]:
-    """The comparisons that cells make, with their trained lines.
+    """The comparisons of some cells, with their trained lines.
 
     Args:
         cells: in the order of the lines.
-        rules: of their suite.
-        remarks: whether completions are looked at, which needs the cells' files: drift is measured and attacks may
-            remark on them; and whether defenses are made to be asked if they see labels, which runs their code.
-            Without, a line has the drift that its records bring along, as those of an entry do.
+        rules: their suite's ranking rules.
+        remarks: whether to read completions, which needs the cells' files, to measure drift and get attacks' remarks;
+            and whether to construct defenses to see if they use labels, which runs their code. Without remarks, a line
+            has the drift contained in its records, as for an entry.
     """
     comparisons = []
     for part, attack in dict.fromkeys((cell.part, cell.attack) for cell in cells):
@@ -126,7 +126,7 @@ def _trained_line(
 
 
 def _lost_references(comparison: Comparison, role: Role, cells: Sequence[Cell]) -> list[str]:
-    """References that have no score where the line has one: its means are then over the other seeds alone."""
+    """References without a score at seeds where the line has one, so that the line's means leave out these seeds."""
     references: list[Role] = ["control"]
     if role == "attack":
         references = list(dict.fromkeys(("control", comparison.reference_role, "attack")))
@@ -150,7 +150,7 @@ def _remarks(comparison: Comparison, cell: Cell) -> tuple[str, ...]:
     if reference is None or any(each.problem or each.record is None for each in (cell, reference)):
         return ()
     attack = registry.make("attack", comparison.attack)
-    if type(attack).remarks is Attack.remarks:  # most attacks have none, and reading two tables a cell takes long
+    if type(attack).remarks is Attack.remarks:  # most attacks have none, and reading two tables per cell takes long
         return ()
     outcomes, reference_outcomes = (
         scoring.final_outcomes(each.directory.read_rows(["phase", "round", "outcome"])) for each in (cell, reference)

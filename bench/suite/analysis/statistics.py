@@ -1,42 +1,44 @@
-"""Statistics over seeds, pure: a measure's summary, paired differences, and the worst case over attacks.
+"""Statistics over seeds, as pure functions: summaries, paired differences, and the worst case over attacks.
 
-The seed is the unit. From `FEW_SEEDS` seeds on there is a 95 % interval; below, the points and their range are all
-that is known. Importing this module loads neither torch nor the store.
+The unit is the seed. From `FEW_SEEDS` seeds on there is a 95 % interval; below, only the points and their range are
+given. Importing this module loads neither torch nor the store.
 
-**Worst case.** It is the smallest of the attacks' means over seeds, and it needs more care than a mean. Resampling
-seeds and taking the minimum in each resample does not measure its uncertainty: where several attacks are about equally
-bad, every resample picks whichever came out low, so the minima lie below the minimum that was seen as that one lies
-below the truth. Of 1,500 simulated tables with 5 seeds and 4 equally bad attacks with normal, independent results, the
-percentile interval of the minima held the truth in 36 %, and in 48 % with deviations stretched to Student-t width
-(tests/bench/suite/analysis/test_statistics.py repeats this). So the joint resamples here only say how sure it is which
-attack is worst, and the limits come from Student-t on paired per-seed differences instead:
+**Worst case.** It is the smallest of the attacks' means over seeds, and its interval needs more care than that of a
+mean. Resampling seeds and taking the minimum in each resample does not measure its uncertainty: if several attacks are
+about equally bad, every resample picks whichever happens to be lowest, so the resampled minima lie below the observed
+minimum, just as that lies below the truth. In 1,500 simulated tables with 5 seeds and 4 equally bad attacks with
+normal, independent results, the percentile interval of the minima covered the truth in 36 % of cases, and in 48 % with
+deviations stretched to Student-t width (tests/bench/suite/analysis/test_statistics.py repeats this). So the joint
+resamples here only say how certain it is which attack is worst. The limits come from Student-t intervals on paired
+per-seed differences:
 
 Let A and B be the means of two defenses by attack. The difference of their worst cases is
 
     min_a A_a - min_b B_b  =  min_a max_b (A_a - B_b)  =  max_b min_a (A_a - B_b).
 
-Every A_a - B_b has a Student-t interval from the differences at each seed. Lower limits go through min-max, upper ones
-through max-min. The lower one errs only if, at the attack that is truly A's worst, some b has its lower limit above
-the truth; so with 2.5 % shared among B's attacks (Bonferroni) it errs in at most 2.5 % of cases, and the upper one
-likewise with 2.5 % shared among A's. No assumption on how attacks depend on each other is needed. The worst case
-itself is its difference to a defense that scores 0 against a single attack.
+Every A_a - B_b has a Student-t interval from the differences at each seed. The lower limit is computed by the min-max
+form, the upper limit by the max-min form. The lower limit errs only if, at the attack that is truly A's worst, some b
+has its lower limit above the truth; so with 2.5 % divided among B's attacks (Bonferroni) it errs in at most 2.5 % of
+cases, and the upper limit likewise with 2.5 % divided among A's attacks. This needs no assumption on the dependence
+between attacks. The worst case of a single defense is its difference from a defense that scores 0 against a single
+attack.
 
-In the simulation above, this covers 97 % (always at least 95 % for normal results). Like every Student-t interval it
-assumes nearly normal seeds: with one attack and 5 strongly skewed (lognormal, sigma 0.8) ones it holds the truth in
-87 %, where the percentile bootstrap, which for 5 normal ones has 83 to 85 %, holds it in 76 %.
+In the simulation above, this interval covers the truth in 97 % of cases (always at least 95 % for normal results). Like
+every Student-t interval, it assumes nearly normal values over seeds: with one attack and 5 strongly skewed (lognormal,
+sigma 0.8) values it covers the truth in 87 %, and the percentile bootstrap in 76 % (with 5 normal values, in 83 to
+85 %).
 
-The value itself is biased: the smallest of noisy means lies below the smallest of the true ones (Jensen's inequality,
-as the minimum is concave). `WORST_CASE_BIAS` says how far; the interval holds the truth all the same. It is not
-corrected. A bootstrap takes away less than half of the bias. To let the other seeds choose the attack at each seed
-(van Hasselt, arXiv:1302.7175) leaves little of it, but errs to the other side, in a defense's favour, and gives a value
-that is no attack's mean, so that nobody could see it in the table.
+The value itself is biased: the expected minimum of noisy means lies below the minimum of the true means (Jensen's
+inequality, because the minimum is concave). `WORST_CASE_BIAS` says by how much; the interval covers the truth in spite
+of it. The bias is not corrected. A bootstrap correction removes less than half of it. Choosing the attack for each seed
+on the other seeds (van Hasselt, arXiv:1302.7175) removes most of it, but errs in the defense's favour, and gives a
+value that is not any attack's mean and so does not appear in the table.
 
 **Rare failures.** A mean with a Student-t interval says little about a defense that fails at one seed in ten: more than
-half of all sets of five seeds hold no failure, and their interval is narrow. So beside an interval stands a
-`SeedCount`: at how many of the seeds the measure was good enough, with the exact bound of Clopper and Pearson
+half of all sets of five seeds contain no failure, and their interval is narrow. So every interval is given with a
+`SeedCount`: the number of seeds at which the measure was good enough, with the exact bound of Clopper and Pearson
 (Biometrika 26, 1934). Values without any spread have no Student-t interval at all; see `Kind`.
-
-`tests/benchmarks/ranking.py` simulates all of this, and what stood here before.
+`tests/benchmarks/ranking.py` simulates these rules and the previous ones.
 """
 
 from __future__ import annotations
@@ -51,11 +53,11 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv, stdtrit  # the quantiles of scipy.stats, which takes a second to import
 
 FEW_SEEDS = 5
-"""From so many seeds on, an interval over seeds is given."""
+"""The smallest number of seeds with an interval over seeds."""
 
 WORST_CASE_BIAS = (-0.06, -0.03)
-"""How far below the truth the mean worst case lies where six attacks are equally bad, at five seeds with a standard
-deviation of 0.1 and of 0.05; 0 where one attack is clearly the worst (`tests/benchmarks/ranking.py`)."""
+"""How far below the truth the mean worst case lies if six attacks are equally bad, at five seeds with a standard
+deviation of 0.1 and of 0.05; 0 if one attack is clearly the worst (`tests/benchmarks/ranking.py`)."""
 
 RESAMPLES = 10_000
 _KEY = int.from_bytes(b"worst case", "big")
@@ -63,8 +65,8 @@ _MISS = 0.05
 _ROUNDING = 1e-12
 
 Kind = Literal["interval", "range", "equal"]
-"""What the limits of a summary are: the 95 % interval; the range of fewer seeds than an interval takes; or nothing but
-the value itself, which all seeds share, so that nothing is known of its spread."""
+"""What the limits of a summary are: the 95 % interval; the range, with too few seeds for an interval; or only the value
+itself, if it is the same at all seeds, so that nothing is known about its spread."""
 
 
 class StatisticsError(ValueError):
@@ -72,16 +74,16 @@ class StatisticsError(ValueError):
 
 
 class MissingCellError(StatisticsError):
-    """A cell that a worst case rests on failed or was not run: that is no score, good or bad."""
+    """A cell that a worst case needs failed or was not run."""
 
 
 @dataclass(frozen=True)
 class SeedCount:
-    """At how many seeds a measure was good enough.
+    """The number of seeds at which a measure was good enough.
 
     Attributes:
-        good: the seeds where it was.
-        seeds: all of them.
+        good: the number of these seeds.
+        seeds: the number of all seeds.
     """
 
     good: int
@@ -89,7 +91,7 @@ class SeedCount:
 
     @property
     def least_share(self) -> float:
-        """The exact one-sided 95 % lower bound of the share of seeds where it is (Clopper and Pearson, 1934).
+        """The exact one-sided 95 % lower bound on the share of good seeds (Clopper and Pearson, 1934).
 
         The smallest p with P(X >= good) > 0.05 for X ~ Binomial(seeds, p); 0.55 for 5 of 5. It is the 5 % quantile of
         the beta distribution with parameters good and seeds - good + 1.
@@ -97,7 +99,7 @@ class SeedCount:
         return float(betaincinv(self.good, self.seeds - self.good + 1, _MISS)) if self.good else 0.0
 
     def text(self) -> str:
-        """In writing: "4 of 5 seeds, \u2265 0.34"."""
+        """As text: "4 of 5 seeds, \u2265 0.34"."""
         return f"{self.good} of {self.seeds} seed{'s' if self.seeds > 1 else ''}, \u2265 {self.least_share:.2f}"
 
 
@@ -107,11 +109,11 @@ class Summary:
 
     Attributes:
         mean: over seeds.
-        low, high: the 95 % Student-t interval of the mean; below `FEW_SEEDS` seeds the smallest and largest point;
-            where all points are equal the value itself, which is no interval.
+        low, high: the 95 % Student-t interval of the mean; below `FEW_SEEDS` seeds the smallest and largest point; if
+            all points are equal, the value itself, which is not an interval.
         points: (seed, value), by seed.
-        kind: what low and high are.
-        count: at how many seeds the value was good enough; None where nothing says what that is.
+        kind: the kind of `low` and `high`.
+        count: the number of seeds with a good enough value; None if that is not defined.
     """
 
     mean: float
@@ -123,21 +125,21 @@ class Summary:
 
     @property
     def above_0(self) -> bool:
-        """Whether the whole interval is; never below `FEW_SEEDS` seeds.
+        """Whether the whole interval lies above 0; always False below `FEW_SEEDS` seeds.
 
-        Where all seeds are equal a sign test stands in for it: five of five above 0 have a chance of 0.031 otherwise.
+        If all seeds are equal, a sign test replaces it: otherwise, five of five above 0 have a probability of 0.031.
         """
         return self.kind != "range" and self.low > 0
 
     def interval(self, digits: int) -> tuple[str, str] | None:
-        """The limits in writing; None where there is no interval, or none that so few digits show."""
+        """The limits as text; None if there is no interval, or if it has no width at this number of digits."""
         low, high = f"{self.low:z.{digits}f}", f"{self.high:z.{digits}f}"
         return None if self.kind != "interval" or low == high else (low, high)
 
     def text(self, digits: int = 2) -> str:
-        """In writing: "0.83 [0.80, 0.86] (95 %, 4 of 5 seeds, \u2265 0.34)", or with few seeds the sorted points.
+        """As text: "0.83 [0.80, 0.86] (95 %, 4 of 5 seeds, \u2265 0.34)", or with few seeds the sorted points.
 
-        Where all seeds agree to the last digit shown: "1.00 (5 of 5 seeds, \u2265 0.55)".
+        If all seeds agree in the digits shown: "1.00 (5 of 5 seeds, \u2265 0.55)".
         """
         number = len(self.points)
         if self.kind == "range":
@@ -153,10 +155,10 @@ class WorstCase:
     """The smallest mean over seeds among attacks.
 
     Attributes:
-        attack: that has it; of several the first by name.
+        attack: the attack with the smallest mean; of several, the first by name.
         summary: its mean, its points, and the limits of the worst case (see the module).
-        resamples: by attack, in how many of `RESAMPLES` joint resamples of seeds it is the worst (ties count for
-            each); empty below `FEW_SEEDS` seeds.
+        resamples: for each attack, the number of `RESAMPLES` joint resamples of seeds in which it is the worst (ties
+            count for each); empty below `FEW_SEEDS` seeds.
     """
 
     attack: str
@@ -164,17 +166,17 @@ class WorstCase:
     resamples: Mapping[str, int]
 
     def text(self, digits: int = 2) -> str:
-        """In writing, with the attack and how sure it is that this one is the worst."""
+        """As text, with the attack and how certain it is that it is the worst."""
         sure = f", worst in {self.resamples[self.attack] / RESAMPLES:.0%} of resamples" if self.resamples else ""
         return f"{self.summary.text(digits)} against {self.attack}{sure}"
 
 
 def summarize(points: Mapping[int, float], least: float | None = None) -> Summary:
-    """A measure's values by seed as their mean with its interval or range.
+    """Summarise a measure's values by seed: their mean with its interval or range.
 
     Args:
-        points: by seed.
-        least: from this value on, a seed counts as good; None to count none.
+        points: values by seed.
+        least: a seed counts as good from this value on; None for no count.
 
     Raises:
         StatisticsError: there are none, or one is not finite.
@@ -201,11 +203,11 @@ def lower_limits(differences: Sequence[Mapping[int, float]], miss: float = _MISS
 
     The limit of mean i is mean_i - t(df, 1 - miss) * s * sqrt(1 / n_i), with s^2 the mean of the groups' variances
     weighted by their n_i - 1, and df the sum of these: the limit of one mean in a one-way layout (Montgomery, Design
-    and Analysis of Experiments, section 3.3). It assumes that the groups spread alike.
+    and Analysis of Experiments, section 3.3). It assumes equal variances.
 
     Args:
-        differences: each by seed, at two seeds at least.
-        miss: the probability with which a limit lies above its true mean.
+        differences: each by seed, at two or more seeds.
+        miss: the probability that a limit lies above its true mean.
     """
     values = [np.array(list(points.values()), float) for points in differences]
     freedom = sum(len(each) - 1 for each in values)
@@ -215,7 +217,7 @@ def lower_limits(differences: Sequence[Mapping[int, float]], miss: float = _MISS
 
 
 def paired(one: Mapping[int, float], other: Mapping[int, float]) -> Summary:
-    """The difference one - other over the seeds that both have, paired by seed; it counts those with its mean's sign.
+    """The difference one - other over common seeds, paired by seed; its count is of seeds with its mean's sign.
 
     Raises:
         StatisticsError: they share no seed, or a value is not finite.
@@ -227,7 +229,7 @@ def paired(one: Mapping[int, float], other: Mapping[int, float]) -> Summary:
 
 
 def _signs_counted(difference: Summary) -> Summary:
-    """A difference that counts the seeds where it has the sign of its mean."""
+    """A difference whose count is of the seeds at which it has the sign of its mean."""
     side = -1 if difference.mean < 0 else 1
     agreeing = sum(side * value > 0 for _, value in difference.points)
     return replace(difference, count=SeedCount(agreeing, len(difference.points)))
@@ -242,10 +244,10 @@ def ratio(points: Mapping[int, float], shares: Mapping[int, float], least: float
     Args:
         points: 1 - D / mean(U) by seed, whose mean is 1 - R.
         shares: U / mean(U) by seed, whose mean is 1.
-        least: as in `summarize`, of the points.
+        least: as in `summarize`, for the points.
 
     Returns:
-        Its points are those given. See `summarize` for what is raised.
+        A summary with the given points. It raises the same errors as `summarize`.
     """
     plain = summarize(points, least)
     if plain.kind == "range":
@@ -254,16 +256,16 @@ def ratio(points: Mapping[int, float], shares: Mapping[int, float], least: float
 
 
 def linearised(points: Mapping[int, float], shares: Mapping[int, float]) -> dict[int, float]:
-    """The values by seed whose mean and spread are those of a ratio; see `ratio`."""
+    """Values by seed whose mean and spread are those of the ratio; see `ratio`."""
     mean = sum(points.values()) / len(points)
     return {seed: value + (1 - mean) * (shares[seed] - 1) for seed, value in points.items()}
 
 
 def worst_case(measure: Mapping[str, Mapping[int, float | None]]) -> WorstCase:
-    """The worst case over attacks of a measure of which more is better.
+    """The worst case over attacks of a measure for which higher is better.
 
     Args:
-        measure: by attack and seed; None, or a seed that only other attacks have, is a cell without a score.
+        measure: by attack and seed; None, or a seed that only other attacks have, means a cell without a score.
 
     Raises:
         MissingCellError: a cell has no score; the message names it.
@@ -285,12 +287,12 @@ def worst_case_difference(
         one, other: as in `worst_case`.
 
     Returns:
-        Its points are the differences, seed by seed, between the two at their worst attacks, and it counts those with
-        its mean's sign; from `FEW_SEEDS` seeds on it has the 95 % interval of the module's formula.
+        A summary. Its points are the differences, seed by seed, between the two at their worst attacks, and its count
+        is of points with its mean's sign. From `FEW_SEEDS` seeds on, it has the 95 % interval of the module's formula.
 
     Raises:
         MissingCellError: a cell has no score.
-        StatisticsError: the two do not have the same seeds, or see `worst_case`.
+        StatisticsError: the two do not have the same seeds, or as for `worst_case`.
     """
     _, seeds, ours = _table(one)
     _, others, theirs = _table(other)
@@ -305,7 +307,7 @@ def _difference(seeds: Sequence[int], one: NDArray[np.float64], other: NDArray[n
     plain = summarize(dict(zip(seeds, points.tolist(), strict=True)))
     if plain.kind == "range":
         return plain
-    # Attacks without any spread are taken at their word beside others that spread, but not where nothing does.
+    # Attacks without any spread are taken as exact if other attacks have spread, but not if none has.
     if all(_equal(row) for row in (one[:, None] - other[None]).reshape(-1, len(seeds))):
         return replace(plain, kind="equal")
     differences = one[:, None] - other[None]
@@ -317,19 +319,19 @@ def _difference(seeds: Sequence[int], one: NDArray[np.float64], other: NDArray[n
 
 
 def _equal(values: NDArray[np.float64]) -> bool:
-    """Whether values are the same but for rounding."""
+    """Whether values are equal except for rounding."""
     return bool(np.ptp(values) <= _ROUNDING * max(1.0, float(np.abs(values).max())))
 
 
 def _halves(values: NDArray[np.float64], miss: float) -> NDArray[np.float64]:
-    """Student-t limits of the mean over the last axis: their distance, missing to each side with probability `miss`."""
+    """Half-widths of Student-t limits of the mean over the last axis, with error probability `miss` on each side."""
     count = values.shape[-1]
     halves: NDArray[np.float64] = stdtrit(count - 1, 1 - miss) * values.std(-1, ddof=1) / math.sqrt(count)
     return halves
 
 
 def _worst_in(attacks: Sequence[str], values: NDArray[np.float64]) -> dict[str, int]:
-    """In how many joint resamples of seeds each attack has the smallest mean; the same seeds for every attack."""
+    """The number of joint resamples of seeds (equal for all attacks) in which each attack has the smallest mean."""
     count = values.shape[1]
     if count < FEW_SEEDS:
         return {}

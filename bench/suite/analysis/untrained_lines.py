@@ -1,4 +1,4 @@
-"""Lines of the results table for which nothing is trained: replays on recorded pools, and the start model."""
+"""Lines of the results table without training: replays on recorded pools, and the start model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Opener = Callable[[str], Recording]
 
 @cache
 def task_of(spec: str) -> Task:
-    """The task a cell names, made once: generated tasks take seconds to give their items."""
+    """The task of a cell, created once, because generated tasks take seconds to create their items."""
     task: Task = registry.make("task", spec)
     return task
 
@@ -98,7 +98,7 @@ def _matched_random(comparison: Comparison, recording: Opener, defense: str) -> 
 
 
 def _unmoved_line(comparison: Comparison, spec: str) -> Line:
-    """`reject_all`: every reward is 0, so no group has an advantage and the start weights stay."""
+    """`reject_all`: every reward is 0, so all advantages are 0 and the start weights do not change."""
 
     def result(seed: int) -> Result:
         undefended = comparison.record("attack", "none", seed)
@@ -111,7 +111,7 @@ def _unmoved_line(comparison: Comparison, spec: str) -> Line:
 
 
 def _unmoved(record: Record) -> Record:
-    """The record of a cell whose model stays what it was at round 0 of `record`."""
+    """The record of a cell whose model never changes from round 0 of `record`."""
     count = record.cell["evaluation"]["completions"]
     start = {name: next((p for p in record.curves.get(name, []) if p.round == 0), None) for name in _EVALUATED}
     scores = {
@@ -136,7 +136,7 @@ _EVALUATED = {
 
 
 def _blacklist_notes(comparison: Comparison, line: Line) -> tuple[str, ...]:
-    """A list of public strings that does well says something about the payload, not about the list."""
+    """A note if a list of public strings does well, which says something about the payload, not about the list."""
     rates = [score.value for score in line.scores("stop_rate") if score.value is not None]
     if _targets(line.defense) != ["blacklist"] or max(rates, default=0.0) < HIGH_STOP_RATE:
         return ()

@@ -1,4 +1,4 @@
-"""What a run has left to do: which cells the store lacks, and how long they take on this machine."""
+"""The plan of a run: which cells the store lacks, and how long they take on this machine."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ MEASURED_EVALUATION = 64
 _MEASURE_HINT = " (--measure: at this machine's)"
 
 GAPS = (0.1, 0.2, 0.3)
-"""Differences of worst cases whose power is shown, where the user names none."""
+"""Differences of worst cases whose power is shown by default."""
 
 
 @dataclass(frozen=True)
 class Resolution:
-    """Which differences between two defenses a suite can tell apart.
+    """Which differences between two defenses a suite can detect.
 
     Attributes:
         seeds, attacks: of the suite.
@@ -60,12 +60,12 @@ class Resolution:
     freedom: int
 
     def text(self, gap: float) -> str:
-        """How likely a difference of two worst cases is told apart, and how many seeds it takes, in one sentence."""
+        """The probability that a difference of two worst cases is detected, and the seeds needed, in one sentence."""
         needed = seeds_needed(gap, self.spread, self.attacks)
         enough = f"{needed} seeds" if needed else f"more than {MOST_SEEDS} seeds"
         chance = power(gap, self.spread, self.seeds, self.attacks)
         own = f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"
-        return f"a gap of {gap:.2f} is told apart in {chance:.0%} of such runs with {own}; {POWER:.0%} takes {enough}"
+        return f"{own} detect a difference of {gap:.2f} in {chance:.0%} of such runs; {POWER:.0%} takes {enough}"
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _resolution(suite: Suite, jobs: Mapping[CellSpec, Job], store: Store) -> Res
 
 
 def measure(spec: CellSpec) -> MeasuredCell:
-    """Play two rounds of a cell and small evaluations, and forget them; the first warms up and does not count."""
+    """Play two rounds of a cell and small evaluations, without storing them; the first is a warm-up and not counted."""
     torch.set_num_threads(spec.threads)
     swarm = build_swarm(spec)
     for number in (1, 2):
@@ -207,7 +207,7 @@ def measure(spec: CellSpec) -> MeasuredCell:
 
 
 def print_run_plan(out: Console, plan: RunPlan, gaps: Sequence[float] = GAPS) -> None:
-    """A table of the cells by attack, swarm and defense, below it what a run comes to and which gaps it tells apart."""
+    """A table of the cells by attack, swarm and defense; below it, the run's time and the differences it detects."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("attack", "swarm", "defense", "seeds", "in the store", "to run", "of these begun"):
         table.add_column(column, no_wrap=True)
@@ -230,17 +230,17 @@ def print_run_plan(out: Console, plan: RunPlan, gaps: Sequence[float] = GAPS) ->
     if plan.resolution is not None:
         known = f"measured, {plan.resolution.freedom} degrees of freedom" if plan.resolution.freedom else "assumed"
         out.print(
-            f"of two defenses, whose harm prevented spreads by {plan.resolution.spread:.2f} over seeds ({known}),"
+            f"for two defenses whose harm prevented spreads by {plan.resolution.spread:.2f} over seeds ({known}):"
         )
         for gap in gaps:
             out.print(f"  {plan.resolution.text(gap)}")
 
 
 def plan_lines(plan: RunPlan, can_measure: bool = False) -> list[str]:
-    """What a run comes to, in lines: cells, time, room on disk.
+    """The run's size, as lines: cells, time, disk space.
 
     Args:
-        plan: of the run.
+        plan: the run's plan.
         can_measure: whether the command has the option --measure.
     """
     cached = len(plan.cells) - len(plan.stages)
@@ -254,7 +254,7 @@ def plan_lines(plan: RunPlan, can_measure: bool = False) -> list[str]:
         how = "; --measure plays two of them here" if can_measure else ""
         lines.append(f"how long the rounds{which} take is not known{how}")
     if plan.share and len(plan.stages) > 1:
-        lines.append("less where defenses come to equal verdicts, as cells share rounds then")
+        lines.append("less if defenses reach equal verdicts, because cells then share rounds")
     if plan.disk is not None:
         lines.append(f"about {plan.disk / 1e6:.1f} MB on disk in the end")
     return [line for line in lines if line]
@@ -267,7 +267,7 @@ def write_span(seconds: Span) -> str:
 
 
 def _stage(job: Job) -> Stage:
-    """Where a cell stands that is to be run, or whose weights are."""
+    """The progress of a cell that is to be run, or whose weights are."""
     try:
         record = job.directory.read()
     except BrokenRecordError:

@@ -1,6 +1,6 @@
 """One cell, from its spec to its record: rounds, evaluations, checkpoints.
 
-A killed cell goes on from its last checkpoint and ends with the same rows as one that was never interrupted.
+A killed cell resumes from its last checkpoint and ends with the same rows as one that was never interrupted.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ Progress = Callable[[int, int], None]
 
 
 class CellRuntime(Protocol):
-    """Other processes that play a cell's rounds along with this one, which alone keeps what they make."""
+    """Other processes that take part in a cell's rounds; only this process stores the results."""
 
     @property
     def lost(self) -> tuple[type[BaseException], ...]:
-        """What a round raises when the others end it before anything has changed."""
+        """The exception of a round that the other processes end before anything has changed."""
 
     def swarm(self, batches: Batches, **parts: Any) -> Swarm:
-        """The swarm, this process' part of it; for `batches` see `LocalBackend`, for `parts` see `Swarm`."""
+        """This process's part of the swarm; for `batches` see `LocalBackend`, for `parts` see `Swarm`."""
 
     def playing(
         self, what: dict[str, Any], swarm: Swarm, done: int, rows: Callable[[], pa.Table]
     ) -> AbstractContextManager[None]:
-        """In the `with` block the others play along, from after round `done` on, of which there are `rows`."""
+        """A context in which the other processes take part, starting after round `done` with the given rows."""
 
     def about(self) -> dict[str, Any]:
-        """What a record says of them; nothing in it is part of the cell's identity."""
+        """Entries about them for a record; none is part of the cell's identity."""
 
 
 class LocalRuntime:
@@ -64,7 +64,7 @@ class LocalRuntime:
 
     @contextmanager
     def playing(self, what: dict[str, Any], swarm: Swarm, done: int, rows: Callable[[], pa.Table]) -> Iterator[None]:
-        """Nobody plays along."""
+        """No other process takes part."""
         yield
 
     def about(self) -> dict[str, Any]:
@@ -99,26 +99,25 @@ def run_cell(
     share: bool = False,
     shared_bytes: int = 0,
 ) -> Record:
-    """Run a cell, or go on with it, and write its record. The caller holds the cell's lock.
+    """Run or resume a cell, and write its record. The caller must hold the cell's lock.
 
     Args:
         spec: the cell.
         what: its `identity`.
         directory: where it leaves its files.
         progress: called with (rounds done, rounds) at the start and after every round.
-        stop: asked after every round; when it says True, the cell is checkpointed and left.
-        recorded: rounds whose weights are kept; those played before a restart that did not keep them are left to
-            `keep_weights_of`.
-        note: called with what the user should know, such as that a judge does not answer.
+        stop: called after every round; if it returns True, the cell is checkpointed and the run stops.
+        recorded: rounds whose weights are stored; `keep_weights_of` adds those that a restart missed.
+        note: receives messages for the user, such as that a judge does not answer.
         maker: makes its defense.
-        runtime: the processes that play along.
-        share: take over the rounds in which it goes the way of a finished cell of its store, where that is proved to
-            change nothing; see `thiefbench.suite.execution.shared`.
-        shared_bytes: that weights may take which cells leave for one another.
+        runtime: the other processes.
+        share: take over rounds that are the same as in a finished cell of the store; see
+            `thiefbench.suite.execution.shared`.
+        shared_bytes: the most bytes for weights that cells share.
 
     Raises:
-        KeyboardInterrupt: `stop` said so.
-        BrokenRecordError: the checkpoint that the cell would go on from is damaged.
+        KeyboardInterrupt: `stop` returned True.
+        BrokenRecordError: the cell's checkpoint is damaged.
     """
     torch.set_num_threads(spec.threads)
     keep_freed_memory()
@@ -145,7 +144,7 @@ def _run_cell(
     runtime: CellRuntime,
     shared: SharedRounds | None,
 ) -> Record:
-    """As `run_cell`, with rounds that are shared or not; raises NotReproducedError where they cannot be."""
+    """Like `run_cell`; raises NotReproducedError if shared rounds cannot be reproduced."""
     started = provenance.now()
     swarm = build_swarm(spec, note, maker, runtime if shared is None else _Following(shared))
     if shared is not None:
@@ -197,13 +196,13 @@ def _run_cell(
 
 
 STARTS_KEPT = 32
-"""Start evaluations that a process remembers: as many as `standard-v1` has of attacks times seeds, and two."""
+"""Number of start evaluations that a process caches: attacks times seeds in `standard-v1`, plus two."""
 
 _started: dict[str, RoundRecord] = {}
 
 
 def _start_evaluated(spec: CellSpec, what: dict[str, Any], swarm: Swarm) -> RoundRecord:
-    """The evaluation before the first round, once for cells that differ only in what comes after it."""
+    """The evaluation before the first round, computed once for cells that differ only in later rounds."""
     sources = {kind: what["sources"][kind] for kind in ("task", "attack")}
     start = identify({**spec.start, "sources": sources, **{n: what[n] for n in ("task_data", "weights")}})
     if start not in _started:
@@ -216,13 +215,13 @@ def _start_evaluated(spec: CellSpec, what: dict[str, Any], swarm: Swarm) -> Roun
 def keep_weights_of(
     spec: CellSpec, directory: CellDir, rounds: Sequence[int], progress: Progress, stop: Callable[[], bool]
 ) -> list[int]:
-    """Play a finished cell's rounds once more, up to the last of `rounds`, to keep the weights they begin with.
+    """Play a finished cell's rounds once more, up to the last of `rounds`, to store the weights before them.
 
-    Record and completions stay as they are; nothing is evaluated and nothing checkpointed.
+    Record and completions do not change; nothing is evaluated or checkpointed.
 
     Returns:
-        The rounds that stay without: a round before them came out otherwise than stored, as it may on another machine
-        or with other versions, and its successors' weights would belong to other pools.
+        The rounds that still lack weights, because an earlier round differed from the stored one, which can happen on
+        another machine or with other versions; later weights would then belong to other pools.
 
     Raises:
         KeyboardInterrupt: `stop` said so.
@@ -243,7 +242,7 @@ def keep_weights_of(
 
 
 def _sampled(directory: CellDir) -> dict[int, list[tuple[int, ...]]]:
-    """Token ids of every pool by round, in the order in which rounds make them."""
+    """Token ids of every pool by round, in the original order."""
     rows = directory.read_rows(["phase", "round", "ids"])
     by_round: dict[int, list[tuple[int, ...]]] = {}
     for line in rows.filter(pc.equal(rows["phase"], "train")).to_pylist():
@@ -257,7 +256,7 @@ def build_swarm(
     maker: DefenseFactory = RegistryFactory(),  # noqa: B008  (it holds nothing)
     runtime: CellRuntime = ALONE,
 ) -> Swarm:
-    """The swarm that a cell describes, at its start weights.
+    """The swarm of a cell, with its start weights.
 
     Raises:
         ModelError, SpecError, registry.SpecStringError, TaskError: see there.

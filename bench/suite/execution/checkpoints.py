@@ -1,4 +1,4 @@
-"""A cell in progress: its rounds one by one, and checkpoints that a killed process goes on from."""
+"""A cell in progress: its rounds one by one, and checkpoints from which a killed process resumes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHECKPOINT_SECONDS = 30.0
 
 
 def checkpointed(directory: CellDir) -> int:
-    """Rounds that the checkpoint of an unfinished cell holds; 0 where it has none or a damaged one."""
+    """Rounds in the checkpoint of an unfinished cell; 0 if it has none or a damaged one."""
     try:
         return int(read_sealed(directory.checkpoint / "state.json")["done"])
     except (BrokenRecordError, KeyError):
@@ -42,7 +42,7 @@ def checkpointed(directory: CellDir) -> int:
 
 @dataclass
 class CellInProgress:
-    """A cell in progress: what is done, and what of that is not on disk yet."""
+    """A cell in progress: its finished rounds, and those not yet on disk."""
 
     spec: CellSpec
     swarm: Swarm
@@ -63,7 +63,7 @@ class CellInProgress:
         return self.directory.checkpoint
 
     def play(self) -> None:
-        """The next round, the evaluation behind it where one is due, and a checkpoint where one is due."""
+        """Play the next round, with an evaluation and a checkpoint after it if they are due."""
         number = self.done + 1
         if number in self.recorded:
             weights.keep(self.directory, number, self.swarm.policy)
@@ -84,28 +84,28 @@ class CellInProgress:
             self.checkpoint()
 
     def _due(self, number: int) -> int:
-        """How many completions are drawn in the evaluation behind a round; 0 where there is none."""
+        """Number of completions in the evaluation after a round; 0 if there is none."""
         planned = self.spec.evaluation
         if number == self.spec.rounds:
             return planned.final
         return planned.completions if number % planned.every == 0 else 0
 
     def keep(self, record: RoundRecord) -> float:
-        """Remember the rows and seconds of a round or an evaluation; returns the seconds it took."""
+        """Add the rows and seconds of a round or an evaluation; returns the seconds it took."""
         self.pending.append(rows_table(record.rows))
         for phase, value in record.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + value
         return sum(record.seconds.values())
 
     def checkpoint(self) -> None:
-        """Write rows and weights, then the file that makes them count, so that a kill in between loses nothing."""
+        """Write rows and weights, then the file that makes them valid, so that a kill in between loses nothing."""
         if self.done == self.saved_round or not self.pending:
             return
         part = f"rows-{self.done:06d}.parquet"
         write_table(self._work / part, pa.concat_tables(self.pending))
         tensors = f"weights-{self.done:06d}.safetensors"
         of_shared = None if self.shared is None else self.shared.state()
-        # Weights may lie behind the rows. A version that does not know of this must not take them for the current ones.
+        # Weights may be older than the rows. Older versions of this package must not take them for the current ones.
         behind = bool(of_shared and of_shared["owed"])
         current = self.swarm.population.tensors() if self.shared is None else self.shared.tensors()
         write_atomically(self._work / tensors, save(current))
@@ -125,7 +125,7 @@ class CellInProgress:
         self.saved_at, self.saved_round = time.monotonic(), self.done
 
     def resume(self) -> bool:
-        """Continue from the last checkpoint; False where there is none.
+        """Continue from the last checkpoint; False if there is none.
 
         Raises:
             BrokenRecordError: the checkpoint is damaged.

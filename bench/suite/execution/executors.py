@@ -1,4 +1,4 @@
-"""What works on a run's cells (`Executor`), and the list of cells still to do that every executor keeps (`Ledger`)."""
+"""What runs cells (`Executor`), and the list of remaining cells that every executor keeps (`Ledger`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class WorkerError(UserError):
 
 
 class Executor(Protocol):
-    """Works on cells: in this process, in several beside it, or on a cluster."""
+    """Runs cells: in this process, in worker processes, or on a cluster."""
 
     @property
     def places(self) -> int:
@@ -31,7 +31,7 @@ class Executor(Protocol):
         """Work on all cells of a ledger.
 
         Raises:
-            KeyboardInterrupt: stopped by the user, politely where the ledger's `stop` said so.
+            KeyboardInterrupt: stopped by the user; after checkpoints, if the ledger's `stop` asked for it.
             OSError: the disk is full or the store cannot be written.
             WorkerError: workers cannot be started or reached.
             Exception: a mistake of the user.
@@ -39,7 +39,7 @@ class Executor(Protocol):
 
 
 class Ledger:
-    """Which cells of a run are still to do, and how the messages of workers are acted on.
+    """The remaining cells of a run, and the handling of workers' messages.
 
     Args:
         jobs: the cells, in order.
@@ -59,27 +59,27 @@ class Ledger:
     ) -> None:
         self.user_errors, self.listener, self.stop, self.finished = user_errors, listener, stop, finished
         self._untried = deque(jobs)
-        self._taken: deque[Job] = deque()  # cells that another run works on come last
+        self._taken: deque[Job] = deque()  # cells that another run is working on come last
         self._deaths: Counter[CellSpec] = Counter()
 
     @property
     def untried(self) -> int:
-        """How many cells nobody works on, as far as is known."""
+        """How many cells no process works on, as far as known."""
         return len(self._untried)
 
     @property
     def left(self) -> int:
-        """How many cells `order` would still give."""
+        """How many cells `order` would still return."""
         return len(self._untried) + len(self._taken)
 
     def order(self) -> tuple[Job, bool] | None:
-        """The next cell and whether to wait for its lock; None where no cell is left."""
+        """The next cell and whether to wait for its lock; None if no cell is left."""
         if self._untried:
             return self._untried.popleft(), False
         return (self._taken.popleft(), True) if self._taken else None
 
     def hear(self, job: Job, what: str, *details: Any) -> None:
-        """Act on a worker's message about its cell (see `thiefbench.suite.execution.worker_process`).
+        """Handle a worker's message about its cell (see `thiefbench.suite.execution.worker_process`).
 
         Raises:
             OSError: the disk is full or the store cannot be written.
@@ -100,7 +100,7 @@ class Ledger:
             raise OSError(*details)
 
     def lose(self, job: Job, how: str) -> None:
-        """Have the cell of a dead worker tried again; after `RESTARTS` retries record it as failed."""
+        """Try the cell of a dead worker again; after `RESTARTS` retries, record it as failed."""
         self._deaths[job.spec] += 1
         deaths = self._deaths[job.spec]
         if deaths <= RESTARTS:
@@ -128,7 +128,7 @@ class Ledger:
 
 
 def record_of(job: Job) -> Record | None:
-    """What a worker has left of a cell, or None where that cannot be read."""
+    """The record that a worker has written, or None if it cannot be read."""
     try:
         return job.directory.read()
     except BrokenRecordError:
@@ -136,4 +136,4 @@ def record_of(job: Job) -> Record | None:
 
 
 class _DiedError(Exception):
-    """Why a cell failed whose worker processes died."""
+    """The error of a cell whose worker processes died."""

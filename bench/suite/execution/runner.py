@@ -1,4 +1,4 @@
-"""Running a suite: which cells are missing, running them, and what the run leaves for the report."""
+"""Running a suite: find missing cells, run them, and store what a report needs."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, S
 from thiefbench.tasks.base import TaskError
 from thiefbench.zoo.models import resolve
 
-# Mistakes of the user, one sentence each: the run ends. Anything else that a cell raises is recorded as its failure.
+# The user's mistakes, which end the run with one sentence. Any other error is recorded as the cell's failure.
 USER_ERRORS = (registry.SpecStringError, ModelError, SpecError, TaskError)
 
 
 @dataclass
 class Stop:
-    """Ctrl-C: the round under way is finished and the cell checkpointed; a second one ends at once."""
+    """Ctrl-C: the current round is finished and the cell checkpointed; a second Ctrl-C stops at once."""
 
     note: Callable[[str], None]
     asked: bool = field(default=False)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take over SIGINT and SIGTERM; outside the main thread, where that is impossible, do nothing."""
+        """Handle SIGINT and SIGTERM; do nothing outside the main thread, where that is impossible."""
 
         def handle(number: int, frame: FrameType | None) -> None:
             if self.asked:
@@ -77,26 +77,26 @@ def run_suite(
     share: bool = True,
     shared_gb: float = SHARED_GB,
 ) -> list[Record]:
-    """Run what is missing of a suite.
+    """Run the missing cells of a suite.
 
     Args:
-        suite: what the cells came from; remembered for the report.
-        cells: what to run; in which order says `taken_up`.
-        store: where records are found and left.
-        listener: who watches.
+        suite: the suite of the cells; stored for the report.
+        cells: the cells to run; `taken_up` determines their order.
+        store: where records are read and written.
+        listener: receives progress.
         retry_failed: run cells again whose record is an error.
-        remember: make this the store's last run, which a report shows.
-        workers: processes that run cells at the same time; 1 runs them in this one. A script that asks for more must
-            do so behind ``if __name__ == "__main__":``, as they import it.
-        executor: who runs the cells instead, such as a `thiefbench.suite.execution.ray_executor.RayExecutor`.
+        remember: store this as the last run, which a report shows.
+        workers: processes that run cells at the same time; 1 runs them in this process. A script that uses more must do
+            so under ``if __name__ == "__main__":``, because the processes import it.
+        executor: what runs the cells instead, such as a `thiefbench.suite.execution.ray_executor.RayExecutor`.
         share: let cells take over rounds of finished ones; see `thiefbench.suite.execution.shared`.
-        shared_gb: how much the weights may take that cells leave for one another, in 10^9 bytes.
+        shared_gb: the most space for weights that cells share, in 10^9 bytes.
 
     Returns:
         The records of all cells, in order.
 
     Raises:
-        KeyboardInterrupt: stopped by the user; the store can be gone on from.
+        KeyboardInterrupt: stopped by the user; the same call resumes.
         OSError: the disk is full or the store cannot be written.
         WorkerError: workers cannot be started or reached.
     """
@@ -130,15 +130,15 @@ def run_suite(
 
 
 def taken_up(cells: Iterable[CellSpec], share: bool = True) -> list[CellSpec]:
-    """Cells in the order in which they are run: who is hard to foresee comes first, the rest as it comes.
+    """Cells in the order in which they run: those with hard-to-predict times first.
 
-    Where the attacker asks the defense, each question is an inspection, and such a cell may take many times as long as
-    one without; whoever begins it last waits for it alone. Other attacked cells grow slow or quick with what the
-    defense makes of the attack. Cells without an attack, and placebos, are much alike whatever the defense. So most of
-    what the time left depends on is known early.
+    If the attacker queries the defense, each query is an inspection, and the cell may take many times as long as
+    others; if it started last, the run would wait for it alone. The time of other attacked cells depends on the effect
+    of the defense. Cells without an attack, and placebos, take about the same time with every defense. So the run's
+    remaining time can be estimated early.
 
-    Where cells share rounds, that is so within a defense only: cells can take over most from the undefended one and
-    from the oracle's, which come first, and those that go on at the same time should begin differently.
+    If cells share rounds, this order applies only within a defense: cells can take over most rounds from the undefended
+    cell and from the oracle's, which come first, and cells that run at the same time should begin differently.
     """
     cells = list(cells)
     turn = {defense: place for place, defense in enumerate(dict.fromkeys(spec.defense for spec in cells))}
@@ -151,7 +151,7 @@ def taken_up(cells: Iterable[CellSpec], share: bool = True) -> list[CellSpec]:
 
 
 _LEADERS = ("none", "oracle")
-"""Defenses that reject nothing and exactly the payload; what others take over is decided by what they do."""
+"""Defenses that reject nothing or exactly the payload, whose rounds others can take over most often."""
 
 
 def jobs_of(
@@ -162,7 +162,7 @@ def jobs_of(
     share: bool = True,
     shared_gb: float = SHARED_GB,
 ) -> dict[CellSpec, Job]:
-    """What there is to know of each cell before it runs; for arguments and errors see `run_suite`."""
+    """The job of each cell; for arguments and errors see `run_suite`."""
     _check_requirements(cells)
     jobs, identities = {}, Identities()
     for spec in cells:
@@ -174,7 +174,7 @@ def jobs_of(
 
 
 def threads_note(store: Store, missing: Iterable[Job]) -> str:
-    """In one sentence, which missing cells the store has with another number of threads; empty where it has none."""
+    """One sentence about missing cells that the store has with another number of threads; empty if there are none."""
 
     def exists(cell_id: str) -> bool:
         return store.cell(cell_id).record_path.exists()
@@ -189,18 +189,18 @@ def threads_note(store: Store, missing: Iterable[Job]) -> str:
 
 
 def intact(job: Job) -> Record | None:
-    """The record of a cell that needs no more work; nothing is changed in the store."""
+    """The record of a cell that needs no more work; does not change the store."""
     try:
         record = job.directory.read()
     except BrokenRecordError:
-        return None  # set aside by who holds the cell's lock
+        return None  # the holder of the cell's lock sets it aside
     if record is None or (record.status == "error" and job.retry_failed):
         return None
     return None if without_weights(job.directory, record, job.recorded) else record
 
 
 def work_on(job: Job, listener: CellListener, stop: Stopping, wait: bool, runtime: CellRuntime = ALONE) -> Record:
-    """Make what a cell lacks of record and weights, as its only process that writes; `runtime` plays along.
+    """Create a cell's missing record and weights, as the only process that writes; `runtime` takes part.
 
     Raises:
         LockedError: another process works on the cell, and `wait` is False.
@@ -208,7 +208,7 @@ def work_on(job: Job, listener: CellListener, stop: Stopping, wait: bool, runtim
     """
     with job.directory.locked(_waiting(listener, job.spec, stop) if wait else None):
         job.directory.sweep()
-        # A cell that another run has just failed is not tried again at once.
+        # A cell that has just failed in another run is not tried again at once.
         record = _finished(job.directory, listener, job.retry_failed and not wait)
         record = record or _run(job, listener, stop, runtime)
         _keep_missing_weights(job, record, listener, stop)
@@ -216,14 +216,14 @@ def work_on(job: Job, listener: CellListener, stop: Stopping, wait: bool, runtim
 
 
 def _tidy(directory: CellDir) -> None:
-    """Sweep a finished cell whose process was killed just before its end, unless another process works on it."""
+    """Clean up a finished cell whose process was killed just before its end, unless another process works on it."""
     if directory.leftovers():
         with suppress(LockedError), directory.locked():
             directory.sweep()
 
 
 def local(workers: int) -> Executor:
-    """This process, or with `workers` above 1 as many beside it."""
+    """This process as an executor or, with `workers` above 1, that many worker processes."""
     return WorkerPool(workers, work_on) if workers > 1 else _Here()
 
 
@@ -244,7 +244,7 @@ class _Here:
 
 
 def run_of(suite: Suite, jobs: Mapping[CellSpec, Job]) -> dict[str, Any]:
-    """What a store remembers of a run, and a report reads: the suite and its cells."""
+    """The description of a run for the store, which a report reads: the suite and its cells."""
     return {
         "title": suite.title,
         "suite": asdict(suite),
@@ -261,7 +261,7 @@ def run_of(suite: Suite, jobs: Mapping[CellSpec, Job]) -> dict[str, Any]:
 
 
 def _waiting(listener: CellListener, spec: CellSpec, stop: Stopping) -> Callable[[], None]:
-    """Called while another process holds a cell's lock: says so once, and lets the user stop the wait."""
+    """Called while another process holds a cell's lock: tells the user once, and lets them stop the wait."""
     noted = False
 
     def waiting() -> None:
@@ -304,7 +304,7 @@ def _run(job: Job, listener: CellListener, stop: Stopping, runtime: CellRuntime)
 
 
 def _keep_missing_weights(job: Job, record: Record, listener: CellListener, stop: Stopping) -> None:
-    """Keep what a finished cell lacks of the weights that its suite wants recorded."""
+    """Store the weights that a finished cell lacks and its suite wants recorded."""
     spec, directory = job.spec, job.directory
     missing = without_weights(directory, record, job.recorded)
     if not missing:
@@ -316,7 +316,9 @@ def _keep_missing_weights(job: Job, record: Record, listener: CellListener, stop
     left = keep_weights_of(spec, directory, missing, progress, lambda: stop.asked)
     if left:
         numbers = ", ".join(map(str, left))
-        listener.note(f"{spec.label}: its rounds come out otherwise here, so round {numbers} keeps no weights")
+        listener.note(
+            f"{spec.label}: its rounds differ from the stored ones here; no weights are kept for round {numbers}"
+        )
 
 
 def without_weights(directory: CellDir, record: Record, rounds: Sequence[int]) -> list[int]:
@@ -328,7 +330,7 @@ def without_weights(directory: CellDir, record: Record, rounds: Sequence[int]) -
 
 
 def _finished(directory: CellDir, listener: CellListener, retry_failed: bool) -> Record | None:
-    """The cell's record where it is intact; a broken one is set aside."""
+    """The cell's record if it is intact; a broken one is set aside."""
     try:
         record = directory.read()
     except BrokenRecordError as error:
@@ -338,7 +340,7 @@ def _finished(directory: CellDir, listener: CellListener, retry_failed: bool) ->
 
 
 def _check_requirements(cells: Sequence[CellSpec]) -> None:
-    """Fail before the first round where a swarm cannot give what a defense needs or an attack does not fit."""
+    """Fail before the first round if a swarm lacks what a defense requires or an attack does not fit."""
     for model in {spec.model for spec in cells}:
         check_directory(resolve(model))
     tasks = {name: registry.make("task", name) for name in dict.fromkeys(spec.task for spec in cells)}

@@ -1,49 +1,48 @@
-"""No swarm is trained twice: a cell takes over the rounds in which it goes the way of one that is finished.
+"""Shared rounds: a cell takes over the rounds that are the same as in a finished cell instead of training them.
 
-What a swarm is after a round follows from what it was before, the pool and the verdicts. Of many defenses measured on
+A swarm's state after a round is determined by its state before, the pool and the verdicts. Among many defenses against
 one attack, several reject exactly the payload and several reject nothing, and until their verdicts differ their swarms
-are one. So every finished cell leaves its trajectory: a mark for every round. A new cell plays its rounds with the
-completions of a trajectory that has had the same marks so far (see `thiefbench.engine.backends.followed`); its own
-defense inspects them, and its own attack submits where it may query that defense. Where its own mark is also the
-trajectory's, gradient norm and evaluation are taken over, and the update waits until somebody asks for the weights
-(see `thiefbench.engine.learning.deferred`). Where it is nobody's, the update is made and the cell goes on by itself.
+are the same. So every finished cell stores its trajectory: a mark (a hash) for every round. A new cell plays its rounds
+with the completions of a trajectory that has had the same marks so far (see `thiefbench.engine.backends.followed`); its
+own defense inspects them, and its own attack submits if it may query that defense. If the resulting mark equals the
+trajectory's, gradient norm and evaluation are taken over, and the update is deferred until the weights are needed (see
+`thiefbench.engine.learning.deferred`). If it equals no trajectory's, the update is carried out and the cell continues
+on its own.
 
-**Why equal marks mean equal swarms.** The first mark covers everything that decides over a cell's bits, its defense and
-that one's judge left out: all parameters, data, start weights, sources of task and attack, the package's own source,
-versions of the libraries, processor and threads. Two cells with this mark have one state before round 1. The mark of a
-round covers the one before it, and
+**Why equal marks mean equal swarms.** The first mark covers everything that determines a cell's bits, except its
+defense and the defense's judge: all parameters, data, start weights, sources of task and attack, the package's own
+source, versions of the libraries, processor and threads. Two cells with the same first mark have the same state before
+round 1. The mark of a round covers the previous mark, and
 
-- the round's rows as the store keeps them, but for score and reason, which nobody reads but the defense that gave them
-  (in the cell's rows and in its history they are its own). So it covers the pool (items, tokens, texts, senders,
-  rewards and why something was refused), which completions carry the payload, what the attack's outcome says of each,
-  the actions and the token weights;
-- which completions the update runs together. It depends on what the defense has measured on the policy, in which calls,
-  and decides over the last bits of the gradient: two defenses with the same verdicts need not leave the same weights;
-- the fields of the attack. Attacks are handed what they may know and keep nothing, but if one does, what it keeps may
-  depend on what a defense answered. One whose fields cannot be written down is not shared. One whose fields change is
-  asked for its outcomes in every evaluation, and not shared at all where its submissions would be taken over.
+- the round's rows as stored, except for score and reason, which only the cell's own defense reads. So it covers the
+  pool (items, tokens, texts, senders, rewards and reasons for refusals), which completions carry the payload, each
+  completion's outcome, the actions and the token weights;
+- which completions the update runs together. This depends on what the defense measured on the policy, in which calls,
+  and affects the last bits of the gradient: two defenses with the same verdicts need not lead to the same weights;
+- the fields of the attack. Attacks should keep no state, but if one does, its state may depend on a defense's answers.
+  Cells whose attack has fields that cannot be serialised are not shared. An attack whose fields change is asked for its
+  outcomes in every evaluation, and its cells are not shared if its submissions would be taken over.
 
-A control has no malicious node: its attack only says what is measured. So all controls of a swarm are one swarm, and
-neither the attack nor its outcomes are part of their marks; only the libraries are that an attacker has published,
-since programs may import them. Where the attacks differ, the recorded answers of an evaluation are taken over, and the
-cell's own attack is asked for their outcomes.
+A control has no malicious node: its attack only defines what is measured. So all controls of a swarm are the same
+swarm, and neither the attack nor its outcomes are part of their marks, except for libraries that the attack publishes,
+since programs may import them. If the attacks differ, an evaluation's recorded answers are taken over, and the cell's
+own attack computes their outcomes.
 
-So weights and optimizer moments behind the update are equal, and with them the next round's honest completions and the
-evaluation. Everything else that a round draws from is made anew in every round from seed and number alone: items,
-duties, noise, the order that the defense sees, its random generator and the attack's. Nothing carries over how often
-they were used. Attackers who remember are shown the pools, never verdicts. Rewards and outcomes are functions of item
-and text.
+So weights and optimizer moments after the update are equal, and with them the next round's honest completions and the
+evaluation. Everything else in a round is computed only from the seed and the round's number: items, duties, noise, the
+order that the defense sees, its random generator and the attack's. No random generator is carried over between rounds.
+Attackers with history see the pools, never verdicts. Rewards and outcomes are functions of item and text.
 
-A defense that reads a clock or unseeded randomness gives other verdicts than recorded ones and so goes its own way. It
-leaves a trajectory of what really happened, which nobody follows by accident.
+A defense that reads a clock or unseeded randomness gives other verdicts than the recorded ones, so its cell continues
+on its own. Its trajectory records what really happened, and no other cell follows it by accident.
 
-Gradient norms check the rest: an update that is made again has to give the recorded one to the last bit. If it does
-not, this machine does not reproduce that cell, and the cell begins again, by itself (`NotReproducedError`).
+Gradient norms check this: an update that is computed again must give the recorded norm to the last bit. If it does not,
+this machine does not reproduce that cell, and the new cell starts again without sharing (`NotReproducedError`).
 
-**What is not shared**: swarms of several models, with delays, crashes, groups of their own choice or travelling
-log-probs; attacks that rehearse; attacks that are granted the policy but no queries where seeds are announced, as those
-are not recorded; whatever does not run on a processor, where updates are not proved to come out equal; swarms with
-torchrun's ranks. Such cells are trained as ever.
+**Not shared** are swarms of several models, with delay, churn, sharing by count or log-probs; attacks that rehearse;
+attacks that are granted the policy but no queries in swarms with announced seeds, because those are not recorded; cells
+on other devices than a CPU, where updates are not shown to be reproducible; and swarms under torchrun. Such cells are
+trained in full.
 """
 
 from __future__ import annotations
@@ -97,16 +96,16 @@ from thiefbench.tasks.base import Completion, Item
 Marks = tuple[str, ...]
 
 KEEP_EVERY = 10
-"""Rounds between two states that are kept."""
+"""Number of rounds between two stored states."""
 
 _CELL_ID = re.compile(r"[0-9a-f]{16}")
-_SWITCHES = ("ATEN_", "DNNL_", "MKL_", "ONEDNN_")  # in the environment, which tell libraries how to compute
+_SWITCHES = ("ATEN_", "DNNL_", "MKL_", "ONEDNN_")  # environment variables that affect how libraries compute
 _NOT_MARKED = ("score", "reason")
 _UNWRITTEN = (torch.Tensor, Policy, ModuleType, dict, list, tuple, set, frozenset)
 
 
 class NotReproducedError(Exception):
-    """Updates made again from recorded rounds do not give the recorded weights on this machine."""
+    """Updates computed again from recorded rounds do not give the recorded weights on this machine."""
 
 
 class _LostError(Exception):
@@ -114,7 +113,7 @@ class _LostError(Exception):
 
 
 def may_share(spec: CellSpec) -> bool:
-    """Whether a cell's rounds can be proved to be another's; see the module's last paragraph."""
+    """Whether a cell may share rounds; see the last paragraph of the module docstring."""
     if spec.device != "cpu" or spec.swarm.mixed:
         return False
     if spec.role == "control":
@@ -126,16 +125,15 @@ def may_share(spec: CellSpec) -> bool:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What a finished cell leaves for others that begin like it.
+    """What a finished cell stores for other cells with the same first mark.
 
     Attributes:
-        cell: its id.
+        cell: the cell's id.
         defense: its spec string, for people.
-        marks: one before the first round and one behind each.
-        attack_unchanged: the attack's fields were the same all along, so that its submissions follow from what it was
-            shown.
-        completions_sha256: of its rows.
-        attack: a digest of its attack's spec string and source.
+        marks: one before the first round and one after each round.
+        attack_unchanged: whether the attack's fields never changed, so that its views determine its submissions.
+        completions_sha256: hash of its rows.
+        attack: hash of its attack's spec string and source.
     """
 
     cell: str
@@ -147,7 +145,7 @@ class Trajectory:
 
     @classmethod
     def read(cls, path: Path) -> Trajectory:
-        """What `write` wrote.
+        """Read what `write` wrote.
 
         Raises:
             BrokenRecordError: the file is damaged or something else.
@@ -162,18 +160,18 @@ class Trajectory:
         return found
 
     def write(self, folder: Path) -> None:
-        """Leave it in the folder of those that begin like it."""
+        """Write it to the folder of cells with the same first mark."""
         write_sealed(folder / f"{self.cell}.json", asdict(self) | {"marks": list(self.marks)})
 
 
 class _Followed:
-    """A finished cell whose rounds another one may take over."""
+    """A finished cell whose rounds another cell may take over."""
 
     def __init__(self, trajectory: Trajectory, directory: CellDir) -> None:
         self.trajectory, self._directory = trajectory, directory
 
     def pool(self, number: int) -> list[CompletionRow]:
-        """The rows of a round, in the order in which it made them.
+        """The rows of a round, in their original order.
 
         Raises:
             _LostError: see there.
@@ -184,7 +182,7 @@ class _Followed:
         return rows
 
     def evaluation(self, number: int) -> pa.Table | None:
-        """The rows of the evaluation behind a round, None where there is none; raises as `pool`."""
+        """The rows of the evaluation after a round, or None if there is none; raises like `pool`."""
         rows = self._rows(number, train=False)
         if not rows.num_rows:
             return None
@@ -195,7 +193,7 @@ class _Followed:
         return rows
 
     def grad_norm(self, number: int) -> float:
-        """That of a round's update; raises as `pool`."""
+        """The gradient norm of a round's update; raises like `pool`."""
         record, _ = self._files
         points = {point.round: point.value for point in record.curves.get("grad_norm", ())}
         if (norm := points.get(number)) is None:
@@ -220,17 +218,17 @@ class _Followed:
 
 
 class _Backend(FollowingBackend):
-    """Follows recorded evaluations too: what the weights answer is taken from them, what it means is asked anew."""
+    """Also follows recorded evaluations: their answers are taken over, and outcomes are computed from them."""
 
     _answers: Mapping[tuple[str, int], CompletionRow] = MappingProxyType({})
 
     def follow_answers(self, evaluation: pa.Table | None) -> None:
-        """Answer the next evaluation as a recorded one was answered; with None, go back to sampling."""
+        """Answer the next evaluation as in a recorded one; with None, sample again."""
         rows = () if evaluation is None else table_rows(evaluation)
         self._answers = {(row.phase, row.place): row for row in rows}
 
     def answers(self, phase: str, items: Sequence[Item], first: int, cohorts: Sequence[Cohort]) -> list[Completion]:
-        """The recorded answers, where all of them are known; an answer's key is of seed, item and number alone."""
+        """The recorded answers if all are known; an answer depends only on the weights, seed, item and its number."""
         rows = [self._answers.get((phase, first + i)) for i in range(len(items))]
         known = [row for row, item in zip(rows, items, strict=True) if row is not None and row.item_id == item.id]
         if len(known) < len(items):
@@ -239,20 +237,20 @@ class _Backend(FollowingBackend):
 
 
 class States:
-    """Weights and optimizer moments behind marks, for cells that part from the others there.
+    """Stored weights and optimizer moments, by mark, for cells that differ from the others after it.
 
-    A store without them costs time only: what a cell needs is worked out from the recorded rounds.
+    Without them, a cell only takes longer, because it computes its state from the recorded rounds.
 
     Args:
-        folder: of the cells that begin alike; those of other beginnings lie beside it.
-        most_bytes: that all of them may take; the oldest go first.
+        folder: the folder of cells with the same first mark; its parent holds those of others.
+        most_bytes: the most bytes for all of them; the oldest are deleted first.
     """
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self._folder, self._most = folder / "states", most_bytes
 
     def keep(self, mark: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Keep the state behind a mark, unless it is there or larger than all of them may be."""
+        """Store the state after a mark, unless it exists or is larger than `most_bytes`."""
         path = self._path(mark)
         if path.exists() or sum(each.nbytes for each in tensors.values()) > self._most:
             return
@@ -262,7 +260,7 @@ class States:
         self._evict()
 
     def load(self, mark: str) -> dict[str, torch.Tensor] | None:
-        """The state behind a mark; None where it is not kept, or damaged."""
+        """The state after a mark; None if it is not stored, or damaged."""
         path = self._path(mark)
         try:
             if file_sha256(path) != read_sealed(path.with_suffix(".json")).get("sha256"):
@@ -277,7 +275,7 @@ class States:
     def _evict(self) -> None:
         sizes: dict[Path, tuple[float, int]] = {}
         for path in self._folder.parent.parent.glob("*/states/*.safetensors"):
-            with suppress(OSError):  # another process may have evicted it
+            with suppress(OSError):  # another process may have deleted it
                 about = path.stat()
                 sizes[path] = about.st_mtime, about.st_size
         total = sum(size for _, size in sizes.values())
@@ -290,16 +288,16 @@ class States:
 
 
 class SharedRounds:
-    """A cell in progress among the finished ones that begin like it.
+    """A cell in progress and the finished cells with the same first mark.
 
     Args:
         spec: the cell.
         what: its `identity`.
-        directory: where it leaves its files; the trajectories of all cells lie in the store's folder `shared`.
-        most_bytes: that all weights in there may take.
+        directory: the cell's directory; the trajectories of all cells are in the store's folder `shared`.
+        most_bytes: the most bytes for all weights there.
 
     Attributes:
-        taken: of every round that was taken over, from which cell.
+        taken: the cell from which each shared round was taken over.
     """
 
     def __init__(self, spec: CellSpec, what: Mapping[str, Any], directory: CellDir, most_bytes: int = 0) -> None:
@@ -312,7 +310,7 @@ class SharedRounds:
         self._attack_unchanged = True
 
     def attach(self, swarm: Swarm) -> None:
-        """Take the swarm, which plays with `backend`."""
+        """Set the swarm, which plays with `backend`."""
         self._swarm, self._fields = swarm, fields_of(swarm.attack)
         self._start = start_mark(self._spec, self._what, swarm.attack.libraries())
         self._folder = self._cells.parent / "shared" / self._start
@@ -323,9 +321,9 @@ class SharedRounds:
         self.backend.cohort.kept = self._kept
 
     def _usable(self) -> bool:
-        """Whether the folder is the store's own, and not a link to somewhere else in one that somebody else made.
+        """Whether the folder is the store's own and not a link, which a store from somebody else could contain.
 
-        What a kill left half-written of this cell's is removed.
+        Half-written files of this cell, left by a kill, are removed.
         """
         if any(path.is_symlink() for path in (self._folder.parent, self._folder, self._folder / "states")):
             return False
@@ -335,7 +333,7 @@ class SharedRounds:
         return True
 
     def start_evaluation(self) -> pa.Table | None:
-        """The rows of the evaluation before round 1; None where no cell has them."""
+        """The rows of the evaluation before round 1; None if no cell has them."""
         while (other := self._next()) is not None:
             try:
                 return self._evaluation(other, 0)
@@ -344,10 +342,11 @@ class SharedRounds:
         return None
 
     def _evaluation(self, other: _Followed, number: int) -> pa.Table | None:
-        """The rows of another cell's evaluation behind a round; raises _LostError.
+        """The rows of another cell's evaluation after a round; raises _LostError.
 
-        None where there is none, and where the attack has to be asked for the outcomes: it is another one there, or its
-        fields changed, and what it keeps may come from being asked. The next evaluation then follows those answers.
+        None if there is none, and if the outcomes must be computed here: because the attacks differ, or because the
+        attack's fields changed in that cell, so its state may depend on the outcomes it computed. The next evaluation
+        then takes over the answers alone.
         """
         rows = other.evaluation(number)
         if other.trajectory.attack == self._attack and other.trajectory.attack_unchanged:
@@ -356,7 +355,7 @@ class SharedRounds:
         return None
 
     def begin(self, number: int) -> None:
-        """Make ready for a round: it follows a trajectory that has had the same marks, if there is one."""
+        """Prepare for a round: follow a trajectory that has had the same marks, if there is one."""
         cohort = self.backend.cohort
         cohort.defers, cohort.seconds_behind = False, 0.0
         self.backend.follow(())
@@ -371,7 +370,7 @@ class SharedRounds:
             return
 
     def end(self, record: RoundRecord) -> tuple[RoundRecord, pa.Table | None]:
-        """Behind a round: its record with the update's gradient norm, and the evaluation's rows if they are known.
+        """Finish a round: its record with the update's gradient norm, and the evaluation's rows if they are known.
 
         Raises:
             NotReproducedError: see there.
@@ -395,7 +394,7 @@ class SharedRounds:
         return record, evaluation
 
     def _kept(self, owed: Sequence[OwedUpdate]) -> tuple[int, dict[str, torch.Tensor]] | None:
-        """For `DeferringCohort.kept`: what some cell has kept behind one of these rounds."""
+        """For `DeferringCohort.kept`: a state that some cell has stored after one of these rounds."""
         for place in range(len(owed), 0, -1):
             update = owed[place - 1]
             if self._marks is None or update.grad_norm is None:  # it is this cell's own
@@ -405,7 +404,7 @@ class SharedRounds:
         return None
 
     def _going_on(self, number: int) -> tuple[float | None, pa.Table | None]:
-        """Gradient norm and evaluation of a round that went as another cell's; None where it went as nobody's."""
+        """Gradient norm and evaluation of a round that equals another cell's; None if it equals none."""
         while (other := self._next()) is not None:
             try:
                 norm, evaluation = other.grad_norm(number), self._evaluation(other, number)
@@ -417,7 +416,7 @@ class SharedRounds:
         return None, None
 
     def _next(self) -> _Followed | None:
-        """The first of the cells that have had the same marks so far."""
+        """The first cell that has had the same marks so far."""
         if self._marks is None:
             return None
         if self._others is None:
@@ -433,7 +432,7 @@ class SharedRounds:
                 found = Trajectory.read(path)
             except BrokenRecordError:
                 continue
-            # Whose submissions are taken must have made them without a memory.
+            # A cell whose submissions are taken over must have an attack without state.
             usable = found.attack_unchanged or not self.backend.takes_submissions
             if usable and found.cell != self._cell and len(found.marks) == self._spec.rounds + 1:
                 others.append(_Followed(found, CellDir(self._cells / found.cell)))
@@ -461,7 +460,7 @@ class SharedRounds:
         self._marks.append(_digest(repr(content)))
 
     def publish(self, completions_sha256: str) -> None:
-        """Leave the trajectory of the cell, whose rows are written. It counts as soon as the record is there."""
+        """Store the trajectory of the cell, whose rows are written. It is valid once the record exists."""
         if self._marks is not None and len(self._marks) == self._spec.rounds + 1:
             Trajectory(
                 self._cell,
@@ -473,7 +472,7 @@ class SharedRounds:
             ).write(self._folder)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds of it, as JSON."""
+        """Its state for a checkpoint, as JSON."""
         owed = {
             str(each.round): {"schedule": schedule_places(each), "grad_norm": each.grad_norm}
             for each in self.backend.cohort.owed
@@ -484,11 +483,11 @@ class SharedRounds:
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any] | None, rows: pa.Table) -> None:
-        """Go on from what `state` gave.
+        """Continue from what `state` returned.
 
         Args:
-            state: None where the cell was begun without sharing.
-            rows: of the cell so far.
+            state: None if the cell was begun without sharing.
+            rows: the cell's rows so far.
         """
         if state is None:
             self._marks = None
@@ -505,12 +504,12 @@ class SharedRounds:
         self.backend.cohort.resume(owed)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Weights and moments before the first update that `state` says is owed, as `Population.tensors` names them."""
+        """Weights and moments before the first deferred update in `state`, named as in `Population.tensors`."""
         cohort = self.backend.cohort
         return {f"{cohort.number}/{name}": tensor for name, tensor in cohort.state_before_owed().items()}
 
     def about(self) -> dict[str, Any]:
-        """What a record says of it; nothing in it is part of the cell's identity."""
+        """Its entries for a record; none of them is part of the cell's identity."""
         spans: list[tuple[int, int, str]] = []
         for number, cell in sorted(self.taken.items()):
             if spans and spans[-1][1:] == (number - 1, cell):
@@ -521,9 +520,9 @@ class SharedRounds:
 
 
 def _seconds_of_shared(seconds: Mapping[str, float], behind: float) -> dict[str, float]:
-    """Those of a round that was taken over, of which `behind` went into updates that somebody asked for.
+    """The seconds of a round that was taken over, `behind` of which were for updates that had been deferred.
 
-    They are a part of what the round takes elsewhere, and no measure of what a defense costs. Its inspection is one.
+    They are only a part of the time of a trained round, so they do not measure a defense's cost; the inspection does.
     """
     inspected = seconds["inspect"]
     if inspected > behind:  # else others had asked
@@ -531,15 +530,8 @@ def _seconds_of_shared(seconds: Mapping[str, float], behind: float) -> dict[str,
     return {"inspect": inspected, SHARED: sum(seconds.values()) - inspected}
 
 
-def start_mark(spec: CellSpec, what: Mapping[str, Any], libraries: Mapping[str, str]) -> str:
-    """The mark before round 1: of all that decides over a cell's bits but its defense, and a control's attack.
-
-    Args:
-        spec: the cell.
-        what: its `identity`.
-        libraries: that its attack has published.
-    """
-    apart_from = ("defense", "attack") if spec.role == "control" else ("defense",)
+def start_mark(spec: CellSpec, what: Mapping[str, Any]) -> str:
+    """The mark before round 1: of everything that determines a cell's bits except its defense."""
     content = {name: value for name, value in what.items() if name != "judge"}
     content["cell"] = {name: value for name, value in what["cell"].items() if name not in apart_from}
     content["sources"] = {kind: digest for kind, digest in what["sources"].items() if kind not in apart_from}
@@ -553,7 +545,7 @@ def start_mark(spec: CellSpec, what: Mapping[str, Any], libraries: Mapping[str, 
 
 
 def fields_of(attack: Attack) -> str | None:
-    """All that an attack holds, as a text that is equal for equal fields; None where it holds what has no such text."""
+    """An attack's fields as a text that is equal for equal fields; None if a field has no such text."""
     try:
         return repr(_written(attack, set()))
     except TypeError:
@@ -564,7 +556,7 @@ def _written(value: object, within: set[int]) -> object:
     """A value as nested tuples of numbers and strings.
 
     Raises:
-        TypeError: it is, or holds, something else: weights, a generator, a function that was defined within another.
+        TypeError: it is or contains something else: weights, a random generator, a nested function.
     """
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return value

@@ -61,7 +61,7 @@ def check_cells(cells: Sequence[CellSpec], launch: Launch) -> None:
         judge = registry.make("defense", name).judge
         if judge is not None and judge.endpoint is not None:
             raise SpecError(
-                f"the defense {name} asks a server, which may tell every rank something else; give it a judge that "
+                f"the defense {name} asks a server, which may answer each rank differently; give it a judge that "
                 "each rank loads, or run it without torchrun"
             )
 

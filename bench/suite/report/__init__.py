@@ -1,1 +1,1 @@
-"""What a store has to say to people: comparisons, tables, plots and pages."""
+"""Reports of a store: comparisons, tables, plots and pages."""

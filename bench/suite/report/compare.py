@@ -1,4 +1,4 @@
-"""Two runs, or two defenses of one run, side by side: which they are, as a page and as a CSV file."""
+"""The comparison of two runs, or of two defenses of one run, as a page and as a CSV file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def compared(stores: Sequence[Path], defenses: Sequence[str]) -> StoreComparison
     """The last runs of two stores, or two defenses of one store's last run.
 
     Raises:
-        ReportError: these are not two sides, a store has no run, a defense is not in it, or they share no comparison.
+        ReportError: there are not two sides, a store has no run, a defense is not in it, or they share no comparison.
         registry.SpecStringError: a defense's spec string is malformed or names nothing.
     """
     if (len(stores), len(defenses)) == (2, 0):
@@ -85,7 +85,7 @@ def write_comparison(comparison: StoreComparison, folder: Path) -> Path:
 
 
 def remarks(comparison: StoreComparison) -> list[str]:
-    """What stands in the head: modified suites, and other ones."""
+    """The remarks at the top: modified suites, and different ones."""
     sides = [comparison.one] if comparison.one.defense else [comparison.one, comparison.other]
     sentences = [
         f"{f'{side.name} is' if len(sides) > 1 else 'The suite is'} modified: {', '.join(side.modified)}."
@@ -101,25 +101,25 @@ def remarks(comparison: StoreComparison) -> list[str]:
 
 
 def settings(comparison: StoreComparison, title: str) -> list[str]:
-    """What is not the same in the cells of a comparison."""
+    """The settings that differ between the cells of a comparison."""
     return list(dict.fromkeys(text for pair in comparison.of(title) for text in pair.settings))
 
 
 def identical(comparison: StoreComparison, title: str) -> list[str]:
-    """The lines of a comparison that are the very same on both sides."""
+    """The lines of a comparison that are identical on both sides."""
     return [
         pair.name for pair in comparison.of(title) if pair.state == "identical" and not told(pair) and not pair.missing
     ]
 
 
 def told(pair: LinePair) -> list[Difference]:
-    """The differences worth a row: all, but of identical cells only where a comparative score is not the same."""
+    """The differences to show: all, but for identical cells only differing comparative scores."""
     same = pair.state == "identical"
     return [each for each in pair.differences if not same or any(value for _, value in each.change.points)]
 
 
 def shown_difference(each: Difference) -> dict[str, Any]:
-    """A difference in writing: A, B, and B - A with its interval or its points."""
+    """A difference as text: A, B, and B - A with its interval or its points."""
     unit, change = each.column.unit, each.change
     percent = max(each.one, each.other) <= 1
 
@@ -144,7 +144,7 @@ def shown_difference(each: Difference) -> dict[str, Any]:
 
 
 def state_of(pair: LinePair) -> str:
-    """What is to be said of a line beside its differences."""
+    """The remark on a line, beside its differences."""
     if pair.state == "contradictory":
         return "same cell, different scores"
     if not pair.differences:
@@ -155,7 +155,7 @@ def state_of(pair: LinePair) -> str:
 
 
 def differing(comparison: StoreComparison, title: str) -> list[tuple[LinePair, list[dict[str, Any]]]]:
-    """The other lines, each with its differences in writing."""
+    """The other lines, each with its differences as text."""
     same = identical(comparison, title)
     return [
         (pair, [shown_difference(each) for each in told(pair)])
@@ -165,7 +165,7 @@ def differing(comparison: StoreComparison, title: str) -> list[tuple[LinePair, l
 
 
 def comparison_as_data(comparison: StoreComparison) -> dict[str, Any]:
-    """A comparison as plain data, unrounded; what is no finite number is None."""
+    """A comparison as plain data, unrounded; numbers that are not finite are None."""
 
     def side(run: ComparedRun) -> dict[str, Any]:
         of_suite = {"suite": run.title, "fingerprint": run.fingerprint, "modified": list(run.modified)}
@@ -197,9 +197,9 @@ def comparison_as_data(comparison: StoreComparison) -> dict[str, Any]:
 
 
 def comparison_csv(comparison: StoreComparison) -> str:
-    """One line per comparison, line and measure, unrounded; A and B are means over the seeds that both have.
+    """One line per comparison, line and measure, unrounded; A and B are means over common seeds.
 
-    Where the difference is the same at all seeds, there are no limits.
+    If the difference is the same at all seeds, there are no limits.
     """
     head = ["comparison", "line", "a", "b", "state", "measure", "seeds", "mean_a", "mean_b", "difference"]
     lines: list[list[object]] = [[*head, "low", "high", "limits", "differences", "problem"]]

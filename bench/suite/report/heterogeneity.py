@@ -1,4 +1,4 @@
-"""What the report says of swarms that are not made of equal nodes which are always there."""
+"""The report's parts for swarms whose nodes are not all equal and always present."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEASURES: tuple[tuple[str, Unit], ...] = (
 
 @dataclass(frozen=True)
 class ClassRow:
-    """A line of the results table for one class of nodes: its name, the class, and its scores in writing."""
+    """A line of the results table for one class of nodes: its name, the class, and its scores as text."""
 
     line: str
     label: str
@@ -28,7 +28,7 @@ class ClassRow:
 
 
 def class_rows(comparison: Comparison) -> list[ClassRow]:
-    """Every trained line class by class; empty where all nodes are of one."""
+    """Every trained line for each class; empty if there is only one class."""
     rows = []
     for line in comparison.lines:
         if line.how == "trained":
@@ -41,7 +41,7 @@ def class_rows(comparison: Comparison) -> list[ClassRow]:
 
 
 def regime_facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """How a cell's nodes learn and what is not equal, synchronous or steady about them."""
+    """How a cell's nodes learn, and how they differ from equal, synchronous, always present nodes."""
     swarm = cell["swarm"]
     learner = swarm["learner"]
     regime = [("Learner", _learner(learner))]

@@ -1,4 +1,4 @@
-"""The report of a run: one self-contained page, its plots as PNG, its numbers as CSV and as a LaTeX table."""
+"""The report of a run: a self-contained page, its plots as PNG, its numbers as CSV and as a LaTeX table."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ from thiefbench.suite.store.records import NOTHING, Record, Store, write_atomica
 from thiefbench.trust import reads_strangers
 
 NAMED = 3
-"""Up to so many defenses the headline names each; of more it gives the range."""
+"""The headline names up to this many defenses; for more, it gives the range."""
 LISTED = 6
-"""So many cells without a score stand open at the top of the page."""
+"""Up to this many cells without a score are listed openly at the top of the page."""
 
 
 @reads_strangers
@@ -58,16 +58,16 @@ def write_report(
     """Write the report of a store's last run into its folder `report`.
 
     Args:
-        store: what `thiefbench run` left. Cells may be missing, failed or damaged; the report says so.
-        damaged: called with every cell whose stored files are not what was written.
-        samples: completions on the page that shows them, at most; 0: no such page.
+        store: a store that `thiefbench run` filled. Cells may be missing, failed or damaged; the report says so.
+        damaged: called with every cell whose stored files are damaged.
+        samples: the most completions on the page completions.html; 0 for no such page.
 
     Returns:
         The page, index.html. Beside it: completions.html, the plots as PNG, results.csv, suite.csv, table.tex,
         suite.tex.
 
     Raises:
-        ReportError: the store has no run, or no cell of it has left a record.
+        ReportError: the store has no run, or none of its cells has a record.
     """
     run = last_run(store)
     comparisons = comparisons_of_run(store, run)
@@ -108,7 +108,7 @@ def _render(
     """The page."""
     records = [record for comparison in comparisons for _, record in comparison.finished]
     unfinished = [cell for comparison in comparisons for cell in comparison.cells if cell.problem]
-    unfinished.sort(key=lambda cell: cell.problem.startswith("missing"))  # what went wrong before what was not run
+    unfinished.sort(key=lambda cell: cell.problem.startswith("missing"))  # failed cells before missing ones
     return render(
         "page.html.jinja",
         run=run,
@@ -134,7 +134,7 @@ def _render(
 
 
 def _section(number: int, comparison: Comparison, drawn: Sequence[Plot]) -> dict[str, Any]:
-    """What the page shows of one attack."""
+    """The page's section about one attack."""
     records = [record for _, record in comparison.finished]
     drew = [record.payload for record in records if record.payload and record.cell["role"] != "control"]
     none = comparison.line("none")
@@ -170,7 +170,7 @@ def _section(number: int, comparison: Comparison, drawn: Sequence[Plot]) -> dict
 
 
 def _row(line: Line) -> dict[str, Any]:
-    """A line as the table shows it, and every seed's points where there are several."""
+    """A line of the table, and every seed's points if there are several."""
     shown = {column.measure: show(line.scores(column.measure), column.unit) for column in COLUMNS}
     points = [
         (result, {c.measure: show([result.scores.get(c.measure, NOTHING)], c.unit) for c in COLUMNS})
@@ -182,7 +182,7 @@ def _row(line: Line) -> dict[str, Any]:
 
 
 def _unseen(comparison: Comparison) -> list[dict[str, Any]]:
-    """Where models changed and the attack's outcome does not show it: the numbers of the page's first notice."""
+    """The numbers of the page's first notice: models that changed although the attack's outcome does not show it."""
     words = {"control": "another honest swarm", "placebo": "the placebo"}
     return [
         {
@@ -197,7 +197,7 @@ def _unseen(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def _claims(comparison: Comparison) -> list[dict[str, Any]]:
-    """The numbers of the headline: who, and the ASR there. Without a finished undefended cell there is no headline."""
+    """The numbers of the headline: defenses and their ASR. Without a finished undefended cell there is no headline."""
     none, control, defended = comparison.line("none"), comparison.line("no attack"), comparison.defended
     if none is None or not none.scores("asr"):
         return []
@@ -218,7 +218,7 @@ def _claim(who: str, line: Line, spec: str = "") -> dict[str, Any]:
 
 
 def _verdict(line: Line) -> dict[str, Any]:
-    """What a defense did, in numbers: stopped, wrongly rejected, kept of the clean gain."""
+    """A defense's numbers: poison stopped, honest work rejected, share of the clean gain kept."""
     utilities = [score.value for score in line.scores("utility") if score.value is not None]
     return {
         "line": line,
@@ -229,7 +229,7 @@ def _verdict(line: Line) -> dict[str, Any]:
 
 
 def facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What was attacked, in the paper's letters."""
+    """The attacked swarm, in the paper's symbols."""
     if not cell:
         return []
     swarm = cell["swarm"]
@@ -239,7 +239,7 @@ def facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
     percent = f"{100 * swarm['malicious'] / swarm['nodes']:.3g}\u00a0%"
     return [
         ("Task", cell["task"]),
-        *([] if swarm.get("population") else [("Model", cell["model"])]),  # a population says which models it has
+        *([] if swarm.get("population") else [("Model", cell["model"])]),  # a population names its models
         ("Topology", f"{swarm['topology']}: {shape.format(share)}"),
         ("Nodes", f"m = {swarm['nodes']}, of which malicious f = {swarm['malicious']} ({percent})"),
         ("Pool per round", f"B = {swarm['prompts']} prompts, G = {swarm['group']} completions each"),
@@ -250,7 +250,7 @@ def facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _making(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> list[tuple[str, str]]:
-    """How the run was made; where cells differ, every value is listed."""
+    """How the run was made; if cells differ, all values are listed."""
     records = [cell.record for comparison in comparisons for cell in comparison.cells if cell.record is not None]
 
     def each(values: Iterable[object]) -> str:
@@ -302,7 +302,7 @@ def _phases(records: Sequence[Record]) -> list[str]:
 
 
 def _prefix(number: int, comparisons: Sequence[Comparison]) -> str:
-    """Keeps the files of several comparisons apart."""
+    """The prefix that distinguishes the files of several comparisons."""
     if len(comparisons) == 1:
         return ""
     comparison = comparisons[number - 1]

@@ -1,4 +1,4 @@
-"""What a reader must know about a ranking, in one place for every page that shows one."""
+"""Explanations of a ranking, shared by all pages that show one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ def ranking_notes(rules: RankingRules = RULES) -> dict[str, str]:
     """Sentences about a suite's ranking.
 
     Returns:
-        gate: what a defense must keep to be ranked;
+        gate: the conditions for being ranked;
         share: what harm prevented is a share of;
         count: what "k of n seeds" counts;
-        bias: how far the worst case lies too low;
-        few: what becomes of a suite with few seeds.
+        bias: by how much the worst case is biased downwards;
+        few: what happens to a suite with few seeds.
     """
     low, high = (f"{-bias:.2f}" for bias in sorted(WORST_CASE_BIAS, reverse=True))
     return {

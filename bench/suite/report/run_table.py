@@ -24,15 +24,15 @@ MEASURES = {
     "asr": "ASR", "drift": "drift", "stop_rate": "stop\nrate", "false_rejection_rate": "false\nrejection",
     "clean_reward": "clean\nreward",
 }  # fmt: skip
-"""What is shown of a cell, with headings of two lines."""
+"""The columns shown for a cell, with headings of two lines."""
 
 NAME_WIDTH = 22
-"""A spec string that is longer gets a short name, so that a line has room for its numbers."""
+"""Longer spec strings get a short name, so that a line has room for its numbers."""
 
 
 @dataclass(frozen=True)
 class RunRow:
-    """A cell of a run with its scores, drift among them; none where it has a problem."""
+    """A cell of a run with its scores, including drift; without scores if it has a problem."""
 
     cell: Cell
     scores: Mapping[str, Score]
@@ -54,7 +54,7 @@ def rows_of_run(store: Store) -> list[RunRow]:
 
 
 def print_results(out: Console, rows: Sequence[RunRow]) -> None:
-    """One table of numbers per attack, its intervals below it, and in the end what short names stand for."""
+    """One table of numbers per attack, with its intervals below it, and at the end the short names' meanings."""
     names = short_names("defense", (row.cell.defense for row in rows))
     headings = short_names("attack", (row.cell.attack for row in rows))
     for part, attack in dict.fromkeys((row.cell.part, row.cell.attack) for row in rows):
@@ -86,7 +86,7 @@ def print_results(out: Console, rows: Sequence[RunRow]) -> None:
 
 
 def results_as_data(store: Store, rows: Sequence[RunRow]) -> dict[str, Any]:
-    """The results as plain data; what is no finite number is None."""
+    """The results as plain data; numbers that are not finite are None."""
     run = last_run(store)
     return {
         "suite": run["title"],
@@ -108,7 +108,7 @@ def finite(value: Any) -> Any:
 
 
 def short_names(kind: registry.Kind, specs: Iterable[str]) -> dict[str, str]:
-    """A name for each spec string: itself where it is short, else its targets, numbered where several have the same."""
+    """A name for each spec string: itself if it is short, else its targets, numbered if several are equal."""
     every = list(dict.fromkeys(specs))
     names = {spec: spec for spec in every if len(spec) <= NAME_WIDTH}
     for spec in every:
@@ -125,7 +125,7 @@ def short_names(kind: registry.Kind, specs: Iterable[str]) -> dict[str, str]:
 
 
 def print_whole(out: Console, table: Table) -> None:
-    """At the width that it takes: nothing of it is cut, however narrow the terminal is."""
+    """Print a table at its full width, so that nothing is cut, however narrow the terminal is."""
     width = Console(width=10_000).measure(table).maximum
     terminal = {"force_terminal": True, "color_system": out.color_system} if out.is_terminal else {}
     wide = Console(file=out.file, width=max(width, 1), highlight=False, emoji=False, **terminal)  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ _MOST_LINES = 10
 
 
 def print_failures(out: Console, records: Sequence[Record], whole: bool = False) -> None:
-    """Where in the user's own code cells failed, once for each place; with `whole`, every frame."""
+    """Print where in the user's own code cells failed, once for each place; with `whole`, every frame."""
     failed: dict[str, list[Record]] = {}
     for record in records:
         if record.status == "error" and (lines := shown(record.provenance, whole=whole)):
@@ -44,7 +44,7 @@ def print_failures(out: Console, records: Sequence[Record], whole: bool = False)
 
 
 def print_matrix(out: Console, matrix: Matrix) -> None:
-    """Stop rates by defense and attack, with what each defense wrongly rejects and costs."""
+    """Print stop rates by defense and attack, with each defense's wrong rejections and time."""
     named = headings(matrix.columns)
     for column, heading in named.items():
         out.print(f"[bold]{escaped(heading)}[/bold]: {escaped(column.attack)} ({escaped(column.suite)})")
@@ -73,7 +73,7 @@ def print_matrix(out: Console, matrix: Matrix) -> None:
 
 
 def print_comparison(out: Console, comparison: StoreComparison) -> None:
-    """Two sides next to each other, one table per comparison; what cannot be compared is said."""
+    """Print the two sides of a comparison, one table per attack, and say what cannot be compared."""
     for side in (comparison.one, comparison.other):
         which = f"{side.defense} in " if side.defense else ""
         out.print(f"[bold]{side.name}[/bold]: {escaped(f'{which}{side.where}: {side.title}, {side.fingerprint[:12]}')}")
@@ -108,12 +108,12 @@ def print_comparison(out: Console, comparison: StoreComparison) -> None:
 
 
 def print_file_replays(out: Console, outcome: Outcome, details: bool) -> None:
-    """What defenses did to a file of recorded pools.
+    """Print defenses' results on a file of recorded pools.
 
     Args:
-        out: where.
-        outcome: what they did.
-        details: also tell senders, rounds and rejected completions of each.
+        out: the console.
+        outcome: the results.
+        details: also print senders, rounds and rejected completions of each defense.
     """
     facts = outcome.facts()
     out.print(
@@ -171,7 +171,7 @@ def _print_problems(out: Console, row: DefenseRow) -> None:
 
 
 def _print(out: Console, table: Table) -> None:
-    """At full width where nothing limits it."""
+    """Print a table, at full width unless the terminal limits it."""
     wide = out if out.is_terminal else Console(highlight=False, width=200, emoji=False)
     wide.print(table)
 

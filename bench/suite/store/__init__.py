@@ -1,1 +1,1 @@
-"""What a run leaves on disk: records, completions, weights; and stores joined."""
+"""The results of runs on disk: records, completions, weights; and merging stores."""

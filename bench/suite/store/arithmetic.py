@@ -1,7 +1,7 @@
 """Which arithmetic computed a cell: torch's version and, on a CPU, the vector instructions that torch used there.
 
-They change last bits, and training makes other tokens of these. They are no part of a cell's identity, so that a store
-can move to another machine; instead it is said where cells of several kinds stand side by side.
+They change last bits, which training amplifies to other tokens. They are not part of a cell's identity, so that a store
+can move to another machine; instead, reports say if cells of one comparison differ in them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ARITHMETIC = {"torch": "torch", "capability": "vector capability"}
 
 
 def arithmetic_of(record: Record) -> dict[str, str]:
-    """By name, where the record says it; older ones have no vector capability."""
+    """By name, as far as the record has it; older records have no vector capability."""
     return _of(record.provenance, str(record.cell.get("device", "cpu")))
 
 
@@ -33,7 +33,7 @@ def _of(made_with: Mapping[str, Any], device: str) -> dict[str, str]:
 
 
 def differing(records: Iterable[Record]) -> dict[str, tuple[str, ...]]:
-    """What is not the same in all records: its name, and every value in the order of the records."""
+    """What differs between records: its name, and every value in the order of the records."""
     values: dict[str, dict[str, None]] = {}
     for record in records:
         for name, value in arithmetic_of(record).items():
@@ -42,13 +42,13 @@ def differing(records: Iterable[Record]) -> dict[str, tuple[str, ...]]:
 
 
 def mixture(records: Iterable[Record]) -> str:
-    """In one sentence, what is not the same in the records of one comparison; empty where all is."""
+    """One sentence on what differs between the records of one comparison; empty if nothing does."""
     several = [f"{name} {' and '.join(values)}" for name, values in differing(records).items()]
     return f"Its cells were computed with different {', and '.join(several)}." if several else ""
 
 
 def reuse_note(records: Iterable[Record], here: Mapping[str, Mapping[str, str]]) -> str:
-    """In one sentence, how cells that a store has were made otherwise than new ones will be; empty where they were not.
+    """One sentence on how stored cells were computed differently from new ones; empty if they were not.
 
     Args:
         records: of the cells that are reused.

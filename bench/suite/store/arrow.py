@@ -33,13 +33,13 @@ SCORES = (
     "asr", "peak_asr", "stop_rate", "false_rejection_rate", "masked_rate", "clean_reward", "start_reward",
     "mean_length",
 )  # fmt: skip
-"""Scores of a cell; each has a column, and with `_low`, `_high` and `_count` behind its name three more."""
+"""Scores of a cell; each has a column, and three more with `_low`, `_high` and `_count` appended to its name."""
 
 _IDENTITY = (
     ("cell_id", pa.string()), ("suite", pa.string()), ("task", pa.string()), ("attack", pa.string()),
     ("defense", pa.string()), ("role", pa.string()), ("seed", pa.int64()),
 )  # fmt: skip
-"""What every row of both tables begins with."""
+"""The first columns of both tables."""
 
 CELLS = pa.schema(
     [
@@ -54,7 +54,7 @@ CELLS = pa.schema(
 
 
 def _plain(field: pa.Field) -> pa.Field:
-    """A stored column with its texts written out: other tools read dictionaries badly, or not at all."""
+    """A stored column without dictionary encoding, which other tools read badly or not at all."""
     return pa.field(field.name, pa.string()) if pa.types.is_dictionary(field.type) else field
 
 
@@ -62,7 +62,7 @@ COMPLETIONS = pa.schema([*_IDENTITY, *map(_plain, ROWS_OF_MIXED)])
 
 
 class LoadError(UserError):
-    """A store cannot be loaded, or its tables not be written. One sentence for the user."""
+    """A store cannot be loaded, or its tables cannot be written. One sentence for the user."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class Results:
     """The finished cells of a store.
 
     Attributes:
-        store: where they are.
-        records: what they left, ordered by cell id.
-        run: the title of the suite and the part for each cell that the store's last run asked for.
+        store: the store.
+        records: their records, ordered by cell id.
+        run: title of the suite and name of the part, for each cell of the store's last run.
     """
 
     store: Store
@@ -88,17 +88,17 @@ class Results:
     def completions(self) -> pa.Table:
         """One row per completion and round of all cells, with the columns of `COMPLETIONS`.
 
-        Everything is read into memory at once; take the cells that matter by `where` before.
+        Everything is read into memory at once; select the cells that you need with `where` first.
 
         Raises:
-            TableError: a file holds what no cell of its shape leaves.
+            TableError: a file's content is impossible for a cell of its shape.
         """
         return pa.Table.from_batches(
             [batch for table in self._completions_by_cell() for batch in table.to_batches()], COMPLETIONS
         )
 
     def where(self, condition: pc.Expression) -> Results:
-        """The same for some cells alone.
+        """The same for a subset of the cells.
 
         Args:
             condition: on the columns of `cells`, as in ``pc.field("defense") == "none"``.
@@ -107,10 +107,10 @@ class Results:
         return replace(self, records=tuple(record for record in self.records if record.cell_id in kept))
 
     def write_parquet(self, folder: str | Path) -> Path:
-        """Write cells.parquet and completions.parquet into a folder, one cell after the other.
+        """Write cells.parquet and completions.parquet into a folder, cell by cell.
 
         Args:
-            folder: made where it is missing. Neither file may be in it yet.
+            folder: created if missing. It must not contain either file yet.
 
         Returns:
             The folder.
@@ -129,7 +129,7 @@ class Results:
         return target
 
     def _stream(self, path: Path) -> None:
-        """Write the completions so that no half of them ever has the file's name."""
+        """Write the completions atomically: the file gets its name only when it is complete."""
         with tempfile.NamedTemporaryFile(
             dir=path.parent, prefix=f".{path.name}-", suffix=HALF_WRITTEN, delete=False
         ) as file:
@@ -184,7 +184,7 @@ class Results:
 
 @reads_strangers
 def load_results(store: str | Path) -> Results:
-    """The finished cells of a store, those of earlier runs included; see `thiefbench.load`.
+    """The finished cells of a store, including those of earlier runs; see `thiefbench.load`.
 
     Raises:
         LoadError: there is no finished cell, or one is damaged.
@@ -198,7 +198,7 @@ def load_results(store: str | Path) -> Results:
 
 
 def _intact(directory: CellDir) -> Record | None:
-    """A cell's record, or None where the cell is not finished.
+    """A cell's record, or None if the cell is not finished.
 
     Raises:
         LoadError: it is damaged.
@@ -221,7 +221,7 @@ def _intact(directory: CellDir) -> Record | None:
 
 
 def _asked_for(store: Store) -> dict[str, tuple[str, str]]:
-    """Title of the suite and part by cell id; nothing where the store remembers no run that can be used."""
+    """Title of the suite and part, by cell id; empty if the store has no usable description of a last run."""
     run = store.read_run()
     try:
         if run is None:

@@ -1,4 +1,4 @@
-"""What several stores' last runs asked for, as one run that a report can show."""
+"""The last runs of several stores, as one run that a report can show."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from thiefbench.suite.suite_yaml import SuiteError, make_suite
 Run = dict[str, Any]
 
 _UNITED = ("attacks", "defenses", "replayed", "recorded", "seeds", "modified")
-"""Fields of a suite that may differ: the joined run has what any of them has."""
+"""Fields of a suite that may differ: the joined run has the values of all."""
 
 
 def joined(runs: Sequence[tuple[str, Run | None]]) -> tuple[Run | None, tuple[str, ...]]:
     """One run of all, see `Store.write_run`.
 
     Args:
-        runs: what each store remembers, if anything, with the store's name.
+        runs: the stored description of each store's last run, or None, with the store's name.
 
     Returns:
-        The run, or None where no store has any, and in words whose run is no part of it: one of another suite, whose
-        cells are merged all the same.
+        The run, or None if no store has any, and remarks on runs that are not part of it because they are of another
+        suite; their cells are merged nevertheless.
     """
     whole: Run | None = None
     notes: list[str] = []
@@ -35,7 +35,7 @@ def joined(runs: Sequence[tuple[str, Run | None]]) -> tuple[Run | None, tuple[st
             continue
         suite = _suite_of(run)
         if suite is None:
-            notes.append(f"what {name} last ran cannot be read, so the joined run lacks it")
+            notes.append(f"the last run of {name} cannot be read, so the joined run lacks it")
             continue
         typed = {**run, "suite": json.loads(json.dumps(asdict(suite)))}  # a seed may have been written as "1"
         if whole is None:
@@ -51,7 +51,7 @@ def joined(runs: Sequence[tuple[str, Run | None]]) -> tuple[Run | None, tuple[st
 
 
 def _with(one: Run, other: Run) -> Run | None:
-    """Two runs as one; None where their suites differ in more than lists of what to run."""
+    """Two runs as one; None if their suites differ in more than lists of what to run."""
     first, second = one["suite"], other["suite"]
     apart = {name for name in first if first[name] != second[name]}
     if not apart <= {*_UNITED, "about"}:
@@ -71,7 +71,7 @@ def _with(one: Run, other: Run) -> Run | None:
 
 
 def _suite_of(run: Mapping[str, Any]) -> Suite | None:
-    """A run's suite; None where the run is not what `Store.write_run` wrote."""
+    """A run's suite; None if the run is not what `Store.write_run` wrote."""
     try:
         return check_run(run, "run.json")
     except RunError:

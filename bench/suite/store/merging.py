@@ -1,7 +1,7 @@
-"""Stores of separate runs joined into one: every cell once, and nothing that fails its checksum.
+"""Merging stores of separate runs: every cell once, and nothing that fails its checksum.
 
 All stores are read and compared before anything is written. A cell is copied as a run would write it: under the cell's
-lock, its record last. So a merge that was killed leaves unfinished cells, and the same command completes it.
+lock, its record last. So a killed merge leaves unfinished cells, and the same command completes it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from thiefbench.trust import reads_strangers
 Preference = Literal["first", "second"]
 
 _APART = {"seconds", "pace", "provenance", "completions_sha256"}
-"""What two runs of one cell may differ in: when, where and how fast; the rows themselves are compared."""
+"""Fields that may differ between two runs of a cell: when, where and how fast it ran; rows are compared."""
 
 
 class MergeError(UserError):
@@ -44,13 +44,13 @@ class Finished:
 
 @dataclass
 class StoreSurvey:
-    """What a store holds.
+    """The content of a store.
 
     Attributes:
-        store: which.
-        cells: those with an intact record, by id.
-        damaged: those whose files fail their checksum, and what is wrong.
-        unfinished: ids of those that were stopped on their way.
+        store: the store.
+        cells: cells with an intact record, by id.
+        damaged: cells whose files fail their checksum, with the problem.
+        unfinished: ids of cells that were interrupted.
     """
 
     store: Store
@@ -61,33 +61,33 @@ class StoreSurvey:
 
 @dataclass(frozen=True)
 class Conflict:
-    """One cell with other results in two stores."""
+    """One cell with different results in two stores."""
 
     one: Finished
     other: Finished
 
     def text(self) -> str:
-        """In one sentence, with both machines."""
+        """One sentence that names both machines."""
         cell = self.one.record.cell
         which = f"{cell.get('attack')} x {cell.get('defense')}, seed {cell.get('seed')}"
         what = f"the cell {self.one.record.cell_id} ({which})"
         sides = " and ".join(f"{side.store} ({machine_of(side.record)})" for side in (self.one, self.other))
-        return f"{what} has other results in {sides}"
+        return f"{what} has different results in {sides}"
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What a merge did.
+    """The result of a merge.
 
     Attributes:
-        cells: how many the joined store holds.
-        copied: how many were written, by store.
-        shared: how many were in several stores with the same results.
-        conflicts: cells with other results, of which the preferred one was taken.
-        damaged: in words, cells left out or set aside.
-        lost: ids of damaged cells of which no store has an intact copy.
-        unfinished: how many cells were stopped on their way and are finished nowhere.
-        runs: what to know of the joined run.
+        cells: the number of cells in the joined store.
+        copied: the number of cells written, by store.
+        shared: the number of cells with the same results in several stores.
+        conflicts: cells with different results, of which the preferred one was taken.
+        damaged: cells left out or set aside, as text.
+        lost: ids of damaged cells without an intact copy in any store.
+        unfinished: the number of interrupted cells that are finished in no store.
+        runs: remarks about the joined run.
     """
 
     cells: int
@@ -107,8 +107,8 @@ def merge(stores: Sequence[Path], into: Path, prefer: Preference | None = None) 
     Args:
         stores: in order of preference; none of them is changed unless it is `into`.
         into: the joined store: a new directory, or a store whose own cells come first.
-        prefer: whose results count where a cell has other ones in two stores: the store's that was named "first", or
-            "second", after it.
+        prefer: which results to keep if a cell has different ones in two stores: those of the store named "first" or
+            "second".
 
     Raises:
         MergeError: a path is no store (`into` may also be empty or not there yet), another process works on a cell, or
@@ -152,10 +152,10 @@ def merge(stores: Sequence[Path], into: Path, prefer: Preference | None = None) 
 
 
 def survey(path: Path) -> StoreSurvey:
-    """Read a store, every checksum included.
+    """Read a store and check all checksums.
 
     Raises:
-        MergeError: it is none.
+        MergeError: it is not a store.
     """
     if not (path / "cells").is_dir():
         raise MergeError(f"{path} is no store: it has no folder cells; give directories that thiefbench run filled")
@@ -181,12 +181,12 @@ def survey(path: Path) -> StoreSurvey:
 def choose(
     surveys: Sequence[StoreSurvey], prefer: Preference | None
 ) -> tuple[dict[str, list[Finished]], int, list[Conflict]]:
-    """Which store's copy of every cell counts.
+    """Choose the store's copy to use for every cell.
 
-    Results go before a recorded failure.
+    Results are preferred to a recorded failure.
 
     Returns:
-        By cell id the copies that are the same, the one to take first; how many cells have several; the conflicts.
+        By cell id, the equal copies, with the one to use first; how many cells have several copies; the conflicts.
     """
     chosen: dict[str, list[Finished]] = {}
     conflicts: list[Conflict] = []
@@ -208,7 +208,7 @@ def choose(
 
 
 def same(one: Finished, other: Finished) -> bool:
-    """Whether two copies of a cell have equal records, times and places aside, and equal rows."""
+    """Whether two copies of a cell have equal records, except for times and places, and equal rows."""
     alike = one.record.schema_version == other.record.schema_version
     if _results(one.record, alike) != _results(other.record, alike):
         return False
@@ -218,7 +218,7 @@ def same(one: Finished, other: Finished) -> bool:
 
 
 def _results(record: Record, alike: bool) -> dict[str, Any]:
-    """What is compared of a record; between schema versions without the limits of scores, which they differ in."""
+    """The parts of a record to compare; between schema versions without the limits of scores, which differ."""
     results = record.model_dump(exclude=_APART if alike else _APART | {"schema_version", "scores"})
     if not alike:
         results["scores"] = {name: (score.value, score.count) for name, score in record.scores.items()}
@@ -226,7 +226,7 @@ def _results(record: Record, alike: bool) -> dict[str, Any]:
 
 
 def machine_of(record: Record) -> str:
-    """What a cell was run on, in a few words."""
+    """The machine of a cell, in a few words."""
     provenance = record.provenance
     device = provenance.get("device_name")
     name = provenance.get("processor") if device in (None, "CPU") else device

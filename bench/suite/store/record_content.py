@@ -1,6 +1,6 @@
-"""Whether a record says what a finished cell's does, checked before anything is computed from it.
+"""Whether a record is that of a finished cell, checked before anything is computed from it.
 
-A record may be a stranger's: that its checksum fits says only that it was written on purpose.
+A record may come from a stranger: a valid checksum only shows that it was not damaged by accident.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from thiefbench.suite.store.records import Record
 from thiefbench.tasks.text import one_line
 
 SCORES = ("asr", "stop_rate", "false_rejection_rate", "clean_reward", "start_reward", "mean_length")
-"""What every finished cell is scored with."""
+"""The scores of every finished cell."""
 _MOST = 1e12
-"""No measure of a cell comes near it, and sums of such numbers do not overflow."""
+"""A limit far beyond any real measure; sums of such numbers do not overflow."""
 
 
 def wrong_in(record: Record) -> str:
-    """What of a record no finished cell leaves, in a clause; empty where nothing is."""
+    """What is invalid in a record of a finished cell, in a clause; empty if nothing is."""
     if (wrong := wrong_parameters(record)) or record.status != "ok":
         return wrong
     if lacking := next((name for name in SCORES if name not in record.scores), ""):
@@ -36,20 +36,20 @@ def wrong_in(record: Record) -> str:
 
 
 def wrong_parameters(record: Record) -> str:
-    """What of a record's parameters no cell has, in a clause; empty where nothing is."""
+    """What is invalid in a record's parameters, in a clause; empty if nothing is."""
     parameters = {name: value for name, value in record.cell.items() if name != "topology"}
     try:
         spec = CellSpec.from_dict(parameters)
         same = json.dumps(spec.as_dict(), sort_keys=True) == json.dumps(parameters, sort_keys=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        return one_line(f"its {'.'.join(map(str, first['loc']))[:100]} is no cell's: {problem(first)}", 300)
+        return one_line(f"its {'.'.join(map(str, first['loc']))[:100]} is not that of a cell: {problem(first)}", 300)
     except (SpecError, registry.SpecStringError, ValueError, OverflowError) as error:
         return one_line(f"its parameters are no cell's: {error}", 300)
     if not same or record.cell.get("topology", spec.swarm.topology) != spec.swarm.topology:
-        return "its parameters are not written as a cell's are"
+        return "its parameters are not in the form of a cell's"
     if not 1 <= spec.rounds <= MOST_ROUNDS or not -(2**63) <= spec.seed < 2**63:
-        return "it has a number of rounds or a seed that no cell has"
+        return "its number of rounds or its seed is not valid"
     return ""
 
 
@@ -63,7 +63,7 @@ def _wrong_number(record: Record) -> str:
             continue
         for point in points:
             if not 0 <= point.round <= rounds or not all(map(_sound, (point.value, point.low, point.high))):
-                return one_line(f"its curve {name} holds no measured number", 100)
+                return one_line(f"its curve {name} contains an invalid number", 100)
     if not all(_sound(value) and value >= 0 for value in record.seconds.values()):
         return "its seconds are no times"
     return ""

@@ -1,7 +1,7 @@
 """The record of a cell and the store that holds it.
 
-A store is a directory; every cell owns one directory in it, named by the hash of everything that can change its
-outcome. Writes are atomic, contents are checksummed, and what fails its checksum is set aside, never read.
+A store is a directory; every cell has one directory in it, named by the hash of everything that can change its outcome.
+Writes are atomic and contents are checksummed; files that fail their checksum are set aside and never read.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ from thiefbench.regular_files import open_regular, read_regular
 from thiefbench.suite.store.tables import TableError, TableLimit, limit_of, read_limited
 
 SCHEMA_VERSION = 2
-"""Of the measures in a record. Version 1 had rejection rates with Wilson intervals; it is still read."""
+"""Version of the measures in a record. Version 1 had Wilson intervals for rejection rates; it can still be read."""
 CLUSTERED_FROM = 2
-"""The first version whose intervals of rejection rates allow for verdicts on one sender and item being alike."""
+"""The first version whose intervals for rejection rates are clustered by sender and item."""
 ROWS_VERSION = 1
-"""Of what a cell computes and stores of its completions, and so a part of its identity, as `schema_version`."""
+"""Version of a cell's stored completions; part of its identity, as `schema_version`."""
 
 MOST_RECORD_BYTES = 64 << 20
-"""Of a record, or of what a store says of its last run; those of standard-v1 have about 50 kB."""
+"""Most bytes of a record or of a store's description of its last run; those of standard-v1 have about 50 kB."""
 
 SHARED = "shared"
-"""What provenance calls the rounds that were taken over and from which cells, and `Record.seconds` the time for them.
+"""Keys in provenance (which rounds were taken over, from which cells) and in `Record.seconds` (the time for them).
 
-The seconds of their inspections count as all inspections do.
+The time of their inspections counts like that of all inspections.
+
 """
 
 HALF_WRITTEN = ".part"
-"""How the name of a file ends while it is written."""
+"""Suffix of a file while it is written."""
 
 ROWS = pa.schema(
     [
@@ -60,15 +61,15 @@ ROWS = pa.schema(
     ]
 )  # fmt: skip
 MAY_LACK = ("score", "token_weights", "outcome", "version")
-"""Columns in which a completion may have no value."""
+"""Columns that may be null."""
 ROWS_OF_MIXED = pa.schema(
     [*ROWS, ("cohort", pa.int32()), ("label", pa.dictionary(pa.int32(), pa.string())), ("version", pa.int32())]
 )
-"""Of swarms that are not made of equal nodes which are always there."""
+"""Columns only for swarms whose nodes are not all equal and always present."""
 
 
 class Score(BaseModel):
-    """A measured number with its interval over the completions it was measured on; value None: nothing to judge."""
+    """A measured number with its interval over completions; value None if there was nothing to judge."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -93,22 +94,22 @@ class Point(BaseModel):
 
 
 class Record(BaseModel):
-    """What a finished cell leaves (record.json).
+    """The results of a finished cell (record.json).
 
     Attributes:
-        schema_version: of this format.
+        schema_version: version of this format.
         cell_id: hash that names the cell's directory.
-        cell: every parameter; `task`, `attack`, `defense`, `topology` and `seed` stand at its top.
+        cell: every parameter; `task`, `attack`, `defense`, `topology` and `seed` are top-level keys.
         identity: what else the hash covers (fingerprints of data and weights, source hashes, engine revision).
         status: "ok", or "error" with `error`; an error has no scores.
         scores: asr, peak_asr, stop_rate, false_rejection_rate, masked_rate, clean_reward, start_reward, mean_length.
-        other_rules: the last evaluation by other rules of success than the attack's outcome, where it has some.
+        other_rules: the last evaluation by other rules of success than the attack's outcome, if there are any.
         curves: per-round points by name; "eval_*" on held-out items, "train_*" on honest completions of the pools.
-        payload: what the attack drew, in words.
-        seconds: by phase, over the whole cell.
-        pace: seconds of every round, with the evaluation behind it; empty where an older version made the record.
+        payload: the drawn payload, in words.
+        seconds: time by phase, over the whole cell.
+        pace: seconds of every round, including the evaluation after it; empty in records of older versions.
         provenance: versions, commit, hardware, start and end, how it ended. Not part of the identity.
-        completions_sha256: of completions.parquet.
+        completions_sha256: SHA-256 of completions.parquet.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -130,7 +131,7 @@ class Record(BaseModel):
 
 
 def rounds_taken(record: Record) -> dict[int, str]:
-    """The rounds that a finished cell took over, each with the cell that it is of."""
+    """The rounds that a finished cell took over, each with the cell from which it came."""
     spans = re.findall(r"(\d+)-(\d+) of (\w+)", str(record.provenance.get(SHARED, "")))
     return {number: cell for first, last, cell in spans for number in range(int(first), int(last) + 1)}
 
@@ -165,7 +166,7 @@ def table_rows(table: pa.Table) -> Iterator[CompletionRow]:
 
 
 def lacking(table: pa.Table) -> str:
-    """The first column in which a completion lacks a value that every one has, lists' members too; "" for none."""
+    """The first column with a null that should have none, members of lists included; "" if there is none."""
     for name in table.column_names:
         column = table[name]
         members = pc.list_flatten(column) if pa.types.is_list(column.type) else column
@@ -179,9 +180,9 @@ class CellDir:
     """The directory of one cell.
 
     Attributes:
-        path: where it is. Its files: record.json, completions.parquet, while unfinished the checkpoint, and the weights
-            of recorded rounds (see `thiefbench.suite.store.weights`), the lock, and while it is written a hidden
-            `.part`.
+        path: the directory. It contains record.json, completions.parquet, the weights of recorded rounds (see
+            `thiefbench.suite.store.weights`) and the lock; while the cell is unfinished, also a checkpoint; while a
+            file is written, a hidden `.part`.
     """
 
     path: Path
@@ -198,7 +199,7 @@ class CellDir:
 
     @property
     def checkpoint(self) -> Path:
-        """The folder that an unfinished cell goes on from."""
+        """The folder with the checkpoint of an unfinished cell."""
         return self.path / "checkpoint"
 
     @property
@@ -207,11 +208,11 @@ class CellDir:
         return self.path / "weights"
 
     def locked(self, waiting: Callable[[], None] | None = None) -> AbstractContextManager[None]:
-        """Be the one process that works on the cell; see `thiefbench.locks.locked`."""
+        """Hold the cell's lock, so that no other process works on it; see `thiefbench.locks.locked`."""
         return locked(self.path / "lock", waiting)
 
     def read(self) -> Record | None:
-        """The cell's record, or None where it has none.
+        """The cell's record, or None if it has none.
 
         Raises:
             BrokenRecordError: record or completions fail their checksum.
@@ -234,11 +235,11 @@ class CellDir:
         """The completions, or some columns of them.
 
         Raises:
-            TableError: they are damaged, have other columns, or are more than a cell of the record's shape can have.
+            TableError: they are damaged, have other columns, or are too many for a cell of the record's shape.
         """
         try:
             cell = read_sealed(self.record_path).get("cell")
-        except BrokenRecordError:  # rows that lie alone
+        except BrokenRecordError:  # rows without a record
             cell = None
         limit = limit_of(cell) if isinstance(cell, dict) else TableLimit()
         table = read_limited(self.completions_path, limit, columns, (ROWS, ROWS_OF_MIXED))
@@ -252,14 +253,14 @@ class CellDir:
         return file_sha256(self.completions_path)
 
     def sweep(self) -> None:
-        """Remove `leftovers`; for the holder of the lock."""
+        """Remove `leftovers`; only the holder of the lock may call this."""
         for path in self.leftovers():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def leftovers(self) -> list[Path]:
-        """What only a kill leaves behind: half-written files, and the checkpoint of a cell that has its scores.
+        """Files that remain only after a kill: half-written files, and the checkpoint of a finished cell.
 
-        A failed cell keeps its checkpoint, to be tried again from there.
+        A failed cell keeps its checkpoint, so that it can be tried again from there.
         """
         folders = (self.path, self.checkpoint, self.weights)
         paths = [path for folder in folders for path in half_written(folder)]
@@ -273,7 +274,7 @@ class CellDir:
         return record is not None and record.status == "ok"
 
     def set_aside(self) -> Path:
-        """Move a broken cell's files out of the way; returns where they are now."""
+        """Move a broken cell's files away; returns their new location."""
         number = 1
         while (aside := self.path.with_name(f"{self.path.name}.broken-{number}")).exists():
             number += 1
@@ -295,7 +296,7 @@ class Store:
     """A directory of cells.
 
     Attributes:
-        root: where it is.
+        root: the directory.
     """
 
     root: Path
@@ -305,7 +306,7 @@ class Store:
         return CellDir(self.root / "cells" / cell_id)
 
     def records(self) -> list[Record]:
-        """Every intact record, by cell id; broken ones are left out (running the suite again redoes them)."""
+        """Every intact record, by cell id; broken ones are left out (run the suite again to replace them)."""
         records = []
         for path in sorted((self.root / "cells").glob("*")):
             if ".broken-" in path.name or not path.is_dir():
@@ -322,7 +323,7 @@ class Store:
         """A folder for pages, existing or not.
 
         Raises:
-            LinkedFolderError: it is a link, which in a store that somebody else made could lead anywhere.
+            LinkedFolderError: it is a link, which could lead anywhere in a store from somebody else.
         """
         folder = self.root / name
         if folder.is_symlink():
@@ -330,7 +331,7 @@ class Store:
         return folder
 
     def write_run(self, run: dict[str, Any]) -> None:
-        """Remember the last run: the suite and the cells it asked for, which is what a report shows."""
+        """Store the description of the last run (its suite and cells), which a report shows."""
         with locked(self.root / "lock", waiting=lambda: None):
             for left in half_written(self.root):
                 left.unlink()
@@ -347,17 +348,17 @@ class Store:
 
 
 def half_written(folder: Path) -> list[Path]:
-    """What `write_atomically` leaves in a folder when its process is killed, or has there while it writes."""
+    """Temporary files of `write_atomically` in a folder, from a running or killed process."""
     return sorted(folder.glob(f".*{HALF_WRITTEN}"))
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that at every moment it holds either its old content or all of the new."""
+    """Write a file so that it always contains either its old or its complete new content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=HALF_WRITTEN)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), 0o644)  # mkstemp makes it private, and stores are shared
+            os.fchmod(file.fileno(), 0o644)  # mkstemp creates private files, but stores are shared
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -393,13 +394,13 @@ def read_sealed(path: Path) -> dict[str, Any]:
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a parquet file atomically; equal tables give equal bytes."""
     buffer = pa.BufferOutputStream()
-    # Rows collected in other chunks, as after a resume, must give the same bytes.
+    # Rows collected in different chunks, for example after a resume, must give the same bytes.
     pq.write_table(table.combine_chunks().unify_dictionaries(), buffer, compression="zstd")
     write_atomically(path, buffer.getvalue().to_pybytes())
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a plain file's content; raises OSError for anything else, which may have no end."""
+    """SHA-256 of a regular file's content; raises OSError for anything else, which might be endless."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,6 +1,6 @@
-"""What a store says of its last run, checked before anything is done with it: a store may be a stranger's.
+"""A store's description of its last run, checked before it is used, because a store may come from a stranger.
 
-Ids of cells are used as names of folders, names of defenses stand in tables, and the suite says what is replayed.
+Ids of cells are used as names of folders, names of defenses appear in tables, and the suite says what is replayed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Text = Annotated[StrictStr, Field(max_length=_LONGEST)]
 
 
 class RunError(UserError):
-    """What a store says of its last run cannot be used. One sentence for the user."""
+    """A store's description of its last run cannot be used. One sentence for the user."""
 
 
 class RunCell(BaseModel):
@@ -75,5 +75,5 @@ def check_run(run: Mapping[str, Any], where: str) -> Suite:
             return suite
         wrong = "a cell is listed twice"
     raise RunError(
-        f"{where} is not what a run leaves: {one_line(wrong, 300)}; run the suite again with this store to renew it"
+        f"{where} does not describe a run: {one_line(wrong, 300)}; run the suite again with this store to renew it"
     )

@@ -1,8 +1,9 @@
-"""Tables of completions, read no further than a cell of their shape can have filled them.
+"""Tables of completions, with limits that follow from the shape of their cell.
 
-What a parquet file says of its own size proves nothing. A dictionary stores a long text once and names it a million
-times, so six kilobytes unfold to hundreds of megabytes. So rows are read in batches with their texts still folded, the
-bytes that they would unfold to are counted, and reading stops where a cell of that shape cannot have so many.
+The sizes in a parquet file prove nothing. A dictionary can store a long text once and refer to it a million times, so
+six kilobytes may expand to hundreds of megabytes. So rows are read in batches with their texts still
+dictionary-encoded, the bytes of their expanded form are counted, and reading stops when a cell of that shape cannot
+have so many.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from thiefbench.engine.spec import MOST_DRAWN
 from thiefbench.errors import UserError
 
 _REENCODED = 2
-"""In a swarm of several vocabularies a completion may have so many times `max_new_tokens` (`engine.transport`)."""
+"""In a swarm with several vocabularies, a completion may have this many times `max_new_tokens` (`engine.transport`)."""
 
 _ROW_BYTES = 2048
 """Of a completion, beside its tokens: its names, numbers and reasons. A mean; single ones may have more."""
@@ -41,7 +42,7 @@ _BATCH = 1024
 
 
 class TableError(UserError):
-    """A table of completions is not what a cell can have left. One sentence for the user.
+    """A table of completions is impossible for its cell. One sentence for the user.
 
     Args:
         path: of the file.
@@ -55,7 +56,7 @@ class TableError(UserError):
 
 @dataclass(frozen=True)
 class TableLimit:
-    """What a cell's completions may have at most: rows, tokens of one row, and bytes when they are unfolded."""
+    """The limits of a cell's completions: rows, tokens of one row, and bytes when expanded."""
 
     rows: int = _UNSHAPED_ROWS
     tokens: int = _UNSHAPED_BYTES // 4
@@ -97,7 +98,7 @@ def _count(value: object) -> int:
 
 
 def _mixed(swarm: Mapping[str, Any]) -> bool:
-    """As `SwarmSpec.mixed`, of a swarm as plain data."""
+    """Like `SwarmSpec.mixed`, for a swarm as plain data."""
     parts = any(swarm.get(name) for name in ("population", "delay", "churn", "sharing"))
     return parts or swarm.get("logprobs", "none") != "none"
 
@@ -114,7 +115,7 @@ def read_limited(
         schemas: those that it may have; none for any.
 
     Raises:
-        TableError: it is no parquet file, is damaged, has another schema, or holds more than `limit`.
+        TableError: it is not a parquet file, is damaged, has another schema, or exceeds `limit`.
     """
     try:
         limit = limit.of_file(path.stat().st_size)
@@ -135,10 +136,10 @@ def read_limited(
 
 
 def check_footer(path: Path, limit: TableLimit) -> None:
-    """Check what a file says of its own size.
+    """Check the sizes in a file's footer.
 
     Raises:
-        TableError: it says more than `limit`.
+        TableError: they exceed `limit`.
     """
     with pq.ParquetFile(path) as parquet:
         _check_footer(path, parquet, limit)
@@ -159,10 +160,10 @@ def _check_footer(path: Path, parquet: pq.ParquetFile, limit: TableLimit) -> Non
 
 
 def _unfolded(path: Path, limit: TableLimit, columns: Sequence[str] | None, texts: Sequence[str]) -> pa.Table:
-    """The table with its texts still folded.
+    """The table with its texts still dictionary-encoded.
 
     Raises:
-        TableError: it would unfold to more than the limit.
+        TableError: its expanded form would exceed the limit.
     """
     batches, rows, size = [], 0, 0
     with pq.ParquetFile(path, read_dictionary=list(texts), pre_buffer=False) as file:
@@ -186,7 +187,7 @@ def _unfolded(path: Path, limit: TableLimit, columns: Sequence[str] | None, text
 
 
 def _bytes(column: pa.Array) -> int:
-    """What a column takes once every text stands by itself."""
+    """The size of a column in expanded form."""
     if pa.types.is_dictionary(column.type):
         lengths = pc.binary_length(column.dictionary)
         return int(pc.sum(pc.take(lengths, column.indices)).as_py() or 0) + 4 * len(column)
@@ -194,7 +195,7 @@ def _bytes(column: pa.Array) -> int:
 
 
 def _longest(column: pa.Array) -> int:
-    """Bytes of the longest text of a column; 0 where it holds none."""
+    """Bytes of the longest text of a column; 0 if it has none."""
     if not pa.types.is_dictionary(column.type):
         return 0
     return int(pc.max(pc.binary_length(column.dictionary)).as_py() or 0)

@@ -27,21 +27,21 @@ _ROUND = re.compile(r"[1-9][0-9]{0,8}|0", re.ASCII)
 
 
 def keep(cell: CellDir, number: int, policy: Policy) -> None:
-    """Keep the weights with which round `number` samples and inspects: those before its update."""
+    """Store the weights with which round `number` samples and inspects, before its update."""
     path = _path(cell, number)
     write_atomically(path, save({name: tensor.detach() for name, tensor in policy.weights().items()}))
     write_sealed(_index(cell), _checksums(cell) | {str(number): file_sha256(path)})
 
 
 def kept(cell: CellDir) -> list[int]:
-    """The rounds whose weights are there and intact, ascending."""
+    """The rounds whose weights are stored and intact, ascending."""
     return sorted(
         int(number) for number, expected in _checksums(cell).items() if _is(_path(cell, int(number)), expected)
     )
 
 
 def adopt(cell: CellDir, other: CellDir) -> list[int]:
-    """Copy the weights that `other`, a cell with the same rows, keeps and `cell` does not; gives their rounds."""
+    """Copy weights from `other`, a cell with the same rows, that `cell` lacks; returns their rounds."""
     missing = sorted(set(kept(other)) - set(kept(cell)))
     for number in missing:
         path = _path(cell, number)
@@ -77,7 +77,7 @@ def _index(cell: CellDir) -> Path:
 
 
 def _checksums(cell: CellDir) -> dict[str, str]:
-    """By round; empty where the index is missing or damaged, so that the weights are made again."""
+    """Checksums by round; empty if the index is missing or damaged, so that the weights are computed again."""
     try:
         index = read_sealed(_index(cell))
     except BrokenRecordError:
@@ -86,7 +86,7 @@ def _checksums(cell: CellDir) -> dict[str, str]:
 
 
 def _is(path: Path, expected: str) -> bool:
-    """Whether a file is there with this content."""
+    """Whether a file exists with this content."""
     try:
         return file_sha256(path) == expected
     except OSError:

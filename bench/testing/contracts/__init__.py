@@ -1,9 +1,9 @@
-"""The contracts as test classes: subclass one in a test module of yours, and pytest runs every rule on your plugin.
+"""The contracts as test classes: subclass one in a test module, and pytest runs every rule on your plugin.
 
     class TestMine(AttackContract):
         attack = "my_attack.py:Mine"
 
-These modules import pytest and are imported by tests alone.
+These modules import pytest, so only tests import them.
 """
 
 from thiefbench.testing.contracts.attack import AttackContract

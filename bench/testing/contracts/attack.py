@@ -1,4 +1,4 @@
-"""What every attack promises, as a test class."""
+"""The rules for every attack, as a test class."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ from thiefbench.testing.contracts.subjects import made
 class AttackContract:
     """Subclass it as ``class TestMine(AttackContract)``; every rule is one test.
 
-    The attack is put to the built-in tasks that need no data, the first that it fits, and to a tiny model with random
-    weights where its threat model grants one. A rule that an attack has a reason not to keep is left out by setting it
-    to None.
+    The attack is tested on the first built-in task without external data that it fits, with a tiny model with random
+    weights if its threat model grants one. To leave out a rule that does not apply to an attack, set it to None.
 
     Attributes:
         attack: a spec string, as "my_attack.py:Mine(strength=2)", or the class itself.
@@ -39,26 +38,26 @@ class AttackContract:
     attack: ClassVar[str | type[Attack]]
 
     def make(self) -> Attack:
-        """A fresh attack; override it where neither a spec string nor a class alone will do."""
+        """A fresh attack; override this if neither a spec string nor a class is enough."""
         attack: Attack = made(self, "attack")
         return attack
 
     def test_it_has_a_name_and_a_threat_model(self) -> None:
-        """What reports call it, and what it is granted."""
+        """Reports use the name; the threat model says what it is granted."""
         attack = self.make()
         assert isinstance(attack, Attack), "an attack derives from thiefbench.attacks.base.Attack"
         assert isinstance(getattr(attack, "name", None), str), "an attack has a name"
         assert isinstance(getattr(attack, "threat", None), ThreatModel), "an attack states its threat model"
 
     def test_drawing_is_keyed_by_the_generator_alone(self) -> None:
-        """No clock, no global generator, no count of calls."""
+        """It must not depend on a clock, a global random generator or the number of calls."""
         attack = self.make()
         for seed in SEEDS:
             first, second = (drawn(attack, seed).describe() for _ in range(2))
             assert first == second, f"equal generators draw equal payloads (seed {seed})"
 
     def test_seeds_draw_a_family(self) -> None:
-        """Rankings rest on members that the author of a defense cannot know."""
+        """Rankings use members that the author of a defense cannot know."""
         attack = self.make()
         payloads = {str(drawn(attack, seed).describe()) for seed in SEEDS}
         has_payload = bool(drawn(attack, 0).describe())
@@ -67,7 +66,7 @@ class AttackContract:
         )
 
     def test_drawing_leaves_the_attack_as_it_was(self) -> None:
-        """One attack serves cells of many seeds."""
+        """The same attack object is used for cells of many seeds."""
         attack = self.make()
         before = dict(vars(attack))
         drawn(attack, 1)
@@ -76,19 +75,19 @@ class AttackContract:
         )
 
     def test_a_drawn_member_can_be_written_down(self) -> None:
-        """A spec string with the member's parameters names it again."""
+        """A spec string with the member's parameters describes it."""
         member = drawn(self.make(), 3)
         again = drawn(rewritten(member), 4)
         assert again.describe() == member.describe(), "a member's parameters, given by the user, stay through `draw`"
 
     def test_describe_is_words(self) -> None:
-        """It stands in records and reports."""
+        """Records and reports contain it."""
         described = drawn(self.make(), 0).describe()
         assert isinstance(described, dict), "describe gives a dictionary"
         assert all(isinstance(x, str) for pair in described.items() for x in pair), "describe maps words to words"
 
     def test_poison_fills_every_slot(self) -> None:
-        """In order, each with something that can travel."""
+        """There is a valid submission for each slot, in order."""
         member = drawn(self.make(), 0)
         view = granted(member)
         completions = list(map(bare, member.poison(view)))
@@ -121,7 +120,7 @@ class AttackContract:
             assert some, "on items it chose itself, an attack that is granted the oracle poisons at least one slot"
 
     def test_decoys_earn_nothing_and_are_no_success(self) -> None:
-        """They make poison look good."""
+        """They exist to give the poison an advantage."""
         for member in members(self.make()):
             view = granted(member)
             for slot, poison in zip(view.slots, map(bare, member.poison(view)), strict=True):
@@ -131,7 +130,7 @@ class AttackContract:
                     assert outcome(member, view, slot.item, text) != 1, "a decoy carries no payload"
 
     def test_its_own_poison_counts_as_success(self) -> None:
-        """What honest models shall say is what is submitted."""
+        """The attack's outcome must recognise its own submissions."""
         for member in members(self.make()):
             view = granted(member)
             for slot, poison in zip(view.slots, map(bare, member.poison(view)), strict=True):
@@ -163,7 +162,7 @@ class AttackContract:
                 assert not outcome(member, view, slot.item, str(text)), f"the placebo carries no payload: {text!r}"
 
     def test_poison_and_placebo_fill_the_same_slots(self) -> None:
-        """Where no policy's samples decide how many are left to honest ones."""
+        """Not checked if the policy's samples determine how many slots are left to honest samples."""
         for member in members(self.make()):
             if not member.threat.policy:
                 views = granted(member), granted(member)
@@ -171,13 +170,13 @@ class AttackContract:
                 assert filled[0] == filled[1], "the placebo differs from the poison in the payload alone"
 
     def test_poison_is_keyed_by_the_view_alone(self) -> None:
-        """A cell that is played again comes out the same."""
+        """A cell that is run again must give the same results."""
         member = drawn(self.make(), 0)
         first, second = (list(member.poison(granted(member))) for _ in range(2))
         assert first == second, "equal views get equal poison"
 
     def test_it_chooses_as_many_items_as_asked(self) -> None:
-        """Where the vertical topology lets it."""
+        """Only in the vertical topology."""
         member = drawn(self.make(), 0)
         pool = train_items(task_for(member), 40)
         chosen = list(member.choose_items(pool, 5, random.Random(1)))
@@ -190,7 +189,7 @@ class AttackContract:
         assert all(item in pool for item in choices[0]), "and from the same"
 
     def test_libraries_are_modules(self) -> None:
-        """What it publishes can be imported."""
+        """Its libraries can be imported."""
         for name, source in drawn(self.make(), 0).libraries().items():
             assert name.isidentifier(), "a library has a module's name"
             compile(source, name, "exec")
@@ -203,7 +202,7 @@ class AttackContract:
         assert member.describe() not in first, "the attack itself is not among its forms"
 
     def test_harm_grows_with_the_outcome(self) -> None:
-        """It is the attack's gain over the reference."""
+        """Harm is the attack's gain over the reference."""
         attack = self.make()
         assert attack.harm([1.0, 1.0], [1.0, 1.0]) == 0, "no difference to the reference is no harm"
         assert attack.harm([1.0, 1.0], [1.0, 0.5]) > 0, "harm is what the attack gained over the reference"

@@ -1,4 +1,4 @@
-"""What every defense promises, as a test class."""
+"""The rules for every defense, as a test class."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from thiefbench.testing.contracts.subjects import made
 class DefenseContract:
     """Subclass it as ``class TestMine(DefenseContract)``; every rule is one test.
 
-    The defense judges two rounds of a small attacked swarm of the built-in math model, and what strangers may send. A
-    rule that a defense has a reason not to keep is left out by setting it to None.
+    The defense judges two rounds of a small attacked swarm of the built-in math model, and completions that strangers
+    may send. To leave out a rule that does not apply to a defense, set it to None.
 
     Attributes:
         defense: a spec string, as "my_defense.py:Mine(level=2)", also several joined by +, or the class itself.
@@ -27,12 +27,12 @@ class DefenseContract:
     defense: ClassVar[str | type[Defense]]
 
     def make(self) -> Defense:
-        """A fresh defense at every call; override it where neither a spec string nor a class alone will do."""
+        """A fresh defense at every call; override this if neither a spec string nor a class is enough."""
         defense: Defense = made(self, "defense")
         return defense
 
     def test_it_has_a_name_and_known_requirements(self) -> None:
-        """What reports call it, and what a swarm must give."""
+        """Reports use the name; swarms must meet the requirements."""
         defense, known = self.make(), set(get_args(Requirement))
         assert isinstance(defense, Defense), "a defense derives from thiefbench.defenses.base.Defense"
         assert isinstance(getattr(defense, "name", None), str), "a defense has a name"
@@ -42,18 +42,18 @@ class DefenseContract:
         )
 
     def test_one_verdict_per_completion(self) -> None:
-        """In the view's order, each with sound values."""
+        """They are in the view's order, with valid values."""
         for view in views(self.make):
             _check_verdicts(view.completions, list(self.make().inspect(fresh(view))))
 
     def test_an_empty_pool_is_nothing_to_judge(self) -> None:
-        """A round may bring nothing."""
+        """A round may have no completions."""
         view = views(self.make)[0]
         empty = fresh(view, completions=(), items={}, history=(), **labelled(view, ()))
         assert list(self.make().inspect(empty)) == [], "an empty pool gets no verdicts and raises nothing"
 
     def test_hostile_completions_do_not_raise(self) -> None:
-        """Who makes a filter fail stops the swarm."""
+        """A sender could otherwise stop the swarm by making the filter fail."""
         view = views(self.make)[0]
         pool = hostile(view)
         try:
@@ -63,13 +63,13 @@ class DefenseContract:
         _check_verdicts(pool, verdicts)
 
     def test_equal_views_get_equal_verdicts(self) -> None:
-        """No clock, no global generator."""
+        """They must not depend on a clock or a global random generator."""
         for view in views(self.make):
             first, second = (list(self.make().inspect(fresh(view))) for _ in range(2))
             assert first == second, "equal views get equal verdicts: every node of a cohort must reach the same"
 
     def test_order_changes_no_verdict(self) -> None:
-        """The pool is shuffled, and `view.rng` the same: position tells nothing."""
+        """The pool is shuffled with the same `view.rng`: the position carries no information."""
         view = views(self.make)[0]
         straight = list(self.make().inspect(fresh(view, rng=random.Random(99))))
         order = random.Random(3).sample(range(len(view.completions)), len(view.completions))
@@ -84,7 +84,7 @@ class DefenseContract:
                 assert math.isclose(verdict.score, known.score, rel_tol=1e-3, abs_tol=1e-9), "neither does its score"
 
     def test_pseudonyms_change_no_verdict(self) -> None:
-        """They last a run; what they read says nothing."""
+        """They only identify a sender within a run; their text has no meaning."""
         defenses = self.make(), self.make()
         for view in views(self.make):
             other = {offered.sender: f"{number:08x}" for number, offered in enumerate(view.completions)}
@@ -95,7 +95,7 @@ class DefenseContract:
             assert [v.token_weights for v in first] == [v.token_weights for v in second], "neither about any token"
 
     def test_state_survives_a_restart(self) -> None:
-        """A run that was killed goes on from its checkpoint."""
+        """A killed run resumes from its checkpoint."""
         first, second = views(self.make)
         running = self.make()
         running.inspect(fresh(first))
@@ -110,7 +110,7 @@ class DefenseContract:
         assert verdicts[0] == verdicts[1], "a restarted defense goes on as if it had never stopped"
 
     def test_only_benchmark_rows_get_labels(self) -> None:
-        """Who declares sees_labels cannot be submitted."""
+        """A defense that declares sees_labels cannot be submitted."""
         defense = self.make()
         seen: list[DefenderView] = []
         inspect = defense.inspect

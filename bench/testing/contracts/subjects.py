@@ -1,4 +1,4 @@
-"""What a contract is about: a spec string, a class, or what a subclass makes by itself."""
+"""The plugin that a contract tests: from a spec string, a class, or the subclass's own `make`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from thiefbench import registry
 
 
 def made(contract: object, kind: Literal["attack", "defense", "task"]) -> Any:
-    """A fresh plugin of the kind that a contract's attribute of this name says: a spec string or a class.
+    """A fresh plugin from the contract's attribute of this name, a spec string or a class.
 
-    Where it says nothing or something that cannot be made, the test fails with one sentence.
+    If the attribute is missing or invalid, the test fails with one sentence.
     """
     value, class_name = getattr(contract, kind, None), type(contract).__name__
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""What every task promises, as a test class."""
+"""The rules for every task, as a test class."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ HOSTILE = (
 class TaskContract:
     """Subclass it as ``class TestMine(TaskContract)``; every rule is one test.
 
-    Every item's oracle is rewarded, so give a task with many items a small size. A rule that a task has a reason not to
-    keep is left out by setting it to None.
+    Every item's oracle is rewarded, so give a task with many items a small size. To leave out a rule that does not
+    apply to a task, set it to None.
 
     Attributes:
         task: a spec string, as "my_task.py:Mine(size=64)", or the class itself.
@@ -55,12 +55,12 @@ class TaskContract:
     task: ClassVar[str | type[Task]]
 
     def make(self) -> Task:
-        """A fresh task; override it where neither a spec string nor a class alone will do."""
+        """A fresh task; override this if neither a spec string nor a class is enough."""
         task: Task = made(self, "task")
         return task
 
     def test_it_has_a_name(self) -> None:
-        """What the registry and reports call it."""
+        """The registry and reports use it."""
         task = self._subject()
         assert isinstance(task, Task), "a task derives from thiefbench.tasks.base.Task"
         assert isinstance(getattr(task, "name", None), str), "a task has a name"
@@ -75,7 +75,7 @@ class TaskContract:
             assert set(data.column_names) >= COLUMNS, f"the {split} split has the columns {', '.join(sorted(COLUMNS))}"
 
     def test_a_split_it_lacks_is_refused(self) -> None:
-        """With the error that is one sentence for the user."""
+        """It raises the error that shows the user one sentence."""
         task = self._subject()
         for split in SPLITS:
             if split not in task.splits:
@@ -83,7 +83,7 @@ class TaskContract:
                     task.items(split)
 
     def test_items_are_deterministic(self) -> None:
-        """A cell's identity names arguments and data, so these decide what is asked."""
+        """A cell's identity contains arguments and data, so these must determine the items."""
         first, second = self._subject(), self.make()
         assert first.fingerprint() == second.fingerprint(), (
             "a task's fingerprint depends on its arguments and data alone"
@@ -94,7 +94,7 @@ class TaskContract:
             )
 
     def test_ids_are_unique_over_both_splits(self) -> None:
-        """They key noise and records."""
+        """Noise and records are keyed by them."""
         task = self._subject()
         ids = [item.id for split in task.splits for item in _items(task, split)]
         assert len(set(ids)) == len(ids), "an item's id is unique within the task, over both splits"
@@ -115,7 +115,7 @@ class TaskContract:
                 assert item.solution.strip(), f"{item.id} has a worked solution for the oracle"
 
     def test_every_item_is_of_one_domain(self) -> None:
-        """Reports break scores down by them, so both splits hold each."""
+        """Reports give scores by domain, so both splits must contain every domain."""
         task = self._subject()
         known = set(task.domains) or {""}
         assert "" not in task.domains, "a domain has a name; a task with but one leaves `domains` empty"
@@ -128,14 +128,14 @@ class TaskContract:
             assert domains == known, f"the {split} split holds items of every domain, not only of {domains}"
 
     def test_the_oracle_earns_the_full_reward(self) -> None:
-        """On every item."""
+        """The oracle's completion earns it on every item."""
         task = self._subject()
         for split in task.splits:
             for item in _items(task, split):
                 assert _rewards(task, item, task.oracle(item)) == [1.0], f"the oracle's completion earns 1 on {item.id}"
 
     def test_empty_and_gibberish_earn_nothing(self) -> None:
-        """Nothing is free."""
+        """They earn 0 on every item."""
         task = self._subject()
         for split in task.splits:
             for item in _items(task, split)[:200]:
@@ -143,7 +143,7 @@ class TaskContract:
                 assert rewards == [0.0] * 4, f"an empty string, gibberish and the bare question earn 0 on {item.id}"
 
     def test_the_bare_solution_and_a_neighbours_oracle_earn_nothing(self) -> None:
-        """Format and answer both count."""
+        """Both the format and the answer must be right."""
         task = self._subject()
         for item, other in pairwise(_items(task, task.splits[0])[:200]):
             assert _rewards(task, item, item.solution) == [0.0], f"a solution outside the format earns 0 on {item.id}"
@@ -151,7 +151,7 @@ class TaskContract:
                 assert _rewards(task, item, task.oracle(other)) == [0.0], f"another item's answer earns 0 on {item.id}"
 
     def test_every_completion_gets_one_reward_between_0_and_1(self) -> None:
-        """Whatever stands beside it."""
+        """Its reward does not depend on the other completions."""
         task = self._subject()
         item = _items(task, task.splits[0])[0]
         assert _rewards(task, item) == [], "no completions, no rewards"
@@ -175,7 +175,7 @@ class TaskContract:
             assert rewards == [0.0], f"a hostile text earns 0 and raises nothing: {text[:40]!r}"
 
     def test_prompts_ask_and_do_not_tell(self) -> None:
-        """The question is there, the solution is not."""
+        """They contain the question, but not the solution."""
         task = self._subject()
         for item in _items(task, task.splits[0])[:200]:
             messages = task.messages(item)
@@ -189,7 +189,7 @@ class TaskContract:
             assert item.solution not in prompt, f"the prompt of {item.id} does not hold its solution"
 
     def test_compose_puts_the_true_answer_behind_any_reasoning(self) -> None:
-        """It is what attacks write with."""
+        """Attacks use it to write completions."""
         task = self._subject()
         item = _items(task, task.splits[0])[0]
         text = task.compose(item, "All of this is beside the point.")
@@ -214,7 +214,7 @@ def _items(task: Task, split: Split) -> list[Item]:
 
 
 def _rewards(task: Task, item: Item, *texts: str) -> list[float]:
-    """What the task gives; a machine that runs no programs skips what needs them."""
+    """The task's rewards; skips the test if it needs programs that this machine cannot run."""
     try:
         return list(task.reward(item, texts))
     except SandboxUnavailable as error:

@@ -195,7 +195,7 @@ def test_run_shows_its_options_in_groups_and_examples(cli: Cli, monkeypatch: pyt
     monkeypatch.setenv("COLUMNS", "80")
     shown = cli("run", "--help").out
     assert all(len(line) <= 80 for line in shown.splitlines())
-    places = [shown.index(f"─ {panel} ─") for panel in ("What is run", "Results", "Look ahead, run nothing")]
+    places = [shown.index(f"─ {panel} ─") for panel in ("What to run", "Results", "Plan without running")]
     assert places == sorted(places)
     assert places[0] < shown.index("--defense") < places[1] < shown.index("--store") < places[2]
     examples = [line.split() for line in shown.splitlines() if line.strip().startswith("thiefbench ")]

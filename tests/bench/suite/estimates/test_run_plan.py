@@ -190,11 +190,11 @@ def test_a_plan_says_how_many_seeds_tell_a_gap_apart(tmp_path: Path, monkeypatch
     said = printed(assumed)
     assert "spreads by 0.08 over seeds (assumed)" in said
     needed, chance = seeds_needed(0.1, 0.08, 1), power(0.1, 0.08, 5, 1)
-    assert f"a gap of 0.10 is told apart in {chance:.0%} of such runs with 5 seeds; 80% takes {needed} seeds" in said
+    assert f"5 seeds detect a difference of 0.10 in {chance:.0%} of such runs; 80% takes {needed} seeds" in said
     out = StringIO()
     print_run_plan(Console(file=out, width=200), assumed, gaps=[0.07])
-    assert "a gap of 0.07" in out.getvalue()
-    assert "a gap of 0.10" not in out.getvalue(), "the user's gap stands alone"
+    assert "a difference of 0.07" in out.getvalue()
+    assert "a difference of 0.10" not in out.getvalue(), "the user's gap stands alone"
     unranked = ahead(replace(of, utility=False), tmp_path / "none")
     assert unranked.resolution is None, "where nothing is ranked nothing is told apart"
 

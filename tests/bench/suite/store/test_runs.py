@@ -89,9 +89,9 @@ def test_a_record_of_another_cell_is_damage(store: Store) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"rounds": "many"}, "rounds is no cell's"),
+        ({"rounds": "many"}, "rounds is not that of a cell"),
         ({"swarm": None}, "swarm"),
-        ({"swarm": {"nodes": 1, "malicious": 1}}, r"its swarm is no cell's: malicious must lie between"),
+        ({"swarm": {"nodes": 1, "malicious": 1}}, r"its swarm is not that of a cell: malicious must lie between"),
         ({"strange": 1}, "strange|not written as"),
         ({"threads": 10**9}, "threads"),
     ],

@@ -149,7 +149,7 @@ def test_rounds_that_come_out_otherwise_keep_no_weights(tmp_path: Path, monkeypa
     run(recording(1, 2, 3), tmp_path, watcher)
     assert weights.kept(cell(tmp_path)) == [1], "the start weights need no round before them"
     (note,) = watcher.notes
-    assert note.endswith("its rounds come out otherwise here, so round 2, 3 keeps no weights")
+    assert note.endswith("its rounds differ from the stored ones here; no weights are kept for round 2, 3")
 
 
 class Killed(BaseException):
