@@ -26,7 +26,9 @@ failed."""
 Kind = Literal["own", "undefended", "placebo", "control", "oracle"]
 """What a cell is in its comparison: one with the submitted defense, or one that those are measured against."""
 
-Flag = Literal["depends on order", "non-deterministic", "rejects nearly everything", "does not generalise"]
+Flag = Literal[
+    "depends on order", "non-deterministic", "rejects nearly everything", "does not generalise", "other shared cells"
+]
 """What a reader should know about a row, whatever its place."""
 
 FLAGS: Final[tuple[Flag, ...]] = get_args(Flag)
