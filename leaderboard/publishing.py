@@ -37,7 +37,6 @@ from thiefbench.suite.scenario import CellSpec, Suite, heading
 from thiefbench.suite.store.arithmetic import arithmetic_of
 from thiefbench.suite.store.records import BrokenRecordError, Record, Store, file_sha256, identify, write_atomically
 
-
 _CLOSE = 1e-5
 """Relative difference of equal numbers that were rounded."""
 
@@ -205,7 +204,10 @@ def _cells(suite: Suite, store: Store, threads: int | None) -> list[_Stored]:
 def _check_equal(
     cell: _Stored, control: _Stored | None, there: PublishedCell, store: Store, published: Published
 ) -> None:
-    """Refuse a cell that is published otherwise; raises ConflictError. Without its control, its drift is not looked at."""
+    """Refuse a cell that is published otherwise; raises ConflictError.
+
+    Without its control, its drift is not looked at.
+    """
     record = cell.record
     assert record is not None
     if cell.cell_id != there.cell_id:
@@ -285,7 +287,7 @@ def _published(title: str, cell: _Stored, control: _Stored, store: Store, folder
 
 
 def _control_of(cell: _Stored, cells: Sequence[_Stored]) -> _Stored | None:
-    """The control that a cell's drift is measured against, which may be itself; None where the store has no scores of it."""
+    """The control that a cell's drift is measured against, maybe itself; None where the store has no scores of it."""
     control = next((each for each in cells if each.is_control_of(cell)), None)
     return control if control is not None and control.record is not None and control.record.status == "ok" else None
 
