@@ -27,7 +27,7 @@ from thiefbench.errors import UserError
 from thiefbench.leaderboard.cell_scores import LISTED, CellScores, Reference, Scores
 from thiefbench.leaderboard.isolation.limits import FILE_BYTES
 from thiefbench.leaderboard.isolation.sandbox_paths import relocated
-from thiefbench.leaderboard.manifest import MANIFEST, MOST_FILES, REFERRING_SCHEMA, SCORES, SOURCE, Manifest
+from thiefbench.leaderboard.manifest import MANIFEST, MOST_FILES, REFERRING_SCHEMA, SCORES, SOURCE, Manifest, Numerics
 from thiefbench.leaderboard.named_code import foreign_code
 from thiefbench.leaderboard.names import wrong_names
 from thiefbench.leaderboard.published import SHARED, Published, PublishedCell, PublishedError
@@ -176,6 +176,7 @@ def _resolved(folder: Path, manifest: Manifest, scores: Scores, shared: Path) ->
     cell_id, count = Counter(each.cell_id for each in scores.cells).most_common(1)[0]
     if count > 1:
         raise EntryError(f"{folder / SCORES} lists the cell {cell_id} twice")
+    numerics = manifest.numerics.model_dump()
     of_suite = Published(shared, f"{manifest.suite.name}-v{manifest.suite.version}")
     try:
         published = {each.cell_id: _referred(each, of_suite) for each in references}
@@ -184,6 +185,13 @@ def _resolved(folder: Path, manifest: Manifest, scores: Scores, shared: Path) ->
         raise EntryError(f"{folder / SCORES}: {error}") from error
     if own := next((cell for cell in published.values() if cell.record.cell["defense"] == manifest.defense), None):
         raise EntryError(f"{folder / SCORES} refers to {own.cell_id}, a cell of its own defense, and has to bring it")
+    for cell in published.values():
+        if (run_with := {name: cell.record.cell.get(name) for name in Numerics.model_fields}) != numerics:
+            raise EntryError(
+                f"{folder / SCORES} refers to {cell.cell_id}, which was run with {run_with}, not {numerics}"
+            )
+    if len({str(cell.record.identity.get("engine_revision")) for cell in published.values()}) > 1:
+        raise EntryError(f"{folder / SCORES} refers to published cells of several engine revisions")
     cells = [known[each.cell_id] if isinstance(each, Reference) else each for each in scores.cells]
     return Entry(folder, manifest, cells, published)
 

@@ -106,7 +106,7 @@ class Manifest(EntryModel):
     files: dict[str, Sha256]
     weights: tuple[Packed, ...] = ()
     archive: Packed
-    own_shared: Annotated[str, Field(max_length=300, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
+    own_shared: Annotated[str, Field(max_length=300, pattern=r"^([^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*)?$")] = ""
 
     @field_validator("slug")
     @classmethod

@@ -4,7 +4,8 @@ A submitter gains by a worse control, a milder undefended attack or a worse orac
 where the board has published these, an entry refers to them, and nothing of them is the submitter's to say. One that
 brings other shared cells, as its machine computes other last bits, says why, and its row is no more than self-reported
 until a verifier has run every one of them again. It does so for all of them or for none: whoever could choose for each
-cell between the published one and one of several machines would choose what suits.
+cell between the published one and one of several machines would choose what suits. So an entry that does both stays
+self-reported.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import partial
 from pydantic import ValidationError
 
 from thiefbench.errors import UserError
-from thiefbench.leaderboard.cell_scores import CellScores
+from thiefbench.leaderboard.cell_scores import CellScores, trimmed
 from thiefbench.leaderboard.entry import Entry
 from thiefbench.leaderboard.entry_validation import other_version
 from thiefbench.leaderboard.published import Key, Published, PublishedCell, first_apart, key_of, made_with, round_hashes
@@ -177,8 +178,22 @@ def _apart(cell: CellScores, there: PublishedCell, archive: Store | None) -> str
         numerics = ", ".join(f"{name} {there.record.cell[name]}" for name in NUMERICS if name in there.record.cell)
         return f"it was run with other settings (published: {numerics})"
     if cell.completions_sha256 == there.record.completions_sha256:
-        return ""
+        return _numbers_apart(cell, there)
     if archive is None or not cell.completions_sha256:
         return "its completions have another SHA-256"
     round_apart = first_apart(there.rounds, round_hashes(archive.cell(cell.cell_id).read_rows()))
-    return f"its completions differ from {round_apart} on" if round_apart else ""
+    return f"its completions differ from {round_apart} on" if round_apart else _numbers_apart(cell, there)
+
+
+def _numbers_apart(cell: CellScores, there: PublishedCell) -> str:
+    """How the entry's numbers of a cell with equal completions are not the published ones, in words; drift aside.
+
+    Until the archive was read, nothing else says that they follow from the completions.
+    """
+    if cell.schema_version != there.record.schema_version:
+        return ""  # of other measures
+    expected = trimmed(there.record, there.part, False, there.record_sha256)
+    if cell.status != expected.status or cell.curves != expected.curves:
+        return "its completions are the published ones, and its curves are not"
+    apart = next((name for name, numbers in expected.scores.items() if cell.scores.get(name) != numbers), "")
+    return f"its completions are the published ones, and its {apart} is not" if apart else ""

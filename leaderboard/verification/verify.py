@@ -205,7 +205,8 @@ class _Verifier:
                 archive = unpack(options.archive, entry, Path(scratch) / "archive", [spec for _, spec in specs])
             cells = self._rescored(specs, archive, published)
             other = self._compare_shared(specs, published, archive)
-            if other and not (entry.manifest.own_shared and options.reruns != 0):
+            may_rise = entry.manifest.own_shared and not entry.published
+            if other and not (may_rise and options.reruns != 0):
                 self.reasons = self._about_other(other, run_again=False)
                 return "self-reported"
             if not options.runs:
@@ -289,19 +290,9 @@ class _Verifier:
     def _compare_shared(
         self, specs: Sequence[tuple[str, CellSpec]], published: Published, archive: Store | None = None
     ) -> list[OtherCell]:
-        """The shared cells that it brings in place of published ones; a flag says so.
-
-        Raises:
-            RejectedError: it brings some of them and refers to published cells for the rest.
-        """
-        entry = self.entry
+        """The shared cells that it brings in place of published ones; a flag says so."""
         with self._question("shared cells that it brings are the published ones, where there are any"):
-            other = list(other_cells(entry, specs, published, archive))
-            if other and entry.published:
-                raise RejectedError(
-                    f"it refers to {len(entry.published)} published cells and brings {len(other)} others in place of "
-                    f"published ones, such as the {other[0].name}; an entry does one or the other"
-                )
+            other = list(other_cells(self.entry, specs, published, archive))
         if other:
             self._flag(
                 "other shared cells", f"{self._count(other)}; the first is the {other[0].name}: {other[0].apart}"
@@ -311,13 +302,18 @@ class _Verifier:
     def _count(self, other: Sequence[OtherCell]) -> str:
         why = self.entry.manifest.own_shared
         because = f"it says why: {why}" if why else "submit --own-shared REASON would say why, and it does not"
-        return f"{len(other)} of its shared cells are not the published ones ({because})"
+        beside = ", and for others it refers to these" if self.entry.published else ""
+        return f"{len(other)} of its shared cells are not the published ones{beside} ({because})"
 
     def _about_other(self, other: Sequence[OtherCell], run_again: bool) -> list[str]:
         """Which shared cells are in place of published ones, and what that means, in lines for readers."""
         if not other:
             return []
-        after = "all of them were run again" if run_again else "its row is self-reported until they were run again"
+        after = "its row is self-reported until all of them were run again"
+        if run_again:
+            after = "all of them were run again"
+        elif self.entry.published:
+            after = "an entry does one or the other, and this one is self-reported until it is submitted again"
         lines = [f"{self._count(other)}; {after}", *(f"{each.name}: {each.apart}" for each in other[:MOST_REASONS])]
         if len(other) > MOST_REASONS:
             lines.append(f"and {len(other) - MOST_REASONS} more shared cells are not the published ones")

@@ -18,7 +18,7 @@ from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.execution.runner import run_suite
 from thiefbench.suite.scenario import CellSpec, Suite
-from thiefbench.suite.store.records import Record, Store, identify, rows_table, table_rows
+from thiefbench.suite.store.records import Record, Store, identify, read_sealed, rows_table, table_rows
 
 TITLE = suite().title
 
@@ -81,11 +81,9 @@ def copy_of(board: Board, folder: Path) -> Board:
 
 
 def changed(store: Path, cell: CellSpec, change: Callable[[Record], Record]) -> None:
-    """Edit a record in a store and seal it again."""
+    """Edit a record in a store and seal it again; its completions may have been edited before."""
     directory = Store(store).cell(id_of(cell))
-    record = directory.read()
-    assert record is not None
-    directory.write(change(record))
+    directory.write(change(Record.model_validate(read_sealed(directory.record_path))))
 
 
 def made_on(capability: str) -> Callable[[Record], Record]:
@@ -94,16 +92,13 @@ def made_on(capability: str) -> Callable[[Record], Record]:
 
 
 def near_tie(store: Path, cell: CellSpec, capability: str = "") -> None:
-    """Make a store's cell as another CPU computes it: one held-out answer is another one of the same worth."""
+    """Make a cell as another CPU might compute it: one held-out answer is another one, as wrong."""
     directory = Store(store).cell(id_of(cell))
     record = directory.read()
     assert record is not None
     table = list(table_rows(directory.read_rows()))
     last = [place for place, row in enumerate(table) if (row.phase, row.round) == ("eval", cell.rounds)]
-    one, other = next(
-        (a, b) for a in last for b in last
-        if table[a].ids != table[b].ids and table[a].item_id == table[b].item_id
-    )  # fmt: skip
+    one, other = next((a, b) for a in last for b in last if table[a].ids != table[b].ids)
     took = {name: getattr(table[other], name) for name in ("ids", "text", "ended", "outcome", "reward")}
     table[one] = replace(table[one], **took)
     rebuilt = rows_table(table)

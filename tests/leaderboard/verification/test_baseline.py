@@ -314,7 +314,7 @@ def test_a_forged_baseline_is_no_more_than_self_reported(scene: Scene, tmp_path:
     assert (found.verdict, found.flags) == ("self-reported", ("other shared cells",))
     assert found.reasons == (
         "1 of its shared cells are not the published ones (it says why: our CPU is another one); its row is "
-        "self-reported until they were run again",
+        "self-reported until all of them were run again",
         f"attack cell, {cell_at('attack').attack} x none, seed 0: its completions differ from the evaluation after "
         "round 1 on",
     )
@@ -404,8 +404,9 @@ def test_published_cells_and_others_in_their_place_do_not_go_together(scene: Sce
         content["cells"] = [each if each["role"] == "attack" else true[each["cell_id"]] for each in content["cells"]]
 
     found = verified(rewritten(lie, tmp_path / "3", mixed), archive=None)
-    assert found.verdict == "rejected"
-    assert "it refers to 2 published cells and brings 1 others in place of published ones" in found.reasons[0]
+    assert (found.verdict, found.flags) == ("self-reported", ("other shared cells",))
+    assert "1 of its shared cells are not the published ones, and for others it refers to these" in found.reasons[1]
+    assert "an entry does one or the other" in found.reasons[1]
 
 
 @pytest.mark.slow
