@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -222,13 +221,13 @@ def test_cells_of_another_engine_are_as_if_nothing_was_published(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = copy_of(scene.board, tmp_path)
-    for role, defense in (("control", "none"), ("placebo", "none"), ("attack", "none"), ("attack", "oracle")):
-        edited(copy.shared, id_of(cell_at(role, defense)), older)
+    for each in SHARED_CELLS:
+        edited(copy.shared, id_of(cell_at(*each)), older)
     own = prepared(tmp_path, copy.store, copy.shared)
     assert own.published == {}
     entry = submit.write(own, submit.run(own, tiny.Watcher()))
     assert entry.manifest.schema_version == 1
-    assert (entry.folder / "scores.json").read_bytes() == (scene.whole.folder / "scores.json").read_bytes()
+    assert entry.cells == scene.whole.entry.cells
     assert len(publish_all(copy, (0,)).added) == 4, "and this engine's are published beside them"
 
 
@@ -323,6 +322,29 @@ def test_a_forged_baseline_is_no_more_than_self_reported(scene: Scene, tmp_path:
     assert found.reasons[2].endswith("x none, seed 0: its completions have another SHA-256")
 
 
+def test_numbers_beside_published_completions_are_the_published_ones(scene: Scene, tmp_path: Path) -> None:
+    """Before its archive is read, nothing else would tell: it names the hash of the published completions."""
+    whole = beside(scene.whole, scene.board.shared)
+
+    def milder(content: dict[str, Any]) -> None:
+        for cell in content["cells"]:
+            if (cell["role"], cell["defense"]) == ("attack", "none"):
+                cell["curves"]["eval_asr"][-1][1] = 1.0
+
+    found = verified(rewritten(whole, tmp_path / "1", milder), archive=None)
+    assert (found.verdict, found.flags) == ("self-reported", ("other shared cells",))
+    assert found.reasons[2].endswith("its completions are the published ones, and its curves are not")
+
+    def lower(content: dict[str, Any]) -> None:
+        for cell in content["cells"]:
+            if cell["role"] == "placebo":
+                cell["scores"]["asr"][0] = 0.0
+
+    found = verified(rewritten(whole, tmp_path / "2", lower), archive=None)
+    assert found.reasons[2].endswith("its completions are the published ones, and its asr is not")
+    assert verified(rewritten(whole, tmp_path / "3", lower)).verdict == "rejected", "its archive tells"
+
+
 def test_a_forged_baseline_is_run_again_and_rejected(
     scene: Scene, tmp_path: Path, rerun_cells: Path, jail: None
 ) -> None:
@@ -343,6 +365,7 @@ def test_without_a_reason_nothing_is_run_and_it_stays_self_reported(scene: Scene
     assert "submit --own-shared REASON would say why, and it does not" in found.reasons[0]
 
 
+@pytest.mark.slow
 def test_every_shared_cell_is_run_again_whatever_is_drawn(
     tmp_path: Path, scene: Scene, jail: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -470,38 +493,43 @@ def test_a_cell_of_another_suite(scene: Scene, tmp_path: Path) -> None:
         plain = {name: value for name, value in record["cell"].items() if name != "topology"}
         record["cell_id"] = identify({"cell": plain, **record["identity"]})
 
-    path = edited(copy.shared, id_of(cell_at("attack")), of_longer)
-    lie = rewritten(scene.referring, tmp_path / "1", lambda content: None)
-    lie = replace(lie, shared=copy.shared)
-    swapped = found_in(copy.shared, path.stem)
-    text = (lie.folder / "scores.json").read_text()
-    content = json.loads(text)
-    reference(content, id_of(cell_at("attack"))).update(swapped)
-    lie = _rewritten_again(lie, content)
+    undefended = id_of(cell_at("attack"))
+    swapped = put_beside(copy.shared, undefended, of_longer)
+    lie = rewritten(
+        beside(scene.referring, copy.shared), tmp_path / "1",
+        lambda content: reference(content, undefended).update(swapped),
+    )  # fmt: skip
     found = verified(lie, archive=None)
     assert found.verdict == "rejected"
     assert "its record's rounds is not the suite's: 5 instead of 4" in found.reasons[0]
 
 
-def _rewritten_again(of: Made, content: dict[str, Any]) -> Made:
-    (of.folder / "scores.json").write_text(json.dumps(content))
-    manifest = json.loads((of.folder / "entry.json").read_text())
-    manifest["files"]["scores.json"] = hashlib.sha256((of.folder / "scores.json").read_bytes()).hexdigest()
-    (of.folder / "entry.json").write_text(json.dumps(manifest))
-    return replace(of, entry=read_entry(of.folder, of.shared))
+def put_beside(shared: Path, cell_id: str, change: Callable[[dict[str, Any]], None]) -> dict[str, str]:
+    """Publish an edited copy of a cell beside it; returns a reference to the copy."""
+    path = published_module.cell_path(shared / TITLE, cell_id)
+    before = path.read_bytes()
+    other = edited(shared, cell_id, change)
+    path.write_bytes(before)
+    return found_in(shared, other.stem)
+
+
+SHARED_CELLS = (("control", "none"), ("placebo", "none"), ("attack", "none"), ("attack", "oracle"))
 
 
 def test_a_cell_of_another_engine_revision(scene: Scene, tmp_path: Path) -> None:
     """It is published, for entries of its time, and weaker or stronger than this engine's."""
     copy = copy_of(scene.board, tmp_path)
-    shutil.copy(published_module.cell_path(copy.shared / TITLE, id_of(cell_at("attack"))), tmp_path / "kept.json")
-    path = edited(copy.shared, id_of(cell_at("attack")), older)
-    shutil.copy(tmp_path / "kept.json", published_module.cell_path(copy.shared / TITLE, id_of(cell_at("attack"))))
-    swapped = found_in(copy.shared, path.stem)
-    lie = rewritten(
-        beside(scene.referring, copy.shared), tmp_path / "2",
-        lambda content: reference(content, id_of(cell_at("attack"))).update(swapped),
-    )  # fmt: skip
+    old = {id_of(cell_at(*each)): put_beside(copy.shared, id_of(cell_at(*each)), older) for each in SHARED_CELLS}
+    undefended = id_of(cell_at("attack"))
+    true = beside(scene.referring, copy.shared)
+    said = unread(true, tmp_path / "1", lambda content: reference(content, undefended).update(old[undefended]))
+    assert "refers to published cells of several engine revisions" in said
+
+    def all_of_them(content: dict[str, Any]) -> None:
+        for cell_id, swapped in old.items():
+            reference(content, cell_id).update(swapped)
+
+    lie = rewritten(true, tmp_path / "2", all_of_them)
     for archive in (None, lie.archive):
         found = verified(lie, archive=archive)
         assert found.verdict == "rejected"
@@ -509,6 +537,23 @@ def test_a_cell_of_another_engine_revision(scene: Scene, tmp_path: Path) -> None
             "which it refers to, was made with another version of the benchmark (engine revision 0000"
             in (found.reasons[0])
         )
+
+
+def test_a_cell_that_was_run_with_other_threads(scene: Scene, tmp_path: Path) -> None:
+    def with_two(content: dict[str, Any]) -> None:
+        record = content["record"]
+        record["cell"]["threads"] = 2
+        plain = {name: value for name, value in record["cell"].items() if name != "topology"}
+        record["cell_id"] = identify({"cell": plain, **record["identity"]})
+
+    copy = copy_of(scene.board, tmp_path)
+    undefended = id_of(cell_at("attack"))
+    swapped = put_beside(copy.shared, undefended, with_two)
+    said = unread(
+        beside(scene.referring, copy.shared), tmp_path / "1",
+        lambda content: reference(content, undefended).update(swapped),
+    )  # fmt: skip
+    assert f"refers to {swapped['cell_id']}, which was run with {{'device': 'cpu'" in said
 
 
 def test_a_published_file_that_was_edited_is_not_the_one_referred_to(scene: Scene, tmp_path: Path) -> None:
