@@ -1,4 +1,4 @@
-"""`thiefbench leaderboard`: check a defense, submit it, verify an entry, build the board."""
+"""`thiefbench leaderboard`: check a defense, submit it, verify an entry, publish shared cells, build the board."""
 
 from __future__ import annotations
 
@@ -127,17 +127,21 @@ def submit(
     from thiefbench.leaderboard.manifest import Numerics
     from thiefbench.leaderboard.names import OWN
     from thiefbench.leaderboard.published import SHARED
+    from thiefbench.leaderboard.referring import published_threads
     from thiefbench.progress import watch
 
     if baseline:
         name, authors = name or defense, authors or OWN
     credits = submitting.credits_of(name, authors, paper)
     chosen = submitting.released(suite)
+    board_cells = shared or SHARED
+    if threads is None and not own_shared:
+        threads = published_threads(chosen, board_cells)
     where, precision, share = numerics(device, dtype, threads, workers)
     numbers = Numerics(device=where, dtype=precision, threads=share)
     results = store or Path("runs") / chosen.name
     submission = submitting.prepare(
-        defense, credits, chosen, numbers, results, directory, baseline, own_shared, shared or SHARED
+        defense, credits, chosen, numbers, results, directory, baseline, own_shared, board_cells
     )
     for each in submission.staged.left_out:
         err.print(f"left out: {escaped(each)}, which neither the file nor the spec string names")

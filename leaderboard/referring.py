@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
+from thiefbench.engine_revision import engine_revision
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.published import Published, PublishedCell, first_apart, key_of, made_with, round_hashes
 from thiefbench.leaderboard.verification.baseline import NUMERICS, current
@@ -67,6 +68,21 @@ def referred(
             f"like theirs, or {_OWN_SHARED}"
         )
     return found
+
+
+def published_threads(suite: Suite, root: Path) -> int | None:
+    """The number of threads of a suite's shared cells that this engine's revision has published; None without any.
+
+    Args:
+        suite: which they belong to.
+        root: of the board's published shared cells.
+
+    Raises:
+        PublishedError: a published cell cannot be read.
+    """
+    here = engine_revision()
+    cells = (cell for found in Published(root, suite.title).cells.values() for cell in found)
+    return next((c.record.cell["threads"] for c in cells if c.record.identity.get("engine_revision") == here), None)
 
 
 def check_machine(published: Iterable[Referred], brought: Sequence[CellSpec], store: Store) -> None:

@@ -35,10 +35,11 @@ from thiefbench.leaderboard import submit
 from thiefbench.leaderboard.cell_scores import drifts, rounded_score
 from thiefbench.leaderboard.published import Published, PublishedError, first_apart, round_hashes, words_file
 from thiefbench.leaderboard.publishing import ConflictError, NotPublishableError
+from thiefbench.leaderboard.referring import published_threads
 from thiefbench.suite.analysis.cell_drift import COLUMNS, answers_in
 from thiefbench.suite.analysis.drift import MEASURES
 from thiefbench.suite.execution.runner import run_suite
-from thiefbench.suite.store.records import Record, Store, file_sha256, rows_table, table_rows
+from thiefbench.suite.store.records import Record, Store, file_sha256, identify, rows_table, table_rows
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,13 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
     """A store of two seeds; the first is published."""
     with pytest.MonkeyPatch.context() as patch:
         yield board(tmp_path_factory.mktemp("board"), patch)
+
+
+def of_another_engine(content: dict[str, Any]) -> None:
+    record = content["record"]
+    record["identity"]["engine_revision"] = "0" * 16
+    plain = {name: value for name, value in record["cell"].items() if name != "topology"}
+    record["cell_id"] = identify({"cell": plain, **record["identity"]})
 
 
 def score_edit(content: dict[str, Any]) -> None:
@@ -200,6 +208,15 @@ def test_threads_are_one_number(published: Board, tmp_path: Path) -> None:
         publish_all(copy, threads=2)
     with pytest.raises(NotPublishableError, match="with --threads 3"):
         publish_all(copy, threads=3)
+
+
+def test_submissions_use_the_threads_of_what_is_published(published: Board, tmp_path: Path) -> None:
+    assert published_threads(suite(), published.shared) == 1
+    assert published_threads(suite(), tmp_path) is None
+    copy = copy_of(published, tmp_path)
+    for path in (copy.shared / TITLE / "cells").iterdir():
+        edited(copy.shared, path.stem, of_another_engine)
+    assert published_threads(suite(), copy.shared) is None, "another engine's cells are not this one's"
 
 
 def test_inconsistent_cells_are_not_published(published: Board, tmp_path: Path) -> None:
