@@ -56,7 +56,8 @@ class Outcome:
     Attributes:
         title: of the suite.
         folder: of its published cells.
-        added, equal: cells that are published now, and those that were before.
+        added, equal: cells that are published now, and those that were before and are equal.
+        unseen: cells that are published and that the store does not have.
         failed: cells whose record is an error.
         lacking: cells that the store does not have, or not with their control.
     """
@@ -65,17 +66,19 @@ class Outcome:
     folder: Path
     added: list[str] = field(default_factory=list)
     equal: list[str] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     lacking: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """For readers."""
-        total = len(self.added) + len(self.equal)
+        total = len(self.added) + len(self.equal) + len(self.unseen)
         lines = [
             f"{self.title}: {len(self.added)} cells published, {len(self.equal)} were published before and are equal; "
             f"{total} in {self.folder}"
         ]
         for names, what in (
+            (self.unseen, "are published and not in the store"),
             (self.failed, "failed in the store and are not published"),
             (self.lacking, "are not in the store, or without their control; the same command adds them later"),
         ):
@@ -117,7 +120,7 @@ def publish(
     for cell in cells:
         there = in_place.get(key_of(cell.part, cell.spec.as_dict()))
         if cell.record is None:
-            (outcome.equal if there is not None else outcome.lacking).append(cell.label)
+            (outcome.unseen if there is not None else outcome.lacking).append(cell.label)
         elif cell.record.status == "error":
             outcome.failed.append(cell.label)
         elif there is not None:

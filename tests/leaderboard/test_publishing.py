@@ -155,6 +155,9 @@ def test_a_store_that_lacks_cells_publishes_the_rest(published: Board, tmp_path:
     outcome = publish_all(copy)
     assert (outcome.added, len(outcome.lacking)) == ([], 4), "the drift of the others is measured against it"
     assert "4 cells are not in the store, or without their control" in "\n".join(outcome.lines())
+    shutil.rmtree(Store(copy.store).cell(id_of(cell_at("placebo"))).path)
+    outcome = publish_all(copy)
+    assert (len(outcome.equal), len(outcome.unseen)) == (3, 1), "what is not there was not compared"
 
 
 def test_a_stop_loses_nothing(published: Board, tmp_path: Path) -> None:
