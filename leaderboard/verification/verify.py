@@ -407,6 +407,13 @@ class _Verifier:
         self.comparisons = len(cells_again), sum(map(len, by_attack.values()))
         self.forgery_found = chance_of_finding(attacks, seeds, len(cells_again), [seeds])
         doubts = unconfirmed(self.reruns)
+        unequal = sum(each.equal is False and each.kind != "own" for each in self.reruns)
+        if all_of and unequal:
+            doubts.append(
+                f"{unequal} of the shared cells that it brings in place of published ones are not bit-equal here, and a "
+                "result that is only close leaves room to choose what to be measured against; on a CPU of the same kind "
+                "with the same versions this can be told"
+            )
         if not cells_again:
             return ["no submitted cell was run again", *doubts]
         if len(cells_again) < min(needed, self.comparisons[1]):

@@ -266,12 +266,17 @@ def test_published_cells_are_not_run_again(scene: Scene, rerun_cells: Path, jail
     assert (found.comparisons, found.forgery_found) == ((1, 1), 1.0)
 
 
-def test_elsewhere_own_cells_are_measured_against_published_ones(
-    scene: Scene, rerun_cells: Path, jail: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def as_if_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if entries were made on another machine than the verifier's, whose bits are others."""
     for module in (reexecution, verify_module):
         monkeypatch.setattr(module, "surroundings_apart", lambda record: ("torch 2.15.0 in place of 2.13.0",))
     monkeypatch.setattr(reexecution, "first_difference", lambda one, other: "from round 1 on")
+
+
+def test_elsewhere_own_cells_are_measured_against_published_ones(
+    scene: Scene, rerun_cells: Path, jail: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_if_elsewhere(monkeypatch)
     found = verified(scene.referring, reruns=1, fresh=1, store=rerun_cells)
     assert found.verdict == "re-executed"
     assert [(each.kind, each.equal, each.agrees) for each in found.reruns if each.seed is not None] == [
@@ -392,7 +397,7 @@ def test_every_shared_cell_is_run_again_whatever_is_drawn(
 
 
 def test_true_cells_of_another_machine_are_believed_once_all_were_run_again(
-    scene: Scene, tmp_path: Path, rerun_cells: Path, jail: None
+    scene: Scene, tmp_path: Path, rerun_cells: Path, jail: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is published comes from another CPU; the entry's are true here, where its verifier is."""
     copy = copy_of(scene.board, tmp_path)
@@ -415,6 +420,10 @@ def test_true_cells_of_another_machine_are_believed_once_all_were_run_again(
     assert (found.verdict, found.flags) == ("re-executed", ("other shared cells",)), found.reasons
     assert "(it says why: no SSE9); all of them were run again" in found.reasons[0]
     assert "x none, seed 0: its completions differ from the evaluation after round 4 on" in found.reasons[1]
+    as_if_elsewhere(monkeypatch)
+    found = verified(true, reruns=None, fresh=1, store=rerun_cells)
+    assert (found.verdict, found.flags) == ("rescored", ("other shared cells",)), "close is not enough here"
+    assert "4 of the shared cells that it brings in place of published ones are not bit-equal here" in found.reasons[0]
 
 
 def test_published_cells_and_others_in_their_place_do_not_go_together(scene: Scene, tmp_path: Path) -> None:
