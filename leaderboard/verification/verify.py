@@ -410,9 +410,9 @@ class _Verifier:
         unequal = sum(each.equal is False and each.kind != "own" for each in self.reruns)
         if all_of and unequal:
             doubts.append(
-                f"{unequal} of the shared cells that it brings in place of published ones are not bit-equal here, and a "
-                "result that is only close leaves room to choose what to be measured against; on a CPU of the same kind "
-                "with the same versions this can be told"
+                f"{unequal} of the shared cells that it brings in place of published ones are not bit-equal here, and "
+                "results that are only close leave room to choose what to be measured against; a verifier with a CPU "
+                "of the same kind and the same versions can tell"
             )
         if not cells_again:
             return ["no submitted cell was run again", *doubts]
