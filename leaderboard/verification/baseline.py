@@ -4,9 +4,9 @@ A submitter gains by a worse control, an undefended attack that does more harm o
 own cells. So where the board has published these, an entry refers to them, and nothing of them is the submitter's to
 say. One that brings other shared cells, as its machine computes other last bits, says why, and its row is no more than
 self-reported until a verifier has run every one of them again. It is re-executed only if they came out bit-equal: a
-range of results that are close enough is room to choose from. It brings all of them or none, as whoever could choose for
-each cell between the published one and those of several machines would choose what suits; an entry that does both stays
-self-reported.
+range of results that are close enough is room to choose from. It brings all of them or none, as whoever could choose
+for each cell between the published one and those of several machines would choose what suits; an entry that does both
+stays self-reported.
 """
 
 from __future__ import annotations
