@@ -57,6 +57,7 @@ ELSEWHERE = {
     "changelog": ROOT / "CHANGELOG.md",
     "contributing": ROOT / "CONTRIBUTING.md",
     "entries": ROOT / "leaderboard/entries/README.md",
+    "shared-cells": ROOT / "leaderboard/shared/README.md",
     **{f"models/{name}": ROOT / "bench/zoo" / name / "README.md" for name in MODELS},
 }
 _MARK = re.compile(r"(?<![*\\])[*|](?!\*)(?=\S)|(?<=\w)_(?!\w)")

@@ -136,7 +136,7 @@ def unpack(archive: Path, entry: Entry, folder: Path, specs: Sequence[CellSpec] 
         raise EntryError(f"{archive} is not the entry's archive: its SHA-256 differs")
     if folder.exists() and any(folder.iterdir()):
         raise EntryError(f"{folder} is not empty; name a new folder")
-    wanted = members(entry.cells, entry.manifest.weights)
+    wanted = members(entry.brought, entry.manifest.weights)
     with archive.open("rb") as file:
         for number, member in enumerate(wanted):
             _take(file, member, folder / member.name, {before.name for before in wanted[:number]})
@@ -144,12 +144,16 @@ def unpack(archive: Path, entry: Entry, folder: Path, specs: Sequence[CellSpec] 
         if rest[: len(_END)] != _END or rest.strip(b"\0") or file.read(1):
             raise EntryError(f"the archive holds {_after_last(rest)} after its last member, {wanted[-1].name}")
     store = Store(folder)
-    records = [_checked_record(store.cell(cell.cell_id), cell) for cell in entry.cells]
-    shapes = [spec.as_dict() for spec in specs] if specs else [record.cell for record in records]
+    records = {cell.cell_id: _checked_record(store.cell(cell.cell_id), cell) for cell in entry.brought}
+    shapes = (
+        {cell.cell_id: spec.as_dict() for cell, spec in zip(entry.cells, specs, strict=True)}
+        if specs
+        else {cell_id: record.cell for cell_id, record in records.items()}
+    )
     check_tables(
         {
-            store.cell(cell.cell_id).completions_path: limit_of(shape)
-            for cell, shape in zip(entry.cells, shapes, strict=True)
+            store.cell(cell.cell_id).completions_path: limit_of(shapes[cell.cell_id])
+            for cell in entry.brought
             if cell.completions_sha256
         }
     )

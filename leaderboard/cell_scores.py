@@ -1,16 +1,20 @@
-"""The scores of an entry, scores.json: one record per cell, trimmed to what the board shows and compares."""
+"""The scores of an entry, scores.json: one record per cell, trimmed to what the board shows and compares.
+
+In place of a shared cell that the board has published (`thiefbench.leaderboard.published`) stands a reference to it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from thiefbench.engine.spec import Role
 from thiefbench.leaderboard.manifest import EntryModel, Sha256
-from thiefbench.suite.analysis.cell_drift import drift_scores
+from thiefbench.suite.analysis.cell_drift import drift_scores, stored_answers
 from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS, Cell
+from thiefbench.suite.analysis.drift import Answers
 from thiefbench.suite.store.records import SCHEMA_VERSION, Point, Record, Score, Store
 
 DIGITS = 6
@@ -58,10 +62,34 @@ class CellScores(EntryModel):
     completions_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
 
+class Reference(EntryModel):
+    """A published shared cell, in place of a copy of it.
+
+    Attributes:
+        cell_id: of the cell.
+        published: SHA-256 of its published file.
+    """
+
+    cell_id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    published: Sha256
+
+
+LISTED = ("cell", "reference")
+"""The two kinds of what scores.json lists."""
+
+
+def _kind(listed: object) -> str:
+    refers = isinstance(listed, Reference) or (isinstance(listed, Mapping) and "published" in listed)
+    return LISTED[refers]
+
+
 class Scores(EntryModel):
     """The content of scores.json: the suite's cells that a defense's row needs, in the suite's order."""
 
-    cells: tuple[CellScores, ...] = Field(max_length=5000)
+    cells: tuple[
+        Annotated[Annotated[CellScores, Tag(LISTED[0])] | Annotated[Reference, Tag(LISTED[1])], Discriminator(_kind)],
+        ...,
+    ] = Field(max_length=5000)
 
 
 def trimmed(
@@ -120,20 +148,29 @@ def untrimmed(cell: CellScores, parameters: Mapping[str, Any], machine: Mapping[
     )
 
 
-def drifts(records: Iterable[tuple[str, Record]], store: Store) -> dict[str, dict[str, Score]]:
+def drifts(
+    records: Iterable[tuple[str, Record]], store: Store, published: Mapping[str, Callable[[], Answers]] | None = None
+) -> dict[str, dict[str, Score]]:
     """The drift and divergence of cells, by cell id, from the completions in a store.
 
     Args:
         records: of cells that are compared with one another, each with its part of the suite.
         store: of their completions.
+        published: by cell id, the words of controls whose completions are not in the store; they are measured
+            elsewhere (see `thiefbench.leaderboard.published`).
     """
+    elsewhere = published or {}
     cells = []
     for part, record in records:
         named = {name: record.cell[name] for name in ("role", "attack", "defense", "seed")}
         problem = "failed" if record.status == "error" else ""
         directory = store.cell(record.cell_id)
         cells.append(Cell(record.cell_id, part=part, directory=directory, record=record, problem=problem, **named))
-    return drift_scores(cells)
+
+    def answers_of(cell: Cell) -> Answers:
+        return elsewhere[cell.cell_id]() if cell.cell_id in elsewhere else stored_answers(cell)
+
+    return {cell: scores for cell, scores in drift_scores(cells, answers_of).items() if cell not in elsewhere}
 
 
 def rounded_score(score: Score) -> Numbers:

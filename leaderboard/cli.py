@@ -1,4 +1,4 @@
-"""`thiefbench leaderboard`: check a defense, submit it, verify an entry, build the board."""
+"""`thiefbench leaderboard`: check a defense, submit it, verify an entry, publish shared cells, build the board."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from thiefbench.console import (
     numerics,
     out,
     stoppable,
+    suite_argument,
     suite_option,
     typed_spec_argument,
 )
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
     from thiefbench.suite.execution.cell_run import Progress
 
 app = typer.Typer(no_args_is_help=True, help="Compare defenses on equal terms.")
+
+SharedOption = Annotated[
+    Path | None,
+    typer.Option(help="Directory of the board's published shared cells. Default: those of the installed package."),
+]
 
 _STYLES = {"ok": "green", "warning": "yellow", "FAILED": "bold red"}
 
@@ -102,28 +108,45 @@ def submit(
             help="Make one of ThiefBench's own entries. It may be an anchor, and it may reject nearly everything.",
         ),
     ] = False,
+    own_shared: Annotated[
+        str,
+        typer.Option(
+            metavar="REASON",
+            help="Run and bring control, undefended, placebo and oracle cells of your own although the board has "
+            "published them, and say why. The entry is self-reported until a verifier has run all of these again.",
+        ),
+    ] = "",
+    shared: SharedOption = None,
 ) -> None:
     """Check a defense, run the suite with it and write a leaderboard entry.
 
-    Stop it at any time; the same command continues.
+    Stop it at any time; the same command continues. Where the board has published the cells that every defense is
+    measured against, only the defense's own are run.
     """
     from thiefbench.leaderboard import submit as submitting
     from thiefbench.leaderboard.manifest import Numerics
     from thiefbench.leaderboard.names import OWN
+    from thiefbench.leaderboard.published import SHARED
+    from thiefbench.leaderboard.referring import published_threads
     from thiefbench.progress import watch
 
     if baseline:
         name, authors = name or defense, authors or OWN
     credits = submitting.credits_of(name, authors, paper)
     chosen = submitting.released(suite)
+    board_cells = shared or SHARED
+    if threads is None and not own_shared:
+        threads = published_threads(chosen, board_cells)
     where, precision, share = numerics(device, dtype, threads, workers)
     numbers = Numerics(device=where, dtype=precision, threads=share)
     results = store or Path("runs") / chosen.name
-    submission = submitting.prepare(defense, credits, chosen, numbers, results, directory, baseline)
+    submission = submitting.prepare(
+        defense, credits, chosen, numbers, results, directory, baseline, own_shared, board_cells
+    )
     for each in submission.staged.left_out:
         err.print(f"left out: {escaped(each)}, which neither the file nor the spec string names")
     with stoppable():
-        for line in submitting.estimate(submission, workers):
+        for line in (*submitting.measured_against(submission), *submitting.estimate(submission, workers)):
             err.print(escaped(line))
         if submission.checkable:
             _check_once(submission, baseline)
@@ -181,10 +204,12 @@ def verify(
     threads: Annotated[
         int | None, typer.Option(min=1, max=MOST_THREADS, help="CPU threads. Default: as many as the entry's.")
     ] = None,
+    shared: SharedOption = None,
 ) -> None:
     """Verify an entry: read it, compute its scores again, run some of its cells again."""
     from thiefbench.engine.keys import new_secret
     from thiefbench.leaderboard.entry import EntryError, read_manifest
+    from thiefbench.leaderboard.published import SHARED
     from thiefbench.leaderboard.verification.held_out import HeldOut, read_held_out
     from thiefbench.leaderboard.verification.verdict import write_verification
     from thiefbench.leaderboard.verification.verify import VerifyOptions
@@ -197,8 +222,9 @@ def verify(
     known = HeldOut() if private is None else read_held_out(private)
 
     options = VerifyOptions(
-        archive, reruns, fresh, all_attacks, known, store, device, threads, secret=_secret(key) if key else new_secret()
-    )
+        archive, reruns, fresh, all_attacks, known, store, device, threads, shared=shared or SHARED,
+        secret=_secret(key) if key else new_secret(),
+    )  # fmt: skip
     try:
         if options.runs and archive is not None:
             check_device(device or read_manifest(entry).numerics.device)
@@ -216,6 +242,40 @@ def verify(
     raise typer.Exit(FAILED if verification.verdict == "rejected" else DONE)
 
 
+@app.command("publish-shared")
+def publish_shared(
+    suite: Annotated[str, suite_argument(help="Released suite whose shared cells are published.")],
+    store: StoreOption = None,
+    directory: Annotated[
+        Path, typer.Option("--out", help="Directory of published shared cells, which they are written to.")
+    ] = Path("leaderboard/shared"),
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MOST_THREADS,
+            help="CPU threads of the cells. Needed where the store has several numbers of them.",
+        ),
+    ] = None,
+) -> None:
+    """Publish the control, undefended, placebo and oracle cells of a finished store, for every entry to refer to.
+
+    Their completions are computed again from the recorded tokens first. What is published already stays as it is and
+    must be equal; the same command goes on after a stop, and adds the cells of further seeds.
+    """
+    from thiefbench.leaderboard.publishing import publish
+    from thiefbench.leaderboard.submit import released
+
+    chosen = released(suite)
+    with stoppable():
+        outcome = publish(
+            chosen, store or Path("runs") / chosen.name, directory, threads, lambda line: err.print(escaped(line))
+        )
+    for line in outcome.lines():
+        out.print(escaped(line))
+    raise typer.Exit(FAILED if outcome.failed else DONE)
+
+
 @app.command()
 def build(
     site: Annotated[Path, typer.Argument(help="Directory to write the site to.")],
@@ -224,11 +284,13 @@ def build(
         Path | None,
         typer.Option(help="Directory of verifications. Default: verified, beside the directory of entries."),
     ] = None,
+    shared: SharedOption = None,
 ) -> None:
     """Write the leaderboard as a static site: a ranked table per suite, a page per entry, and the data as files."""
+    from thiefbench.leaderboard.published import SHARED
     from thiefbench.leaderboard.site.writing import write_site
 
-    written = write_site(site, entries, verified or entries.parent / "verified")
+    written = write_site(site, entries, verified or entries.parent / "verified", shared or SHARED)
     for suite in written.suites:
         entered = sum(row.own for row in suite.rows)
         out.print(f"{escaped(suite.suite.title)}: {entered} entries with a row, {len(suite.apart)} without")

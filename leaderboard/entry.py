@@ -1,7 +1,8 @@
 """An entry: what a submission adds to the leaderboard, a folder small enough for a pull request.
 
     NAME/entry.json     who, which defense, which suite, how it was run; hashes of all other files and of the archive
-    NAME/scores.json    one trimmed record per cell: those of the defense, and the shared ones they are measured against
+    NAME/scores.json    one trimmed record per cell: those of the defense, and the shared ones they are measured
+                        against, or references to these where the board has published them
     NAME/defense/       the submitted file or package, as it was run; absent for a defense that comes with the package
 
 Beside it lies one archive with the full records and raw completions, which is not part of the folder. Everything read
@@ -12,8 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -21,12 +24,13 @@ from pydantic import BaseModel, ValidationError
 from thiefbench import registry, strict_json
 from thiefbench.error_messages import problem
 from thiefbench.errors import UserError
-from thiefbench.leaderboard.cell_scores import CellScores, Scores
+from thiefbench.leaderboard.cell_scores import LISTED, CellScores, Reference, Scores
 from thiefbench.leaderboard.isolation.limits import FILE_BYTES
 from thiefbench.leaderboard.isolation.sandbox_paths import relocated
-from thiefbench.leaderboard.manifest import ENTRY_SCHEMA, MANIFEST, MOST_FILES, SCORES, SOURCE, Manifest
+from thiefbench.leaderboard.manifest import MANIFEST, MOST_FILES, REFERRING_SCHEMA, SCORES, SOURCE, Manifest, Numerics
 from thiefbench.leaderboard.named_code import foreign_code
 from thiefbench.leaderboard.names import wrong_names
+from thiefbench.leaderboard.published import SHARED, Published, PublishedCell, PublishedError
 from thiefbench.regular_files import NotRegularError, read_regular
 from thiefbench.suite.store.records import write_atomically
 
@@ -43,16 +47,29 @@ class Entry:
 
     Attributes:
         folder: of the entry.
-        manifest, cells: the content of its two JSON files.
+        manifest, cells: the content of its two JSON files; published cells that it refers to are among its cells.
+        published: these, by cell id.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, cells: Sequence[CellScores]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        cells: Sequence[CellScores],
+        published: Mapping[str, PublishedCell] = MappingProxyType({}),
+    ) -> None:
         self.folder, self.manifest, self.cells = folder, manifest, tuple(cells)
+        self.published = published
 
     @property
     def own(self) -> Iterator[CellScores]:
         """The cells in which the defense is used."""
         return (cell for cell in self.cells if cell.defense == self.manifest.defense)
+
+    @property
+    def brought(self) -> list[CellScores]:
+        """The cells that it brings itself, whose files are in its archive."""
+        return [cell for cell in self.cells if cell.cell_id not in self.published]
 
     @property
     def spec(self) -> str:
@@ -68,8 +85,12 @@ class Entry:
         return sorted(self.folder / name for name in self.manifest.files if name != SCORES)
 
 
-def read_entry(folder: Path) -> Entry:
+def read_entry(folder: Path, shared: Path = SHARED) -> Entry:
     """Read an entry; none of its code is loaded or run.
+
+    Args:
+        folder: of the entry.
+        shared: the published cells that it may refer to: the reader's own, whatever lies beside the entry.
 
     Raises:
         EntryError: something is missing, malformed or too large, or does not match its hash.
@@ -106,7 +127,7 @@ def read_entry(folder: Path) -> Entry:
             raise EntryError(f"{folder} lacks {name}, which {MANIFEST} lists")
         if hashlib.sha256(_bounded(path, FILE_BYTES + ENTRY_BYTES)).hexdigest() != expected:
             raise EntryError(f"{folder / name} does not match {MANIFEST}: its SHA-256 differs")
-    return Entry(folder, manifest, _parsed(Scores, folder / SCORES).cells)
+    return _resolved(folder, manifest, _parsed(Scores, folder / SCORES), shared)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -118,7 +139,9 @@ def read_manifest(folder: Path) -> Manifest:
     return _parsed(Manifest, folder / MANIFEST)
 
 
-def write_entry(folder: Path, manifest: Manifest, scores: Scores, source: Mapping[str, bytes]) -> Entry:
+def write_entry(
+    folder: Path, manifest: Manifest, scores: Scores, source: Mapping[str, bytes], shared: Path = SHARED
+) -> Entry:
     """Write an entry and read it back.
 
     Args:
@@ -126,6 +149,7 @@ def write_entry(folder: Path, manifest: Manifest, scores: Scores, source: Mappin
         manifest: the manifest; this function fills in its `files`.
         scores: of all cells.
         source: the submitted files by their path in the entry.
+        shared: the published cells that it refers to.
 
     Raises:
         EntryError: it would be larger than an entry may be.
@@ -139,7 +163,52 @@ def write_entry(folder: Path, manifest: Manifest, scores: Scores, source: Mappin
         raise EntryError(f"the submitted source has {total:,} bytes, and at most {FILE_BYTES:,} are allowed")
     for name, data in content.items():
         write_atomically(folder / name, data)
-    return read_entry(folder)
+    return read_entry(folder, shared)
+
+
+def _resolved(folder: Path, manifest: Manifest, scores: Scores, shared: Path) -> Entry:
+    """An entry with the published cells that it refers to among its cells; raises EntryError."""
+    references = [each for each in scores.cells if isinstance(each, Reference)]
+    if not references:
+        return Entry(folder, manifest, [each for each in scores.cells if isinstance(each, CellScores)])
+    if manifest.schema_version != REFERRING_SCHEMA:
+        raise EntryError(f"{folder / MANIFEST}: entries that refer to published cells have schema {REFERRING_SCHEMA}")
+    cell_id, count = Counter(each.cell_id for each in scores.cells).most_common(1)[0]
+    if count > 1:
+        raise EntryError(f"{folder / SCORES} lists the cell {cell_id} twice")
+    numerics = manifest.numerics.model_dump()
+    of_suite = Published(shared, f"{manifest.suite.name}-v{manifest.suite.version}")
+    try:
+        published = {each.cell_id: _referred(each, of_suite) for each in references}
+        known = dict(zip(published, of_suite.scores(list(published.values())), strict=True))
+    except PublishedError as error:
+        raise EntryError(f"{folder / SCORES}: {error}") from error
+    if own := next((cell for cell in published.values() if cell.record.cell["defense"] == manifest.defense), None):
+        raise EntryError(f"{folder / SCORES} refers to {own.cell_id}, a cell of its own defense, and has to bring it")
+    for cell in published.values():
+        if (run_with := {name: cell.record.cell.get(name) for name in Numerics.model_fields}) != numerics:
+            raise EntryError(
+                f"{folder / SCORES} refers to {cell.cell_id}, which was run with {run_with}, not {numerics}"
+            )
+    if len({str(cell.record.identity.get("engine_revision")) for cell in published.values()}) > 1:
+        raise EntryError(f"{folder / SCORES} refers to published cells of several engine revisions")
+    cells = [known[each.cell_id] if isinstance(each, Reference) else each for each in scores.cells]
+    return Entry(folder, manifest, cells, published)
+
+
+def _referred(reference: Reference, published: Published) -> PublishedCell:
+    if (found := published.find(reference.cell_id)) is None:
+        raise PublishedError(
+            f"it refers to the shared cell {reference.cell_id}, which is not published for {published.title} in this "
+            "version of thiefbench"
+        )
+    cell, sha256 = found
+    if sha256 != reference.published:
+        raise PublishedError(
+            f"it refers to another content of the shared cell {reference.cell_id} than the published one: SHA-256 "
+            f"{reference.published[:12]} in place of {sha256[:12]}"
+        )
+    return cell
 
 
 def _bounded(path: Path, most: int) -> bytes:
@@ -169,7 +238,7 @@ def _parsed(kind: type[_Of], path: Path) -> _Of:
         raise EntryError(f"{path}: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
+        where = ".".join(str(each) for each in first["loc"] if each not in LISTED) or "the file"
         raise EntryError(f"{path}: {where}: {problem(first)[:200]}") from error
 
 
@@ -189,7 +258,7 @@ def _present(folder: Path) -> dict[str, Path]:
 def _written(model: BaseModel) -> bytes:
     """Compact JSON that still gives readable diffs: one line per field, one per cell."""
     data = model.model_dump(mode="json", exclude_defaults=True)
-    data |= {"schema_version": ENTRY_SCHEMA} if isinstance(model, Manifest) else {}
+    data |= {"schema_version": model.schema_version} if isinstance(model, Manifest) else {}
     lines = []
     for name, value in data.items():
         if name == "cells":

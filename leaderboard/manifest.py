@@ -16,6 +16,9 @@ from thiefbench.leaderboard.isolation.limits import WEIGHTS_NAME
 from thiefbench.limits import MOST_THREADS
 
 ENTRY_SCHEMA: Final = 1
+"""Of entries that bring all of their cells."""
+REFERRING_SCHEMA: Final = 2
+"""Of entries that refer to published shared cells, or say why they do not."""
 MANIFEST, SCORES, SOURCE = "entry.json", "scores.json", "defense"
 """The two files of an entry, and the folder of its source."""
 MOST_FILES: Final = 200
@@ -84,9 +87,10 @@ class Manifest(EntryModel):
         files: the SHA-256 of every file in the folder except entry.json, by path.
         weights: safetensors files of the defense; they are in the archive.
         archive: full records and raw completions.
+        own_shared: why the entry brings shared cells of its own although others are published; empty where it does not.
     """
 
-    schema_version: Literal[1] = ENTRY_SCHEMA
+    schema_version: Literal[1, 2] = ENTRY_SCHEMA
     slug: str
     name: Line
     authors: tuple[Line, ...] = Field(min_length=1, max_length=50)
@@ -102,6 +106,7 @@ class Manifest(EntryModel):
     files: dict[str, Sha256]
     weights: tuple[Packed, ...] = ()
     archive: Packed
+    own_shared: Annotated[str, Field(max_length=300, pattern=r"^([^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*)?$")] = ""
 
     @field_validator("slug")
     @classmethod
@@ -137,4 +142,10 @@ class Manifest(EntryModel):
     def _archive(self) -> Manifest:
         if self.archive.name != (expected := f"{self.slug}.tar"):
             raise ValueError(f"the archive must be named {expected}, not {self.archive.name!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _schema(self) -> Manifest:
+        if self.own_shared and self.schema_version != REFERRING_SCHEMA:
+            raise ValueError(f"own_shared belongs to schema version {REFERRING_SCHEMA}")
         return self

@@ -86,6 +86,11 @@ def wanted(suite: Suite, seeds: tuple[int, ...], numerics: Numerics, defense: st
     return list(dict.fromkeys(its_own))  # an anchor's own cells are also shared cells
 
 
+def shared_cells(suite: Suite, seeds: tuple[int, ...], numerics: Numerics) -> list[CellSpec]:
+    """The cells that every defense's row is measured against, in the suite's order."""
+    return [cell for cell in wanted(suite, seeds, numerics, _ITS_PLACE) if cell.defense != _ITS_PLACE]
+
+
 @cache
 def specs(suite: Suite, seeds: tuple[int, ...], numerics: Numerics) -> dict[tuple[str, Role, str, int], CellSpec]:
     """The suite's undefended cells by part, role, attack and seed, which identify a cell except for its defense."""
@@ -104,7 +109,9 @@ def _cell(entry: Entry, suite: Suite, cell: CellScores, defenses: Collection[str
     if cell.status == "ok" and (lacking := [name for name in _NEEDED if name not in cell.scores]):
         raise EntryError(f"{entry.folder}: cell {cell.cell_id} is finished but has no {lacking[0]}")
     parameters = spec.as_dict() | {"defense": cell.defense}
-    record = untrimmed(cell, parameters, entry.manifest.machine)
+    published = entry.published.get(cell.cell_id)
+    machine = published.record.provenance if published is not None else entry.manifest.machine
+    record = untrimmed(cell, parameters, machine)
     problem = f"failed: {cell.error}" if cell.status == "error" else ""
     named = (cell.cell_id, cell.part, cell.role, cell.attack, cell.defense, cell.seed)
     return Cell(*named, directory=CellDir(Path(cell.cell_id)), record=None if problem else record, problem=problem)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import chdir
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -17,14 +18,25 @@ from thiefbench import registry
 from thiefbench.errors import UserError
 from thiefbench.leaderboard import rows
 from thiefbench.leaderboard.archive import pack, packed_file
-from thiefbench.leaderboard.cell_scores import Scores, drifts, trimmed
+from thiefbench.leaderboard.cell_scores import CellScores, Reference, Scores, drifts, trimmed
 from thiefbench.leaderboard.entry import Entry, EntryError, read_manifest, write_entry
 from thiefbench.leaderboard.isolation.limits import CAPS, POOL
 from thiefbench.leaderboard.isolation.sandbox_paths import foreign, relocated
 from thiefbench.leaderboard.isolation.staging import Staged, stage
 from thiefbench.leaderboard.made_with import machine, versions
-from thiefbench.leaderboard.manifest import MANIFEST, SCORES, Line, Manifest, Numerics, SuiteName
+from thiefbench.leaderboard.manifest import (
+    ENTRY_SCHEMA,
+    MANIFEST,
+    REFERRING_SCHEMA,
+    SCORES,
+    Line,
+    Manifest,
+    Numerics,
+    SuiteName,
+)
 from thiefbench.leaderboard.names import wrong_names
+from thiefbench.leaderboard.published import SHARED, Published, PublishedCell, made_with
+from thiefbench.leaderboard.referring import check_arithmetic, check_machine, referred
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.ranking_inputs import lacking
 from thiefbench.suite.estimates.run_plan import look_ahead, plan_lines
@@ -32,7 +44,7 @@ from thiefbench.suite.execution.jobs import Listener
 from thiefbench.suite.execution.runner import run_suite
 from thiefbench.suite.report.overview import SuiteRow, suite_table
 from thiefbench.suite.scenario import CellSpec, Suite
-from thiefbench.suite.store.records import Record, Store, file_sha256
+from thiefbench.suite.store.records import Record, Score, Store, file_sha256
 from thiefbench.suite.suite_yaml import load_suite
 
 
@@ -69,8 +81,11 @@ class Submission:
         staged: its files.
         numerics: of every cell.
         cells: the cells that its row needs.
-        store: the store of their records; the archive is written there too.
-        folder: the entry's folder.
+        store: of their records; the archive is written there too.
+        folder: of the entry.
+        published: by cell, those of them that it refers to, with the hash of their files.
+        own_shared: why it brings shared cells of its own although others are published.
+        shared: the folder of the board's published shared cells.
     """
 
     credits: Credits
@@ -81,6 +96,14 @@ class Submission:
     cells: tuple[CellSpec, ...]
     store: Store
     folder: Path
+    published: Mapping[CellSpec, tuple[PublishedCell, str]] = field(default_factory=dict)
+    own_shared: str = ""
+    shared: Path = SHARED
+
+    @property
+    def brought(self) -> tuple[CellSpec, ...]:
+        """The cells that it brings itself, and that are run where the store lacks them."""
+        return tuple(cell for cell in self.cells if cell not in self.published)
 
     @property
     def checkable(self) -> str:
@@ -132,9 +155,20 @@ def released(name: str) -> Suite:
 
 
 def prepare(
-    spec: str, credits: Credits, suite: Suite, numerics: Numerics, store: Path, out: Path, baseline: bool = False
+    spec: str,
+    credits: Credits,
+    suite: Suite,
+    numerics: Numerics,
+    store: Path,
+    out: Path,
+    baseline: bool = False,
+    own_shared: str = "",
+    shared: Path = SHARED,
 ) -> Submission:
     """Copy a defense to the folder from which it runs, and list the cells that it needs. This loads its code.
+
+    Where shared cells of the suite are published, it refers to them: those that the store lacks need not be run on a
+    machine that computes as the one did that they come from, and those that the store holds must be equal.
 
     Args:
         spec: of the defense.
@@ -144,9 +178,13 @@ def prepare(
         store: of records.
         out: the folder of entries.
         baseline: whether the benchmark's own rows may be entered.
+        own_shared: why it brings shared cells of its own although others are published; empty to refer to those.
+        shared: the folder of the board's published shared cells.
 
     Raises:
-        EntryError: it cannot be submitted, or its name or authors belong to another entry or to the benchmark.
+        EntryError: it cannot be submitted, its name or authors are another entry's or the benchmark's own, or published
+            cells are not those that this store and this machine have.
+        PublishedError: a published cell cannot be read.
         SpecStringError: see `registry.make`.
     """
     if (anchor := anchor_of(spec)) and not baseline:
@@ -177,15 +215,18 @@ def prepare(
             # run, reports the failure as a broken rule; anchors are not checked.
             if anchor:
                 raise
-    cells = rows.wanted(suite, suite.seeds, numerics, defense)
-    return Submission(credits, suite, defense, staged, numerics, tuple(cells), cell_store, folder)
+    cells = tuple(rows.wanted(suite, suite.seeds, numerics, defense))
+    published = referred(suite, [cell for cell in cells if cell.defense != defense], cell_store, shared, own_shared)
+    return Submission(
+        credits, suite, defense, staged, numerics, cells, cell_store, folder, published, own_shared.strip(), shared
+    )
 
 
 def estimate(submission: Submission, workers: int = 1) -> list[str]:
     """How many cells to run and how long they take, as lines for the author; raises like `run_suite`."""
     try:
         with chdir(submission.staged.folder):
-            plan = look_ahead(_suite_of_row(submission), submission.cells, submission.store, workers)
+            plan = look_ahead(_suite_of_row(submission), submission.brought, submission.store, workers)
     except UserError:
         raise
     except Exception:
@@ -194,9 +235,15 @@ def estimate(submission: Submission, workers: int = 1) -> list[str]:
 
 
 def run(submission: Submission, listener: Listener, workers: int = 1) -> list[Record]:
-    """Run the cells of a submission that the store lacks; returns all records, and raises like `run_suite`."""
+    """Run the cells that a submission brings and the store lacks; returns the records of all that it brings.
+
+    Raises:
+        EntryError: cells are missing, and this machine computes otherwise than the one that its published cells are of.
+        KeyboardInterrupt, OSError, WorkerError: see `run_suite`.
+    """
     with chdir(submission.staged.folder):
-        return run_suite(_suite_of_row(submission), submission.cells, submission.store, listener, workers=workers)
+        check_machine(submission.published.values(), submission.brought, submission.store)
+        return run_suite(_suite_of_row(submission), submission.brought, submission.store, listener, workers=workers)
 
 
 def _suite_of_row(submission: Submission) -> Suite:
@@ -209,26 +256,36 @@ def write(submission: Submission, records: Sequence[Record]) -> Entry:
 
     Args:
         submission: the one that was run.
-        records: of its cells, in their order.
+        records: of the cells that it brings, in their order.
 
     Raises:
-        EntryError: they were run with several versions of a package, or are too large for an entry.
+        EntryError: they were made with several versions of a package, or otherwise than the published cells that they
+            are measured against, or are too large for an entry.
+        PublishedError: the words of a published control cannot be read.
     """
     own, suite, store = submission, submission.suite, submission.store
-    parts = [suite.part_of(spec) for spec in own.cells]
-    drift = drifts(zip(parts, records, strict=True), store)
-    scores = [
-        trimmed(
+    check_arithmetic(own.published.values(), records)
+    drift = _drifts(own, records)
+    brought = {
+        spec: trimmed(
             record,
-            part,
+            suite.part_of(spec),
             spec.defense == own.defense,
             file_sha256(store.cell(record.cell_id).record_path),
             drift.get(record.cell_id),
         )
-        for spec, part, record in zip(own.cells, parts, records, strict=True)
-    ]
+        for spec, record in zip(own.brought, records, strict=True)
+    }
+    listed: list[CellScores | Reference] = []
+    for spec in own.cells:
+        if spec in own.published:
+            cell, sha256 = own.published[spec]
+            listed.append(Reference(cell_id=cell.cell_id, published=sha256))
+        else:
+            listed.append(brought[spec])
     sources = [record.identity["sources"]["defense"] for record in records if record.cell["defense"] == own.defense]
     manifest = Manifest(
+        schema_version=REFERRING_SCHEMA if own.published or own.own_shared else ENTRY_SCHEMA,
         slug=own.credits.slug,
         name=own.credits.name,
         authors=own.credits.authors,
@@ -243,10 +300,37 @@ def write(submission: Submission, records: Sequence[Record]) -> Entry:
         source_sha256=sources[0],
         files={SCORES: "0" * 64},
         weights=tuple(packed_file(path) for path in own.staged.weights),
-        archive=pack(own.archive, store, scores, own.staged.weights),
+        archive=pack(own.archive, store, list(brought.values()), own.staged.weights),
+        own_shared=own.own_shared,
     )
     _clear(own.folder, {MANIFEST, SCORES, *own.staged.source})
-    return write_entry(own.folder, manifest, Scores(cells=tuple(scores)), own.staged.source)
+    return write_entry(own.folder, manifest, Scores(cells=tuple(listed)), own.staged.source, own.shared)
+
+
+def measured_against(submission: Submission) -> list[str]:
+    """Which shared cells its row is measured against, in lines for the author; none where nothing is published."""
+    if submission.published:
+        cell = next(iter(submission.published.values()))[0]
+        return [
+            f"measured against {len(submission.published)} published cells of {submission.suite.title} (made with "
+            f"{made_with(cell.record)}), which are not run here"
+        ]
+    if submission.own_shared:
+        return [
+            "measured against shared cells of its own, which are run where the store lacks them; the entry stays "
+            "self-reported until a verifier has run all of them again"
+        ]
+    return []
+
+
+def _drifts(submission: Submission, records: Sequence[Record]) -> dict[str, dict[str, Score]]:
+    """The drift of the cells that an entry brings, beside controls of the store or published ones."""
+    suite, published = submission.suite, Published(submission.shared, submission.suite.title)
+    controls = {cell.cell_id: cell for cell, _ in submission.published.values() if cell.is_control}
+    compared = [(suite.part_of(spec), record) for spec, record in zip(submission.brought, records, strict=True)]
+    compared += [(cell.part, cell.record) for cell in controls.values()]
+    words = {cell_id: partial(published.answers, cell) for cell_id, cell in controls.items()}
+    return drifts(compared, submission.store, words)
 
 
 def row_of(entry: Entry) -> SuiteRow:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from thiefbench.leaderboard.entry import EntryError
+from thiefbench.leaderboard.published import SHARED
 from thiefbench.leaderboard.site.judging import JudgedEntry, beaten_by_naive, naive_forms, read, titles
 from thiefbench.leaderboard.verification.verdict import FLAGS, Flag, Verdict
 from thiefbench.suite.analysis.comparison import Comparison
@@ -54,6 +55,8 @@ MEANS: dict[Flag, str] = {
     "non-deterministic": "it gives different verdicts when it inspects the same pool again",
     "rejects nearly everything": "it rejects nearly every completion, including honest ones",
     "does not generalise": "at seeds drawn after the submission it does worse than at the public seeds",
+    "other shared cells": "it is measured against undefended, placebo, control or oracle cells of its own and not "
+    "against the published ones",
 }
 
 
@@ -106,22 +109,22 @@ class Board:
     broken: tuple[Broken, ...]
 
 
-def board(entries: Path, verified: Path) -> Board:
-    """Read a folder of entries and their verifications.
+def board(entries: Path, verified: Path, shared: Path = SHARED) -> Board:
+    """Read a folder of entries and their verifications; `shared` holds the published cells that these may refer to.
 
     Raises:
         EntryError: there is no such folder.
     """
-    judged, broken = read_all(entries, verified)
+    judged, broken = read_all(entries, verified, shared)
     return board_of(list(judged.values()), broken)
 
 
-def read_all(entries: Path, verified: Path) -> tuple[dict[str, JudgedEntry], list[Broken]]:
+def read_all(entries: Path, verified: Path, shared: Path = SHARED) -> tuple[dict[str, JudgedEntry], list[Broken]]:
     """The entries of a folder by name, and the folders that cannot be read. Raises: see `board`."""
     if not entries.is_dir():
         raise EntryError(f"there is no folder {entries}; name the folder of entries with --entries DIR")
     folders = sorted(path for path in entries.iterdir() if path.is_dir() and not path.name.startswith((".", "_")))
-    return each_alone({folder.name: folder for folder in folders}, lambda folder: read(folder, verified))
+    return each_alone({folder.name: folder for folder in folders}, lambda folder: read(folder, verified, shared))
 
 
 def each_alone(inputs: Mapping[str, _Of], do: Callable[[_Of], _Made]) -> tuple[dict[str, _Made], list[Broken]]:

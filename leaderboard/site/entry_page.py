@@ -104,11 +104,16 @@ def shown_entry(judged: JudgedEntry) -> dict[str, Any]:
 def _facts(judged: JudgedEntry) -> list[tuple[str, str]]:
     manifest = judged.entry.manifest
     seeds = f"seed{'s' if len(manifest.seeds) > 1 else ''} {', '.join(map(str, manifest.seeds))}"
-    return [
+    facts = [
         ("Defense", manifest.defense),
         ("Suite", f"{judged.suite.title}, {seeds}"),
         ("Submitted", manifest.submitted.isoformat()),
     ]
+    if published := judged.entry.published:
+        facts.append(("Measured against", f"{len(published)} published cells"))
+    elif manifest.own_shared:
+        facts.append(("Measured against", f"shared cells of its own: {manifest.own_shared}"))
+    return facts
 
 
 def _lines(judged: JudgedEntry, headings: dict[str, str]) -> list[tuple[str, str, Line]]:

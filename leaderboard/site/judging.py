@@ -1,9 +1,10 @@
 """One entry judged on its own cells, before it is compared with others.
 
-An entry comes with the undefended, placebo, control and oracle cells that its own were measured against, so it is a
-complete experiment: its harm prevented and utility, whether its attacks work and whether it leaves learning intact are
-all computed from *its* cells. Those of other entries, made on other machines, are never mixed in. Where two machines
-agree, this changes nothing; where the shared cells of an entry are wrong or forged, only its own row is affected.
+An entry comes with the undefended, placebo, control and oracle cells that its own were measured against, or refers to
+the published ones, so it is a complete experiment: its harm prevented and utility, whether its attacks work and whether
+it leaves learning intact are all computed from *its* cells. Those that other entries bring, made on other machines, are
+never mixed in. Where two machines agree, this changes nothing; where the shared cells that an entry brings are wrong or
+forged, only its own row is affected.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from thiefbench import registry
 from thiefbench.attacks.adaptive import Adaptive
 from thiefbench.leaderboard import rows as entries
 from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
+from thiefbench.leaderboard.published import SHARED
 from thiefbench.leaderboard.verification.verdict import Verdict, Verification, read_verification
 from thiefbench.suite.analysis import ranking_inputs
 from thiefbench.suite.analysis.comparison import Comparison
@@ -59,14 +61,19 @@ class JudgedEntry:
         return self.verification.verdict if self.verification else "self-reported"
 
 
-def read(folder: Path, verified: Path) -> JudgedEntry:
+def read(folder: Path, verified: Path, shared: Path = SHARED) -> JudgedEntry:
     """Read and judge an entry; none of its code is loaded.
+
+    Args:
+        folder: of the entry.
+        verified: of verifications.
+        shared: of the published cells that it may refer to.
 
     Raises:
         EntryError: the entry or its verification is broken, its suite is not known here, or it lacks cells that the
             suite requires for a row.
     """
-    entry = read_entry(folder)
+    entry = read_entry(folder, shared)
     verification = read_verification(verified, entry)
     suite = entries.suite_of(entry)
     if missing := ranking_inputs.lacking({"placebo": suite.placebo, "utility": suite.utility}):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from thiefbench import __version__
+from thiefbench.leaderboard.published import SHARED
 from thiefbench.leaderboard.site.board import Board, BoardRow, SuiteBoard, board_of, each_alone, read_all
 from thiefbench.leaderboard.site.entry_page import shown_entry
 from thiefbench.leaderboard.site.files import board_csv, board_data, board_json
@@ -18,7 +19,7 @@ from thiefbench.suite.report.tables import show_summary
 from thiefbench.suite.store.records import write_atomically
 
 
-def write_site(folder: Path, entries: Path, verified: Path) -> Board:
+def write_site(folder: Path, entries: Path, verified: Path, shared: Path = SHARED) -> Board:
     """Write index.html, a page for each entry, board.json and board.csv.
 
     Equal entries and verifications give equal bytes. Pages of entries that are gone are removed.
@@ -27,6 +28,7 @@ def write_site(folder: Path, entries: Path, verified: Path) -> Board:
         folder: of the site; made where it is not there.
         entries: folder of entries.
         verified: folder of verifications.
+        shared: folder of the published cells that entries may refer to.
 
     Returns:
         The board that was written; entries that could not be shown are its `broken`.
@@ -34,7 +36,7 @@ def write_site(folder: Path, entries: Path, verified: Path) -> Board:
     Raises:
         EntryError: there is no folder of entries.
     """
-    judged_entries, unread = read_all(entries, verified)
+    judged_entries, unread = read_all(entries, verified, shared)
     shown, unshown = each_alone(judged_entries, shown_entry)
     board = board_of([judged_entries[name] for name in shown], sorted([*unread, *unshown]))
     data = board_data(board)

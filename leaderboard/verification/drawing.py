@@ -3,7 +3,9 @@
 What is drawn is a *comparison*: all of an entry's cells of one attack of one part at one seed. They are the defense's
 own cell, the undefended cell, the placebo and the control, the oracles' cells, and the defense's cell without an attack
 where the part has it under this attack. Harm prevented and utility at that seed are computed from exactly these, so no
-number of a drawn comparison rests on a cell that was not run again.
+number of a drawn comparison rests on a cell that was not run again, but for published ones, which are not the
+submitter's: an entry that refers to them leaves own cells alone to forge, and one that brings others in their place has
+every one of these run again, whatever is drawn (`thiefbench.leaderboard.verification.baseline`).
 
 No attack is drawn a second time before every attack was drawn once, as a rank goes by the attack that is handled
 worst: to raise it, that attack's cells have to be forged. With A attacks, S seeds and k = q * A + r comparisons

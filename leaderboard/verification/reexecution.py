@@ -1,10 +1,10 @@
 """Submitted cells run again, and cells at seeds that the submitter could not know, compared with what was submitted.
 
 What is run again is a whole comparison: an own cell together with everything that its scores are measured against
-(`thiefbench.leaderboard.verification.drawing`). A submitted cell that is run on a CPU of the same kind and with the
-same versions as its record names must give exactly the same completions. Anywhere else, or where the defense is not
-deterministic, its result must be close to the submitted one or lie in the range predicted from the submitted seeds
-(`thiefbench.leaderboard.verification.expectation`).
+(`thiefbench.leaderboard.verification.drawing`), but for what the board has published of it. A submitted cell that is
+run on a CPU of the same kind and with the same versions as its record names must give exactly the same completions.
+Anywhere else, or where the defense is not deterministic, its result must be close to the submitted one or lie in the
+range predicted from the submitted seeds (`thiefbench.leaderboard.verification.expectation`).
 
 At a fresh seed, control, placebo, undefended and defended cells are run, and the means over fresh seeds are compared
 with the submitted ones. The seed is hashed with the verification's secret, so that here the defense cannot know what it
@@ -120,8 +120,9 @@ class _Again:
 def rerun(cells: Sequence[SubmittedCell], verification_run: VerificationRun, deterministic: bool) -> list[Rerun]:
     """Run the cells of a comparison again: the defense's own first, then those that they are measured against.
 
-    Where equal bits are not promised, a result is measured against the other cells as they came out here, and has to
-    be close to the submitted one or in the range predicted from the submitted seeds.
+    Published cells are not run again: they are the board's, and no word in them is the submitter's. Where equal bits
+    are not promised, a result is measured against the published cells, and against the others as they came out here,
+    and has to be close to the submitted one or in the range predicted from the submitted seeds.
 
     Args:
         cells: of one comparison.
@@ -134,18 +135,21 @@ def rerun(cells: Sequence[SubmittedCell], verification_run: VerificationRun, det
     order = get_args(Kind)
     played: list[_Again] = []
     reruns: list[Rerun] = []
-    for submitted in sorted(cells, key=lambda cell: (order.index(kind_of(cell)), cell.spec.role)):
+    published = {cell_of(cell): cell.record for cell in cells if cell.published}
+    brought = [cell for cell in cells if not cell.published]
+    for submitted in sorted(brought, key=lambda cell: (order.index(kind_of(cell)), cell.spec.role)):
         again = _again(submitted, verification_run, deterministic)
         played.append(again)
         if again.bits:
             reruns.append(_compared(again, verification_run.submitted, verification_run.submitted))
             if again.difference:
                 raise DisagreesError(
-                    f"{_name(submitted)}: run again on the same kind of machine and versions, its completions differ "
+                    f"{submitted.name}: run again on the same kind of machine and versions, its completions differ "
                     f"{again.difference}",
                     reruns,
                 )
-    beside = Results(verification_run.submitted.placebo, {cell_of(each.submitted): each.record for each in played})
+    here = {cell_of(each.submitted): each.record for each in played}
+    beside = Results(verification_run.submitted.placebo, published | here)
     for again in played:
         if not again.bits:
             reruns.append(_compared(again, beside, verification_run.submitted))
@@ -174,7 +178,7 @@ def unconfirmed(reruns: Sequence[Rerun]) -> list[str]:
 
 
 def _again(submitted: SubmittedCell, verification_run: VerificationRun, deterministic: bool) -> _Again:
-    name = _name(submitted)
+    name = submitted.name
     record = _scored(verification_run, submitted.spec, f"again: {name}", name)
     moved = bool(verification_run.device or verification_run.threads)
     if not moved and record.cell_id != submitted.record.cell_id:
@@ -218,14 +222,10 @@ def _refuse_what_no_spread_explains(again: _Again, reruns: Sequence[Rerun], subm
     low, high = expected(values, 0.0, most=math.inf) if values and result.found is not None else (None, None)
     if result.found is None or low is None or high is None or not low <= result.found <= high:
         raise DisagreesError(
-            f"{_name(again.submitted)}: run again, its {result.measure} is {_number(result.found)}, outside the range "
+            f"{again.submitted.name}: run again, its {result.measure} is {_number(result.found)}, outside the range "
             f"predicted from the submitted seeds, {_between(*result.submitted)}",
             reruns,
         )
-
-
-def _name(submitted: SubmittedCell) -> str:
-    return f"{submitted.part + ': ' if submitted.part else ''}{submitted.spec.label}"
 
 
 def _number(value: float | None) -> str:

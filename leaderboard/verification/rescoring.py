@@ -9,7 +9,7 @@ were sampled as claimed can only be found out by running cells again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import groupby
@@ -29,6 +29,7 @@ from thiefbench.leaderboard.cell_scores import CellScores, drifts, rounded_score
 from thiefbench.leaderboard.entry import Entry
 from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS
 from thiefbench.suite.analysis.drift import MEASURES as DRIFT
+from thiefbench.suite.analysis.drift import Answers
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.scenario import CellSpec
@@ -66,6 +67,8 @@ class SubmittedCell:
         scores: from the entry.
         record: from the archive.
         own: whether the submitted defense takes part; shared cells are undefended or the oracle's.
+        published: whether the entry refers to it instead of bringing it; its record has no curves of training then, and
+            the archive holds nothing of it.
     """
 
     spec: CellSpec
@@ -73,13 +76,22 @@ class SubmittedCell:
     scores: CellScores
     record: Record
     own: bool
+    published: bool = False
+
+    @property
+    def name(self) -> str:
+        """For readers."""
+        return f"{self.part + ': ' if self.part else ''}{self.spec.label}"
 
 
 def submitted_cells(entry: Entry, specs: Sequence[tuple[str, CellSpec]], store: Store) -> Iterator[SubmittedCell]:
     """The cells of an entry with their records; `specs` are those of its suite, each with its part."""
     for cell, (part, spec) in zip(entry.cells, specs, strict=True):
+        if (published := entry.published.get(cell.cell_id)) is not None:
+            yield SubmittedCell(spec, part, cell, published.record, own=False, published=True)
+            continue
         record = store.cell(cell.cell_id).read()
-        assert record is not None, "an archive that was unpacked holds a record of every cell"
+        assert record is not None, "an archive that was unpacked holds a record of every cell it brings"
         yield SubmittedCell(spec, part, cell, record, own=spec.defense == entry.manifest.defense)
 
 
@@ -94,14 +106,10 @@ def check_record(submitted: SubmittedCell, source_sha256: str) -> None:
         OtherVersionError: it was made with another version of the benchmark.
         InconsistentError: it belongs to another cell, or differs from the entry.
     """
-    record, spec = submitted.record, submitted.spec
-    parameters = {name: value for name, value in record.cell.items() if name != "topology"}
-    _check_cell(parameters, spec)
-    _check_identity(record.identity, spec, source_sha256 if submitted.own else None)
-    if record.cell.get("topology") != spec.swarm.topology:
-        raise InconsistentError("its record names another topology than its swarm's")
-    if identify({"cell": parameters, **record.identity}) != record.cell_id:
-        raise InconsistentError("its id is not the hash of its record's identity")
+    record = submitted.record
+    check_identity(record, submitted.spec, source_sha256 if submitted.own else None)
+    if submitted.published:  # its scores were taken from the record
+        return
     try:
         expected = trimmed(record, submitted.part, submitted.own, submitted.scores.record_sha256)
     except (ValidationError, KeyError) as error:
@@ -113,6 +121,27 @@ def check_record(submitted: SubmittedCell, source_sha256: str) -> None:
             raise InconsistentError(
                 f"the entry differs from the record in the archive in its {name}: {_difference(one, other)}"
             )
+
+
+def check_identity(record: Record, spec: CellSpec, source_sha256: str | None = None) -> None:
+    """Check that a record belongs to the suite's cell and to this version.
+
+    Args:
+        record: of a cell.
+        spec: the suite's cell.
+        source_sha256: of the defense's source, where it is not one that comes with this version.
+
+    Raises:
+        OtherVersionError: it was made with another version of the benchmark.
+        InconsistentError: it belongs to another cell.
+    """
+    parameters = {name: value for name, value in record.cell.items() if name != "topology"}
+    _check_cell(parameters, spec)
+    _check_identity(record.identity, spec, source_sha256)
+    if record.cell.get("topology") != spec.swarm.topology:
+        raise InconsistentError("its record names another topology than its swarm's")
+    if identify({"cell": parameters, **record.identity}) != record.cell_id:
+        raise InconsistentError("its id is not the hash of its record's identity")
 
 
 def check_completions(submitted: SubmittedCell, table: pa.Table, policy: Policy | None = None) -> int:
@@ -163,21 +192,27 @@ def check_completions(submitted: SubmittedCell, table: pa.Table, policy: Policy 
     return checked
 
 
-def check_drift(cells: Sequence[SubmittedCell], archive: Store) -> int:
+def check_drift(
+    cells: Sequence[SubmittedCell], archive: Store, published: Mapping[str, Callable[[], Answers]] | None = None
+) -> int:
     """Check that the drift which an entry says its cells have follows from the completions in its archive.
 
     Args:
         cells: all cells of the entry, whose completions have passed `check_completions`.
         archive: their completions.
+        published: by cell id, the words of published controls.
 
     Returns:
-        Of how many cells the entry says it.
+        Of how many cells that it brings the entry says it.
 
     Raises:
         InconsistentError: it does not.
     """
-    saying = [each for each in cells if any(name in each.scores.scores for name in DRIFT)]
-    computed = drifts([(each.part, each.record) for each in cells], archive) if saying else {}
+    brought = [each for each in cells if not each.published]
+    saying = [each for each in brought if any(name in each.scores.scores for name in DRIFT)]
+    words = published or {}
+    compared = [*brought, *(each for each in cells if each.record.cell_id in words)]
+    computed = drifts([(each.part, each.record) for each in compared], archive, words) if saying else {}
     for each in saying:
         expected = computed.get(each.record.cell_id, {})
         for name in DRIFT:
@@ -189,8 +224,8 @@ def check_drift(cells: Sequence[SubmittedCell], archive: Store) -> int:
                 or not all(_close(one, other, _CLOSE_ROUNDED) for one, other in zip(submitted, found, strict=True))
             ):
                 raise InconsistentError(
-                    f"{each.part + ': ' if each.part else ''}{each.spec.label}: its {name} does not follow from its "
-                    f"completions and those of its control: {_difference(submitted, found)}"
+                    f"{each.name}: its {name} does not follow from its completions and those of its control: "
+                    f"{_difference(submitted, found)}"
                 )
     return len(saying)
 

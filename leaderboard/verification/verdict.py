@@ -25,8 +25,10 @@ again with the isolated defense and agree, and it did as well at a secret seed. 
 Kind = Literal["own", "undefended", "placebo", "control", "oracle"]
 """A cell's kind in its comparison: one with the submitted defense, or one against which those are measured."""
 
-Flag = Literal["depends on order", "non-deterministic", "rejects nearly everything", "does not generalise"]
-"""Remarks about a row, whatever its place."""
+Flag = Literal[
+    "depends on order", "non-deterministic", "rejects nearly everything", "does not generalise", "other shared cells"
+]
+"""What a reader should know about a row, whatever its place."""
 
 FLAGS: Final[tuple[Flag, ...]] = get_args(Flag)
 

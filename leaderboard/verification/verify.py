@@ -3,13 +3,14 @@
 The verdict depends on how far the verification got:
 
 - **self-reported**: only the entry was read. It is complete, its files match their hashes, and its cells are those of a
-  released suite.
-- **rescored**: the raw completions in its archive are consistent (from the recorded tokens and verdicts, the engine
-  computes the same texts, rewards, labels and advantages) and give the entry's scores.
-- **re-executed**: comparisons drawn at random were also run again, each with all of its cells and with the defense
-  isolated, and gave the submitted results; and at a seed that is hashed with a secret, so that the defense cannot know
-  who is malicious, it did as well. There must be enough comparisons to find a forgery of one attack's cells with the
-  probability `drawing.FOUND`, and at least one trial at a secret seed must be conclusive.
+  released suite. So is an entry that brings other shared cells than the board has published, until all of these were
+  run again (`baseline`).
+- **rescored**: the raw completions in its archive are consistent (the engine makes the same texts, rewards, labels and
+  advantages from the recorded tokens and verdicts) and give the entry's scores.
+- **re-executed**: comparisons drawn at random were also run again, each with all cells that the entry brings and with
+  the defense isolated, and gave the submitted results; and at a seed that is hashed with a secret, where the defense
+  cannot know who is malicious, it did as well. They must be so many that a forgery of one attack's cells would have
+  been found with the chance `drawing.FOUND`, and at least one trial at such a seed must say something.
 - **rejected**: a check failed; the reasons say which. An entry that was made with another version of the benchmark is
   rejected for that reason alone: its results cannot be checked here, and `submit` makes it again.
 
@@ -19,7 +20,7 @@ its submission: its scores are correct, so it is rescored, but they do not gener
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -40,7 +41,15 @@ from thiefbench.leaderboard.entry_validation import cells_of, check_source, othe
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, Caps
 from thiefbench.leaderboard.isolation.staging import restage
+from thiefbench.leaderboard.published import SHARED, Published, PublishedError
 from thiefbench.leaderboard.rows import suite_of
+from thiefbench.leaderboard.verification.baseline import (
+    OtherCell,
+    check_arithmetic,
+    check_references,
+    other_cells,
+    published_words,
+)
 from thiefbench.leaderboard.verification.drawing import FOUND, SEVERAL, chance_of_finding, comparisons_needed
 from thiefbench.leaderboard.verification.expectation import Results
 from thiefbench.leaderboard.verification.held_out import HeldOut, trials
@@ -108,10 +117,11 @@ class VerifyOptions:
         fresh: number of seeds to draw for cells that were never submitted.
         all_attacks: run all attacks of the suite at these seeds instead of one.
         held_out: a maintainer's own seeds and attacks.
-        store: a store for the cells to run, which can be resumed; None keeps nothing. Never the submitted store.
-        device, threads: used instead of those of the submitted cells.
-        caps: limits of the isolated defense.
-        secret: determines all draws; new for every verification. The published key of a verification repeats it.
+        store: keeps the cells that are run, and goes on with them; None forgets them. Never the submitted one.
+        device, threads: in place of those of the submitted cells.
+        caps: of the isolated defense.
+        shared: the board's published shared cells.
+        secret: keys what is drawn. A new one for every verification; given, it repeats one whose key was published.
     """
 
     archive: Path | None = None
@@ -123,6 +133,7 @@ class VerifyOptions:
     device: str | None = None
     threads: int | None = None
     caps: Caps = CAPS
+    shared: Path = SHARED
     secret: bytes = field(default_factory=new_secret, repr=False)
 
     @property
@@ -177,16 +188,27 @@ class _Verifier:
             suite = suite_of(entry)
         with self._question("its cells are those of the suite"):
             specs = cells_of(entry, suite)
+        published = Published(options.shared, suite.title)
+        with self._question("published cells that it refers to are those of the suite and this version") as details:
+            if count := check_references(entry, specs):
+                details.append(f"{count} cells")
         with self._question("its source is the one that was run"):
             check_source(entry)
         self._note_rejections(entry.own)
         if options.archive is None:
+            other = self._compare_shared(specs, published)
             self.reasons = ["no archive was given, so its scores are those that its authors report"]
+            self.reasons += self._about_other(other, run_again=False)
             return "self-reported"
         with TemporaryDirectory(prefix="thiefbench-verify-") as scratch:
             with self._question("the archive is the entry's"):
                 archive = unpack(options.archive, entry, Path(scratch) / "archive", [spec for _, spec in specs])
-            cells = self._rescored(specs, archive)
+            cells = self._rescored(specs, archive, published)
+            other = self._compare_shared(specs, published, archive)
+            may_rise = entry.manifest.own_shared and not entry.published
+            if other and not (may_rise and options.reruns != 0):
+                self.reasons = self._about_other(other, run_again=False)
+                return "self-reported"
             if not options.runs:
                 self.reasons = ["no cell was run again"]
                 return "rescored"
@@ -198,9 +220,13 @@ class _Verifier:
             verification_run = VerificationRun(
                 guest, archive, own_store, submitted, self.watch, options.device, options.threads
             )
-            lacking = self._run_again(cells, verification_run)
+            lacking = self._run_again(cells, verification_run, {each.scores.cell_id for each in other})
+            if any(each.scores.status == "error" for each in other):  # there is nothing to run again
+                self.reasons = self._about_other(other, run_again=False)
+                return "self-reported"
             if options.tries:
                 self._try_fresh(suite, verification_run)
+        self.reasons += self._about_other(other, run_again=True)
         lacking += self._lacking_trials()
         if lacking:
             self.reasons[:0] = [one_line(reason, 1000) for reason in lacking]
@@ -239,6 +265,7 @@ class _Verifier:
             InconsistentError,
             DisagreesError,
             DefenseError,
+            PublishedError,
             registry.SpecStringError,
         ) as error:
             self._tell(question, "FAILED", str(error))
@@ -260,18 +287,53 @@ class _Verifier:
         if known_rates and fmean(known_rates) > FAIL_ABOVE:
             self._flag("rejects nearly everything", f"{fmean(known_rates):.0%} of the honest rewarded completions")
 
-    def _rescored(self, specs: Sequence[tuple[str, CellSpec]], archive: Store) -> list[SubmittedCell]:
+    def _compare_shared(
+        self, specs: Sequence[tuple[str, CellSpec]], published: Published, archive: Store | None = None
+    ) -> list[OtherCell]:
+        """The shared cells that it brings in place of published ones; a flag says so."""
+        with self._question("shared cells that it brings are the published ones, where there are any"):
+            other = list(other_cells(self.entry, specs, published, archive))
+        if other:
+            self._flag(
+                "other shared cells", f"{self._count(other)}; the first is the {other[0].name}: {other[0].apart}"
+            )
+        return other
+
+    def _count(self, other: Sequence[OtherCell]) -> str:
+        why = self.entry.manifest.own_shared
+        because = f"it says why: {why}" if why else "submit --own-shared REASON would say why, and it does not"
+        beside = ", and for others it refers to these" if self.entry.published else ""
+        return f"{len(other)} of its shared cells are not the published ones{beside} ({because})"
+
+    def _about_other(self, other: Sequence[OtherCell], run_again: bool) -> list[str]:
+        """Which shared cells are in place of published ones, and what that means, in lines for readers."""
+        if not other:
+            return []
+        after = "its row is self-reported until all of them were run again"
+        if run_again:
+            after = "all of them were run again"
+        elif self.entry.published:
+            after = "an entry does one or the other, and this one is self-reported until it is submitted again"
+        lines = [f"{self._count(other)}; {after}", *(f"{each.name}: {each.apart}" for each in other[:MOST_REASONS])]
+        if len(other) > MOST_REASONS:
+            lines.append(f"and {len(other) - MOST_REASONS} more shared cells are not the published ones")
+        return [one_line(line, 1000) for line in lines]
+
+    def _rescored(
+        self, specs: Sequence[tuple[str, CellSpec]], archive: Store, published: Published
+    ) -> list[SubmittedCell]:
         """All cells, after checking each of them; raises RejectedError."""
         cells = list(submitted_cells(self.entry, specs, archive))
         source = self.entry.manifest.source_sha256
         with self._question("records are of this version and match the entry"):
             _each(cells, lambda cell: check_record(cell, source))
+            check_arithmetic(self.entry, [cell.record for cell in cells if cell.own])
         with self._question("completions are consistent and give the scores") as details:
             completions: list[int] = []
             rewards: list[int] = []
 
             def rescore(cell: SubmittedCell) -> None:
-                if cell.record.status == "ok":
+                if cell.record.status == "ok" and not cell.published:
                     try:
                         table = archive.cell(cell.record.cell_id).read_rows()
                     except TableError as error:
@@ -282,7 +344,7 @@ class _Verifier:
             _each(cells, rescore)
             details.append(f"{sum(completions):,} completions in {len(completions)} cells")
             details.append(f"{sum(rewards):,} rewards computed again")
-            if measured := check_drift(cells, archive):
+            if measured := check_drift(cells, archive, published_words(self.entry, published)):
                 details.append(f"the drift of {measured} cells as well")
         return cells
 
@@ -312,22 +374,46 @@ class _Verifier:
                     except RuleBroken as broken:
                         self._flag(_FLAG_OF[question], str(broken))
 
-    def _run_again(self, cells: Sequence[SubmittedCell], verification_run: VerificationRun) -> list[str]:
-        """Run comparisons again; returns what is lacking for "re-executed", one sentence each."""
+    def _run_again(
+        self, cells: Sequence[SubmittedCell], verification_run: VerificationRun, all_of: Collection[str]
+    ) -> list[str]:
+        """Run comparisons again, and the shared cells beside cells that are to be run again whatever is drawn.
+
+        Args:
+            cells: of the entry.
+            verification_run: where they are run.
+            all_of: ids of shared cells, each of which is run again.
+
+        Returns:
+            What is lacking for "re-executed", a sentence each.
+        """
         options, by_attack = self.options, comparisons(cells)
         if not by_attack:
             return ["no submitted cell has scores"]
         deterministic = "non-deterministic" not in self.flags
         moved = bool(options.device or options.threads)
-        bits = deterministic and not moved and not any(surroundings_apart(cell.record) for cell in cells)
+        brought = [cell for cell in cells if not cell.published]
+        bits = deterministic and not moved and not any(surroundings_apart(cell.record) for cell in brought)
         attacks, seeds = len(by_attack), max(map(len, by_attack.values()))
         needed = comparisons_needed(attacks, seeds, bits)
         cells_again = chosen(by_attack, needed if options.reruns is None else options.reruns, options.secret)
         for comparison in cells_again:
             self._run_comparison(comparison, verification_run, deterministic)
+        left = set(all_of) - {cell.record.cell_id for comparison in cells_again for cell in comparison}
+        for comparison in (comparison for by_seed in by_attack.values() for comparison in by_seed.values()):
+            if any(cell.record.cell_id in left for cell in comparison):
+                shared = [cell for cell in comparison if not cell.own]
+                self._run_comparison(shared, verification_run, deterministic)
         self.comparisons = len(cells_again), sum(map(len, by_attack.values()))
         self.forgery_found = chance_of_finding(attacks, seeds, len(cells_again), [seeds])
         doubts = unconfirmed(self.reruns)
+        unequal = sum(each.equal is False and each.kind != "own" for each in self.reruns)
+        if all_of and unequal:
+            doubts.append(
+                f"{unequal} of the shared cells that it brings in place of published ones are not bit-equal here, and "
+                "results that are only close leave room to choose what to be measured against; a verifier with a CPU "
+                "of the same kind and the same versions can tell"
+            )
         if not cells_again:
             return ["no submitted cell was run again", *doubts]
         if len(cells_again) < min(needed, self.comparisons[1]):
@@ -352,7 +438,8 @@ class _Verifier:
                 self.reruns += error.reruns
                 raise
             self.reruns += reruns
-            apart = dict.fromkeys(name for cell in cells for name in surroundings_apart(cell.record))
+            brought = [cell for cell in cells if not cell.published]
+            apart = dict.fromkeys(name for cell in brought for name in surroundings_apart(cell.record))
             self._apart |= apart
             equal = sum(bool(each.equal) for each in reruns)
             details.append(f"{kinds_of(reruns)}: {equal} of {len(reruns)} bit-equal")
@@ -410,7 +497,7 @@ def verify(
         EntryError: the folder cannot be read as an entry.
         SandboxUnavailable: cells must run, and this machine has no working sandbox.
     """
-    entry = read_entry(folder)
+    entry = read_entry(folder, options.shared)
     verifier = _Verifier(entry, options, tell, watch, samples)
     verdict = verifier.verdict()
     numerics = entry.manifest.numerics

@@ -21,6 +21,7 @@ from thiefbench.leaderboard import archive, submit
 from thiefbench.leaderboard.cell_scores import CellScores, Scores, trimmed
 from thiefbench.leaderboard.entry import Entry, read_entry, write_entry
 from thiefbench.leaderboard.manifest import Manifest, Numerics
+from thiefbench.leaderboard.published import SHARED
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.scenario import Evaluation, Suite
 from thiefbench.suite.store.records import Record, Store, file_sha256, identify, rows_table, table_rows
@@ -51,27 +52,33 @@ def suite(**changes: Any) -> Suite:
 
 @dataclass(frozen=True)
 class Made:
-    """An entry with its archive."""
+    """An entry with its archive, and the published cells that it may refer to."""
 
     entry: Entry
     archive: Path
+    shared: Path = SHARED
 
     @property
     def folder(self) -> Path:
         return self.entry.folder
 
 
-def made(folder: Path, spec: str, monkeypatch: Any, of: Suite | None = None, store: Path | None = None) -> Made:
-    """Run what the store lacks and write the entry; the suite counts as released while the test runs."""
+def made(
+    folder: Path, spec: str, monkeypatch: Any, of: Suite | None = None, store: Path | None = None, **options: Any
+) -> Made:
+    """Run what the store lacks and write the entry; the suite counts as released while the test runs.
+
+    `options` are of `submit.prepare`.
+    """
     chosen = of or suite()
     made_entries.tiny(chosen, monkeypatch)
     credits = submit.credits_of("Mine", "A. Author", "")
     kept = store or folder / "store"
-    own = submit.prepare(spec, credits, chosen, NUMERICS, kept, folder / "entries")
+    own = submit.prepare(spec, credits, chosen, NUMERICS, kept, folder / "entries", **options)
     records = submit.run(own, tiny.Watcher())
     assert [record.error for record in records if record.error] == [], "every cell has its scores"
     entry = submit.write(own, records)
-    return Made(entry, Path(shutil.copy(own.archive, folder)))  # the next one's has the same name
+    return Made(entry, Path(shutil.copy(own.archive, folder)), own.shared)  # the next one's has the same name
 
 
 def copied(of: Made, folder: Path) -> Store:
@@ -115,7 +122,9 @@ def resigned(
     changes = {"files": files} | changes
     manifest = of.entry.manifest.model_copy(update={"archive": packed, **changes})
     return Made(
-        write_entry(folder / slug, Manifest(**manifest.model_dump()), Scores(cells=tuple(cells)), source), target
+        write_entry(folder / slug, Manifest(**manifest.model_dump()), Scores(cells=tuple(cells)), source),
+        target,
+        of.shared,
     )
 
 
@@ -159,7 +168,7 @@ def rewritten(of: Made, folder: Path, change: Callable[[dict[str, Any]], None]) 
     manifest = json.loads((target / "entry.json").read_text())
     manifest["files"]["scores.json"] = hashlib.sha256((target / "scores.json").read_bytes()).hexdigest()
     (target / "entry.json").write_text(json.dumps(manifest))
-    return Made(read_entry(target), of.archive)
+    return Made(read_entry(target, of.shared), of.archive, of.shared)
 
 
 def each(change: Callable[[CompletionRow], dict[str, Any]], when: Callable[[CompletionRow], bool]) -> Edit:

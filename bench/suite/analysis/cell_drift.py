@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,7 +31,14 @@ def answers_in(rows: pa.Table) -> Answers:
     return drift.answers_of(list(evaluations.values()))
 
 
-def drift_scores(cells: Sequence[Cell]) -> dict[str, dict[str, Score]]:
+def stored_answers(cell: Cell) -> Answers:
+    """The words of a cell's held-out answers, read from its completions."""
+    return answers_in(cell.directory.read_rows(COLUMNS))
+
+
+def drift_scores(
+    cells: Sequence[Cell], answers_of: Callable[[Cell], Answers] = stored_answers
+) -> dict[str, dict[str, Score]]:
     """`drift.MEASURES` of cells, by cell id.
 
     A cell is measured against the undefended control of its attack, part and seed, and has no entry if that has no
@@ -40,13 +47,14 @@ def drift_scores(cells: Sequence[Cell]) -> dict[str, dict[str, Score]]:
 
     Args:
         cells: the cells; if a cell has scores, its completions must be readable.
+        answers_of: gives the words of a cell's held-out answers, for cells whose completions are not here.
     """
     finished = [cell for cell in cells if cell.record is not None and not cell.problem]
     scores: dict[str, dict[str, Score]] = {}
     for part, attack in dict.fromkeys((cell.part, cell.attack) for cell in finished):
         compared = [cell for cell in finished if (cell.part, cell.attack) == (part, attack)]
         of_seed = {cell.seed: cell for cell in compared if (cell.role, cell.defense) == ("control", "none")}
-        controls = {seed: _read(cell) for seed, cell in sorted(of_seed.items())}
+        controls = {seed: answers_of(cell) for seed, cell in sorted(of_seed.items())}
         for cell in compared:
             control = controls.get(cell.seed)
             if control is None:
@@ -54,7 +62,7 @@ def drift_scores(cells: Sequence[Cell]) -> dict[str, dict[str, Score]]:
             if cell is of_seed[cell.seed]:
                 scores[cell.cell_id] = honest_drift(control, _after(list(controls), cell.seed, controls))
             else:
-                scores[cell.cell_id] = drift_beside(_read(cell), control)
+                scores[cell.cell_id] = drift_beside(answers_of(cell), control)
     return scores
 
 
@@ -68,10 +76,6 @@ def honest_drift(control: Answers, other: Answers | None) -> dict[str, Score]:
     if other is not None:
         return drift_beside(other, control)
     return {"drift": drift.split_drift(control), "divergence": drift.split_divergence(control)}
-
-
-def _read(cell: Cell) -> Answers:
-    return answers_in(cell.directory.read_rows(COLUMNS))
 
 
 def _after(seeds: Sequence[int], seed: int, controls: Mapping[int, Answers]) -> Answers | None:

@@ -530,8 +530,15 @@ def _seconds_of_shared(seconds: Mapping[str, float], behind: float) -> dict[str,
     return {"inspect": inspected, SHARED: sum(seconds.values()) - inspected}
 
 
-def start_mark(spec: CellSpec, what: Mapping[str, Any]) -> str:
-    """The mark before round 1: of everything that determines a cell's bits except its defense."""
+def start_mark(spec: CellSpec, what: Mapping[str, Any], libraries: Mapping[str, str]) -> str:
+    """The mark before round 1: of everything that determines a cell's bits except its defense and a control's attack.
+
+    Args:
+        spec: the cell.
+        what: its `identity`.
+        libraries: modules that its attack publishes.
+    """
+    apart_from = ("defense", "attack") if spec.role == "control" else ("defense",)
     content = {name: value for name, value in what.items() if name != "judge"}
     content["cell"] = {name: value for name, value in what["cell"].items() if name not in apart_from}
     content["sources"] = {kind: digest for kind, digest in what["sources"].items() if kind not in apart_from}

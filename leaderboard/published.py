@@ -1,0 +1,415 @@
+"""Shared cells that the board has published: what every defense of a suite is measured against, once for all.
+
+    shared/SUITE/cells/CELL.json     a control, undefended, placebo or oracle cell
+    shared/SUITE/words/SHA256.json   the words of a control's held-out answers, which drift is measured against
+
+SUITE is a suite's title, as in standard-v1. The files are text, are part of the repository and of the installed
+package, and hold what the scores of a defense's own cells need of the cells that they are measured against:
+
+- the record with its scores and its evaluation curves, in full: harm, harm prevented and utility follow from these;
+- drift and divergence, and of controls the words of the held-out answers, so that an own cell's can be computed;
+- a hash of the record, of the completions and of every round of these, so that a cell computed elsewhere can be
+  compared with it bit for bit, and where they part can be said.
+
+They hold no raw completions and no training curves. Who wants to compute a published cell's own scores again, replay a
+defense on its pools or read its completions needs the store that it was published from, or runs the cell again.
+
+Who may write here decides what every entry is measured against, so entries cannot: they name a cell and the hash of its
+file, and are read beside the files that the reader's own installation holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import pyarrow as pa
+from pydantic import Field, ValidationError
+
+from thiefbench import strict_json
+from thiefbench.error_messages import problem
+from thiefbench.errors import UserError
+from thiefbench.leaderboard.cell_scores import CellScores, Numbers, trimmed
+from thiefbench.leaderboard.manifest import EntryModel, Sha256
+from thiefbench.regular_files import NotRegularError, read_regular
+from thiefbench.suite.analysis.cell_drift import honest_drift
+from thiefbench.suite.analysis.drift import Answers
+from thiefbench.suite.store.arithmetic import arithmetic_of
+from thiefbench.suite.store.records import Record, Score, identify, write_atomically
+
+SHARED: Final = Path(__file__).parent / "shared"
+"""The published cells that came with the installed package."""
+PUBLISHED_SCHEMA: Final = 1
+CELL_BYTES: Final = 1 << 20
+"""Of a published cell; those of standard-v1 have about 10 kB."""
+WORDS_BYTES: Final = 16 << 20
+"""Of a control's words; those of standard-v1 have about 100 kB."""
+
+_CELL_ID = re.compile(r"[0-9a-f]{16}")
+_TITLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_DIGITS = 16
+"""Hexadecimal digits of the hash of one round."""
+
+
+class PublishedError(UserError):
+    """A published cell cannot be read. One sentence for the user."""
+
+
+class PublishedCell(EntryModel):
+    """A shared cell as it is published.
+
+    Attributes:
+        schema_version: of this format.
+        sealed: SHA-256 of all other fields; it tells an edit by mistake. One on purpose is told by the hash in entries.
+        suite, part: whose cell it is.
+        record: its record without the curves of training.
+        record_sha256: of the whole record's file in the store that it was published from.
+        rounds: a hash of the completions of every round and evaluation, by name, in their order.
+        drift: drift and divergence beside the control of its seed, rounded; a control has none of its own, as its own
+            are measured against another seed's control (`Published.scores`).
+        words: SHA-256 of the words of its held-out answers; empty but for controls.
+    """
+
+    schema_version: Literal[1] = PUBLISHED_SCHEMA
+    sealed: str
+    suite: str
+    part: str
+    record: Record
+    record_sha256: Sha256
+    rounds: dict[str, Annotated[str, Field(pattern=rf"^[0-9a-f]{{{_DIGITS}}}$")]]
+    drift: dict[str, Numbers] = Field(default={})
+    words: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+
+    @property
+    def cell_id(self) -> str:
+        """Of its record."""
+        return self.record.cell_id
+
+    @property
+    def key(self) -> Key:
+        """Which cell of its suite it is."""
+        return key_of(self.part, self.record.cell)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether drift is measured against it."""
+        return bool(self.words)
+
+
+Key = tuple[str, str, str, str, int]
+"""Part, role, attack, defense and seed: a cell of a suite, whatever device, dtype and threads it was run with."""
+
+
+class Words(EntryModel):
+    """The words of a control's held-out answers (`thiefbench.suite.analysis.drift.Answers`), without their order.
+
+    Attributes:
+        items: every item that is named below.
+        vocabulary: every word of any evaluation, separated by spaces; those that the last one uses most come first.
+        writers: for each of these, the place among `items` of the one item whose answers hold it, or -1.
+        answers: of the last evaluation, in its order: the place of its item, then those of its words, ascending.
+    """
+
+    schema_version: Literal[1] = PUBLISHED_SCHEMA
+    items: tuple[str, ...]
+    vocabulary: str
+    writers: tuple[int, ...]
+    answers: tuple[tuple[int, ...], ...]
+
+
+def key_of(part: str, cell: Mapping[str, Any]) -> Key:
+    """Which cell of a suite a record's parameters, or a spec's, describe."""
+    return part, str(cell["role"]), str(cell["attack"]), str(cell["defense"]), int(cell["seed"])
+
+
+class Published:
+    """The published cells of one suite.
+
+    Args:
+        root: the folder of all suites' published cells.
+        title: of the suite, as in standard-v1; it may come from a stranger.
+    """
+
+    def __init__(self, root: Path, title: str) -> None:
+        self.title = title
+        self.folder = root / title if _TITLE.fullmatch(title) else None
+
+    def __bool__(self) -> bool:
+        """Whether any cell is published."""
+        return next(self._ids(), None) is not None
+
+    def find(self, cell_id: str) -> tuple[PublishedCell, str] | None:
+        """A cell and the SHA-256 of its file; None where it is not published.
+
+        Raises:
+            PublishedError: its file is damaged, was edited, or belongs elsewhere.
+        """
+        if self.folder is None or not _CELL_ID.fullmatch(cell_id):
+            return None
+        path = cell_path(self.folder, cell_id)
+        if (content := _content(path, CELL_BYTES)) is None:
+            return None
+        cell = _parsed_cell(path, content)
+        if (cell.suite, cell.cell_id) != (self.title, cell_id):
+            raise PublishedError(f"{path} holds the cell {cell.cell_id} of {cell.suite}, which belongs elsewhere")
+        return cell, hashlib.sha256(content).hexdigest()
+
+    @cached_property
+    def cells(self) -> dict[Key, list[PublishedCell]]:
+        """All of them; of one cell of the suite there are several where several engine revisions made it.
+
+        Raises:
+            PublishedError: a file is damaged, was edited, or belongs elsewhere.
+        """
+        found: dict[Key, list[PublishedCell]] = {}
+        for cell_id in self._ids():
+            known = self.find(cell_id)
+            assert known is not None, "its file is there"
+            found.setdefault(known[0].key, []).append(known[0])
+        return found
+
+    def answers(self, cell: PublishedCell) -> Answers:
+        """The words of a published control's held-out answers; those of an answer are in another order.
+
+        Raises:
+            PublishedError: they are missing, or not those that the cell names.
+        """
+        return _answers(self.words(cell))
+
+    def words(self, cell: PublishedCell) -> bytes:
+        """The content of a published control's words' file; raises as `answers`."""
+        assert self.folder is not None
+        return _words(self.folder, cell.words)
+
+    def scores(self, cells: Sequence[PublishedCell]) -> list[CellScores]:
+        """Published cells as an entry that refers to them has them.
+
+        A control's drift and divergence are what an honest swarm has: measured against the control of the next seed
+        among these cells, or where there is one seed alone, of its own answers, split.
+
+        Args:
+            cells: those that the entry refers to.
+
+        Raises:
+            PublishedError: a control's words are missing or damaged.
+        """
+        of_row: dict[tuple[str, str], dict[int, PublishedCell]] = {}
+        for cell in cells:
+            if cell.is_control:
+                of_row.setdefault((cell.part, cell.record.cell["attack"]), {})[cell.record.cell["seed"]] = cell
+        scores = []
+        for cell in cells:
+            drift = {name: _score(numbers) for name, numbers in cell.drift.items()}
+            if cell.is_control:
+                controls = of_row[cell.part, cell.record.cell["attack"]]
+                drift = self._honest(cell, _next(controls, cell.record.cell["seed"]))
+            scores.append(trimmed(cell.record, cell.part, False, cell.record_sha256, drift))
+        return scores
+
+    def _honest(self, control: PublishedCell, other: PublishedCell | None) -> dict[str, Score]:
+        return _honest(self.words(control), None if other is None else self.words(other))
+
+    def _ids(self) -> Iterator[str]:
+        if self.folder is not None:
+            names = (path.stem for path in sorted((self.folder / "cells").glob("*.json")))
+            yield from (name for name in names if _CELL_ID.fullmatch(name))
+
+
+def cell_path(folder: Path, cell_id: str) -> Path:
+    """Where a suite's folder has a cell."""
+    return folder / "cells" / f"{cell_id}.json"
+
+
+def words_path(folder: Path, sha256: str) -> Path:
+    """Where a suite's folder has a control's words. Controls that wrote the same words share them."""
+    return folder / "words" / f"{sha256}.json"
+
+
+def published_cell(
+    title: str,
+    part: str,
+    record: Record,
+    record_sha256: str,
+    table: pa.Table,
+    drift: Mapping[str, Numbers],
+    words: str,
+) -> PublishedCell:
+    """A finished cell as it is published.
+
+    Args:
+        title: of the suite.
+        part: of the suite.
+        record: of the cell.
+        record_sha256: of the record's file.
+        table: all of the cell's completions.
+        drift: see `PublishedCell`.
+        words: SHA-256 of its words' file; empty but for controls.
+    """
+    curves = {name: points for name, points in record.curves.items() if name.startswith("eval_")}
+    kept = record.model_copy(update={"curves": curves, "pace": []})
+    cell = PublishedCell(
+        sealed="", suite=title, part=part, record=kept, record_sha256=record_sha256, rounds=round_hashes(table),
+        drift=dict(drift), words=words,
+    )  # fmt: skip
+    return cell.model_copy(update={"sealed": _seal(cell)})
+
+
+def write_cell(folder: Path, cell: PublishedCell) -> None:
+    """Write a cell into its suite's folder."""
+    data = _plain(cell)
+    record = ",\n  ".join(f"{json.dumps(name)}: {_compact(value)}" for name, value in data.pop("record").items())
+    lines = [f"{json.dumps(name)}: {_compact(value)}" for name, value in data.items()]
+    content = "{\n " + ",\n ".join([*lines, '"record": {\n  ' + record + "\n }"]) + "\n}\n"
+    write_atomically(cell_path(folder, cell.cell_id), content.encode())
+
+
+def words_file(answers: Answers) -> bytes:
+    """The content of a control's words' file; equal answers give equal bytes."""
+    uses = Counter(word for words in answers.words for word in words)
+    vocabulary = sorted(answers.writers, key=lambda word: (-uses[word], word))
+    places = {word: place for place, word in enumerate(vocabulary)}
+    only = [answers.writers[word] for word in vocabulary]
+    items = list(dict.fromkeys([*answers.items, *(item for item in only if item is not None)]))
+    item_places = {item: place for place, item in enumerate(items)}
+    rows = [
+        [item_places[item], *sorted(places[word] for word in words)]
+        for item, words in zip(answers.items, answers.words, strict=True)
+    ]
+    fields = {
+        "schema_version": PUBLISHED_SCHEMA,
+        "items": items,
+        "vocabulary": " ".join(vocabulary),
+        "writers": [-1 if item is None else item_places[item] for item in only],
+    }
+    lines = [f"{json.dumps(name)}: {_compact(value)}" for name, value in fields.items()]
+    lines.append('"answers": [\n  ' + ",\n  ".join(map(_compact, rows)) + "\n ]")
+    return ("{\n " + ",\n ".join(lines) + "\n}\n").encode()
+
+
+def round_hashes(table: pa.Table) -> dict[str, str]:
+    """A hash of the completions of every round and evaluation, by name.
+
+    It covers what the rows say and not the bytes of the file that holds them, which another version of pyarrow writes
+    otherwise.
+    """
+    phases, numbers = table["phase"].cast(pa.string()).to_pylist(), table["round"].to_pylist()
+    hashes: dict[str, str] = {}
+    at = 0
+    for (train, number), rows in groupby(zip(phases, numbers, strict=True), lambda row: (row[0] == "train", row[1])):
+        count = sum(1 for _ in rows)
+        block = table.slice(at, count)
+        columns = {name: block[name].to_pylist() for name in sorted(block.column_names)}
+        digest = hashlib.sha256(_compact(columns).encode()).hexdigest()
+        hashes[f"round {number}" if train else f"the evaluation after round {number}"] = digest[:_DIGITS]
+        at += count
+    return hashes
+
+
+def first_apart(one: Mapping[str, str], other: Mapping[str, str]) -> str:
+    """The first round or evaluation in which two cells' `round_hashes` differ; empty where all are equal."""
+    return next((name for name in (*one, *other) if one.get(name) != other.get(name)), "")
+
+
+def made_with(record: Record) -> str:
+    """The arithmetic and the processor that computed a record, in words."""
+    named = [f"{name} {value}" for name, value in arithmetic_of(record).items()]
+    return ", ".join([*named, str(record.provenance.get("processor", "an unknown processor"))])
+
+
+def _content(path: Path, most: int) -> bytes | None:
+    try:
+        return read_regular(path, most)
+    except FileNotFoundError:
+        return None
+    except NotRegularError as error:
+        raise PublishedError(str(error)) from error
+
+
+@lru_cache(maxsize=1024)
+def _parsed_cell(path: Path, content: bytes) -> PublishedCell:
+    try:
+        strict_json.loads(content)  # what pydantic takes too, such as a key that stands twice
+        cell = PublishedCell.model_validate_json(content)
+    except strict_json.JsonError as error:
+        raise PublishedError(f"{path}: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise PublishedError(f"{path}: {'.'.join(map(str, first['loc']))}: {problem(first)[:200]}") from error
+    if cell.sealed != _seal(cell):
+        raise PublishedError(f"{path} was edited after it was published")
+    parameters = {name: value for name, value in cell.record.cell.items() if name != "topology"}
+    if identify({"cell": parameters, **cell.record.identity}) != cell.cell_id:
+        raise PublishedError(f"{path} does not hold the cell that its name says: the hash of its identity differs")
+    return cell
+
+
+def _words(folder: Path, sha256: str) -> bytes:
+    """The content of a control's words' file."""
+    path = words_path(folder, sha256)
+    if (content := _content(path, WORDS_BYTES)) is None:
+        raise PublishedError(f"{path} is missing: it holds the words of a published control")
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise PublishedError(f"{path} was edited after it was published")
+    return content
+
+
+@lru_cache(maxsize=64)
+def _answers(content: bytes) -> Answers:
+    try:
+        words = Words.model_validate_json(content)
+        vocabulary = words.vocabulary.split(" ") if words.vocabulary else []
+        return Answers(
+            items=tuple(words.items[_place(line[0])] for line in words.answers),
+            words=tuple(tuple(vocabulary[_place(place)] for place in line[1:]) for line in words.answers),
+            writers={
+                word: None if at == -1 else words.items[_place(at)]
+                for word, at in zip(vocabulary, words.writers, strict=True)
+            },
+        )
+    except (ValidationError, IndexError, ValueError) as error:
+        raise PublishedError("what is published as the words of a control holds something else") from error
+
+
+def _place(number: int) -> int:
+    if number < 0:
+        raise ValueError("a place is not negative")
+    return number
+
+
+@lru_cache(maxsize=256)
+def _honest(control: bytes, other: bytes | None) -> dict[str, Score]:
+    return honest_drift(_answers(control), None if other is None else _answers(other))
+
+
+def _next(controls: Mapping[int, PublishedCell], seed: int) -> PublishedCell | None:
+    """The control of the seed that follows, of the first after the last; None where there is one seed alone."""
+    seeds = sorted(controls)
+    following = seeds[(seeds.index(seed) + 1) % len(seeds)]
+    return None if following == seed else controls[following]
+
+
+def _score(numbers: Numbers) -> Score:
+    value, low, high, count = numbers
+    return Score(value=value, low=low, high=high, count=count)
+
+
+def _plain(cell: PublishedCell) -> dict[str, Any]:
+    data: dict[str, Any] = cell.model_dump(mode="json", exclude_defaults=True)
+    data["record"]["schema_version"] = cell.record.schema_version
+    return {"schema_version": cell.schema_version, **data}
+
+
+def _seal(cell: PublishedCell) -> str:
+    content = {name: value for name, value in _plain(cell).items() if name != "sealed"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,200 @@
+"""What an entry is measured against: the board's published shared cells, or cells of its own in their place.
+
+A submitter gains by a worse control, an undefended attack that does more harm or a worse oracle as much as by better
+own cells. So where the board has published these, an entry refers to them, and nothing of them is the submitter's to
+say. One that brings other shared cells, as its machine computes other last bits, says why, and its row is no more than
+self-reported until a verifier has run every one of them again. It is re-executed only if they came out bit-equal: a
+range of results that are close enough is room to choose from. It brings all of them or none, as whoever could choose
+for each cell between the published one and those of several machines would choose what suits; an entry that does both
+stays self-reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from pydantic import ValidationError
+
+from thiefbench.errors import UserError
+from thiefbench.leaderboard.cell_scores import CellScores, trimmed
+from thiefbench.leaderboard.entry import Entry
+from thiefbench.leaderboard.entry_validation import other_version
+from thiefbench.leaderboard.published import Key, Published, PublishedCell, first_apart, key_of, made_with, round_hashes
+from thiefbench.leaderboard.verification.rescoring import InconsistentError, OtherVersionError, check_identity
+from thiefbench.suite.analysis.drift import Answers
+from thiefbench.suite.scenario import CellSpec, heading
+from thiefbench.suite.store.arithmetic import arithmetic_of
+from thiefbench.suite.store.records import Record, Store
+
+NUMERICS = ("device", "dtype", "threads", "batches")
+"""The parameters of a cell that the board does not fix."""
+
+
+@dataclass(frozen=True)
+class OtherCell:
+    """A shared cell that an entry brings although another one is published.
+
+    Attributes:
+        scores: from the entry.
+        spec: the suite's cell.
+        part: of the suite.
+        published: in its place.
+        apart: how the two differ, in words.
+    """
+
+    scores: CellScores
+    spec: CellSpec
+    part: str
+    published: PublishedCell
+    apart: str
+
+    @property
+    def name(self) -> str:
+        """For readers."""
+        spec = self.spec
+        return f"{spec.role} cell, {heading(self.part, spec.attack)} x {spec.defense}, seed {spec.seed}"
+
+
+def check_references(entry: Entry, specs: Sequence[tuple[str, CellSpec]]) -> int:
+    """Check that the published cells which an entry refers to are those that its own belong beside.
+
+    Args:
+        entry: which may refer to any.
+        specs: its suite's cells in the entry's order, each with its part.
+
+    Returns:
+        How many there are.
+
+    Raises:
+        InconsistentError: one is another cell than the suite's, belongs to other settings than the entry's, or was made
+            with another version of the benchmark.
+    """
+    for cell, (_, spec) in zip(entry.cells, specs, strict=True):
+        if (published := entry.published.get(cell.cell_id)) is None:
+            continue
+        try:
+            check_identity(published.record, spec)
+        except OtherVersionError as error:
+            subject = f"the published cell {cell.cell_id}, which it refers to, was"
+            raise InconsistentError(other_version(subject, str(error))) from error
+        except InconsistentError as error:
+            raise InconsistentError(f"the published cell {cell.cell_id}, which it refers to: {error}") from error
+        here = {"torch": entry.manifest.versions.get("torch"), "capability": entry.manifest.machine.get("capability")}
+        for name, value in arithmetic_of(published.record).items():
+            if str(here[name]) != value:
+                raise InconsistentError(
+                    f"its own cells were made with {name} {here[name]!s:.60}, and the published ones that it refers to "
+                    f"with {value}; such an entry brings shared cells of its own"
+                )
+    return len(entry.published)
+
+
+def check_arithmetic(entry: Entry, own: Iterable[Record]) -> None:
+    """Check that own cells were computed as the published cells beside them were.
+
+    Args:
+        entry: which may refer to any.
+        own: the records of its own cells.
+
+    Raises:
+        InconsistentError: they say otherwise.
+    """
+    for published in entry.published.values():
+        expected = arithmetic_of(published.record)
+        if record := next((each for each in own if arithmetic_of(each) != expected), None):
+            raise InconsistentError(
+                f"its cell {record.cell_id} was made with {made_with(record)[:200]}, and the published cell "
+                f"{published.cell_id} beside it with {made_with(published.record)}"
+            )
+
+
+def published_words(entry: Entry, published: Published) -> dict[str, Callable[[], Answers]]:
+    """By cell id, what reads the words of the published controls that an entry refers to."""
+    controls = {cell_id: cell for cell_id, cell in entry.published.items() if cell.is_control}
+    return {cell_id: partial(published.answers, cell) for cell_id, cell in controls.items()}
+
+
+def current(published: Published, specs: Mapping[Key, CellSpec]) -> dict[Key, PublishedCell]:
+    """The published cells of this version of the benchmark, whatever device, dtype and threads they were run with.
+
+    Args:
+        published: of the suite.
+        specs: the suite's shared cells, with any numerics.
+
+    Raises:
+        PublishedError: one cannot be read.
+    """
+    found = {}
+    for key, spec in specs.items():
+        for cell in published.cells.get(key, []):
+            if of_this_version(cell, spec):
+                found[key] = cell
+    return found
+
+
+def of_this_version(cell: PublishedCell, spec: CellSpec) -> bool:
+    """Whether a published cell is the suite's as this version would compute it, numerics left out."""
+    said = {name: value for name, value in cell.record.cell.items() if name != "topology"}
+    try:
+        there = CellSpec.from_dict(said)
+        if replace(there, **{name: getattr(spec, name) for name in NUMERICS}) != spec:
+            return False
+        check_identity(cell.record, there)
+    except (ValidationError, UserError, InconsistentError):
+        return False
+    return True
+
+
+def other_cells(
+    entry: Entry, specs: Sequence[tuple[str, CellSpec]], published: Published, archive: Store | None = None
+) -> Iterator[OtherCell]:
+    """The shared cells that an entry brings although this version has others published in their place.
+
+    Args:
+        entry: of the suite.
+        specs: its suite's cells in the entry's order, each with its part.
+        published: of the suite.
+        archive: the completions of the entry's cells; without them, files whose bytes differ count as other cells.
+
+    Raises:
+        PublishedError: a published cell cannot be read.
+    """
+    if not published:
+        return
+    shared = {key_of(part, spec.as_dict()): spec for part, spec in specs if spec.defense != entry.manifest.defense}
+    in_place = current(published, shared)
+    for cell, (part, spec) in zip(entry.cells, specs, strict=True):
+        there = in_place.get(key_of(part, spec.as_dict()))
+        if there is None or cell.cell_id in entry.published:
+            continue
+        if apart := _apart(cell, there, archive):
+            yield OtherCell(cell, spec, part, there, apart)
+
+
+def _apart(cell: CellScores, there: PublishedCell, archive: Store | None) -> str:
+    """How a brought cell differs from the published one, in words; empty where it does not."""
+    if cell.cell_id != there.cell_id:
+        numerics = ", ".join(f"{name} {there.record.cell[name]}" for name in NUMERICS if name in there.record.cell)
+        return f"it was run with other settings (published: {numerics})"
+    if cell.completions_sha256 == there.record.completions_sha256:
+        return _numbers_apart(cell, there)
+    if archive is None or not cell.completions_sha256:
+        return "its completions have another SHA-256"
+    round_apart = first_apart(there.rounds, round_hashes(archive.cell(cell.cell_id).read_rows()))
+    return f"its completions differ from {round_apart} on" if round_apart else _numbers_apart(cell, there)
+
+
+def _numbers_apart(cell: CellScores, there: PublishedCell) -> str:
+    """How the entry's numbers of a cell with equal completions are not the published ones, in words; drift aside.
+
+    Until the archive was read, nothing else says that they follow from the completions.
+    """
+    if cell.schema_version != there.record.schema_version:
+        return ""  # of other measures
+    expected = trimmed(there.record, there.part, False, there.record_sha256)
+    if cell.status != expected.status or cell.curves != expected.curves:
+        return "its completions are the published ones, and its curves are not"
+    apart = next((name for name, numbers in expected.scores.items() if cell.scores.get(name) != numbers), "")
+    return f"its completions are the published ones, and its {apart} is not" if apart else ""
