@@ -105,6 +105,8 @@ def write_milliseconds(value: float | None) -> str:
 def show(scores: Sequence[Score], unit: Unit) -> Shown | None:
     """Scores of one measure over seeds in writing: one seed with its interval, several as mean and range.
 
+    A range whose ends agree to the last digit shown is not written.
+
     Returns:
         None where no seed has a value.
     """
@@ -118,6 +120,8 @@ def show(scores: Sequence[Score], unit: Unit) -> Shown | None:
 
     if len(values) > 1:
         detail = bounds(min(values), max(values), "{} to {}")
+        least, _, most = detail.partition(" to ")
+        detail = "" if least == most else detail
         return Shown(write_value(sum(values) / len(values), unit, percent), detail)
     low, high = next((score.low, score.high) for score in scores if score.value is not None)
     detail = "" if low is None or high is None else bounds(low, high, "[{}, {}]")

@@ -17,7 +17,7 @@ from tests.bench.handmade import TEXT, TONE, Numbers, Says, comparisons, parts, 
 from tests.bench.suite.report.test_report import Page, report
 from thiefbench.suite.report.drawing import Style
 from thiefbench.suite.report.overview import SuiteRow, SuiteTable, suite_table
-from thiefbench.suite.report.plots import Series, what_bands_are
+from thiefbench.suite.report.series import Series, what_bands_are
 from thiefbench.suite.report.suite_files import suite_csv, suite_tex, write_rank
 from thiefbench.suite.report.timings import costs
 from thiefbench.suite.report.tradeoff import MOST, draw_tradeoff
