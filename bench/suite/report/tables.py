@@ -88,6 +88,13 @@ def write_value(value: float, unit: Unit, percent: bool = True) -> str:
     return minus(f"{value:z.{digits}f}")
 
 
+def write_signed(value: float, unit: Unit, percent: bool = True) -> str:
+    """A difference in its unit, with its sign; none where it is zero to the last digit shown."""
+    written = write_value(value, unit, percent)
+    plain = written.startswith("\u2212") or not any(digit in written for digit in "123456789")
+    return written if plain else f"+{written}"
+
+
 def minus(number: str) -> str:
     """A number in writing, with a real minus sign."""
     return number.replace("-", "\u2212")
