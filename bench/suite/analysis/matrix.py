@@ -163,13 +163,15 @@ class Matrix:
         """Every defense in the order in which a user would choose, and anchors below them.
 
         Those that reject no more honest work than is tolerable stand first, by their worst case; equal ones by what
-        they wrongly reject. Within each group, those that lack a column which others have stand last.
+        they wrongly reject. Within each group, those that lack a column which others have stand last. Below all stand
+        those that have none.
         """
         defenses = dict.fromkeys(entry.defense for entry in self.entries)
         rows = [DefenseRow(name, tuple(e for e in self.entries if e.defense == name)) for name in defenses]
         return sorted(
             rows,
             key=lambda row: (
+                row.worst is None,
                 row.anchor,
                 not row.tolerable and not row.anchor,
                 -len(row.stop_rates),

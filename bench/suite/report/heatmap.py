@@ -27,9 +27,14 @@ NAMED = 3
 """Of defenses that stop equally much, the headline names so many."""
 _PERCENT = f"{TOLERATED:.0%}".replace("%", "\u00a0%")
 _GROUPS: dict[str, Callable[[DefenseRow], bool]] = {
-    f"Reject at most {_PERCENT} of rewarded honest work": lambda row: row.tolerable and not row.anchor,
-    f"Reject more than {_PERCENT} of rewarded honest work": lambda row: not row.tolerable and not row.anchor,
-    "Anchors, to compare with": lambda row: row.anchor,
+    f"Reject at most {_PERCENT} of rewarded honest work": lambda row: (
+        row.worst is not None and row.tolerable and not row.anchor
+    ),
+    f"Reject more than {_PERCENT} of rewarded honest work": lambda row: (
+        row.worst is not None and not (row.tolerable or row.anchor)
+    ),
+    "Anchors, to compare with": lambda row: row.worst is not None and row.anchor,
+    "Without a stop rate": lambda row: row.worst is None,
 }
 
 
@@ -155,8 +160,7 @@ def _rounds(numbers: tuple[int, ...]) -> str:
 
 
 def _choice(matrix: Matrix, named: dict[Column, str]) -> dict[str, Any] | None:
-    """The defenses that a user would choose, equal ones together; None where none stops anything at a tolerable price.
-    """
+    """The defenses that a user would choose, equal ones together; None where none stops anything at its price."""
     rows = [row for row in matrix.rows if row.tolerable and not row.anchor and row.worst is not None and row.lowest > 0]
     if not rows:
         return None

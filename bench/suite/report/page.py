@@ -185,8 +185,9 @@ def _section(
         "comparison": comparison,
         "number": number,
         "heading": heading,
+        "as_before": bool(before) and bool(_facts(comparison)),
         "payloads": list(dict.fromkeys(tuple(payload.items()) for payload in drew)),
-        "facts": facts(next((c.record.cell for c in comparison.cells if c.record), {})),
+        "facts": [fact for fact in _facts(comparison) if not before or fact not in _facts(before[0])],
         "claims": _claims(comparison),
         "verdicts": [_verdict(line) for line in told if line.scores("stop_rate")],
         "speaks": any("phrase" in record.payload for record in records),
@@ -214,6 +215,11 @@ def _section(
         "open_answers": {"none", "no attack", *(line.name for line in told)},
         "submission": first_submission(comparison),
     }
+
+
+def _facts(comparison: Comparison) -> list[tuple[str, str]]:
+    """What its swarms were like."""
+    return facts(next((cell.record.cell for cell in comparison.cells if cell.record), {}))
 
 
 def _shown_plot(plot: Plot, prefix: str) -> dict[str, Any]:
@@ -274,13 +280,8 @@ def _named(comparison: Comparison) -> list[Line]:
     scored = [line for line in comparison.defended if line.scores("asr")]
     if len(scored) <= NAMED:
         return scored
-    ordered = sorted([line for line in scored if not anchor_of(line.defense)] or scored, key=_reached)
+    ordered = sorted([line for line in scored if not anchor_of(line.defense)] or scored, key=plots.reached)
     return [ordered[0], ordered[-1]] if len(ordered) > 1 else ordered
-
-
-def _reached(line: Line) -> float:
-    """What the attack reaches in the end, as the mean over seeds."""
-    return fmean(score.value for score in line.scores("asr") if score.value is not None)
 
 
 def _claims(comparison: Comparison) -> list[dict[str, Any]]:
@@ -292,8 +293,8 @@ def _claims(comparison: Comparison) -> list[dict[str, Any]]:
     count = sum(bool(line.scores("asr")) for line in comparison.defended)
     if count <= NAMED or len(named) == 1:
         claims += [_claim("with", line, line.name) for line in named]
-    elif _reached(named[0]) == _reached(named[-1]):
-        shown = Shown(write_value(_reached(named[0]), "rate", _reached(named[0]) <= 1), "")
+    elif plots.reached(named[0]) == plots.reached(named[-1]):
+        shown = Shown(write_value(plots.reached(named[0]), "rate", plots.reached(named[0]) <= 1), "")
         claims.append({"who": f"with each of the {count} defenses", "spec": "", "line": None, "shown": shown})
     else:
         best, worst = named

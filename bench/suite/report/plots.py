@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from thiefbench.suite.analysis.comparison import Comparison, Line
@@ -24,6 +25,7 @@ from thiefbench.suite.report.plotting import Figure, settings
 from thiefbench.suite.report.series import Scale, Series, draw_series, frame, in_words, what_bands_are
 
 LABEL_WIDTH = 20
+_DOTTED = "false rejection"
 TOGETHER = 2
 """Up to so many defenses share a plot: the bands of more lie on top of each other, and their names beside no line."""
 
@@ -55,7 +57,7 @@ def defense_styles(comparison: Comparison) -> dict[str, Style]:
 
 def draw_all(comparison: Comparison, footer: str, png: bool = True) -> list[Plot]:
     """The plots of one attack; those without data are left out. `footer` stands on every PNG, if `png` asks for it."""
-    crowded = len(comparison.defended) > TOGETHER
+    crowded = sum(bool(line.scores("asr")) for line in comparison.defended) > TOGETHER
     return (_in_panels if crowded else _together)(comparison, footer, png)
 
 
@@ -87,12 +89,13 @@ def _in_panels(comparison: Comparison, footer: str, png: bool) -> list[Plot]:
         shown = []
         for line in _best_first(comparison):
             one = _series(comparison, line.name, curve, faint)
-            more = [_series(comparison, name, curve, "") for name in others]
+            more = [_series(comparison, name, curve, "") for name in others] if one.mean else []
             if dotted:
                 second = _series(comparison, line.name, dotted, "")
-                more.append(replace(second, style=replace(second.style, dashes=":")))
-            if one.mean or any(other.mean for other in more):
-                shown.append(Panel(line.name, one, tuple(other for other in more if other.mean)))
+                more.append(replace(second, name=_DOTTED, style=replace(second.style, dashes=":")))
+            more = [other for other in more if other.mean]
+            if one.mean or more:
+                shown.append(Panel(line.name, one, tuple(more)))
         return shown
 
     drawn = (
@@ -104,13 +107,13 @@ def _in_panels(comparison: Comparison, footer: str, png: bool) -> list[Plot]:
 
 
 def _best_first(comparison: Comparison) -> list[Line]:
-    """The defended lines by what the attack reaches in the end, least first; those without a score last."""
+    """The defended lines that have a score, by what the attack reaches in the end, least first."""
+    return sorted((line for line in comparison.defended if line.scores("asr")), key=reached)
 
-    def reached(line: Line) -> tuple[bool, float]:
-        values = [score.value for score in line.scores("asr") if score.value is not None]
-        return not values, sum(values) / len(values) if values else 0.0
 
-    return sorted(comparison.defended, key=reached)
+def reached(line: Line) -> float:
+    """What the attack reaches in the end under a defense that has a score, as the mean over seeds."""
+    return fmean(score.value for score in line.scores("asr") if score.value is not None)
 
 
 def _series(comparison: Comparison, name: str, curve: str, faint: str) -> Series:
