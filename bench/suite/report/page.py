@@ -97,7 +97,7 @@ def write_report(
     page = folder / "index.html"
     headings = short_names([comparison.attack for comparison in comparisons])
     sections = [
-        _section(number, comparison, drawn[comparison.title], heading, comparisons[: number - 1])
+        _section(number, comparison, drawn[comparison.title], heading, comparisons[0])
         for number, (comparison, heading) in enumerate(zip(comparisons, headings, strict=True), 1)
     ]
     shown = write_viewer(folder, run, comparisons, samples)
@@ -172,22 +172,20 @@ def _contents(
 
 
 def _section(
-    number: int, comparison: Comparison, drawn: Sequence[Plot], heading: str, before: Sequence[Comparison]
+    number: int, comparison: Comparison, drawn: Sequence[Plot], heading: str, first: Comparison
 ) -> dict[str, Any]:
-    """What the page shows of one attack; `before` are the attacks above it."""
+    """What the page shows of one attack; what it shares with the first is said there."""
     records = [record for _, record in comparison.finished]
     drew = [record.payload for record in records if record.payload and record.cell["role"] != "control"]
     none = comparison.line("none")
     told = _named(comparison)
-    trained = [line for line in comparison.lines if line.how == "trained"]
-    repeated = _repeated(trained, before)
     return {
         "comparison": comparison,
         "number": number,
         "heading": heading,
-        "as_before": bool(before) and bool(_facts(comparison)),
+        "as_before": comparison is not first and bool(_facts(comparison)),
         "payloads": list(dict.fromkeys(tuple(payload.items()) for payload in drew)),
-        "facts": [fact for fact in _facts(comparison) if not before or fact not in _facts(before[0])],
+        "facts": [fact for fact in _facts(comparison) if comparison is first or fact not in _facts(first)],
         "claims": _claims(comparison),
         "verdicts": [_verdict(line) for line in told if line.scores("stop_rate")],
         "speaks": any("phrase" in record.payload for record in records),
@@ -196,10 +194,9 @@ def _section(
         "crowded": any(plot.panels for plot in drawn),
         "few_panels": len(comparison.defended) <= FEW_PANELS,
         "tables": [
-            ("Trained", [_row(line) for line in trained if line not in repeated]),
+            ("Trained", [_row(line) for line in comparison.lines if line.how == "trained"]),
             ("Not trained", [_row(line) for line in comparison.lines if line.how != "trained"]),
         ],
-        "repeated": bool(repeated),
         "classes": class_rows(comparison),
         "seeds": comparison.seeds,
         "few": len(comparison.seeds) < FEW_SEEDS,
@@ -233,16 +230,6 @@ def _shown_plot(plot: Plot, prefix: str) -> dict[str, Any]:
         "right": f"{plot.right:.3f}",
         "note": plot.note,
     }
-
-
-def _repeated(lines: Sequence[Line], before: Sequence[Comparison]) -> list[Line]:
-    """Lines of defenses without an attack whose very cells stand in the table of an attack above."""
-    above = {result.cell_id for comparison in before for line in comparison.lines for result in line.results}
-    return [
-        line
-        for line in lines
-        if line.role == "control" and line.defense != "none" and {result.cell_id for result in line.results} <= above
-    ]
 
 
 def _row(line: Line) -> dict[str, Any]:

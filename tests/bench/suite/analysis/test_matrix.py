@@ -6,6 +6,7 @@ import csv
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -248,7 +249,7 @@ def test_rows_stand_by_their_worst_case() -> None:
 def test_the_headline_is_what_a_user_would_choose(tmp_path: Path, asked: Suite) -> None:
     def text(rates: dict[str, Sequence[float | None]], false: dict[str, float]) -> str:
         html = write_matrix(Store(tmp_path), made(rates, false), [asked]).read_text(encoding="utf-8")
-        return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", html[html.index("<body>") :])).replace("\u00a0", " ")
+        return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", "", html[html.index("<body>") :])))
 
     one = text(
         {"oracle": (1.0, 1.0), "guard": (0.7, 0.9), "self_judge": (1.0, 1.0)}, {"self_judge": 0.4, "guard": 0.01}

@@ -211,7 +211,8 @@ class TestOutputs:
         html, page, lines = self.written(tmp_path, found)
         change = "+12.0 % [+6.4, +17.6] 5 of 5 seeds, \u2265 0.55"
         assert ["ASR", "8.0 %", "20.0 %", change, "\u2717 worse", "5"] in page.rows
-        assert ["The same at every seed: False rejection, Utility, Mean length"] in page.rows, "nothing is left unsaid"
+        unchanged = [cells[0] for cells in page.rows if cells[0].startswith("The same at every seed: ")]
+        assert any(text.endswith("Stop rate, False rejection, Utility, Mean length") for text in unchanged)
         assert "B is worse than A in harm prevented; false rejection and utility cannot be told apart." in page.text
         (asr_plot,) = [str(a["aria-label"]) for _, a in page.tags if str(a.get("aria-label")).startswith("ASR, B")]
         assert asr_plot == "ASR, B \u2212 A by line: logit +12.0\u00a0%, worse."
