@@ -104,10 +104,10 @@ def _section(comparison: StoreComparison, title: str, number: int) -> dict[str, 
         kept = [row for row in rows if row["kind"] != "same"]
         pairs.append((pair, kept, [row["measure"] for row in rows if row["kind"] == "same"]))
     drawn = draw_differences([pair for pair, _, _ in pairs])
-    rows = sum(len(kept) for _, kept, _ in pairs)
+    count = sum(len(kept) for _, kept, _ in pairs)
     return {
         "title": title,
-        "folded": rows if rows > OPEN_ROWS else 0,
+        "folded": count if count > OPEN_ROWS else 0,
         "settings": settings(comparison, title),
         "same": identical(comparison, title),
         "pairs": pairs,

@@ -160,8 +160,9 @@ def _contents(
             *([(f"answers-{number}", "what models learned to say")] if section["answers"] else []),
         ]
 
-    several = len(sections) > 1
-    entries = [{"id": "suite", "title": "Every defense against every attack", "parts": []}] if several else []
+    entries: list[dict[str, Any]] = []
+    if len(sections) > 1:
+        entries.append({"id": "suite", "title": "Every defense against every attack", "parts": []})
     for section, comparison in zip(sections, comparisons, strict=True):
         title = f"{comparison.part}: {section['heading']}" if comparison.part else section["heading"]
         entries.append({"id": f"attack-{section['number']}", "title": title, "parts": parts(section)})
