@@ -11,7 +11,7 @@ from thiefbench.suite.report.plotting import Figure, settings
 from thiefbench.suite.report.series import Scale, Series, draw_series, frame, in_words, what_bands_are
 
 _SIZE = (2.1, 1.3)
-_MARGINS = {"left": 0.21, "right": 0.95, "bottom": 0.17, "top": 0.92}  # the same in each, so that axes line up
+_MARGINS = {"left": 0.26, "right": 0.95, "bottom": 0.17, "top": 0.92}  # the same in each, so that axes line up
 _FILE_COLUMNS, _FILE_PANEL = 4, (2.2, 1.7)
 _FONT, _STEPS = 8.5, 3
 
