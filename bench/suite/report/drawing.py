@@ -17,7 +17,7 @@ INK = {"#1b1f24": "--ink", "#5b6470": "--muted", "#dfe3e8": "--rule"}
 FIXED = {("attack", "none"): ("#c2410c", "--c-none"), ("control", "none"): ("#00795a", "--c-control")}
 PLACEBO = ("#6b7480", "--c-placebo")
 DEFENSES = (
-    ("#0060a8", "--c-1"), ("#a3478f", "--c-2"), ("#8a6100", "--c-3"), ("#2b8ca3", "--c-4"), ("#5a4fcf", "--c-5"),
+    ("#0060a8", "--c-1"), ("#a3478f", "--c-2"), ("#8a6100", "--c-3"), ("#1f7d94", "--c-4"), ("#5a4fcf", "--c-5"),
 )  # fmt: skip
 MARKERS = ("s", "D", "^", "v", "P", "X", "*")
 SETTINGS = {

@@ -152,7 +152,7 @@ def _label_ends(figure: Figure, axes: Any, series: Sequence[Series], scale: int)
     right = max(one.mean[-1][0] for one in series)
     for one, text, y in zip(series, texts, _spread(ends, heights, bottom, top), strict=True):
         axes.annotate(
-            text, (right, y), xytext=(9, 0), textcoords="offset points", va="center", color=one.style.colour,
+            text, (right, y), xytext=(12, 0), textcoords="offset points", va="center", color=one.style.colour,
             annotation_clip=False, parse_math=False, fontweight="bold", fontsize=8.5,
         )  # fmt: skip
 
