@@ -259,7 +259,7 @@ def test_the_headline_is_what_a_user_would_choose(tmp_path: Path, asked: Suite) 
         "of the rewarded poison. Of honest work it rejects 1.0 %." in one
     )
     assert one.index("Reject at most 5 % of") < one.index("Reject more than 5 % of") < one.index("Anchors, to compare")
-    assert re.search(r"self_judge.*? 40\.0 %\s*\u25b2 above 5 %", one), "in a word and a sign"
+    assert re.search(r"self_judge.*?40\.0 %\s*\u25b2 above 5 %", one), "in a word and a sign"
     two = text({"guard": (0.9, 0.9), "logit": (0.9, 1.0)}, {})
     assert "guard, logit stop the most in the worst case: 90.0 % of" in two or "logit, guard stop the most" in two
     none = text({"guard": (0.9, 0.0), "self_judge": (1.0, 1.0)}, {"self_judge": 0.4})
