@@ -174,7 +174,7 @@ class TestContents:
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
         page.keyboard.press("Enter")
         top = page.locator("#results-2").evaluate("e => e.getBoundingClientRect().top")
-        bar = page.locator("#attack-2 .bar")
+        bar = page.locator("#attack-2 .section-bar")
         assert 0 < top < 200, "the page stands there"
         assert bar.evaluate("e => e.getBoundingClientRect().top") == 0, "and says in which attack"
         assert top >= bar.evaluate("e => e.getBoundingClientRect().bottom"), "nothing covers what was asked for"
@@ -195,8 +195,8 @@ class TestPlots:
     def test_a_legend_stands_for_the_names_on_a_phone(self, opened: Open) -> None:
         wide, narrow = opened("demo"), opened("demo", 360)
         names = ["no attack", "none", "logit(reject='drop')"]
-        assert wide.locator(".stage .legend").is_hidden(), "where names stand beside their lines"
-        legend = narrow.locator(".stage .legend")
+        assert wide.locator(".stage .line-names").is_hidden(), "where names stand beside their lines"
+        legend = narrow.locator(".stage .line-names")
         assert [text.strip() for text in legend.get_by_role("listitem").all_inner_texts()] == names
         assert legend.locator("svg").count() == 3, "each with its stroke"
         beside = "[...document.querySelectorAll('.stage .plot text')].filter((t) => /logit/.test(t.textContent))"
