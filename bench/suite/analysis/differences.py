@@ -72,6 +72,7 @@ class LinePair:
         contradictions: differing scores of the same cell.
         missing: seeds that one side lacks, or that have no score there.
         settings: other differences between the two, such as the number of rounds.
+        attacked: whether it is a defense's line under attack.
     """
 
     title: str
@@ -81,6 +82,7 @@ class LinePair:
     contradictions: tuple[str, ...]
     missing: tuple[str, ...]
     settings: tuple[str, ...]
+    attacked: bool = True
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,7 @@ def _pair(title: str, name: str, here: _SideLine, there: _SideLine) -> LinePair:
         tuple(contradictions),
         (*_missing(here, first_results, there, second_results), *_missing(there, second_results, here, first_results)),
         tuple(settings),
+        here.line.role == "attack" and (bool(here.side.defense) or here.line.defense != "none"),
     )
 
 

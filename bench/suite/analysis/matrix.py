@@ -17,6 +17,7 @@ from thiefbench.engine.model.policy import Dtype
 from thiefbench.engine.views.defender import Judge
 from thiefbench.errors import UserError
 from thiefbench.judges import ImpatientJudge, check_judge, judge_of
+from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.replay import Recording, Replay, ReplayError, replay
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import NOTHING, Record, Score, Store
@@ -129,6 +130,11 @@ class DefenseRow:
         return self.wrongly_rejected[0] <= TOLERATED
 
     @property
+    def anchor(self) -> bool:
+        """Whether it is there to compare with, and not to be chosen."""
+        return bool(anchor_of(self.defense))
+
+    @property
     def milliseconds(self) -> float | None:
         """Per completion, the median over columns and seeds."""
         known = [entry.milliseconds for entry in self.entries if entry.milliseconds is not None]
@@ -154,15 +160,24 @@ class Matrix:
 
     @property
     def rows(self) -> list[DefenseRow]:
-        """Every defense, by its worst case, best first; equal ones by their wrong rejections.
+        """Every defense in the order in which a user would choose, with anchors below them.
 
-        Defenses that reject more honest work than is tolerable come after the others; in both groups, those that lack a
-        column that others have come last.
+        Defenses that reject no more honest work than is tolerable come first, by their worst case, and equal ones by
+        their wrong rejections. Within each group, those that lack a column that others have come last. Defenses without
+        any column come last of all.
         """
         defenses = dict.fromkeys(entry.defense for entry in self.entries)
         rows = [DefenseRow(name, tuple(e for e in self.entries if e.defense == name)) for name in defenses]
         return sorted(
-            rows, key=lambda row: (not row.tolerable, -len(row.stop_rates), -row.lowest, *row.wrongly_rejected)
+            rows,
+            key=lambda row: (
+                row.worst is None,
+                row.anchor,
+                not row.tolerable and not row.anchor,
+                -len(row.stop_rates),
+                -row.lowest,
+                *row.wrongly_rejected,
+            ),
         )
 
     @property

@@ -6,15 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from thiefbench import registry
 from thiefbench.spreadsheet import csv_of
 from thiefbench.suite.analysis.differences import MEASURES, ComparedRun, Difference, LinePair, StoreComparison, versus
 from thiefbench.suite.analysis.run_comparisons import ReportError, last_run, trained_comparisons
+from thiefbench.suite.report.difference_plots import draw_differences
+from thiefbench.suite.report.drawing import embed
 from thiefbench.suite.report.rendering import render
 from thiefbench.suite.report.run_table import finite
-from thiefbench.suite.report.tables import NBSP, Shown, write_value
+from thiefbench.suite.report.tables import NBSP, Shown, write_signed, write_value
+from thiefbench.suite.report.verdicts import SIGNS, headline, verdict
 from thiefbench.suite.store.records import Store, write_atomically
 from thiefbench.trust import reads_strangers
+
+OPEN_ROWS = 16
+"""A longer table of differences is folded: its plot stands above it."""
 
 
 @reads_strangers
@@ -68,20 +76,46 @@ def write_comparison(comparison: StoreComparison, folder: Path) -> Path:
         "compare.html.jinja",
         comparison=comparison,
         remarks=remarks(comparison),
-        sections=[
-            {
-                "title": t,
-                "settings": settings(comparison, t),
-                "same": identical(comparison, t),
-                "pairs": differing(comparison, t),
-            }
-            for t in comparison.titles
-        ],
+        headline=headline(comparison),
+        tiles=_tiles(comparison),
+        sections=[_section(comparison, title, number) for number, title in enumerate(comparison.titles, 1)],
         state_of=state_of,
     )
     write_atomically(folder / "compare.csv", comparison_csv(comparison).encode("utf-8", "replace"))
     write_atomically(page, html.encode("utf-8", "replace"))
     return page
+
+
+def _tiles(comparison: StoreComparison) -> list[dict[str, Any]]:
+    """The headline's measures: one difference in full, or of several how many say what."""
+    tiles = []
+    for title, differences in headline(comparison).by_measure:
+        kinds = [kind for _, kind in differences]
+        counts = [(SIGNS[kind], kind, kinds.count(kind)) for kind in SIGNS if kinds.count(kind)]
+        one = shown_difference(differences[0][0]) if len(differences) == 1 else None
+        tiles.append({"title": title[:1].upper() + title[1:], "one": one, "counts": counts, "of": len(kinds)})
+    return tiles
+
+
+def _section(comparison: StoreComparison, title: str, number: int) -> dict[str, Any]:
+    """What the page shows of one attack. Measures that no seed changes are named, and have no row."""
+    pairs = []
+    for pair, rows in differing(comparison, title):
+        kept = [row for row in rows if row["kind"] != "same"]
+        pairs.append((pair, kept, [row["measure"] for row in rows if row["kind"] == "same"]))
+    drawn = draw_differences([pair for pair, _, _ in pairs])
+    count = sum(len(kept) for _, kept, _ in pairs)
+    return {
+        "title": title,
+        "folded": count if count > OPEN_ROWS else 0,
+        "settings": settings(comparison, title),
+        "same": identical(comparison, title),
+        "pairs": pairs,
+        "plots": [
+            {"name": panel.name, "about": panel.last, "svg": Markup(embed(panel, f"c{number}-{place}"))}
+            for place, panel in enumerate(drawn)
+        ],
+    }
 
 
 def remarks(comparison: StoreComparison) -> list[str]:
@@ -124,9 +158,7 @@ def shown_difference(each: Difference) -> dict[str, Any]:
     percent = max(each.one, each.other) <= 1
 
     def signed(value: float) -> str:
-        written = write_value(value, unit, percent)
-        plain = written.startswith("\u2212") or not any(digit in written for digit in "123456789")
-        return written if plain else f"+{written}"
+        return write_signed(value, unit, percent)
 
     if change.kind == "interval":
         counted = f" {change.count.text()}" if change.count else ""
@@ -140,6 +172,8 @@ def shown_difference(each: Difference) -> dict[str, Any]:
         "other": write_value(each.other, unit, percent),
         "change": Shown(signed(change.mean), "" if alone else detail.replace(f"{NBSP}%", "")),
         "seeds": len(change.points),
+        "kind": verdict(each),
+        "verdict": SIGNS[verdict(each)],
     }
 
 

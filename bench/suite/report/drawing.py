@@ -17,7 +17,7 @@ INK = {"#1b1f24": "--ink", "#5b6470": "--muted", "#dfe3e8": "--rule"}
 FIXED = {("attack", "none"): ("#c2410c", "--c-none"), ("control", "none"): ("#00795a", "--c-control")}
 PLACEBO = ("#6b7480", "--c-placebo")
 DEFENSES = (
-    ("#0060a8", "--c-1"), ("#a3478f", "--c-2"), ("#8a6100", "--c-3"), ("#2b8ca3", "--c-4"), ("#5a4fcf", "--c-5"),
+    ("#0060a8", "--c-1"), ("#a3478f", "--c-2"), ("#8a6100", "--c-3"), ("#1f7d94", "--c-4"), ("#5a4fcf", "--c-5"),
 )  # fmt: skip
 MARKERS = ("s", "D", "^", "v", "P", "X", "*")
 SETTINGS = {
@@ -42,6 +42,23 @@ class Style:
 
 
 @dataclass(frozen=True)
+class PanelDrawing:
+    """A part of a plot.
+
+    Attributes:
+        name: of the line that it shows.
+        alt: what it shows, in words.
+        last: where its line ends, in writing; empty where it has none.
+        svg: its markup, safe to embed.
+    """
+
+    name: str
+    alt: str
+    last: str
+    svg: str
+
+
+@dataclass(frozen=True)
 class Plot:
     """A finished plot.
 
@@ -50,6 +67,8 @@ class Plot:
         alt: what it shows, in words.
         note: what its lines and bands are, where that is not one seed.
         png, svg: its bytes, empty where none were asked for, and its markup, safe to embed.
+        panels: its parts, where each line has one of its own; `svg` is empty then.
+        right: where its axes end, as a share of the drawing's width; what lies further right is labels.
     """
 
     name: str
@@ -57,6 +76,8 @@ class Plot:
     note: str
     png: bytes
     svg: str
+    panels: tuple[PanelDrawing, ...] = ()
+    right: float = 1.0
 
 
 def short_label(name: str) -> str:
@@ -66,19 +87,31 @@ def short_label(name: str) -> str:
 
 def saved(figure: Figure, axes: Any, title: str, footer: str, png: bool = True) -> tuple[str, bytes]:
     """A drawing as SVG, for a page that gives it its title, and as PNG with title and footer where that is wanted."""
-    svg, image = io.StringIO(), io.BytesIO()
-    figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
+    svg = svg_of(figure)
     if not png:
-        return svg.getvalue(), b""
+        return svg, b""
     axes.set_title(title, color="#1b1f24", pad=8)
+    return svg, png_of(figure, footer)
+
+
+def svg_of(figure: Figure) -> str:
+    """A drawing for a page."""
+    svg = io.StringIO()
+    figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
+    return svg.getvalue()
+
+
+def png_of(figure: Figure, footer: str) -> bytes:
+    """A drawing as a file of its own, with a footer."""
+    image = io.BytesIO()
     lines = "\n".join(textwrap.wrap(footer, round(figure.get_figwidth() * _LETTERS_PER_INCH)))
     # Below the figure: the layout would put it over a legend that stands outside the axes.
     figure.text(0.01, -0.015, lines, va="top", size=6.5, color="#5b6470", parse_math=False)
     figure.savefig(image, format="png", dpi=200, facecolor="white", bbox_inches="tight", pad_inches=0.08)
-    return svg.getvalue(), image.getvalue()
+    return image.getvalue()
 
 
-def embed(plot: Plot, prefix: str) -> str:
+def embed(plot: Plot | PanelDrawing, prefix: str) -> str:
     """The SVG as part of a page: no document head, ids of its own, colours from the page, a text alternative.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,30 @@ from thiefbench.provenance import now, provenance
 from thiefbench.spreadsheet import csv_of
 from thiefbench.suite.analysis.line_scores import label_notes
 from thiefbench.suite.analysis.matrix import MEASURES, TOLERATED, Column, DefenseRow, Matrix
-from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.report.page import facts
 from thiefbench.suite.report.rendering import render
 from thiefbench.suite.report.shades import legend, shade
-from thiefbench.suite.report.tables import Shown, headings, show, write_milliseconds
+from thiefbench.suite.report.tables import Shown, headings, show, write_milliseconds, write_value
 from thiefbench.suite.scenario import Suite
-from thiefbench.suite.store.records import Store, write_atomically, write_table
+from thiefbench.suite.store.records import Record, Store, write_atomically, write_table
 
 STOPS = 0.9
 """The headline counts tolerable defenses that reject at least this share of every attack's rewarded poison."""
+
+
+NAMED = 3
+"""Of defenses that stop equally much, the headline names so many."""
+_PERCENT = f"{TOLERATED:.0%}".replace("%", "\u00a0%")
+_GROUPS: dict[str, Callable[[DefenseRow], bool]] = {
+    f"Reject at most {_PERCENT} of rewarded honest work": lambda row: (
+        row.worst is not None and row.tolerable and not row.anchor
+    ),
+    f"Reject more than {_PERCENT} of rewarded honest work": lambda row: (
+        row.worst is not None and not (row.tolerable or row.anchor)
+    ),
+    "Anchors, to compare with": lambda row: row.worst is not None and row.anchor,
+    "Without a stop rate": lambda row: row.worst is None,
+}
 
 
 def write_matrix(store: Store, matrix: Matrix, suites: Sequence[Suite]) -> Path:
@@ -40,9 +54,14 @@ def write_matrix(store: Store, matrix: Matrix, suites: Sequence[Suite]) -> Path:
         "matrix.html.jinja",
         suites=suites,
         columns=[_column(matrix, column, heading) for column, heading in named.items()],
-        rows=[_row(row, named) for row in matrix.rows],
-        headline=_headline(matrix),
-        tolerated=f"{TOLERATED:.0%}".replace("%", "\u00a0%"),
+        groups=[
+            {"title": title, "rows": [_row(row, named) for row in matrix.rows if belongs(row)]}
+            for title, belongs in _GROUPS.items()
+        ],
+        choice=_choice(matrix, named),
+        count=_count(matrix),
+        shared=_shared_facts(matrix),
+        tolerated=_PERCENT,
         several_seeds=len({pools.seed for pools in matrix.pools}) > 1,
         scale=legend(),
         making=_making(matrix, suites),
@@ -80,30 +99,45 @@ def _column(matrix: Matrix, column: Column, heading: str) -> dict[str, Any]:
         "attack": column.attack,
         "suite": column.suite,
         "payloads": list(dict.fromkeys(tuple(record.payload.items()) for record in records if record.payload)),
-        "facts": facts(records[0].cell) if records else [],
+        "facts": [fact for fact in _facts(records) if fact not in _shared_facts(matrix)],
         "seeds": [each.seed for each in pools],
         "failed": failed,
     }
+
+
+def _facts(records: Sequence[Record]) -> list[tuple[str, str]]:
+    """What the swarms of an attack were like."""
+    return facts(records[0].cell) if records else []
+
+
+def _shared_facts(matrix: Matrix) -> list[tuple[str, str]]:
+    """What all attacks' swarms have in common; nothing where there is one attack."""
+    records: dict[Column, list[Record]] = {}
+    for each in matrix.pools:
+        if each.attacked is not None and each.attacked.status == "ok":
+            records.setdefault(Column(each.suite, each.attack), []).append(each.attacked)
+    every = [_facts(of_column) for of_column in records.values()]
+    return [fact for fact in every[0] if all(fact in other for other in every)] if len(every) > 1 else []
 
 
 def _row(row: DefenseRow, named: dict[Column, str]) -> dict[str, Any]:
     """A defense as the table shows it."""
     rates = row.stop_rates
     fields = [
-        {"shown": show(row.scores("stop_rate", column), "rate"), "style": shade(rates[column])}
+        {"heading": heading, "shown": show(row.scores("stop_rate", column), "rate"), "style": shade(rates[column])}
         if column in rates
-        else None
-        for column in named
+        else {"heading": heading, "shown": None, "style": ""}
+        for column, heading in named.items()
     ]
     judged = dict.fromkeys(entry.rounds for entry in row.entries if entry.rounds)
     return {
         "defense": row.defense,
-        "anchor": bool(anchor_of(row.defense)),
         "notes": label_notes(row.defense),
         "rounds": "; ".join(_rounds(each) for each in judged),
         "fields": fields,
         "worst": _worst(row, named),
         "false_rejection": show(row.scores("false_rejection_rate"), "rate"),
+        "rejects_much": not row.tolerable,
         "placebo_rejection": show(row.scores("placebo_rejection_rate"), "rate"),
         "milliseconds": write_milliseconds(row.milliseconds),
         "problems": row.problems,
@@ -125,9 +159,28 @@ def _rounds(numbers: tuple[int, ...]) -> str:
     return f"round{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
-def _headline(matrix: Matrix) -> str:
+def _choice(matrix: Matrix, named: dict[Column, str]) -> dict[str, Any] | None:
+    """The defenses that a user would choose, equal ones together; None where none stops anything at its price."""
+    rows = [row for row in matrix.rows if row.tolerable and not row.anchor and row.worst is not None and row.lowest > 0]
+    if not rows:
+        return None
+    best = rows[0]
+    lowest = write_value(best.lowest, "rate")
+    whole = len(best.stop_rates)
+    equal = [row for row in rows if len(row.stop_rates) == whole and write_value(row.lowest, "rate") == lowest]
+    alone = len(equal) == 1 and best.worst is not None and len(set(best.stop_rates.values())) > 1
+    return {
+        "defenses": [(row.defense, write_value(row.wrongly_rejected[0], "rate")) for row in equal[:NAMED]],
+        "more": len(equal) - len(equal[:NAMED]),
+        "lowest": lowest,
+        "worst": named[best.worst] if alone and best.worst is not None else "",
+        "several": len(named) > 1,
+    }
+
+
+def _count(matrix: Matrix) -> str:
     """How many defenses stop every attack; empty where only anchors are shown."""
-    rows = [row for row in matrix.rows if not anchor_of(row.defense)]
+    rows = [row for row in matrix.rows if not row.anchor]
     if not rows:
         return ""
     columns = matrix.measured

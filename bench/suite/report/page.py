@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from thiefbench import registry
 from thiefbench.suite.analysis.comparison import Cell, Comparison, Line
+from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.ranking_inputs import why_no_ranking
 from thiefbench.suite.analysis.run_comparisons import ReportError, comparisons_of_run, last_run
 from thiefbench.suite.analysis.statistics import FEW_SEEDS
@@ -32,6 +33,7 @@ from thiefbench.suite.report.tables import (
     columns_of,
     csv_text,
     paired_difference,
+    short_names,
     show,
     show_summary,
     signed,
@@ -45,8 +47,12 @@ from thiefbench.suite.store.arithmetic import mixture
 from thiefbench.suite.store.records import NOTHING, Record, Store, write_atomically
 from thiefbench.trust import reads_strangers
 
-NAMED = 3
-"""The headline names up to this many defenses; for more, it gives the range."""
+NAMED = plots.TOGETHER
+"""The headline names up to this many defenses; of more, it names the best and the worst."""
+FEW_PANELS = 8
+"""For more defenses than this, only the plot of the attack's success is shown unfolded."""
+FEW_ROWS = 6
+"""Longer tables of cells and costs are folded."""
 LISTED = 6
 """Up to this many cells without a score are listed openly at the top of the page."""
 
@@ -89,7 +95,11 @@ def write_report(
     write_atomically(folder / "suite.csv", suite_csv(run, table).encode("utf-8", "replace"))
     write_atomically(folder / "suite.tex", suite_tex(run, table).encode("utf-8", "replace"))
     page = folder / "index.html"
-    sections = [_section(number, c, drawn[c.title]) for number, c in enumerate(comparisons, 1)]
+    headings = short_names([comparison.attack for comparison in comparisons])
+    sections = [
+        _section(number, comparison, drawn[comparison.title], heading, comparisons[0])
+        for number, (comparison, heading) in enumerate(zip(comparisons, headings, strict=True), 1)
+    ]
     shown = write_viewer(folder, run, comparisons, samples)
     write_atomically(page, _render(run, comparisons, sections, table, tradeoff, shown).encode("utf-8", "replace"))
     for cell in (cell for comparison in comparisons for cell in comparison.cells if cell.damaged):
@@ -109,6 +119,8 @@ def _render(
     records = [record for comparison in comparisons for _, record in comparison.finished]
     unfinished = [cell for comparison in comparisons for cell in comparison.cells if cell.problem]
     unfinished.sort(key=lambda cell: cell.problem.startswith("missing"))  # failed cells before missing ones
+    places = [] if why_no_ranking(run["suite"], comparisons) else [row.place for row in table.rows]
+    shown_cost_rows = shown_costs(costs(comparisons))
     return render(
         "page.html.jinja",
         run=run,
@@ -118,8 +130,10 @@ def _render(
         ranking_notes=ranking_notes(comparisons[0].rules),
         scale=legend(),
         tradeoff=tradeoff and {"svg": Markup(embed(tradeoff, "tradeoff")), "note": tradeoff.note},
-        places=[] if why_no_ranking(run["suite"], comparisons) else [row.place for row in table.rows],
-        costs=shown_costs(costs(comparisons)),
+        places=places,
+        contents=_contents(comparisons, sections, bool(places), bool(shown_cost_rows)),
+        costs=shown_cost_rows,
+        few_rows=FEW_ROWS,
         few=len(table.seeds) < FEW_SEEDS,
         columns=columns_of(comparisons),
         cells=sum(len(comparison.cells) for comparison in comparisons),
@@ -133,22 +147,53 @@ def _render(
     )
 
 
-def _section(number: int, comparison: Comparison, drawn: Sequence[Plot]) -> dict[str, Any]:
-    """The page's section about one attack."""
+def _contents(
+    comparisons: Sequence[Comparison], sections: Sequence[Mapping[str, Any]], ranked: bool, timed: bool
+) -> list[dict[str, Any]]:
+    """The page's table of contents: parts of the page, each with its own parts, as (id, title)."""
+
+    def parts(section: Mapping[str, Any]) -> list[tuple[str, str]]:
+        number = section["number"]
+        return [
+            *([(f"curves-{number}", "curves")] if section["plots"] else []),
+            (f"results-{number}", "results"),
+            *([(f"answers-{number}", "what models learned to say")] if section["answers"] else []),
+        ]
+
+    entries: list[dict[str, Any]] = []
+    if len(sections) > 1:
+        entries.append({"id": "suite", "title": "Every defense against every attack", "parts": []})
+    for section, comparison in zip(sections, comparisons, strict=True):
+        title = f"{comparison.part}: {section['heading']}" if comparison.part else section["heading"]
+        entries.append({"id": f"attack-{section['number']}", "title": title, "parts": parts(section)})
+    if ranked:
+        entries.append({"id": "ranking", "title": "Ranking", "parts": []})
+    made = [*([("costs", "what the defenses cost")] if timed else []), ("cells", "cells")]
+    return [*entries, {"id": "made", "title": "How it was made", "parts": made}]
+
+
+def _section(
+    number: int, comparison: Comparison, drawn: Sequence[Plot], heading: str, first: Comparison
+) -> dict[str, Any]:
+    """What the page shows of one attack; what it shares with the first is said there."""
     records = [record for _, record in comparison.finished]
     drew = [record.payload for record in records if record.payload and record.cell["role"] != "control"]
     none = comparison.line("none")
-    stopping = [line for line in comparison.defended if line.scores("stop_rate")]
+    told = _named(comparison)
     return {
         "comparison": comparison,
+        "number": number,
+        "heading": heading,
+        "as_before": comparison is not first and bool(_facts(comparison)),
         "payloads": list(dict.fromkeys(tuple(payload.items()) for payload in drew)),
-        "facts": facts(next((c.record.cell for c in comparison.cells if c.record), {})),
+        "facts": [fact for fact in _facts(comparison) if comparison is first or fact not in _facts(first)],
         "claims": _claims(comparison),
-        "verdicts": [_verdict(line) for line in stopping] if len(stopping) <= NAMED else [],
+        "verdicts": [_verdict(line) for line in told if line.scores("stop_rate")],
         "speaks": any("phrase" in record.payload for record in records),
-        "plots": {plot.name: Markup(embed(plot, f"s{number}-{plot.name}")) for plot in drawn},
-        "bands": {plot.name: plot.note for plot in drawn},
+        "plots": {plot.name: _shown_plot(plot, f"s{number}-{plot.name}") for plot in drawn},
         "styles": plots.styles(comparison),
+        "crowded": any(plot.panels for plot in drawn),
+        "few_panels": len(comparison.defended) <= FEW_PANELS,
         "tables": [
             ("Trained", [_row(line) for line in comparison.lines if line.how == "trained"]),
             ("Not trained", [_row(line) for line in comparison.lines if line.how != "trained"]),
@@ -165,7 +210,26 @@ def _section(number: int, comparison: Comparison, drawn: Sequence[Plot]) -> dict
             if none is not None and (difference := paired_difference(line, none, "asr")) is not None
         ],
         "answers": poisoned_answers(comparison),
+        "open_answers": {"none", "no attack", *(line.name for line in told)},
         "submission": first_submission(comparison),
+    }
+
+
+def _facts(comparison: Comparison) -> list[tuple[str, str]]:
+    """What its swarms were like."""
+    return facts(next((cell.record.cell for cell in comparison.cells if cell.record), {}))
+
+
+def _shown_plot(plot: Plot, prefix: str) -> dict[str, Any]:
+    """A plot as the page shows it: one drawing, or one for each of its panels."""
+    return {
+        "svg": Markup(embed(plot, prefix)) if plot.svg else "",
+        "panels": [
+            {"name": panel.name, "last": panel.last, "svg": Markup(embed(panel, f"{prefix}-{place}"))}
+            for place, panel in enumerate(plot.panels, 1)
+        ],
+        "right": f"{plot.right:.3f}",
+        "note": plot.note,
     }
 
 
@@ -196,20 +260,33 @@ def _unseen(comparison: Comparison) -> list[dict[str, Any]]:
     ]
 
 
+def _named(comparison: Comparison) -> list[Line]:
+    """The defended lines that the headline names: all of few, of more the best and the worst of those with a score.
+
+    Anchors are named where nothing else was run: rejecting everything is no defense.
+    """
+    scored = [line for line in comparison.defended if line.scores("asr")]
+    if len(scored) <= NAMED:
+        return scored
+    ordered = sorted([line for line in scored if not anchor_of(line.defense)] or scored, key=plots.reached)
+    return [ordered[0], ordered[-1]] if len(ordered) > 1 else ordered
+
+
 def _claims(comparison: Comparison) -> list[dict[str, Any]]:
-    """The numbers of the headline: defenses and their ASR. Without a finished undefended cell there is no headline."""
-    none, control, defended = comparison.line("none"), comparison.line("no attack"), comparison.defended
+    """The numbers of the headline: who, and the ASR there. Without a finished undefended cell there is no headline."""
+    none, control = comparison.line("none"), comparison.line("no attack")
     if none is None or not none.scores("asr"):
         return []
-    claims = [_claim("Without a defense", none)]
-    scored = [line for line in defended if line.scores("asr")]
-    if len(scored) <= NAMED:
-        claims += [_claim("with", line, line.name) for line in scored]
+    claims, named = [_claim("Without a defense", none)], _named(comparison)
+    count = sum(bool(line.scores("asr")) for line in comparison.defended)
+    if count <= NAMED or len(named) == 1:
+        claims += [_claim("with", line, line.name) for line in named]
+    elif plots.reached(named[0]) == plots.reached(named[-1]):
+        shown = Shown(write_value(plots.reached(named[0]), "rate", plots.reached(named[0]) <= 1), "")
+        claims.append({"who": f"with each of the {count} defenses", "spec": "", "line": None, "shown": shown})
     else:
-        means = [fmean(score.value for score in line.scores("asr") if score.value is not None) for line in scored]
-        low, high = (write_value(value, "rate", max(means) <= 1) for value in (min(means), max(means)))
-        shown = Shown(f"{low} to {high}", "")
-        claims.append({"who": f"with the {len(scored)} defenses", "spec": "", "line": None, "shown": shown})
+        best, worst = named
+        claims += [_claim("at best, with", best, best.name), _claim("at worst, with", worst, worst.name)]
     return claims + ([_claim("with no attacker", control)] if control is not None and control.scores("asr") else [])
 
 

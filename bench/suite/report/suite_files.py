@@ -30,12 +30,20 @@ Numbers = tuple[float | None, float | None, float | None]
 def shown_table(table: SuiteTable) -> dict[str, Any]:
     """What the page shows of a suite's table."""
     names = _names(table)
+    shown = [_shown_row(row, table, names) for row in table.rows]
+    scored = [
+        (row.place.worst.summary.mean, number)
+        for number, row in enumerate(table.rows)
+        if row.place.worst and row.place.status != "anchor"
+    ]
     return {
         "columns": [
             {"heading": names[c.title], "attack": c.attack, "part": c.part, "doubt": table.doubts.get(c.title, "")}
             for c in table.comparisons
         ],
-        "rows": [_shown_row(row, table, names) for row in table.rows],
+        "rows": shown,
+        "best": shown[max(scored)[1]] if scored else None,
+        "least": shown[min(scored)[1]] if scored else None,
         "seeds": len(table.seeds),
         "unranked": table.unranked,
         "ranks": any(row.place.status not in ("anchor", "unplaced") for row in table.rows),

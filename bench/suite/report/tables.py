@@ -88,6 +88,13 @@ def write_value(value: float, unit: Unit, percent: bool = True) -> str:
     return minus(f"{value:z.{digits}f}")
 
 
+def write_signed(value: float, unit: Unit, percent: bool = True) -> str:
+    """A difference in its unit, with its sign; none where it is zero to the last digit shown."""
+    written = write_value(value, unit, percent)
+    plain = written.startswith("\u2212") or not any(digit in written for digit in "123456789")
+    return written if plain else f"+{written}"
+
+
 def minus(number: str) -> str:
     """A number in writing, with a real minus sign."""
     return number.replace("-", "\u2212")
@@ -105,6 +112,8 @@ def write_milliseconds(value: float | None) -> str:
 def show(scores: Sequence[Score], unit: Unit) -> Shown | None:
     """Scores of one measure over seeds in writing: one seed with its interval, several as mean and range.
 
+    A range whose ends agree to the last digit shown is not written.
+
     Returns:
         None where no seed has a value.
     """
@@ -118,6 +127,8 @@ def show(scores: Sequence[Score], unit: Unit) -> Shown | None:
 
     if len(values) > 1:
         detail = bounds(min(values), max(values), "{} to {}")
+        least, _, most = detail.partition(" to ")
+        detail = "" if least == most else detail
         return Shown(write_value(sum(values) / len(values), unit, percent), detail)
     low, high = next((score.low, score.high) for score in scores if score.value is not None)
     detail = "" if low is None or high is None else bounds(low, high, "[{}, {}]")

@@ -6,6 +6,7 @@ import csv
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -233,14 +234,36 @@ def score(value: float) -> Score:
 
 
 def test_rows_stand_by_their_worst_case() -> None:
-    rates = {"none": (0.0, 0.0), "logit": (1.0, 0.2), "oracle": (0.5, 0.5), "blacklist": (1.0, None)}
-    assert [row.defense for row in made(rates).rows] == ["oracle", "logit", "none", "blacklist"], (
+    rates = {"arithmetic": (0.0, 0.0), "logit": (1.0, 0.2), "guard": (0.5, 0.5), "similarity": (1.0, None)}
+    assert [row.defense for row in made(rates).rows] == ["guard", "logit", "arithmetic", "similarity"], (
         "a mean does not rank, and who was not judged everywhere stands below who was"
     )
-    equal = made({"reject_all": (1.0,), "oracle": (1.0,)}, {"reject_all": 1.0})
-    assert [row.defense for row in equal.rows] == ["oracle", "reject_all"], "equal ones: less wrongly rejected first"
-    bold = made({"reject_all": (1.0,), "none": (0.0,), "logit": (0.9,)}, {"reject_all": 1.0, "logit": 0.05})
-    assert [row.defense for row in bold.rows] == ["logit", "none", "reject_all"], "nobody leads by rejecting all"
+    equal = made({"similarity": (1.0,), "guard": (1.0,)}, {"similarity": 0.04})
+    assert [row.defense for row in equal.rows] == ["guard", "similarity"], "equal ones: less wrongly rejected first"
+    bold = made({"self_judge": (1.0,), "arithmetic": (0.0,), "logit": (0.9,)}, {"self_judge": 0.4, "logit": 0.05})
+    assert [row.defense for row in bold.rows] == ["logit", "arithmetic", "self_judge"], "nobody leads by rejecting much"
+    anchors = made({"oracle": (1.0,), "self_judge": (1.0,), "none": (0.0,), "logit": (0.9,)}, {"self_judge": 1.0})
+    assert [row.defense for row in anchors.rows] == ["logit", "self_judge", "oracle", "none"], "anchors are not chosen"
+
+
+def test_the_headline_is_what_a_user_would_choose(tmp_path: Path, asked: Suite) -> None:
+    def text(rates: dict[str, Sequence[float | None]], false: dict[str, float]) -> str:
+        html = write_matrix(Store(tmp_path), made(rates, false), [asked]).read_text(encoding="utf-8")
+        return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", "", html[html.index("<body>") :])))
+
+    one = text(
+        {"oracle": (1.0, 1.0), "guard": (0.7, 0.9), "self_judge": (1.0, 1.0)}, {"self_judge": 0.4, "guard": 0.01}
+    )
+    assert (
+        "Of the defenses that reject at most 5 % of honest work, guard stops the most in its worst case, text: 70.0 % "
+        "of the rewarded poison. Of honest work it rejects 1.0 %." in one
+    )
+    assert one.index("Reject at most 5 % of") < one.index("Reject more than 5 % of") < one.index("Anchors, to compare")
+    assert re.search(r"self_judge.*?40\.0 %\s*\u25b2 above 5 %", one), "in a word and a sign"
+    two = text({"guard": (0.9, 0.9), "logit": (0.9, 1.0)}, {})
+    assert "guard, logit stop the most in the worst case: 90.0 % of" in two or "logit, guard stop the most" in two
+    none = text({"guard": (0.9, 0.0), "self_judge": (1.0, 1.0)}, {"self_judge": 0.4})
+    assert "No defense stops every attack and rejects at most 5 % of honest work." in none
 
 
 def test_who_rejects_honest_work_does_not_count_as_stopping(tmp_path: Path, asked: Suite) -> None:
@@ -309,10 +332,10 @@ def test_tables_hold_every_number_unrounded(tmp_path: Path, matrix: Matrix, aske
 
 def test_the_page_shows_every_field_and_the_rows_in_order(tmp_path: Path, matrix: Matrix, asked: Suite) -> None:
     html = write_matrix(Store(tmp_path), matrix, [asked]).read_text(encoding="utf-8")
-    fields = re.findall(r'<td class="field" style="([^"]+)"><span class="value">([^<]+)</span>', html)
+    fields = re.findall(r'class="field" style="([^"]+)"><span class="value">([^<]+)</span>', html)
     rates = [row.stop_rates[column] for row in matrix.rows for column in matrix.columns if column in row.stop_rates]
     assert fields == [(shade(rate), f"{100 * rate:.1f}\u00a0%") for rate in rates], "value and colour of every field"
-    shown = re.findall(r'<tr>\n<th scope="row"><code>([^<]+)</code>', html)
+    shown = re.findall(r'<th scope="row" role="rowheader"><code>([^<]+)</code>', html)
     assert shown == [row.defense for row in matrix.rows]
     assert "not replayed: raises failed in round 2: RuntimeError: this defense gives up" in html
     assert (

@@ -15,9 +15,11 @@ import pytest
 from tests.bench.cli.test_cli import Cli, cli, sentence  # noqa: F401  # the fixture
 from tests.bench.handmade import TEXT, TONE, Numbers, Says, parts, store, suite, usual
 from tests.bench.suite.report.test_report import Page
-from thiefbench.suite.analysis.differences import Difference, LinePair, StoreComparison, settings_of
+from thiefbench.suite.analysis.differences import MEASURES, Difference, LinePair, StoreComparison, settings_of
 from thiefbench.suite.analysis.run_comparisons import ReportError
+from thiefbench.suite.analysis.statistics import summarize
 from thiefbench.suite.report.compare import compared, identical, remarks, settings, write_comparison
+from thiefbench.suite.report.verdicts import headline, verdict
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Record
 
@@ -207,7 +209,13 @@ class TestOutputs:
     def test_page_and_csv(self, tmp_path: Path) -> None:
         found = two(tmp_path, (small(seeds=FIVE), usual), (small(seeds=FIVE, rounds=20), shifted))
         html, page, lines = self.written(tmp_path, found)
-        assert ["logit", "ASR", "8.0 %", "20.0 %", "+12.0 % [+6.4, +17.6] 5 of 5 seeds, \u2265 0.55", "5"] in page.rows
+        change = "+12.0 % [+6.4, +17.6] 5 of 5 seeds, \u2265 0.55"
+        assert ["ASR", "8.0 %", "20.0 %", change, "\u2717 worse", "5"] in page.rows
+        unchanged = [cells[0] for cells in page.rows if cells[0].startswith("The same at every seed: ")]
+        assert any(text.endswith("Stop rate, False rejection, Utility, Mean length") for text in unchanged)
+        assert "B is worse than A in harm prevented; false rejection and utility cannot be told apart." in page.text
+        (asr_plot,) = [str(a["aria-label"]) for _, a in page.tags if str(a.get("aria-label")).startswith("ASR, B")]
+        assert asr_plot == "ASR, B \u2212 A by line: logit +12.0\u00a0%, worse."
         assert "Not the same on both sides: rounds 10 and 20." in page.text
         assert not {tag for tag, _ in page.tags} & {"link", "script", "iframe", "object", "embed", "img", "base"}
         assert "http" not in html.replace("http-equiv", "")
@@ -221,7 +229,7 @@ class TestOutputs:
     def test_contradictions_and_identical_lines_on_the_page(self, tmp_path: Path) -> None:
         _, page, lines = self.written(tmp_path, two(tmp_path, (small(), usual), (small(), shifted)))
         assert "Same cell, different scores." in page.text
-        assert ["logit", "same cell, different scores"] in page.rows
+        assert ["logit same cell, different scores"] in page.rows
         assert (
             "Identical: no attack; placebo; none; no attack, logit: the very same cells, the same scores." in page.text
         )
@@ -237,6 +245,61 @@ class TestOutputs:
         (line,) = [each for each in lines if each["line"] == "logit"]
         assert (line["difference"], line["seeds"]) == ("", ""), "a failed cell is no number"
         assert line["problem"].startswith("B, seed 0: failed: ")
+
+
+def change(*values: float, measure: str = "asr") -> Difference:
+    column = next(column for column in MEASURES if column.measure == measure)
+    summary = summarize(dict(enumerate(values)))
+    return Difference(column, 0.1, 0.1 + summary.mean, summary)
+
+
+class TestVerdicts:
+    @pytest.mark.parametrize(
+        ("values", "measure", "kind"),
+        [
+            ((-0.1, -0.1, -0.1, -0.1, -0.2), "asr", "better"),
+            ((-0.1, -0.1, -0.1, -0.1, -0.2), "utility", "worse"),
+            ((0.1, 0.1, 0.1, 0.1, 0.2), "false_rejection_rate", "worse"),
+            ((0.1, 0.1, 0.1, 0.1, 0.2), "stop_rate", "better"),
+            ((0.1, 0.1, 0.1, 0.1, 0.2), "mean_length", "neutral"),
+            ((0.1, -0.2, 0.1, 0.1, 0.2), "asr", "unclear"),
+            ((0.1, 0.1, 0.1, 0.1, 0.1), "asr", "worse"),
+            ((0.0, 0.0, 0.0, 0.0, 0.0), "asr", "same"),
+            ((-0.1, -0.2), "asr", "better"),
+            ((-0.1, 0.0), "asr", "unclear"),
+            ((-0.1, 0.2), "asr", "unclear"),
+            ((0.0,), "asr", "same"),
+        ],
+    )
+    def test_what_a_difference_says(self, values: Sequence[float], measure: str, kind: str) -> None:
+        assert verdict(change(*values, measure=measure)) == kind
+
+    def test_few_seeds_are_no_test(self, tmp_path: Path) -> None:
+        three = headline(two(tmp_path / "3", (small(), usual), (small(rounds=20), shifted)))
+        assert three.sentences.startswith("worse than A in harm prevented")
+        assert three.caveat.startswith("With fewer than 5 seeds there is no interval")
+        one = headline(two(tmp_path / "1", (small(seeds=(0,)), usual), (small(seeds=(0,), rounds=20), shifted)))
+        assert one.caveat.startswith("One seed: ")
+        five = headline(two(tmp_path / "5", (small(seeds=FIVE), usual), (small(seeds=FIVE, rounds=20), shifted)))
+        assert five.caveat == ""
+
+    def test_several_pairs_are_counted(self, tmp_path: Path) -> None:
+        wide = {"attacks": (TEXT, TONE), "seeds": FIVE}
+        found = headline(two(tmp_path, (small(**wide), usual), (small(**wide, rounds=20), shifted)))
+        assert found.sentences == (
+            "better than A in 0 of 6 paired differences of harm prevented, false rejection and utility, and worse in 2"
+        )
+
+    def test_the_very_same_runs_have_no_headline(self, tmp_path: Path) -> None:
+        found = headline(two(tmp_path, (small(), usual), (small(), usual)))
+        assert (found.sentences, found.by_measure) == ("", ())
+
+    def test_the_undefended_swarm_is_no_choice(self, tmp_path: Path) -> None:
+        """That the attack itself got further says nothing of a defense."""
+        further: Says = lambda c: replace(usual(c), asr=0.9) if c.defense == "none" and usual(c).asr else usual(c)  # noqa: E731
+        found = two(tmp_path, (small(seeds=FIVE), usual), (small(seeds=FIVE, rounds=20), further))
+        assert verdict(measured(pair(found, "none"), "asr")) == "worse"
+        assert "worse" not in headline(found).sentences
 
 
 class TestCommand:

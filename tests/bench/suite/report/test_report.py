@@ -655,6 +655,9 @@ class TestWriting:
         two = show([self.score(0.25), self.score(None), self.score(0.75)], "ratio")
         assert two is not None
         assert (two.value, two.detail) == ("0.50", "0.25 to 0.75")
+        same = show([self.score(0.25, 0.1, 0.4), self.score(0.251)], "ratio")
+        assert same is not None
+        assert (same.value, same.detail) == ("0.25", ""), "a range whose ends read the same is none"
 
     def test_an_outcome_that_is_no_rate_stays_as_it_is(self) -> None:
         shown = show([self.score(72.25, 70.0, 74.0)], "rate")
@@ -679,11 +682,71 @@ class TestWriting:
         assert found.mean == pytest.approx(-0.42)
         assert found.low == pytest.approx(-0.42 - 2.776 * 0.02, abs=1e-4)
 
-    def test_many_defenses_share_one_claim(self, tmp_path: Path) -> None:
-        specs = ("none", "logit", *(f"random(rate=0.{n})" for n in (1, 2, 3)))
+    def test_of_many_defenses_the_best_and_the_worst_are_named(self, tmp_path: Path) -> None:
+        def says(cell: CellSpec, progress: float) -> float:
+            left = {"none": 0.8, "likelihood": 0.5, "logit": 0.1, "reject_all": 0.0}
+            return progress * left.get(cell.defense, 0.3) if cell.role == "attack" else 0.0
+
+        specs = ("none", "likelihood", "logit", "similarity", "reject_all")
         store = Store(tmp_path)
-        build(store, small_world(small_suite(defenses=specs, replayed=())))
-        assert "with the 4 defenses in 0.0 % to 0.0 %;" in report(store)[1].text
+        ids = build(store, replace(small_world(small_suite(defenses=specs, replayed=())), says=says))
+        html, page = report(store)
+        logit, likelihood = (
+            percent(record_of(store, ids[label("attack", name)]).scores["asr"]) for name in ("logit", "likelihood")
+        )
+        assert re.search(
+            rf"; at best, with logit in {logit} \[[^;]*; at worst, with likelihood in {likelihood} ", page.text
+        )
+        assert "with similarity in" not in page.text, "a headline of four defenses would be none"
+        assert "at best, with reject_all" not in page.text, "nobody leads by rejecting all"
+        assert re.search(r"logit stopped \d", page.text)
+        assert html.count('<article class="answer"') == 6, "all answers are there"
+        (folded,) = re.findall(r"<summary>With the other 2 defenses</summary>(.*?)</details>", html, re.DOTALL)
+        assert folded.count('<article class="answer"') == 2, "and those of defenses that the headline names stand open"
+
+    def test_many_equal_defenses_share_one_claim(self, tmp_path: Path) -> None:
+        store = Store(tmp_path)
+        build(store, small_world(small_suite(defenses=("none", "logit", "likelihood", "similarity"), replayed=())))
+        assert "; with each of the 3 defenses in 0.0 %;" in report(store)[1].text
+
+    def test_many_defenses_have_a_panel_each(self, tmp_path: Path) -> None:
+        store = Store(tmp_path)
+        build(
+            store,
+            small_world(small_suite(defenses=("none", "logit", "likelihood", "similarity"), replayed=())),
+            skip=[label("attack", "similarity")],
+        )
+        _, together = report(store)
+        drawn = [str(a["aria-label"]) for tag, a in together.tags if tag == "svg" and a.get("role") == "img"]
+        assert [each.split(" by round")[0] for each in drawn] == [
+            "Attack success rate", "Clean reward", "Stop rate", "False rejection rate",
+        ], "two that have a score share their plots"  # fmt: skip
+        build(store, small_world(small_suite(defenses=("none", "logit", "likelihood", "similarity"), replayed=())))
+        _, apart = report(store)
+        drawn = [str(a["aria-label"]) for tag, a in apart.tags if tag == "svg" and a.get("role") == "img"]
+        assert sorted(each.split(" by round")[0] for each in drawn if each.startswith("Attack success rate")) == [
+            "Attack success rate, likelihood", "Attack success rate, logit", "Attack success rate, similarity",
+        ]  # fmt: skip
+        logit = next(each for each in drawn if each.startswith("Attack success rate, logit"))
+        assert re.search(r"\. logit: 0\.0 % .*; no attack: 0\.0 % .*; none: 0\.0 % .* at round 4\.$", logit)
+        assert {path.name for path in (tmp_path / "report").glob("*.png")} == {
+            "asr.png",
+            "reward.png",
+            "rejections.png",
+        }
+
+    def test_the_contents_lead_everywhere(self, usual: Usual, many: Many) -> None:
+        for page in (usual[3], many[2]):
+            ids = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
+            linked = [str(a["href"]) for tag, a in page.tags if tag == "a" and str(a.get("href", "")).startswith("#")]
+            assert {address[1:] for address in linked} <= ids
+            assert {"#curves-1", "#results-1", "#answers-1", "#made", "#cells"} <= set(linked)
+        assert "#results-2" in linked
+        assert "#suite" in linked
+
+    def test_what_all_attacks_share_is_said_once(self, many: Many) -> None:
+        assert many[2].text.count("m = 4, of which malicious f = 1") == 1
+        assert "Swarm, task and model as under text" in re.sub(r"(?<=model)(?=as)", " ", many[2].text)
 
     def test_comparison_knows_its_cells(self, tmp_path: Path) -> None:
         store = Store(tmp_path)

@@ -17,7 +17,7 @@ from tests.bench.handmade import TEXT, TONE, Numbers, Says, comparisons, parts, 
 from tests.bench.suite.report.test_report import Page, report
 from thiefbench.suite.report.drawing import Style
 from thiefbench.suite.report.overview import SuiteRow, SuiteTable, suite_table
-from thiefbench.suite.report.plots import Series, what_bands_are
+from thiefbench.suite.report.series import Series, what_bands_are
 from thiefbench.suite.report.suite_files import suite_csv, suite_tex, write_rank
 from thiefbench.suite.report.timings import costs
 from thiefbench.suite.report.tradeoff import MOST, draw_tradeoff
@@ -385,7 +385,11 @@ class TestPage:
     def test_why_there_is_no_ranking(self, tmp_path: Path) -> None:
         html, page = report(store(tmp_path, suite(placebo=False)))
         why = "the suite has no placebo to beat; it has 3 seeds, and a ranking takes 5 or more"
-        assert f"No defense is ranked. No ranking: {why}." in page.text
+        assert (
+            "No defense is ranked. In the worst case logit prevents the most harm, 0.90, and similarity the least, "
+            "0.60." in page.text
+        )
+        assert f"No ranking: {why}." in page.text
         assert page.row("logit")[1].startswith("0.90")
         assert "Ranking by the worst case" not in page.text
         assert "Student-t interval" not in html[html.index('id="suite"') : html.index('id="claim-1"')]
