@@ -97,8 +97,7 @@ def _report_malformed(recorded: FiledRounds, file: Path, strict: bool) -> None:
     if not refused.count:
         return
     if strict:
-        number, first = refused.first[0]
-        raise PoolFileError(f"{file}, line {number}: {first}; malformed lines in all: {refused.count}")
+        raise PoolFileError(f"{file}, {refused.shown()[0]}; malformed lines in all: {refused.count}")
     err.print(f"[yellow]malformed lines, which are not used: {refused.count}[/yellow]")
     for line in problems(recorded):
         err.print(escaped(line))
