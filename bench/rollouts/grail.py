@@ -1,9 +1,9 @@
 """What a miner of grail uploads for a window: a Parquet file with a row for each rollout.
 
-The format is that of grail 0.0.60 (commit 54d6342, `INFERENCE_SCHEMA` in grail/infrastructure/parquet_io.py): tokens are
-the prompt's and the completion's, `rollout.prompt_length` and `completion_length` say where they part, token_logprobs
-has one number per token or one per token of the completion, and stands for nothing before the completion. Texts are
-not in the file. The seed of a group comes from the miner, so no two miners share one
+The format is that of grail 0.0.60 (commit 54d6342, `INFERENCE_SCHEMA` in grail/infrastructure/parquet_io.py): tokens
+are the prompt's and the completion's, `rollout.prompt_length` and `completion_length` say where they part,
+token_logprobs has one number per token or one per token of the completion, and stands for nothing before the
+completion. Texts are not in the file. The seed of a group comes from the miner, so no two miners share one
 (`MinerValidator` in grail/validation/miner_validator.py).
 """
 

@@ -63,7 +63,7 @@ class Source:
         marks: the fields by which it is recognised.
         rollouts: the completions of one line or row; raises MalformedError where it is not of the format.
         columns: of Parquet, those that are read.
-        rewards: of formats whose files do not say what the reward is: the columns that may be it, by all columns' kinds.
+        rewards: of formats that do not say which columns are rewards: those that may be, of all columns with kinds.
         senders: what stands for senders where the file names none, to be put behind "NAME needs ".
         texts: the same for texts.
     """

@@ -19,9 +19,12 @@ from thiefbench.rollouts import fields as of
 from thiefbench.rollouts.messages import generated, written
 from thiefbench.rollouts.source import Reading, Rollout, Source
 
-MOST_UNFOLDED = 1 << 23
-"""Tokens and characters of one line's branches together, and messages on their ways: branches share what they begin
-with, so that a short line may stand for a very long list."""
+MOST_REPEATED = 16
+"""How many times as much as a trace's messages its branches may hold: they share what they begin with, so that a short
+line may unfold to a very long list."""
+
+_MESSAGE = 8
+"""What a message counts beside its tokens and characters."""
 
 _STOPPED = ("stop", "tool_calls")
 
@@ -31,7 +34,6 @@ def _rollouts(fields: Mapping[str, Any], reading: Reading) -> list[Rollout]:
     group = fields.get("group")
     name = of.text(of.inner(fields, "group"), "id") if group is not None else ""
     rollouts: list[Rollout] = []
-    budget = [MOST_UNFOLDED]
     for trace in of.objects(fields, "traces"):
         agent = of.inner(trace, "agent")
         if agent.get("trainable") is False:  # a judge, for one: what it writes is not learned from
@@ -39,8 +41,7 @@ def _rollouts(fields: Mapping[str, Any], reading: Reading) -> list[Rollout]:
         item = _item(of.inner(trace, "task"))
         seat = of.text(agent, "name") if agent.get("name") is not None else "agent"
         together = of.digest(name, seat, item.id) if name else None
-        for completion in _completions(trace, reading, budget):
-            rollouts.append(Rollout(number, item, completion, together))
+        rollouts += [Rollout(number, item, each, together) for each in _completions(trace, reading)]
     if not rollouts:
         raise MalformedError("an episode without a completion that is trained on")
     return rollouts
@@ -70,39 +71,31 @@ def _item(task: Mapping[str, Any]) -> FiledItem:
     return FiledItem(f"task-{of.digest(named, question, known or '')}", question, known)
 
 
-def _completions(trace: Mapping[str, Any], reading: Reading, budget: list[int]) -> list[FiledCompletion]:
-    """One for every branch on which the model wrote something; `budget` holds what may still be unfolded."""
+def _completions(trace: Mapping[str, Any], reading: Reading) -> list[FiledCompletion]:
+    """One for every branch on which the model wrote something."""
     nodes = of.objects(trace, "nodes")
     parents = [_parent(node, place) for place, node in enumerate(nodes)]
     inside = {parent for parent in parents if parent is not None}
     value = _value(trace)
     sender = of.label(of.inner(trace, "info"), reading.sender) if reading.sender else None
     reasons = {call.get("node"): call.get("finish_reason") for call in _calls(trace)}
-    known: dict[int, _Sampled] = {}
+    sampled = {place: _Sampled(node) for place, node in enumerate(nodes) if node.get("sampled") is True}
+    left = MOST_REPEATED * (len(nodes) * _MESSAGE + sum(each.size for each in sampled.values()))
     completions = []
     for leaf in (place for place in range(len(nodes)) if place not in inside):
         way: list[int] = []
         at: int | None = leaf
         while at is not None:
             way.append(at)
+            left -= _MESSAGE + (sampled[at].size if at in sampled else 0)
             at = parents[at]
-            _spend(budget, 1)
-        sampled = []
-        for place in reversed(way):
-            if nodes[place].get("sampled") is True:
-                known[place] = known.get(place) or _Sampled(nodes[place])
-                _spend(budget, known[place].size)
-                sampled.append((place, known[place]))
-        if sampled:
-            stopped = reasons.get(sampled[-1][0]) in _STOPPED
-            completions.append(_joined([each for _, each in sampled], stopped, value, sender, reading))
+            if left < 0:
+                raise MalformedError(f"branches that hold more than {MOST_REPEATED} times what its messages do")
+        places = [place for place in reversed(way) if place in sampled]
+        if places:
+            stopped = reasons.get(places[-1]) in _STOPPED
+            completions.append(_joined([sampled[place] for place in places], stopped, value, sender, reading))
     return completions
-
-
-def _spend(budget: list[int], size: int) -> None:
-    budget[0] -= size
-    if budget[0] < 0:
-        raise MalformedError(f"branches that unfold to more than {MOST_UNFOLDED:,} tokens and characters")
 
 
 def _calls(trace: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -167,7 +160,7 @@ def _joined(
     """The completion of one branch: all that the model wrote on it."""
     text = "\n".join(part.text for part in parts)
     if any(part.ids is None for part in parts):
-        return FiledCompletion(sender=sender, text=text, reward=reward, ended=stopped)
+        return FiledCompletion(sender, text, reward, ended=stopped)
     ids = [token for part in parts for token in part.ids or ()]
     log_probs = None
     if all(part.log_probs is not None for part in parts):
@@ -176,9 +169,7 @@ def _joined(
     ids = ids[:-1] if ended else ids
     if reading.tokenizer:
         text = reading.tokenizer.text(ids)
-    return FiledCompletion(
-        sender=sender, text=text, reward=reward, ids=tuple(ids), ended=ended, logprobs=log_probs
-    )  # fmt: skip
+    return FiledCompletion(sender, text, reward, ids=tuple(ids), ended=ended, logprobs=log_probs)
 
 
 PRIME_RL = Source(
