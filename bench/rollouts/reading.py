@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from thiefbench.errors import UsageError
 from thiefbench.limits import MOST_COMPLETIONS
-from thiefbench.pools.files import PoolFileError, Refused, numbered_lines
+from thiefbench.pools.files import PoolFileError, Refused
 from thiefbench.pools.rounds import FiledRounds, GatheredRound, Lacking
 from thiefbench.pools.schema import MalformedError
-from thiefbench.regular_files import NotRegularError, open_regular
+from thiefbench.regular_files import NotRegularError
 from thiefbench.rollouts.grail import GRAIL
-from thiefbench.rollouts.rows import ROW_BYTES, Row, is_parquet, json_rows, parquet_columns, parquet_rows
+from thiefbench.rollouts.rows import Row, is_parquet, json_rows, parquet_columns, parquet_rows
 from thiefbench.rollouts.source import Reading, Rollout, Source
 from thiefbench.rollouts.trl import TRL
 from thiefbench.rollouts.verifiers import PRIME_RL
 from thiefbench.rollouts.verl import VERL
-from thiefbench.suite.analysis.recorded_rounds import Absent, AbsentText
 from thiefbench.tasks.text import one_line
 
 SOURCES: Mapping[str, Source] = {source.name: source for source in (PRIME_RL, GRAIL, VERL, TRL)}
 """Every format of others, by name."""
 
 MOST_KEPT = 4 << 30
-"""Bytes of completions that are kept for the defenses, tokens counted at 8 each."""
+"""Bytes of completions that are kept for the defenses."""
+_NUMBER = 36
+"""Bytes of a token or a log-prob in Python, with its place in a list."""
 
 _LOOKED_AT = 20
 """Lines that are looked at to find the format."""
@@ -48,18 +49,16 @@ def format_of(path: Path) -> str:
                     return source.name
             shown = one_line(", ".join(sorted(names)), 120) or "none that can be read"
             raise PoolFileError(f"{path} is Parquet of no known format; its columns are: {shown}")
-        with open_regular(path) as file:
-            for number, raw in numbered_lines(file, ROW_BYTES):
-                marks = {name for name in _KNOWN_MARKS if raw is not None and f'"{name}"'.encode() in raw}
-                found = [source.name for source in SOURCES.values() if not source.parquet and source.marks <= marks]
-                if found or number >= _LOOKED_AT:
-                    return found[0] if len(found) == 1 and b'"thiefbench_pool"' not in (raw or b"") else "pool"
+        for row in islice(json_rows(path), _LOOKED_AT):
+            names = set(row.fields or ())
+            if "thiefbench_pool" in names:
+                break
+            for source in SOURCES.values():
+                if not source.parquet and source.marks <= names:
+                    return source.name
     except OSError as error:
         raise _unreadable(path, error) from error
     return "pool"
-
-
-_KNOWN_MARKS = frozenset(mark for source in SOURCES.values() for mark in source.marks)
 
 
 def read_rollouts(paths: Sequence[Path], source: Source, reading: Reading) -> FiledRounds:
@@ -148,7 +147,9 @@ class _Gathering:
         """
         completion = rollout.completion
         self._count += 1
-        self._kept += len(completion.text or "") + 8 * (len(completion.ids or ()) + len(completion.logprobs or ()))
+        self._kept += len(completion.text or "") + _NUMBER * (
+            len(completion.ids or ()) + len(completion.logprobs or ())
+        )
         self._kept += len(rollout.item.question or "") + len(rollout.item.answer or "")
         if self._count > MOST_COMPLETIONS or self._kept > MOST_KEPT:
             raise PoolFileError(
