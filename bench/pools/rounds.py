@@ -167,6 +167,7 @@ class GatheredRound:
         line: int,
         where: str = "",
         group_name: str | None = None,
+        first: int = 0,
     ) -> None:
         """Completions of one more line.
 
@@ -177,6 +178,7 @@ class GatheredRound:
             line: its number.
             where: the same in words.
             group_name: whose completions advantages are relative to; by default the item's.
+            first: the place of the first completion in the line.
 
         Raises:
             MalformedError: they contradict an earlier line.
@@ -188,7 +190,7 @@ class GatheredRound:
         if grouped_item != item.id:
             raise MalformedError("another item for the group than an earlier line of the round")
         self.items[item.id], self.groups[name] = item, (group, item.id)
-        for position, filed in enumerate(completions):
+        for position, filed in enumerate(completions, first):
             row = CompletionRow(
                 phase="train", round=self.number, node=-1, sender=_known(filed.sender, lacking.senders),
                 item_id=item.id, group=group, place=self.sizes[group], ids=_known(filed.ids, lacking.ids),
@@ -303,7 +305,10 @@ class FiledRounds:
         if "logprobs" in defense.requires and any(entry.logprobs is None for entry in self.all_entries):
             return f"{defense.name} needs log-probs, which the file lacks for some completions"
         if defense.sees_labels and any(entry.payload is None for entry in self.all_entries):
-            return f"{defense.name} sees labels, and the file has none for some completions: put payload into its lines"
+            where = (
+                ": put payload into its lines" if self.format == "pool" else f", as rollouts of {self.format} have none"
+            )
+            return f"{defense.name} sees labels, and the file has none for some completions{where}"
         return ""
 
     def judge_for(self, defense: Defense) -> Judge | None:

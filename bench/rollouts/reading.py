@@ -133,10 +133,10 @@ class _Gathering:
         return f"{number} of {path}" if self._several else number
 
     def _add(self, rollouts: Sequence[Rollout], number: int, where: str) -> None:
-        for each in rollouts:
+        for place, each in enumerate(rollouts):
             self._keep(each)
             gathered = self.rounds.get(each.round) or GatheredRound(each.round)
-            gathered.add(each.item, [each.completion], self.lacking, number, where, each.group)
+            gathered.add(each.item, [each.completion], self.lacking, number, where, each.group, place)
             self.rounds[each.round] = gathered
 
     def _keep(self, rollout: Rollout) -> None:
