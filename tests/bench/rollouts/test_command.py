@@ -1,4 +1,4 @@
-"""`thiefbench replay` on rollouts of others: shares and no stop rates, who is left out and why, one sentence a mistake."""
+"""`thiefbench replay` on rollouts of others: shares and no stop rates, and who is left out and why."""
 
 from __future__ import annotations
 
