@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -77,12 +78,16 @@ def test_who_can_judge_which_source() -> None:
     assert "rollouts of prime-rl have none" in left_out["oracle"]
 
 
-def test_the_table_of_the_docs_says_the_same() -> None:
-    page = (ROOT / "docs" / "rollouts.md").read_text()
-    for name in registry.names("defense"):
-        assert f"`{name}`" in page, f"docs/rollouts.md says whether {name} can judge such files"
-    for name in SOURCES:
-        assert f"`{name}`" in page
+@pytest.mark.parametrize("place", range(len(SOURCES)))
+def test_the_table_of_the_docs_says_the_same(place: int) -> None:
+    table = (ROOT / "docs" / "rollouts.md").read_text().partition("| defense | needs |")[2].partition("\n\n")[0]
+    head, _, *lines = [[cell.strip() for cell in line.strip("| ").split("|")] for line in table.splitlines()]
+    named = {name: line[2 + place] for line in lines for name in re.findall(r"`(\w+)`", line[0])}
+    assert sorted(named) == registry.names("defense"), "one entry for each defense"
+    scored, left_out = judged(head[place].strip("`"))
+    unasked = {"judge", "max_tokens"}  # they take a judge, and an argument
+    assert scored == {name for name, who in named.items() if who == "yes"} - unasked
+    assert set(left_out) <= {name for name, who in named.items() if who != "yes"}
 
 
 def test_a_defense_that_needs_log_probs_gets_those_of_the_file(cli: Cli, tmp_path: Path) -> None:  # noqa: F811
