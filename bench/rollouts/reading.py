@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from thiefbench.errors import UsageError
 from thiefbench.limits import MOST_COMPLETIONS
@@ -14,6 +15,7 @@ from thiefbench.pools.files import PoolFileError, Refused
 from thiefbench.pools.rounds import FiledRounds, GatheredRound, Lacking
 from thiefbench.pools.schema import MalformedError
 from thiefbench.regular_files import NotRegularError
+from thiefbench.rollouts.fields import label
 from thiefbench.rollouts.grail import GRAIL
 from thiefbench.rollouts.rows import Row, is_parquet, json_rows, parquet_columns, parquet_rows
 from thiefbench.rollouts.source import Reading, Rollout, Source
@@ -38,6 +40,8 @@ _STEP = re.compile(r"step_(\d{1,9})")
 def format_of(path: Path) -> str:
     """The format of a file: a key of `SOURCES`, or "pool" where it is none of them.
 
+    What is no plain file, such as a pipe, can be read only once and is taken for a pool.
+
     Raises:
         PoolFileError: it cannot be read, or is Parquet with other columns than any format has.
     """
@@ -56,6 +60,9 @@ def format_of(path: Path) -> str:
             for source in SOURCES.values():
                 if not source.parquet and source.marks <= names:
                     return source.name
+    except NotRegularError as error:
+        if path.is_dir():
+            raise _unreadable(path, error) from error
     except OSError as error:
         raise _unreadable(path, error) from error
     return "pool"
@@ -76,7 +83,7 @@ def read_rollouts(paths: Sequence[Path], source: Source, reading: Reading) -> Fi
     gathering = _Gathering(source, len(paths) > 1)
     rewards: tuple[str, ...] = ()
     for path in paths:
-        step = [int(number) for number in _STEP.findall(str(path.parent))]
+        step = [int(found[1]) for part in path.absolute().parts if (found := _STEP.fullmatch(part))]
         here = replace(reading, step=step[-1] if step else None)
         try:
             if not source.parquet:
@@ -114,6 +121,7 @@ class _Gathering:
         self.refused = Refused()
         self.lacking = Lacking()
         self._kept = self._count = 0
+        self._seen: set[str] = set()
 
     def read(self, path: Path, rows: Iterator[Row], reading: Reading) -> None:
         """Take every row of a file, or count it as refused."""
@@ -123,9 +131,21 @@ class _Gathering:
                 if row.mistake is not None:
                     raise row.mistake
                 assert row.fields is not None
-                self._add(self._source.rollouts(row.fields, reading), row.first, where)
+                rollouts = self._source.rollouts(row.fields, reading)
+                self._check_new(row.fields)
+                self._add(rollouts, row.first, where)
             except MalformedError as mistake:
                 self.refused.add(row.first, mistake, where)
+
+    def _check_new(self, fields: Mapping[str, Any]) -> None:
+        """Raise MalformedError where an earlier line had the same identity: files may hold parts of one another."""
+        name = self._source.identity
+        if not name or fields.get(name) is None:
+            return
+        identity = label(fields, name)
+        if identity in self._seen:
+            raise MalformedError("the same episode as an earlier line's")
+        self._seen.add(identity)
 
     def _where(self, path: Path, row: Row) -> str:
         unit = "row" if self._source.parquet else "line"
@@ -134,12 +154,12 @@ class _Gathering:
 
     def _add(self, rollouts: Sequence[Rollout], number: int, where: str) -> None:
         for place, each in enumerate(rollouts):
-            self._keep(each)
             gathered = self.rounds.get(each.round) or GatheredRound(each.round)
+            self._keep(each, each.item.id not in gathered.items)
             gathered.add(each.item, [each.completion], self.lacking, number, where, each.group, place)
             self.rounds[each.round] = gathered
 
-    def _keep(self, rollout: Rollout) -> None:
+    def _keep(self, rollout: Rollout, new_item: bool) -> None:
         """Count what is kept.
 
         Raises:
@@ -147,10 +167,9 @@ class _Gathering:
         """
         completion = rollout.completion
         self._count += 1
-        self._kept += len(completion.text or "") + _NUMBER * (
-            len(completion.ids or ()) + len(completion.logprobs or ())
-        )
-        self._kept += len(rollout.item.question or "") + len(rollout.item.answer or "")
+        texts = (completion.text, *((rollout.item.question, rollout.item.answer) if new_item else ()))
+        numbers = (completion.ids, completion.logprobs)
+        self._kept += sum(len(text or "") for text in texts) + _NUMBER * sum(len(each or ()) for each in numbers)
         if self._count > MOST_COMPLETIONS or self._kept > MOST_KEPT:
             raise PoolFileError(
                 f"the files hold more than {MOST_COMPLETIONS:,} completions or {MOST_KEPT >> 30} GiB of them; replay "
@@ -194,6 +213,6 @@ def _no_policy(source: Source) -> str:
 
 
 def _unreadable(path: Path, error: OSError) -> PoolFileError:
-    if isinstance(error, NotRegularError) and path.is_dir():
+    if path.is_dir():
         return PoolFileError(f"{path} is a folder; name the files in it, as many as you like")
-    return PoolFileError(f"{path} cannot be read: {error.strerror or error}")
+    return PoolFileError(f"{path} cannot be read: {error.strerror or 'it is not a plain file'}")

@@ -66,6 +66,7 @@ class Source:
         rewards: of formats that do not say which columns are rewards: those that may be, of all columns with kinds.
         senders: what stands for senders where the file names none, to be put behind "NAME needs ".
         texts: the same for texts.
+        identity: the field that tells a line from every other; empty where the format has none.
     """
 
     name: str
@@ -76,3 +77,4 @@ class Source:
     rewards: Callable[[Sequence[tuple[str, str]]], tuple[str, ...]] | None = field(default=None)
     senders: str = ""
     texts: str = ""
+    identity: str = ""

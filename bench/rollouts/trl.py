@@ -16,6 +16,7 @@ from thiefbench.pools.schema import MalformedError
 from thiefbench.rollouts import fields as of
 from thiefbench.rollouts.messages import generated, written
 from thiefbench.rollouts.source import Reading, Rollout, Source
+from thiefbench.tasks.text import one_line
 
 _COLUMNS = ("step", "prompt", "completion")
 
@@ -44,7 +45,7 @@ def _text(fields: Mapping[str, Any], name: str, asked: bool) -> str:
 
 def _reward(fields: Mapping[str, Any], columns: Sequence[str]) -> float:
     """The sum of those that apply, as TRL's own with weights of 1."""
-    numbers = [of.reward(fields[name], name) for name in columns if fields.get(name) is not None]
+    numbers = [of.reward(fields[name], one_line(name, 60)) for name in columns if fields.get(name) is not None]
     if not numbers:
         raise MalformedError("a completion that no reward function scored")
     return of.reward(sum(numbers), "the sum of its rewards")

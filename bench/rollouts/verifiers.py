@@ -178,4 +178,5 @@ PRIME_RL = Source(
     marks=frozenset({"task", "traces"}),
     rollouts=_rollouts,
     senders="senders, and the traces name none: name the field of their info that does with --sender",
+    identity="id",
 )

@@ -116,7 +116,7 @@ def test_a_defense_that_needs_log_probs_gets_those_of_the_file(cli: Cli, tmp_pat
         ((TRL, "--format", "verl"), "holds no rollout of verl; line 1: not UTF-8 text"),
         ((TRL, "--format", "grail"), "holds no rollout of grail; row 1: the field hotkey is missing"),
         ((PRIME_RL.parent,), "is a folder; name the files in it"),
-        (("/dev/zero",), "/dev/zero cannot be read"),
+        (("/dev/zero", "--format", "verl"), "/dev/zero cannot be read: it is not a plain file"),
         ((PRIME_RL.parent / "none",), "none cannot be read"),
     ],
 )

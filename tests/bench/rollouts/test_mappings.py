@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -109,7 +110,16 @@ def test_senders_of_prime_rl_are_named_by_the_user() -> None:
 def test_several_files_are_one_recording(tmp_path: Path) -> None:
     (tmp_path / "step_9").mkdir()
     other = changed(PRIME_RL, tmp_path / "step_9" / "traces.jsonl", lambda line: line.update(traces=7))
+    other.write_text(other.read_text().replace('"id": "e2"', '"id": "e3"'))
     recorded = rounds(PRIME_RL, other)
     assert list(recorded.pools) == [3, 9]
-    assert recorded.refused.shown() == [f"line 2 of {other}: traces: must be a list of objects"]
+    assert recorded.refused.shown() == [
+        f"line 1 of {other}: the same episode as an earlier line's",
+        f"line 2 of {other}: traces: must be a list of objects",
+    ]
     assert recorded.name == f"2 files from {PRIME_RL}"
+
+
+def test_a_pipe_is_read_once_as_a_pool(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert format_of(tmp_path / "pipe") == "pool", "looking at it would take away what it holds"
