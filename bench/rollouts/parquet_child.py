@@ -23,6 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 _BATCH = 16
+_LEAST_ROW = 256
+"""What a row counts at least; rows without values take no space in a file, and still time."""
 _MOST_COLUMNS = 2000
 _LONGEST_NAME = 200
 
@@ -33,7 +35,6 @@ _NO_PARQUET = (pa.ArrowException, OSError, ValueError, MemoryError, OverflowErro
 def main(arguments: list[str]) -> None:
     """Do what the arguments say."""
     memory, what, *rest = arguments
-    pa.set_memory_pool(pa.system_memory_pool())  # the others take address space in advance
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + int(memory)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -53,7 +54,7 @@ def main(arguments: list[str]) -> None:
 def _write_rows(parquet: pq.ParquetFile, columns: list[str], row_bytes: int, all_bytes: int) -> None:
     left = all_bytes
     for first, last, row, reason in _rows(parquet, columns, row_bytes):
-        left -= row_bytes if row is None else len(row)
+        left -= row_bytes if row is None else max(_LEAST_ROW, len(row))
         if left < 0:
             row, reason = None, "unfolds to more than is read of a file of its size, and the rest is left out"
         sys.stdout.write(f"{first}\t{last}\t{f'!{reason}' if row is None else row}\n")
