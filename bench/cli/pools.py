@@ -53,7 +53,7 @@ def replay(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...",
+            metavar="FILE",
             help="Recorded pools, one JSON object per line (docs/pools.md), or what another project's run left, in as "
             "many files as you like (docs/rollouts.md).",
         ),
