@@ -78,7 +78,7 @@ def read_rollouts(paths: Sequence[Path], source: Source, reading: Reading) -> Fi
 
     Raises:
         PoolFileError: a file cannot be read, no line of them is sound, or they hold more than memory does.
-        UsageError: a column that the user names is not there.
+        UsageError: a column that the user names is not there, or files have different columns of rewards.
     """
     gathering = _Gathering(source, len(paths) > 1)
     rewards: tuple[str, ...] = ()
@@ -91,6 +91,11 @@ def read_rollouts(paths: Sequence[Path], source: Source, reading: Reading) -> Fi
                 continue
             if source.rewards:
                 here = replace(here, rewards=_rewards(path, source, reading))
+                if rewards and here.rewards and rewards != here.rewards:
+                    raise UsageError(
+                        f"{path} has another column of rewards than the files before it; name those to be summed with "
+                        "--reward, or replay it by itself"
+                    )
                 rewards = rewards or here.rewards
             columns = [*source.columns, *here.rewards, *([here.sender] if here.sender else [])]
             gathering.read(path, parquet_rows(path, list(dict.fromkeys(columns))), here)
