@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.bench.rollouts.parts import FILES, GRAIL, PRIME_RL, TOKENIZER, TRL, VERL, changed, entries, lines, rounds
+from thiefbench.errors import UsageError
 from thiefbench.pools.files import PoolFileError
 from thiefbench.rollouts.reading import format_of
 from thiefbench.rollouts.tokens import NamedTokenizer
@@ -50,11 +52,16 @@ def test_trl() -> None:
 
 
 def test_the_only_column_of_rewards_needs_no_name(tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
     table = pq.read_table(TRL).drop_columns("shape")
     pq.write_table(table, tmp_path / "one.parquet")
     assert [each.row.reward for each in entries(tmp_path / "one.parquet")] == [1.0, 0.0, 1.0, 0.0]
+
+
+def test_rewards_of_other_names_are_not_mixed(tmp_path: Path) -> None:
+    for name in ("shape", "correct"):
+        pq.write_table(pq.read_table(TRL).drop_columns(name), tmp_path / f"{name}.parquet")
+    with pytest.raises(UsageError, match="another column of rewards than the files before it"):
+        rounds(tmp_path / "correct.parquet", tmp_path / "shape.parquet")
 
 
 def test_grail_without_a_tokenizer() -> None:
