@@ -23,6 +23,7 @@ from thiefbench.console import (
     typed_spec,
 )
 from thiefbench.error_messages import problem
+from thiefbench.errors import UsageError
 
 if TYPE_CHECKING:
     from thiefbench.pools.rounds import FiledRounds
@@ -30,9 +31,33 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command()
+class Format(StrEnum):
+    """Who wrote the files."""
+
+    auto = "auto"
+    pool = "pool"
+    prime_rl = "prime-rl"
+    grail = "grail"
+    verl = "verl"
+    trl = "trl"
+
+
+_EXAMPLE = """Example, on all that arrived in a run of prime-rl:
+
+thiefbench replay outputs/rollouts/step_*/train/all/traces.jsonl --defense blacklist
+"""
+
+
+@app.command(epilog=_EXAMPLE)
 def replay(
-    file: Annotated[Path, typer.Argument(help="Recorded pools, one JSON object per line (docs/pools.md).")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE",
+            help="Recorded pools, one JSON object per line (docs/pools.md), or what another project's run left, in as "
+            "many files as you like (docs/rollouts.md).",
+        ),
+    ],
     defense: Annotated[
         list[str] | None,
         typed_spec(
@@ -46,6 +71,37 @@ def replay(
             "the Hugging Face hub. Default: none."
         ),
     ] = None,
+    format: Annotated[
+        Format,
+        typer.Option(
+            help="What the files are: pools, or rollouts of another project. prime-rl stands for all that verifiers "
+            "writes."
+        ),
+    ] = Format.auto,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Tokenizer for completions without token ids and, in grail's rollouts, without texts: a local "
+            "directory or a name on the Hugging Face hub. Default: none.",
+        ),
+    ] = None,
+    sender: Annotated[
+        str,
+        typer.Option(
+            metavar="FIELD",
+            help="Field that names the sender in rollouts of others. Default: the one that the format has for it, if "
+            "any.",
+        ),
+    ] = "",
+    reward: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Column that is the reward in TRL's completions; repeat it for a sum. Default: the only one that can "
+            "be.",
+        ),
+    ] = None,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
     as_json: Annotated[Path | None, typer.Option("--json", help="Write all results to this JSON file.")] = None,
@@ -55,7 +111,6 @@ def replay(
     """Test defenses on pools that any swarm recorded. Nothing is trained."""
     from thiefbench.engine.model.policy import Policy
     from thiefbench.pools.judging import judge_file
-    from thiefbench.pools.rounds import read_rounds
     from thiefbench.progress import bar
     from thiefbench.suite.analysis.matrix import every_defense, named_defenses
     from thiefbench.suite.report.terminal import print_file_replays
@@ -64,8 +119,8 @@ def replay(
 
     where, precision, _ = numerics(device, dtype, None)
     defenses, without = (named_defenses(defense), []) if defense else every_defense(judged=False)
-    recorded = read_rounds(file)
-    _report_malformed(recorded, file, strict)
+    recorded = _read(files, format, tokenizer, sender, reward or [], bool(model))
+    _report_malformed(recorded, strict)
     recorded.compute_on(where, precision)
     if model:
         recorded.give_policy(Policy.load(resolve(model), where, precision))
@@ -82,8 +137,49 @@ def replay(
         raise typer.Exit(FAILED)
 
 
-def _report_malformed(recorded: FiledRounds, file: Path, strict: bool) -> None:
-    """Report which lines of a file are skipped, and why.
+def _read(
+    files: list[Path], format: Format, tokenizer: str | None, sender: str, rewards: list[str], policy: bool
+) -> FiledRounds:
+    """The rounds of files.
+
+    Raises:
+        PoolFileError: they cannot be read.
+        UsageError: options do not fit the format.
+        ModelError: the tokenizer cannot be had.
+    """
+    from thiefbench.pools.rounds import read_rounds
+    from thiefbench.rollouts.reading import SOURCES, format_of, read_rollouts
+    from thiefbench.rollouts.source import Reading
+    from thiefbench.rollouts.tokens import NamedTokenizer
+
+    name = format_of(files[0]) if format is Format.auto else format.value
+    if policy and tokenizer:
+        raise UsageError("--model brings its tokenizer; leave --tokenizer out")
+    if rewards and name != "trl":
+        raise UsageError(f"--reward is for TRL's completions, and {files[0]} is read as {name}")
+    if name == "pool":
+        if sender:
+            raise UsageError("--sender is for rollouts of other projects; a pool's lines have their field sender")
+        if len(files) > 1:
+            raise UsageError("pools are read from one file; join several with cat, as docs/pools.md says")
+        recorded = read_rounds(files[0])
+        if tokenizer:
+            recorded.count_tokens(NamedTokenizer(tokenizer).encode)
+        return recorded
+    if policy:
+        raise UsageError(
+            f"--model is for pools: rollouts of {name} do not say how they were sampled; to count tokens, name a "
+            "tokenizer with --tokenizer"
+        )
+    named = NamedTokenizer(tokenizer) if tokenizer else None
+    recorded = read_rollouts(files, SOURCES[name], Reading(tokenizer=named, sender=sender, rewards=tuple(rewards)))
+    if named:
+        recorded.count_tokens(named.encode)
+    return recorded
+
+
+def _report_malformed(recorded: FiledRounds, strict: bool) -> None:
+    """Say which lines of files are not used, and why.
 
     Raises:
         PoolFileError: there are malformed lines, and `strict` is set.
@@ -95,9 +191,8 @@ def _report_malformed(recorded: FiledRounds, file: Path, strict: bool) -> None:
     if not refused.count:
         return
     if strict:
-        number, first = refused.first[0]
-        raise PoolFileError(f"{file}, line {number}: {first}; malformed lines in all: {refused.count}")
-    err.print(f"[yellow]malformed lines, which are skipped: {refused.count}[/yellow]")
+        raise PoolFileError(f"{recorded.name}, {refused.shown()[0]}; malformed lines in all: {refused.count}")
+    err.print(f"[yellow]malformed lines, which are not used: {refused.count}[/yellow]")
     for line in problems(recorded):
         err.print(escaped(line))
 

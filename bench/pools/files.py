@@ -43,18 +43,31 @@ class Refused:
         count: the number of malformed lines.
         reasons: the number of lines for each reason.
         first: line number and error of the first ones.
+        where: the place of each of these in words, such as "line 2".
     """
 
     count: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     first: list[tuple[int, str]] = field(default_factory=list)
+    where: list[str] = field(default_factory=list)
 
-    def add(self, number: int, error: MalformedError) -> None:
-        """One more."""
+    def add(self, number: int, error: MalformedError, where: str = "") -> None:
+        """One more.
+
+        Args:
+            number: of the line or row, from 1.
+            error: its mistake.
+            where: that number in words; by default as of a line in a file of its own.
+        """
         self.count += 1
         self.reasons[error.reason] += 1
         if len(self.first) < FIRST_SHOWN:
             self.first.append((number, str(error)))
+            self.where.append(where or f"line {number}")
+
+    def shown(self) -> list[str]:
+        """The first of them as sentences."""
+        return [f"{where}: {mistake}" for where, (_, mistake) in zip(self.where, self.first, strict=True)]
 
 
 def read(path: Path, take: Callable[[int, Line], None]) -> tuple[Header | None, Refused]:
@@ -73,7 +86,7 @@ def read(path: Path, take: Callable[[int, Line], None]) -> tuple[Header | None, 
     refused, header = Refused(), None
     try:
         with path.open("rb") as file:
-            for number, raw in _lines(file):
+            for number, raw in numbered_lines(file, LINE_BYTES):
                 try:
                     fields = _parsed(raw)
                     if "thiefbench_pool" not in fields:
@@ -95,12 +108,12 @@ def write(header: Header, lines: Sequence[Line]) -> bytes:
     return "".join(f"{one}\n" for one in (header.model_dump_json(exclude_defaults=True), *json_lines)).encode()
 
 
-def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-    """Every line that is not blank, with its number; None for a line that is too long."""
+def numbered_lines(file: BinaryIO, most_bytes: int) -> Iterator[tuple[int, bytes | None]]:
+    """Every line that is not blank, with its number from 1; None for a line of more than `most_bytes`."""
     number = 0
-    while raw := file.readline(LINE_BYTES + 1):
+    while raw := file.readline(most_bytes + 1):
         number += 1
-        if len(raw) > LINE_BYTES and not raw.endswith(b"\n"):
+        if len(raw) > most_bytes and not raw.endswith(b"\n"):
             while (rest := file.readline(_CHUNK)) and not rest.endswith(b"\n"):
                 pass
             yield number, None

@@ -34,12 +34,13 @@ class Outcome:
     failed: Mapping[str, str]
 
     def facts(self) -> dict[str, Any]:
-        """Counts of the file's content."""
+        """Counts of the file's content; senders are None where the file does not name them."""
         entries = self.recorded.all_entries
         return {
             "file": self.recorded.name,
+            "format": self.recorded.format,
             "rounds": len(self.recorded.pools),
-            "senders": len({entry.row.sender for entry in entries}),
+            "senders": len({entry.sender for entry in entries}) if self.recorded.names_senders else None,
             "completions": len(entries),
             "labelled_payload": sum(entry.payload is not None for entry in entries),
             "labelled_malicious": sum(entry.malicious is not None for entry in entries),
@@ -47,7 +48,12 @@ class Outcome:
 
     def notes(self) -> list[str]:
         """Remarks that a reader of the numbers needs."""
-        notes = []
+        notes = list(self.recorded.notes)
+        if not self.labelled:
+            notes.append(
+                "no completion has a label of poison, so these are shares of all completions: stop rates and false "
+                "rejection rates cannot be known"
+            )
         if self.model:
             notes.append(
                 f"policy: {self.model}, the same weights in every round, which may differ from the swarm's own"
@@ -55,6 +61,11 @@ class Outcome:
             if self.recorded.unprompted:
                 notes.append("prompts: the bare question as one user message, where lines have no prompt")
         return notes
+
+    @property
+    def labelled(self) -> bool:
+        """Whether any completion has a label, without which there is no stop rate and no false rejection rate."""
+        return any(entry.payload is not None or entry.malicious is not None for entry in self.recorded.all_entries)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
@@ -65,7 +76,10 @@ class Outcome:
             "malformed": {
                 "lines": refused.count,
                 "reasons": dict(refused.reasons.most_common()),
-                "first": [{"line": number, "problem": problem} for number, problem in refused.first],
+                "first": [
+                    {"line": number, "problem": problem, "where": where}
+                    for where, (number, problem) in zip(refused.where, refused.first, strict=True)
+                ],
             },
             "notes": self.notes(),
             "defenses": [_as_dict(each) for each in self.replays],
@@ -94,7 +108,7 @@ def _scopes(replay: FileReplay) -> Iterator[tuple[str, str | int, Mapping[str, S
 
 
 def _as_dict(replay: FileReplay) -> dict[str, Any]:
-    columns = ("round", "sender", "item", "line", "position", "reward", "malicious", "payload")
+    columns = ("round", "sender", "item", "line", "where", "position", "reward", "malicious", "payload")
     return {
         "defense": replay.defense,
         "asks_policy": replay.asks_policy,
@@ -123,4 +137,4 @@ def problems(recorded: FiledRounds) -> Sequence[str]:
     """The mistakes in a file's lines: how many of each kind, and the first of them."""
     refused = recorded.refused
     kinds = [f"{count} x {reason}" for reason, count in refused.reasons.most_common()]
-    return [*kinds, *(f"line {number}: {problem}" for number, problem in refused.first)]
+    return [*kinds, *refused.shown()]

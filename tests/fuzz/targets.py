@@ -24,6 +24,7 @@ import yaml
 
 from tests.bench import handmade
 from tests.bench.pools import lines
+from tests.bench.rollouts.parts import FILES
 from tests.fuzz.mutations import Mutator
 from thiefbench import provenance, registry, trust
 from thiefbench.engine.spec import SwarmSpec
@@ -38,6 +39,8 @@ from thiefbench.pools.export import header_of, lines_of, of_cohort
 from thiefbench.pools.files import write as write_lines
 from thiefbench.pools.judging import judge_file
 from thiefbench.pools.rounds import read_rounds
+from thiefbench.rollouts.reading import SOURCES, format_of, read_rollouts
+from thiefbench.rollouts.source import Reading
 from thiefbench.suite.analysis.replay import Recording
 from thiefbench.suite.analysis.run_comparisons import last_run
 from thiefbench.suite.estimates import run_plan
@@ -373,6 +376,25 @@ def replay(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], obje
     return read
 
 
+def rollouts(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
+    """`replay FILE` on the lines of another project. Its Parquet is read in a process of its own, not here."""
+    rng, file = mutator.rng, folder / "rollouts.jsonl"
+    source = rng.choice([each for each in SOURCES.values() if not each.parquet])
+    content = FILES[source.name].read_bytes().splitlines()
+    for number in rng.sample(range(len(content)), rng.choice([1, 2])):
+        content[number] = mutator.text(mutator.tree(json.loads(content[number])))
+    data = b"\n".join(content)
+    file.write_bytes(mutator.data(data) if rng.random() < 0.1 else data)
+    defense = rng.choice(JUDGES_OF_TEXT)
+
+    def read() -> object:
+        format_of(file)
+        outcome = judge_file(read_rollouts([file], source, Reading()), [defense])
+        return json.dumps(outcome.as_dict(), allow_nan=False), outcome.csv(), outcome.failed
+
+    return read
+
+
 def suite(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
     """What every command does first with a suite's file."""
     file = _suite_file(mutator, folder)
@@ -453,6 +475,7 @@ def _tell(finding: Finding) -> None:
 
 TARGETS: dict[str, tuple[Case, float]] = {
     "record": (record, 60), "run": (run, 40), "suite": (suite, 20), "entry": (entry, 40), "replay": (replay, 40),
+    "rollouts": (rollouts, 40),
     "rescored": (rescored, 6), "report": (report, 0.3), "compare": (compare, 7), "merge": (merging, 7),
     "export": (export, 6), "plan": (plan, 1),
 }  # fmt: skip

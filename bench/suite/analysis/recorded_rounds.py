@@ -61,6 +61,14 @@ class Absent:
     def __add__(self, other: object) -> tuple[int, ...]:
         self._ask()
 
+    def _computed(self, *_: object) -> Any:
+        self._ask()
+
+    # Python looks these up on the class, past __getattr__: what a number or a text is asked by its operators.
+    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __mod__ = __rmod__ = _computed
+    __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __abs__ = __round__ = _computed
+    __float__ = __int__ = __index__ = __contains__ = __bool__ = __str__ = __format__ = _computed
+
     def __eq__(self, other: object) -> bool:
         self._ask()
 
@@ -70,6 +78,15 @@ class Absent:
     def _ask(self) -> NoReturn:
         self.asked = True
         raise NotRecordedError(f"there is no such thing here: {self.what}")
+
+
+class AbsentText(Absent):
+    """As `Absent`, for a text: code written in C, such as `re`, refuses it by its type before it asks it anything."""
+
+    @classmethod
+    def refused_by(cls, problem: Exception | None) -> bool:
+        """Whether an error is such a refusal; its message names the type that came in place of a text."""
+        return isinstance(problem, TypeError) and cls.__name__ in str(problem)
 
 
 class Recorded(Protocol):

@@ -36,7 +36,7 @@ from thiefbench.engine.transport import carried
 from thiefbench.engine.views.defender import Judge
 from thiefbench.judges import check_judge, judge_of
 from thiefbench.limits import MOST_THREADS
-from thiefbench.suite.analysis.recorded_rounds import Absent, LackingError, Recorded, pool_of
+from thiefbench.suite.analysis.recorded_rounds import Absent, AbsentText, LackingError, Recorded, pool_of
 from thiefbench.suite.analysis.recorded_rounds import ReplayError as ReplayError
 from thiefbench.suite.analysis.scoring import rejection_rates
 from thiefbench.suite.store import weights
@@ -351,6 +351,8 @@ def _judged(recording: Recorded, timed: _Timed, rounds: Sequence[int], asks_poli
             problem = error
         if absent.asked:
             raise _PolicyAskedError
+        for each in recording.absent:
+            each.asked |= isinstance(each, AbsentText) and AbsentText.refused_by(problem)
         if lacking := [each.what for each in recording.absent if each.asked]:
             raise LackingError(f"{defense.name} needs {lacking[0]}")
         if problem is not None:

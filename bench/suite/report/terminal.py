@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 
 from rich.console import Console
 from rich.table import Table
@@ -22,6 +22,8 @@ _FILE_RATES = {
     "stop_rate": "stop rate", "false_rejection_rate": "false rejection", "rejection_rate": "all completions",
     "rejected_reward": "of all reward",
 }  # fmt: skip
+_OF_LABELS = ("stop_rate", "false_rejection_rate")
+"""Those that a file without labels cannot give."""
 _MOST_LINES = 10
 
 
@@ -116,25 +118,30 @@ def print_file_replays(out: Console, outcome: Outcome, details: bool) -> None:
         details: also print senders, rounds and rejected completions of each defense.
     """
     facts = outcome.facts()
+    senders = "no senders" if facts["senders"] is None else f"{facts['senders']} senders"
     out.print(
-        f"{escaped(facts['file'])}: {facts['rounds']} rounds, {facts['senders']} senders, {facts['completions']} "
-        f"completions, {facts['labelled_payload']} of them with a label"
+        f"{escaped(facts['file'])}: {facts['rounds']} rounds, {senders}, {facts['completions']} completions, "
+        f"{facts['labelled_payload']} of them with a label"
     )
     for note in outcome.notes():
         out.print(escaped(note))
+    measures = {name: title for name, title in _FILE_RATES.items() if outcome.labelled or name not in _OF_LABELS}
     if outcome.replays:
         out.print("shares rejected; brackets are 95 % intervals clustered by item and sender")
-        table = plain_table("defense", *_FILE_RATES.values(), "ms per completion")
+        table = plain_table("defense", *measures.values(), "ms per completion")
         for replay in outcome.replays:
-            table.add_row(escaped(replay.defense), *_file_rates(replay.scores), write_milliseconds(replay.milliseconds))
+            rates = _file_rates(replay.scores, measures)
+            table.add_row(escaped(replay.defense), *rates, write_milliseconds(replay.milliseconds))
         _print(out, table)
     for replay in outcome.replays if details else ():
-        _print_part(out, f"{replay.defense}, by sender", replay.by_sender)
-        _print_part(out, f"{replay.defense}, by round", replay.by_round)
+        if replay.by_sender:
+            _print_part(out, f"{replay.defense}, by sender", replay.by_sender, measures)
+        _print_part(out, f"{replay.defense}, by round", replay.by_round, measures)
         if replay.rejected:
             out.print(f"\n[bold]{escaped(replay.defense)}[/bold], rejected completions{_first_of(replay.rejected)}")
         for each in replay.rejected[:_MOST_LINES]:
-            where = f"line {each.line}, completion {each.position}, reward {each.reward:g}"
+            reward = "" if each.reward is None else f", reward {each.reward:g}"
+            where = f"{each.where}, completion {each.position}{reward}"
             out.print(escaped(f"{where}: {each.action}, {one_line(each.reason or 'no reason given', 120)}"))
     for name, reason in outcome.left_out.items():
         out.print(f"[yellow]{escaped(name)}[/yellow] is left out: {escaped(one_line(reason, 300))}")
@@ -143,15 +150,17 @@ def print_file_replays(out: Console, outcome: Outcome, details: bool) -> None:
 
 
 def _print_part(
-    out: Console, title: str, scores: Mapping[str, Mapping[str, Score]] | Mapping[int, Mapping[str, Score]]
+    out: Console,
+    title: str,
+    scores: Mapping[str, Mapping[str, Score]] | Mapping[int, Mapping[str, Score]],
+    measures: Mapping[str, str],
 ) -> None:
     """One defense's rates by sender or round."""
     out.print(f"\n[bold]{escaped(title)}[/bold]{_first_of(scores)}")
-    table = plain_table("", "completions", *_FILE_RATES.values())
+    table = plain_table("", "completions", *measures.values())
     for name, own_scores in list(scores.items())[:_MOST_LINES]:
-        table.add_row(
-            escaped(one_line(str(name), 40)), str(own_scores["rejection_rate"].count), *_file_rates(own_scores)
-        )
+        count = str(own_scores["rejection_rate"].count)
+        table.add_row(escaped(one_line(str(name), 40)), count, *_file_rates(own_scores, measures))
     _print(out, table)
 
 
@@ -159,8 +168,8 @@ def _first_of(things: Sized) -> str:
     return f": the first {_MOST_LINES} of {len(things)}, all are in --json" if len(things) > _MOST_LINES else ""
 
 
-def _file_rates(scores: Mapping[str, Score]) -> Iterator[str]:
-    for name in _FILE_RATES:
+def _file_rates(scores: Mapping[str, Score], measures: Iterable[str]) -> Iterator[str]:
+    for name in measures:
         score = scores[name]
         yield _interval(score) if score.low is not None else "-" if score.value is None else f"{score.value:.3f}"
 
