@@ -1,0 +1,239 @@
+"""`grounding`: words that are not the question's must stand where the policy's own answers have such words."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from thiefbench.defenses.base import DefenderView, Defense, Requirement, Verdict
+from thiefbench.defenses.rejection import Objection, Range, RejectOrMask, checked, judged
+from thiefbench.tasks.base import Message
+
+_TOKEN = re.compile(r"</?\w+>|[^\W\d_]+|\d+|[^\w\s]")
+_NUMBER, _ASKED, _EDGE = "#", "@", ""
+
+Context = tuple[str, str]
+"""What stands on both sides: "#" for a number, "@" for a word of the question, else the mark itself; "" at the edge."""
+
+
+class Phrase(NamedTuple):
+    """Words of an answer between two things that are no foreign words.
+
+    Attributes:
+        context: the two things.
+        words: foreign words, that is, words that the question does not contain, as many as stand in a row; "" stands
+            for one word of the question.
+        place: where it stands in the answer.
+    """
+
+    context: Context
+    words: str
+    place: Range
+
+
+class Grounding(Defense):
+    """Reject completions with foreign words in a place where the policy itself hardly ever writes any.
+
+    Foreign words are those that the question does not contain. In "Omar hides 3, so 9 - 3 = 6", where the question says
+    that Omar sold 3, "hides" stands between a word of the question and a number. Which words stand there in answers of
+    the policy shows the policy: in every round it answers the round's questions itself. It reads no reward and no
+    sender, so that neither names nor the pool can mislead it.
+
+    An answer is cut into its foreign phrases. A phrase's p-value is the share of phrases and question's words in the
+    same context (see `Phrase`) that are foreign and at most as frequent there, by the number of own answers with them.
+    This is conformal prediction in categories (Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World,
+    2005, section 4.5): an opening word that nobody has used before is usual where every opening is another one, and a
+    verb that nobody has used is not where all verbs come from the question. A completion's score is its lowest p-value;
+    the threshold is a quantile of the scores of the policy's own answers, each counted without itself.
+
+    What it cannot see:
+
+    - false words that the question contains elsewhere ("Omar sells 7", where he has sold 3 and lost 7);
+    - foreign words where the policy writes many different ones, such as a phrase before or after the solution (`text`),
+      and foreign words that the policy uses in the same context for something else;
+    - numbers (`equations`) and lengths (`dos`);
+    - what the policy has learned. Own answers of all rounds count alike, so this takes a while, but a payload that
+      honest nodes have learned is what the policy writes.
+
+    Where answers hardly take words from the question, it stops little: of payloads in the human solutions of GSM8K,
+    with one solution for each of 4,000 questions to learn from, it stopped at most as much as it rejected of the clean
+    solutions.
+
+    Args:
+        false_rejection: share of honest completions that may be rejected.
+        samples: own answers to every question in every round. As many as honest nodes give double the time for
+            sampling; with few, a foreign word in the first round is no rarer than an honest one.
+        window: from how many past rounds scores count towards the threshold, besides those of this round.
+        system: the system prompt that the swarm puts before a question, if any. Left out where there is one, own
+            answers are worded otherwise than the pool.
+        reject: "drop", "zero", or "mask": the row is accepted and still counts in its group's mean and std, but nothing
+            is learned from the phrases, and its advantage goes to the other tokens.
+    """
+
+    name: ClassVar[str] = "grounding"
+    requires: ClassVar[frozenset[Requirement]] = frozenset({"homogeneous"})
+
+    def __init__(
+        self,
+        false_rejection: float = 0.01,
+        samples: int = 12,
+        window: int = 3,
+        system: str = "",
+        reject: RejectOrMask = "drop",
+    ) -> None:
+        if not 0 < false_rejection < 1 or samples < 1 or window < 0:
+            raise ValueError(
+                "grounding: false_rejection lies between 0 and 1, samples is at least 1 and window at least 0"
+            )
+        self.false_rejection, self.samples, self.window, self.system = false_rejection, samples, window, system
+        self.reject: RejectOrMask = checked(self.name, reject, RejectOrMask)
+        self.usage = Usage()
+        self.past: list[list[float]] = []
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        """Reject what scores below the threshold; the score is the p-value."""
+        answers = self._own_answers(view)
+        for answer in answers:
+            self.usage.add(answer)
+        p_values = PValues(self.usage)
+        scores = [min((p_values.of_known(phrase) for phrase in answer), default=1.0) for answer in answers]
+        self.past.append(scores)
+        known = [score for past_round in self.past for score in past_round]
+        limit = float(np.quantile(known, self.false_rejection, method="lower")) if known else 0.0
+        self.past = self.past[-self.window :] if self.window else []
+        objections = {}
+        for place, completion in enumerate(view.completions):
+            phrases = phrases_of(completion.text, words_of(view.items[completion.item_id].question))
+            below = [(p, phrase) for phrase in phrases if (p := p_values.of_new(phrase)) < limit]
+            if below:
+                score, worst = min(below)
+                reason = f"{worst.words[:60]!r} is not the question's: p-value {score:.4f}, usual at least {limit:.4f}"
+                objections[place] = Objection(score, reason, tuple(phrase.place for _, phrase in below))
+        return judged(view, objections, self.reject)
+
+    def _own_answers(self, view: DefenderView) -> list[list[Phrase]]:
+        """The phrases of the policy's answers to the round's questions."""
+        questions = [view.items[item_id].question for item_id in sorted(view.items) for _ in range(self.samples)]
+        texts = view.policy.generate([self._prompt(question) for question in questions], view.sampling.max_new_tokens)
+        return [
+            list(phrases_of(text, words_of(question))) for question, text in zip(questions, texts, strict=True) if text
+        ]
+
+    def _prompt(self, question: str) -> list[Message]:
+        before: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
+        return [*before, {"role": "user", "content": question}]
+
+    def state(self) -> dict[str, Any]:
+        """How often what was used in own answers, and the scores of the last rounds."""
+        return {"usage": self.usage.rows(), "past": self.past} if self.usage.uses else {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self.usage = Usage.from_rows(state.get("usage", ()))
+        self.past = list(state.get("past", []))
+
+
+class Usage:
+    """How often the policy's own answers use foreign words, by context.
+
+    Attributes:
+        uses: by context and words, how often the words stand there; "" counts the words of the question.
+        answers: in how many answers.
+    """
+
+    def __init__(self) -> None:
+        self.uses: defaultdict[Context, Counter[str]] = defaultdict(Counter)
+        self.answers: defaultdict[Context, Counter[str]] = defaultdict(Counter)
+
+    def add(self, answer: Iterable[Phrase]) -> None:
+        """Count an answer's phrases."""
+        phrases = [(phrase.context, phrase.words) for phrase in answer]
+        for context, words in phrases:
+            self.uses[context][words] += 1
+        for context, words in set(phrases):
+            self.answers[context][words] += 1
+
+    def rows(self) -> list[list[str | int]]:
+        """What was counted, as JSON."""
+        return [
+            [*context, words, count, self.answers[context][words]]
+            for context, counts in self.uses.items()
+            for words, count in counts.items()
+        ]
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Sequence[Any]]) -> Usage:
+        """Make it again from `rows`."""
+        usage = cls()
+        for left, right, words, uses, answers in rows:
+            usage.uses[left, right][words] = uses
+            usage.answers[left, right][words] = answers
+        return usage
+
+
+class PValues:
+    """How unusual a phrase is in its context: the share of its uses that are foreign and at most as frequent."""
+
+    def __init__(self, usage: Usage) -> None:
+        self._answers: Mapping[Context, Counter[str]] = usage.answers
+        self._total = {context: counts.total() for context, counts in usage.uses.items()}
+        self._frequencies: dict[Context, list[int]] = {}
+        self._reached: dict[Context, list[int]] = {}
+        for context, counts in usage.uses.items():
+            # Frequencies without the answer itself, so that a phrase of a known answer compares with a new one.
+            foreign = sorted((usage.answers[context][words] - 1, count) for words, count in counts.items() if words)
+            self._frequencies[context] = [frequency for frequency, _ in foreign]
+            self._reached[context] = list(accumulate((count for _, count in foreign), initial=0))
+
+    def of_new(self, phrase: Phrase) -> float:
+        """The p-value of a phrase in an answer that was not counted."""
+        return self._of(phrase, 1)
+
+    def of_known(self, phrase: Phrase) -> float:
+        """The p-value of a phrase in an answer that was counted."""
+        return self._of(phrase, 0)
+
+    def _of(self, phrase: Phrase, new: int) -> float:
+        if not phrase.words or phrase.context not in self._total:
+            return 1.0
+        frequency = self._answers[phrase.context][phrase.words] - 1 + new
+        as_rare = self._reached[phrase.context][bisect_right(self._frequencies[phrase.context], frequency)]
+        return (as_rare + new) / (self._total[phrase.context] + new)
+
+
+def words_of(question: str) -> set[str]:
+    """A question's words, in lower case."""
+    return {token for token in _TOKEN.findall(question.lower()) if token.isalpha()}
+
+
+def phrases_of(answer: str, asked: set[str]) -> Iterator[Phrase]:
+    """An answer's foreign phrases, and the question's words that stand between things that are no foreign words.
+
+    Args:
+        answer: its text.
+        asked: the words of the question.
+    """
+    parts: list[tuple[str, str, Range]] = []  # its kind (None of the four marks "": foreign), its words, its place
+    for match in _TOKEN.finditer(answer.lower()):
+        token, place = match[0], match.span()
+        if not token.isalpha():
+            parts.append((_NUMBER if token[0].isdigit() else token, "", place))
+        elif token in asked:
+            parts.append((_ASKED, "", place))
+        elif parts and parts[-1][1]:
+            _, before, (start, _) = parts[-1]
+            parts[-1] = ("", f"{before} {token}", (start, place[1]))
+        else:
+            parts.append(("", token, place))
+    edged = [(_EDGE, "", (0, 0)), *parts, (_EDGE, "", (0, 0))]
+    for (left, left_words, _), (kind, words, place), (right, right_words, _) in zip(
+        edged, edged[1:], edged[2:], strict=False
+    ):
+        if (words or kind == _ASKED) and not left_words and not right_words:
+            yield Phrase((left, right), words, place)
