@@ -15,11 +15,13 @@ from thiefbench.defenses.base import DefenderView, Defense, Requirement, Verdict
 from thiefbench.defenses.rejection import Objection, Range, RejectOrMask, checked, judged
 from thiefbench.tasks.base import Message
 
-_TOKEN = re.compile(r"</?\w+>|[^\W\d_]+|\d+|[^\w\s]")
-_NUMBER, _ASKED, _EDGE = "#", "@", ""
+_TOKEN = re.compile(r"(?P<word>[^\W\d_]+)|(?P<number>\d+)|</?\w+>|[^\w\s]")
+_NUMBER, _ASKED, _EDGE = "0", "a", "edge"
+"""What stands for numbers, words of the question and an answer's edge; all other marks are neither digits nor letters,
+but for tags, which have brackets."""
 
 Context = tuple[str, str]
-"""What stands on both sides: "#" for a number, "@" for a word of the question, else the mark itself; "" at the edge."""
+"""What stands on both sides: "0" for a number, "a" for a word of the question, "edge", or else a mark or tag."""
 
 
 class Phrase(NamedTuple):
@@ -207,33 +209,45 @@ class PValues:
         return (as_rare + new) / (self._total[phrase.context] + new)
 
 
+class _Part(NamedTuple):
+    """Foreign words, or one token of another kind.
+
+    Attributes:
+        mark: how it appears in a context; "" for foreign words.
+        words: the foreign words.
+        place: where it stands.
+    """
+
+    mark: str
+    words: str
+    place: Range
+
+
 def words_of(question: str) -> set[str]:
     """A question's words, in lower case."""
-    return {token for token in _TOKEN.findall(question.lower()) if token.isalpha()}
+    return {match[0].lower() for match in _TOKEN.finditer(question) if match["word"]}
 
 
 def phrases_of(answer: str, asked: set[str]) -> Iterator[Phrase]:
-    """An answer's foreign phrases, and the question's words that stand between things that are no foreign words.
+    """An answer's foreign phrases, and the question's words that have no foreign word beside them.
 
     Args:
         answer: its text.
         asked: the words of the question.
     """
-    parts: list[tuple[str, str, Range]] = []  # its kind (None of the four marks "": foreign), its words, its place
-    for match in _TOKEN.finditer(answer.lower()):
-        token, place = match[0], match.span()
-        if not token.isalpha():
-            parts.append((_NUMBER if token[0].isdigit() else token, "", place))
+    parts = [_Part(_EDGE, "", (0, 0))]
+    for match in _TOKEN.finditer(answer):
+        token, place = match[0].lower(), match.span()
+        if not match["word"]:
+            parts.append(_Part(_NUMBER if match["number"] else token, "", place))
         elif token in asked:
-            parts.append((_ASKED, "", place))
-        elif parts and parts[-1][1]:
-            _, before, (start, _) = parts[-1]
-            parts[-1] = ("", f"{before} {token}", (start, place[1]))
+            parts.append(_Part(_ASKED, "", place))
+        elif parts[-1].words:
+            before = parts[-1]
+            parts[-1] = _Part("", f"{before.words} {token}", (before.place[0], place[1]))
         else:
-            parts.append(("", token, place))
-    edged = [(_EDGE, "", (0, 0)), *parts, (_EDGE, "", (0, 0))]
-    for (left, left_words, _), (kind, words, place), (right, right_words, _) in zip(
-        edged, edged[1:], edged[2:], strict=False
-    ):
-        if (words or kind == _ASKED) and not left_words and not right_words:
-            yield Phrase((left, right), words, place)
+            parts.append(_Part("", token, place))
+    parts.append(_Part(_EDGE, "", (0, 0)))
+    for left, part, right in zip(parts, parts[1:], parts[2:], strict=False):
+        if (part.words or part.mark == _ASKED) and not left.words and not right.words:
+            yield Phrase((left.mark, right.mark), part.words, part.place)
