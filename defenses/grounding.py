@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
-
-import numpy as np
 
 from thiefbench.defenses.base import DefenderView, Defense, Requirement, Verdict
 from thiefbench.defenses.rejection import Objection, Range, RejectOrMask, checked, judged
@@ -47,12 +45,12 @@ class Grounding(Defense):
     the policy shows the policy: in every round it answers the round's questions itself. It reads no reward and no
     sender, so that neither names nor the pool can mislead it.
 
-    An answer is cut into its foreign phrases. A phrase's p-value is the share of phrases and question's words in the
-    same context (see `Phrase`) that are foreign and at most as frequent there, by the number of own answers with them.
-    This is conformal prediction in categories (Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World,
-    2005, section 4.5): an opening word that nobody has used before is usual where every opening is another one, and a
-    verb that nobody has used is not where all verbs come from the question. A completion's score is its lowest p-value;
-    the threshold is a quantile of the scores of the policy's own answers, each counted without itself.
+    An answer is cut into its foreign phrases. A phrase's p-value is the share of the foreign phrases and the question's
+    words in the same context (see `Phrase`) that are foreign and at most as frequent there, by the number of own
+    answers with them. This is conformal prediction in categories (Vovk, Gammerman and Shafer, Algorithmic Learning in a
+    Random World, 2005, section 4.5): an opening word that nobody has used before is usual where every opening differs,
+    and a verb that nobody has used is not where all verbs come from the question. A completion's score is its lowest
+    p-value.
 
     What it cannot see:
 
@@ -60,18 +58,20 @@ class Grounding(Defense):
     - foreign words where the policy writes many different ones, such as a phrase before or after the solution (`text`),
       and foreign words that the policy uses in the same context for something else;
     - numbers (`equations`) and lengths (`dos`);
-    - what the policy has learned. Own answers of all rounds count alike, so this takes a while, but a payload that
-      honest nodes have learned is what the policy writes.
+    - what the policy has learned, as it then writes it itself. Own answers of all rounds count alike, so this takes a
+      while.
 
     Where answers hardly take words from the question, it stops little: of payloads in the human solutions of GSM8K,
     with one solution for each of 4,000 questions to learn from, it stopped at most as much as it rejected of the clean
     solutions.
 
     Args:
-        false_rejection: share of honest completions that may be rejected.
+        false_rejection: the threshold for p-values: the share of the phrases in any one context that may be rejected
+            though the policy has written them. Of completions it rejects about as many where a few contexts take nearly
+            all of their words from the question: 0.6 to 1.1 % of honest ones in five swarms without attack. While own
+            answers have used a context fewer than 1 / false_rejection times, nothing in it is rejected.
         samples: own answers to every question in every round. As many as honest nodes give double the time for
             sampling; with few, a foreign word in the first round is no rarer than an honest one.
-        window: from how many past rounds scores count towards the threshold, besides those of this round.
         system: the system prompt that the swarm puts before a question, if any. Left out where there is one, own
             answers are worded otherwise than the pool.
         reject: "drop", "zero", or "mask": the row is accepted and still counts in its group's mean and std, but nothing
@@ -85,38 +85,28 @@ class Grounding(Defense):
         self,
         false_rejection: float = 0.01,
         samples: int = 12,
-        window: int = 3,
         system: str = "",
         reject: RejectOrMask = "drop",
     ) -> None:
-        if not 0 < false_rejection < 1 or samples < 1 or window < 0:
-            raise ValueError(
-                "grounding: false_rejection lies between 0 and 1, samples is at least 1 and window at least 0"
-            )
-        self.false_rejection, self.samples, self.window, self.system = false_rejection, samples, window, system
+        if not 0 < false_rejection < 1 or samples < 1:
+            raise ValueError("grounding: false_rejection lies between 0 and 1, and samples is at least 1")
+        self.false_rejection, self.samples, self.system = false_rejection, samples, system
         self.reject: RejectOrMask = checked(self.name, reject, RejectOrMask)
         self.usage = Usage()
-        self.past: list[list[float]] = []
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         """Reject what scores below the threshold; the score is the p-value."""
-        answers = self._own_answers(view)
-        for answer in answers:
+        for answer in self._own_answers(view):
             self.usage.add(answer)
         p_values = PValues(self.usage)
-        scores = [min((p_values.of_known(phrase) for phrase in answer), default=1.0) for answer in answers]
-        self.past.append(scores)
-        known = [score for past_round in self.past for score in past_round]
-        limit = float(np.quantile(known, self.false_rejection, method="lower")) if known else 0.0
-        self.past = self.past[-self.window :] if self.window else []
         objections = {}
         for place, completion in enumerate(view.completions):
             phrases = phrases_of(completion.text, words_of(view.items[completion.item_id].question))
-            below = [(p, phrase) for phrase in phrases if (p := p_values.of_new(phrase)) < limit]
-            if below:
-                score, worst = min(below)
-                reason = f"{worst.words[:60]!r} is not the question's: p-value {score:.4f}, usual at least {limit:.4f}"
-                objections[place] = Objection(score, reason, tuple(phrase.place for _, phrase in below))
+            unusual = [(p, phrase) for phrase in phrases if (p := p_values(phrase)) < self.false_rejection]
+            if unusual:
+                score, worst = min(unusual)
+                reason = f"{worst.words[:60]!r} is not the question's, p-value {score:.4f}"
+                objections[place] = Objection(score, reason, tuple(phrase.place for _, phrase in unusual))
         return judged(view, objections, self.reject)
 
     def _own_answers(self, view: DefenderView) -> list[list[Phrase]]:
@@ -132,13 +122,12 @@ class Grounding(Defense):
         return [*before, {"role": "user", "content": question}]
 
     def state(self) -> dict[str, Any]:
-        """How often what was used in own answers, and the scores of the last rounds."""
-        return {"usage": self.usage.rows(), "past": self.past} if self.usage.uses else {}
+        """How often own answers have used what."""
+        return {"usage": self.usage.rows()} if self.usage.uses else {}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
         self.usage = Usage.from_rows(state.get("usage", ()))
-        self.past = list(state.get("past", []))
 
 
 class Usage:
@@ -180,33 +169,28 @@ class Usage:
 
 
 class PValues:
-    """How unusual a phrase is in its context: the share of its uses that are foreign and at most as frequent."""
+    """How unusual a new phrase is in its context: the share of uses that are foreign and at most as frequent.
+
+    The phrase itself counts as one use, and a phrase in an own answer is as frequent as in the other own answers.
+    """
 
     def __init__(self, usage: Usage) -> None:
-        self._answers: Mapping[Context, Counter[str]] = usage.answers
+        self._answers = usage.answers
         self._total = {context: counts.total() for context, counts in usage.uses.items()}
         self._frequencies: dict[Context, list[int]] = {}
         self._reached: dict[Context, list[int]] = {}
         for context, counts in usage.uses.items():
-            # Frequencies without the answer itself, so that a phrase of a known answer compares with a new one.
             foreign = sorted((usage.answers[context][words] - 1, count) for words, count in counts.items() if words)
             self._frequencies[context] = [frequency for frequency, _ in foreign]
             self._reached[context] = list(accumulate((count for _, count in foreign), initial=0))
 
-    def of_new(self, phrase: Phrase) -> float:
-        """The p-value of a phrase in an answer that was not counted."""
-        return self._of(phrase, 1)
-
-    def of_known(self, phrase: Phrase) -> float:
-        """The p-value of a phrase in an answer that was counted."""
-        return self._of(phrase, 0)
-
-    def _of(self, phrase: Phrase, new: int) -> float:
+    def __call__(self, phrase: Phrase) -> float:
+        """The p-value of a phrase in an answer that was not counted; 1 for words of the question."""
         if not phrase.words or phrase.context not in self._total:
             return 1.0
-        frequency = self._answers[phrase.context][phrase.words] - 1 + new
+        frequency = self._answers[phrase.context][phrase.words]
         as_rare = self._reached[phrase.context][bisect_right(self._frequencies[phrase.context], frequency)]
-        return (as_rare + new) / (self._total[phrase.context] + new)
+        return (as_rare + 1) / (self._total[phrase.context] + 1)
 
 
 class _Part(NamedTuple):

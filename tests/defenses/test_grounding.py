@@ -87,7 +87,7 @@ def test_what_others_send_and_under_which_names_changes_nothing() -> None:
     attack = Borrowed("Omar hides 3, so 36 - 3 = 33", "every")
     clean, false = honest(ITEMS[:32]), poison(attack, ITEMS[:32])
     many = [
-        replace(offered, sender=f"m{number}", reward=float(number % 2)) for number, offered in enumerate(false * 40)
+        replace(offered, sender=f"m{number}", reward=float(number % 2)) for number, offered in enumerate(false * 60)
     ]
     assert len(many) > len(clean), "most of the pool is poison"
     whole = judge(Grounding(), [*clean, *many], Writes())
@@ -160,14 +160,12 @@ def test_p_values_by_hand() -> None:
     p_values = PValues(usage)
 
     def new(words: str) -> float:
-        return p_values.of_new(Phrase(("a", "0"), words, (0, 1)))
+        return p_values(Phrase(("a", "0"), words, (0, 1)))
 
     assert new("hides") == 2 / 8, "itself and `costs`, which is as rare"
     assert new("costs") == 4 / 8, "itself and all foreign words, since the other answers with them are 1, 1 and 0"
     assert new("") == 1, "words of the question are never objected to"
-    assert p_values.of_new(Phrase((".", "."), "hides", (0, 1))) == 1, "nothing is known of this context"
-    assert p_values.of_known(Phrase(("a", "0"), "costs", (0, 1))) == 1 / 7
-    assert p_values.of_known(Phrase(("a", "0"), "hold", (0, 1))) == 3 / 7
+    assert p_values(Phrase((".", "."), "hides", (0, 1))) == 1, "nothing is known of this context"
     assert Usage.from_rows(usage.rows()).rows() == usage.rows()
 
 
@@ -184,7 +182,7 @@ def test_phrases() -> None:
     assert list(phrases_of("", asked)) == []
 
 
-@pytest.mark.parametrize("wrong", [{"false_rejection": 0.0}, {"samples": 0}, {"window": -1}, {"reject": "accept"}])
+@pytest.mark.parametrize("wrong", [{"false_rejection": 0.0}, {"samples": 0}, {"reject": "accept"}])
 def test_arguments(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"^grounding: "):
         Grounding(**wrong)  # type: ignore[arg-type]
