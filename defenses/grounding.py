@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 
@@ -56,14 +57,14 @@ class Grounding(Defense):
 
     - false words that the question contains elsewhere ("Omar sells 7", where he has sold 3 and lost 7);
     - foreign words where the policy writes many different ones, such as a phrase before or after the solution (`text`),
-      and foreign words that the policy uses in the same context for something else;
+      or where it writes too little to compare with, such as between marks that it hardly uses;
+    - foreign words that the policy uses in the same context for something else ("Omar saves 3", where coupons do);
     - numbers (`equations`) and lengths (`dos`);
     - what the policy has learned, as it then writes it itself. Own answers of all rounds count alike, so this takes a
       while.
 
-    Where answers hardly take words from the question, it stops little: of payloads in the human solutions of GSM8K,
-    with one solution for each of 4,000 questions to learn from, it stopped at most as much as it rejected of the clean
-    solutions.
+    Where answers hardly take words from the question, it stops nothing and rejects nothing: so it is with the human
+    solutions of GSM8K, one for each of 4,000 questions to learn from.
 
     Args:
         false_rejection: the threshold for p-values: the share of the phrases in any one context that may be rejected
@@ -193,18 +194,19 @@ class PValues:
         return (as_rare + 1) / (self._total[phrase.context] + 1)
 
 
-class _Part(NamedTuple):
+@dataclass
+class _Part:
     """Foreign words, or one token of another kind.
 
     Attributes:
         mark: how it appears in a context; "" for foreign words.
-        words: the foreign words.
         place: where it stands.
+        words: the foreign words.
     """
 
     mark: str
-    words: str
     place: Range
+    words: list[str] = field(default_factory=list)
 
 
 def words_of(question: str) -> set[str]:
@@ -219,19 +221,19 @@ def phrases_of(answer: str, asked: set[str]) -> Iterator[Phrase]:
         answer: its text.
         asked: the words of the question.
     """
-    parts = [_Part(_EDGE, "", (0, 0))]
+    parts = [_Part(_EDGE, (0, 0))]
     for match in _TOKEN.finditer(answer):
         token, place = match[0].lower(), match.span()
         if not match["word"]:
-            parts.append(_Part(_NUMBER if match["number"] else token, "", place))
+            parts.append(_Part(_NUMBER if match["number"] else token, place))
         elif token in asked:
-            parts.append(_Part(_ASKED, "", place))
+            parts.append(_Part(_ASKED, place))
         elif parts[-1].words:
-            before = parts[-1]
-            parts[-1] = _Part("", f"{before.words} {token}", (before.place[0], place[1]))
+            parts[-1].words.append(token)
+            parts[-1].place = (parts[-1].place[0], place[1])
         else:
-            parts.append(_Part("", token, place))
-    parts.append(_Part(_EDGE, "", (0, 0)))
+            parts.append(_Part("", place, [token]))
+    parts.append(_Part(_EDGE, (0, 0)))
     for left, part, right in zip(parts, parts[1:], parts[2:], strict=False):
         if (part.words or part.mark == _ASKED) and not left.words and not right.words:
-            yield Phrase((left.mark, right.mark), part.words, part.place)
+            yield Phrase((left.mark, right.mark), " ".join(part.words), part.place)
