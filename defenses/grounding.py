@@ -15,25 +15,23 @@ from thiefbench.defenses.rejection import Objection, Range, RejectOrMask, checke
 from thiefbench.tasks.base import Message
 
 _TOKEN = re.compile(r"(?P<word>[^\W\d_]+)|(?P<number>\d+)|</?\w+>|[^\w\s]")
-_NUMBER, _ASKED, _EDGE = "0", "a", "edge"
-"""What stands for numbers, words of the question and an answer's edge; all other marks are neither digits nor letters,
-but for tags, which have brackets."""
-
-Context = tuple[str, str]
-"""What stands on both sides: "0" for a number, "a" for a word of the question, "edge", or else a mark or tag."""
+_NUMBER, _ASKED, _FOREIGN, _EDGE = "0", "a", "w", "edge"
+"""What stands for numbers, words of the question, foreign words and an answer's edge; all other marks are neither
+digits nor letters, but for tags, which have brackets."""
 
 
 class Phrase(NamedTuple):
     """Words of an answer between two things that are no foreign words.
 
     Attributes:
-        context: the two things.
+        contexts: the two things, "_" between them; the same with what stands before them, and with what follows. "0" is
+            a number, "a" a word of the question, "w" foreign words and "edge" an answer's edge; all else is itself.
         words: foreign words, that is, words that the question does not contain, as many as stand in a row; "" stands
             for one word of the question.
         place: where it stands in the answer.
     """
 
-    context: Context
+    contexts: tuple[str, ...]
     words: str
     place: Range
 
@@ -46,9 +44,9 @@ class Grounding(Defense):
     the policy shows the policy: in every round it answers the round's questions itself. It reads no reward and no
     sender, so that neither names nor the pool can mislead it.
 
-    An answer is cut into its foreign phrases. A phrase's p-value is the share of the foreign phrases and the question's
-    words in the same context (see `Phrase`) that are foreign and at most as frequent there, by the number of own
-    answers with them. This is conformal prediction in categories (Vovk, Gammerman and Shafer, Algorithmic Learning in a
+    An answer is cut into its foreign phrases. A phrase's p-value in a context (see `Phrase`) is the share of the foreign
+    phrases and the question's words there that are foreign and at most as frequent, by the number of own answers with
+    them; the lowest of its contexts counts. This is conformal prediction in categories (Vovk, Gammerman and Shafer, Algorithmic Learning in a
     Random World, 2005, section 4.5): an opening word that nobody has used before is usual where every opening differs,
     and a verb that nobody has used is not where all verbs come from the question. A completion's score is its lowest
     p-value.
@@ -140,21 +138,21 @@ class Usage:
     """
 
     def __init__(self) -> None:
-        self.uses: defaultdict[Context, Counter[str]] = defaultdict(Counter)
-        self.answers: defaultdict[Context, Counter[str]] = defaultdict(Counter)
+        self.uses: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self.answers: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def add(self, answer: Iterable[Phrase]) -> None:
         """Count an answer's phrases."""
-        phrases = [(phrase.context, phrase.words) for phrase in answer]
-        for context, words in phrases:
+        uses = [(context, phrase.words) for phrase in answer for context in phrase.contexts]
+        for context, words in uses:
             self.uses[context][words] += 1
-        for context, words in set(phrases):
+        for context, words in set(uses):
             self.answers[context][words] += 1
 
     def rows(self) -> list[list[str | int]]:
         """What was counted, as JSON."""
         return [
-            [*context, words, count, self.answers[context][words]]
+            [context, words, count, self.answers[context][words]]
             for context, counts in self.uses.items()
             for words, count in counts.items()
         ]
@@ -163,14 +161,14 @@ class Usage:
     def from_rows(cls, rows: Iterable[Sequence[Any]]) -> Usage:
         """Make it again from `rows`."""
         usage = cls()
-        for left, right, words, uses, answers in rows:
-            usage.uses[left, right][words] = uses
-            usage.answers[left, right][words] = answers
+        for context, words, uses, answers in rows:
+            usage.uses[context][words] = uses
+            usage.answers[context][words] = answers
         return usage
 
 
 class PValues:
-    """How unusual a new phrase is in its context: the share of uses that are foreign and at most as frequent.
+    """How unusual a new phrase is in its contexts: the share of uses that are foreign and at most as frequent.
 
     The phrase itself counts as one use, and a phrase in an own answer is as frequent as in the other own answers.
     """
@@ -178,20 +176,21 @@ class PValues:
     def __init__(self, usage: Usage) -> None:
         self._answers = usage.answers
         self._total = {context: counts.total() for context, counts in usage.uses.items()}
-        self._frequencies: dict[Context, list[int]] = {}
-        self._reached: dict[Context, list[int]] = {}
+        self._frequencies: dict[str, list[int]] = {}
+        self._reached: dict[str, list[int]] = {}
         for context, counts in usage.uses.items():
             foreign = sorted((usage.answers[context][words] - 1, count) for words, count in counts.items() if words)
             self._frequencies[context] = [frequency for frequency, _ in foreign]
             self._reached[context] = list(accumulate((count for _, count in foreign), initial=0))
 
     def __call__(self, phrase: Phrase) -> float:
-        """The p-value of a phrase in an answer that was not counted; 1 for words of the question."""
-        if not phrase.words or phrase.context not in self._total:
-            return 1.0
-        frequency = self._answers[phrase.context][phrase.words]
-        as_rare = self._reached[phrase.context][bisect_right(self._frequencies[phrase.context], frequency)]
-        return (as_rare + 1) / (self._total[phrase.context] + 1)
+        """The lowest p-value of a phrase in an answer that was not counted; 1 for words of the question."""
+        known = [context for context in phrase.contexts if context in self._total] if phrase.words else []
+        return min((self._in(context, phrase.words) for context in known), default=1.0)
+
+    def _in(self, context: str, words: str) -> float:
+        as_rare = self._reached[context][bisect_right(self._frequencies[context], self._answers[context][words])]
+        return (as_rare + 1) / (self._total[context] + 1)
 
 
 @dataclass
@@ -199,7 +198,7 @@ class _Part:
     """Foreign words, or one token of another kind.
 
     Attributes:
-        mark: how it appears in a context; "" for foreign words.
+        mark: how it appears in a context.
         place: where it stands.
         words: the foreign words.
     """
@@ -232,8 +231,12 @@ def phrases_of(answer: str, asked: set[str]) -> Iterator[Phrase]:
             parts[-1].words.append(token)
             parts[-1].place = (parts[-1].place[0], place[1])
         else:
-            parts.append(_Part("", place, [token]))
+            parts.append(_Part(_FOREIGN, place, [token]))
     parts.append(_Part(_EDGE, (0, 0)))
-    for left, part, right in zip(parts, parts[1:], parts[2:], strict=False):
-        if (part.words or part.mark == _ASKED) and not left.words and not right.words:
-            yield Phrase((left.mark, right.mark), " ".join(part.words), part.place)
+    marks = [part.mark for part in parts]
+    for number, part in enumerate(parts):
+        if (part.words or part.mark == _ASKED) and _FOREIGN not in (marks[number - 1], marks[number + 1]):
+            beside = f"{marks[number - 1]} _ {marks[number + 1]}"
+            wider = f"{' '.join(marks[max(0, number - 2) : number])} _ {marks[number + 1]}"
+            further = f"{marks[number - 1]} _ {' '.join(marks[number + 1 : number + 3])}"
+            yield Phrase(tuple(dict.fromkeys((beside, wider, further))), " ".join(part.words), part.place)

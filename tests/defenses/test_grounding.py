@@ -156,30 +156,42 @@ def test_every_question_is_put_as_the_swarm_puts_it() -> None:
 def test_p_values_by_hand() -> None:
     usage = Usage()
     for words in ("", "", "", "", "hold", "hold", "costs"):
-        usage.add([Phrase(("a", "0"), words, (0, 1))])
+        usage.add([Phrase(("a _ 0",), words, (0, 1))])
     p_values = PValues(usage)
 
     def new(words: str) -> float:
-        return p_values(Phrase(("a", "0"), words, (0, 1)))
+        return p_values(Phrase(("a _ 0",), words, (0, 1)))
 
     assert new("hides") == 2 / 8, "itself and `costs`, which is as rare"
     assert new("costs") == 4 / 8, "itself and all foreign words, since the other answers with them are 1, 1 and 0"
     assert new("") == 1, "words of the question are never objected to"
-    assert p_values(Phrase((".", "."), "hides", (0, 1))) == 1, "nothing is known of this context"
+    assert p_values(Phrase((". _ .",), "hides", (0, 1))) == 1, "nothing is known of this context"
     assert Usage.from_rows(usage.rows()).rows() == usage.rows()
 
 
 def test_phrases() -> None:
     asked = words_of("Omar has 9 pens. He SOLD 3. How many pens?")
     text = "<think> Well now, Omar gives away 3. İzmir pens! </think> 4"
-    found = [(phrase.context, phrase.words, text[slice(*phrase.place)]) for phrase in phrases_of(text, asked)]
+    found = [(phrase.contexts, phrase.words, text[slice(*phrase.place)]) for phrase in phrases_of(text, asked)]
     assert found == [
-        (("<think>", ","), "well now", "Well now"),
-        (("a", "0"), "gives away", "gives away"),
-        ((".", "a"), "İzmir".lower(), "İzmir"),
+        (("<think> _ ,", "edge <think> _ ,", "<think> _ , a"), "well now", "Well now"),
+        (("a _ 0", ", a _ 0", "a _ 0 ."), "gives away", "gives away"),
+        ((". _ a", "0 . _ a", ". _ a !"), "İzmir".lower(), "İzmir"),
     ], "Omar and pens have foreign words beside them"
-    assert [phrase[:2] for phrase in phrases_of("Omar sold 3", asked)] == [(("edge", "a"), ""), (("a", "0"), "")]
+    assert [phrase[:2] for phrase in phrases_of("Omar sold 3", asked)] == [
+        (("edge _ a", "edge _ a 0"), ""),
+        (("a _ 0", "edge a _ 0", "a _ 0 edge"), ""),
+    ]
     assert list(phrases_of("", asked)) == []
+
+
+def test_a_word_that_belongs_to_something_else_is_unusual_in_the_wider_context() -> None:
+    items = [item for item in ITEMS[:64] if "coupon" in item.question or " loses " in item.question]
+    assert any(" saves " in item.solution for item in items), "coupons save"
+    told = [item for item in items if " loses " in item.question]
+    false = [replace(item, solution=item.solution.replace(" loses ", " saves ")) for item in told]
+    pool = [offer(answer(item, random.Random(1)), "m", NUMBER[item.id]) for item in false]
+    assert set(judge(Grounding(samples=40), [*honest(items), *pool], Writes())[-len(pool) :]) == {"drop"}
 
 
 @pytest.mark.parametrize("wrong", [{"false_rejection": 0.0}, {"samples": 0}, {"reject": "accept"}])
