@@ -44,12 +44,12 @@ class Grounding(Defense):
     the policy shows the policy: in every round it answers the round's questions itself. It reads no reward and no
     sender, so that neither names nor the pool can mislead it.
 
-    An answer is cut into its foreign phrases. A phrase's p-value in a context (see `Phrase`) is the share of the foreign
-    phrases and the question's words there that are foreign and at most as frequent, by the number of own answers with
-    them; the lowest of its contexts counts. This is conformal prediction in categories (Vovk, Gammerman and Shafer, Algorithmic Learning in a
-    Random World, 2005, section 4.5): an opening word that nobody has used before is usual where every opening differs,
-    and a verb that nobody has used is not where all verbs come from the question. A completion's score is its lowest
-    p-value.
+    An answer is cut into its foreign phrases. A phrase's p-value in a context (see `Phrase`) is the share of the
+    foreign phrases and the question's words there that are foreign and at most as frequent, by the number of own
+    answers with them; the lowest of its contexts counts. This is conformal prediction in categories (Vovk, Gammerman
+    and Shafer, Algorithmic Learning in a Random World, 2005, section 4.5): an opening word that nobody has used before
+    is usual where every opening differs, and a verb that nobody has used is not where all verbs come from the question.
+    A completion's score is its lowest p-value.
 
     What it cannot see:
 
