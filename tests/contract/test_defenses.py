@@ -26,6 +26,7 @@ FORMS = (
     "logit(reject='mask')",
     "logit(reject='mask', reach=1)",
     "similarity(words=1, reject='mask')",
+    "grounding(false_rejection=0.3, samples=2, reject='mask')",
     "arithmetic(reject='mask')",
     "static_code(reject='mask')",
     "likelihood(false_rejection=0.5, reject='zero')",
