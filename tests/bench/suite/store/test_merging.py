@@ -184,7 +184,7 @@ def test_rows_are_compared_and_not_their_files(tmp_path: Path, a: Path) -> None:
     place = rows.column_names.index("reward")
     other = rows.set_column(place, "reward", pa.array([0.5] * len(rows)))
     cell.write(record.model_copy(update={"completions_sha256": cell.write_rows(other)}))
-    with pytest.raises(MergeError, match="has other results"):
+    with pytest.raises(MergeError, match="has different results"):
         merge([a, tmp_path / "b"], tmp_path / "two")
 
 
@@ -348,7 +348,7 @@ def test_merge_on_the_command_line(cli: Cli, tmp_path: Path, a: Path, b: Path) -
     assert ended.code == 0, ended.err
     assert f"{tmp_path / 'out'} holds 6 cells; 2 were the same in several stores" in ended.out
     other = handmade.store(tmp_path / "c", small(0, 1), otherwise).root
-    assert "has other results in" in sentence(cli("merge", a, other, "--into", tmp_path / "two"))
+    assert "has different results in" in sentence(cli("merge", a, other, "--into", tmp_path / "two"))
     settled = cli("merge", a, other, "--into", tmp_path / "two", "--prefer", "second")
     assert settled.code == 0
     assert "the second one is taken" in settled.err

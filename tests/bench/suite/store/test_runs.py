@@ -92,7 +92,7 @@ def test_a_record_of_another_cell_is_damage(store: Store) -> None:
         ({"rounds": "many"}, "rounds is not that of a cell"),
         ({"swarm": None}, "swarm"),
         ({"swarm": {"nodes": 1, "malicious": 1}}, r"its swarm is not that of a cell: malicious must lie between"),
-        ({"strange": 1}, "strange|not written as"),
+        ({"strange": 1}, "strange|not in the form of"),
         ({"threads": 10**9}, "threads"),
     ],
 )
