@@ -55,7 +55,7 @@ class Grounding(Defense):
 
     - false words that the question contains elsewhere ("Omar sells 7", where he has sold 3 and lost 7);
     - foreign words that the policy uses in the same context for something else ("Omar saves 3", where coupons save):
-      it takes a few rounds of own answers until the wider contexts show these, and by then they are learned;
+      it takes a few rounds of own answers until the wider contexts show these, and a payload is learned as fast;
     - foreign words where the policy writes many different ones, such as a phrase before or after the solution (`text`),
       or where it writes too little to compare with, such as between marks that it hardly uses;
     - numbers (`equations`) and lengths (`dos`);
@@ -71,7 +71,8 @@ class Grounding(Defense):
             all of their words from the question: 0.9 to 1.5 % in three swarms without attack. While own answers have
             used a context fewer than 1 / false_rejection times, nothing in it is rejected.
         samples: own answers to every question in every round. With few, a foreign word in the first round is no rarer
-            than an honest one. Sampling them is the cost: with the default, rounds took 1.6 to 1.7 times as long.
+            than an honest one. Sampling them is the cost: with the default, rounds took 1.7 and 1.9 times as
+            long in two swarms without attack.
         system: the system prompt that the swarm puts before a question, if any. Left out where there is one, own
             answers are worded otherwise than the pool.
         reject: "drop", "zero", or "mask": the row is accepted and still counts in its group's mean and std, but nothing

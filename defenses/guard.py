@@ -34,7 +34,8 @@ class Guard(Composed):
     word that leaves numbers and answer right (`contrast(attack="own(attack='borrowed')")`) gets through even from one
     sender. Equations and lengths take a sender with a new name in every slot (`contrast(attack="dodge")` or
     `contrast(attack="dos")`, varied with `identities=1000000`), since whatever counts by sender then sees nothing.
-    Against these it takes the beacon.
+    Against these it takes the beacon. `grounding`, which is no part of it, stops false words of attackers that do not
+    know it.
 
     The parts were chosen on seeds and payloads other than those that RESULTS.md reports.
 
