@@ -68,7 +68,7 @@ class Grounding(Defense):
     Args:
         false_rejection: the threshold for p-values: the share of the phrases in any one context that may be rejected
             though the policy has written them. Of completions it rejects about as many where a few contexts take nearly
-            all of their words from the question: 0.9 to 1.5 % in three swarms without attack. While own answers have
+            all of their words from the question: 0.9 to 1.7 % in five swarms without attack. While own answers have
             used a context fewer than 1 / false_rejection times, nothing in it is rejected.
         samples: own answers to every question in every round. With few, a foreign word in the first round is no rarer
             than an honest one. Sampling them is the cost: with the default, rounds took 1.7 and 1.9 times as
