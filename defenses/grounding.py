@@ -54,23 +54,25 @@ class Grounding(Defense):
     What it cannot see:
 
     - false words that the question contains elsewhere ("Omar sells 7", where he has sold 3 and lost 7);
+    - foreign words that the policy uses in the same context for something else ("Omar saves 3", where coupons save):
+      it takes a few rounds of own answers until the wider contexts show these, and a payload is learned as fast;
     - foreign words where the policy writes many different ones, such as a phrase before or after the solution (`text`),
       or where it writes too little to compare with, such as between marks that it hardly uses;
-    - foreign words that the policy uses in the same context for something else ("Omar saves 3", where coupons do);
     - numbers (`equations`) and lengths (`dos`);
-    - what the policy has learned, as it then writes it itself. Own answers of all rounds count alike, so this takes a
-      while.
+    - what the policy has learned, as it then writes it itself.
 
-    Where answers hardly take words from the question, it stops nothing and rejects nothing: so it is with the human
-    solutions of GSM8K, one for each of 4,000 questions to learn from.
+    So it stops an attacker that does not know it, under any name and from the first round on, and one that chooses its
+    words to suit gets past. Where answers hardly take words from the question, it stops nothing and rejects nothing: so
+    it is with the human solutions of GSM8K, one for each of 4,000 questions to learn from.
 
     Args:
         false_rejection: the threshold for p-values: the share of the phrases in any one context that may be rejected
             though the policy has written them. Of completions it rejects about as many where a few contexts take nearly
-            all of their words from the question: 0.6 to 1.1 % of honest ones in five swarms without attack. While own
-            answers have used a context fewer than 1 / false_rejection times, nothing in it is rejected.
-        samples: own answers to every question in every round. As many as honest nodes give double the time for
-            sampling; with few, a foreign word in the first round is no rarer than an honest one.
+            all of their words from the question: 0.9 to 1.7 % in five swarms without attack. While own answers have
+            used a context fewer than 1 / false_rejection times, nothing in it is rejected.
+        samples: own answers to every question in every round. With few, a foreign word in the first round is no rarer
+            than an honest one. Sampling them is the cost: with the default, rounds took 1.7 and 1.9 times as
+            long in two swarms without attack.
         system: the system prompt that the swarm puts before a question, if any. Left out where there is one, own
             answers are worded otherwise than the pool.
         reject: "drop", "zero", or "mask": the row is accepted and still counts in its group's mean and std, but nothing

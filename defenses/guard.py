@@ -35,7 +35,8 @@ class Guard(Composed):
     false word that leaves numbers and answer right (`contrast(attack="own(attack='borrowed')")`) passes even from one
     sender. False equations and longer answers pass if the sender has a new pseudonym in every slot
     (`contrast(attack="dodge")` or `contrast(attack="dos")`, varied with `identities=1000000`), because checks that
-    count by sender then find nothing. Stopping these attacks requires the beacon.
+    count by sender then find nothing. Stopping these attacks requires the beacon. `grounding`, which is not part of it, stops false words
+    of attackers that do not know it.
 
     The parts were chosen on seeds and payloads other than those that RESULTS.md reports.
 
