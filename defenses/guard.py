@@ -31,12 +31,12 @@ class Guard(Composed):
     Without equal weights, only the text can be checked: words that one sender repeats (`similarity`), wrong equations
     (`arithmetic`), imports and calls (`static_code`), and senders with too many long answers (`length_budget`).
 
-    Without a beacon, it cannot stop completions in the policy's own words whose payload the policy finds probable. A
-    false word that leaves numbers and answer right (`contrast(attack="own(attack='borrowed')")`) passes even from one
-    sender. False equations and longer answers pass if the sender has a new pseudonym in every slot
+    Without a beacon, it cannot stop completions in the policy's own words whose payload the policy finds probable.
+    A false word that leaves numbers and answer right (`contrast(attack="own(attack='borrowed')")`) passes even from
+    one sender. False equations and longer answers pass if the sender has a new pseudonym in every slot
     (`contrast(attack="dodge")` or `contrast(attack="dos")`, varied with `identities=1000000`), because checks that
-    count by sender then find nothing. Stopping these attacks requires the beacon. `grounding`, which is not part of it, stops false words
-    of attackers that do not know it.
+    count by sender then find nothing. Stopping these attacks requires the beacon. `grounding`, which is not part of
+    it, stops false words of attackers that do not know it.
 
     The parts were chosen on seeds and payloads other than those that RESULTS.md reports.
 

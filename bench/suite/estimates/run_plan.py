@@ -65,7 +65,7 @@ class Resolution:
         enough = f"{needed} seeds" if needed else f"more than {MOST_SEEDS} seeds"
         chance = power(gap, self.spread, self.seeds, self.attacks)
         own = f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"
-        return f"{own} detect a difference of {gap:.2f} in {chance:.0%} of such runs; {POWER:.0%} takes {enough}"
+        return f"{own} {'detects' if own.startswith('1 ') else 'detect'} a difference of {gap:.2f} in {chance:.0%} of such runs; {POWER:.0%} takes {enough}"
 
 
 @dataclass(frozen=True)
