@@ -64,8 +64,8 @@ class Resolution:
         needed = seeds_needed(gap, self.spread, self.attacks)
         enough = f"{needed} seeds" if needed else f"more than {MOST_SEEDS} seeds"
         chance = power(gap, self.spread, self.seeds, self.attacks)
-        own = f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"
-        return f"{own} {'detects' if own.startswith('1 ') else 'detect'} a difference of {gap:.2f} in {chance:.0%} of such runs; {POWER:.0%} takes {enough}"
+        seeds = "1 seed detects" if self.seeds == 1 else f"{self.seeds} seeds detect"
+        return f"{seeds} a difference of {gap:.2f} in {chance:.0%} of such runs; {POWER:.0%} takes {enough}"
 
 
 @dataclass(frozen=True)
