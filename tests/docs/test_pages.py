@@ -161,7 +161,7 @@ def test_the_glossary_has_one_meaning_for_a_word() -> None:
     words = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", page, re.MULTILINE)
     rows = [word for word in words if word != "word" and not set(word) <= set("-")]
     assert len(rows) == len(set(rows)) > 30
-    for word in ("horizontal", "vertical", "backend", "training row", "forward cache", "reference cells", "heartbeat"):
+    for word in ("horizontal", "vertical", "backend", "training row", "forward cache", "shared cells", "heartbeat"):
         assert word in page, f"the glossary explains {word}"
 
 

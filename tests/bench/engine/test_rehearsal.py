@@ -267,13 +267,13 @@ def test_outcomes_that_say_nothing_are_told_as_such(build_swarm: Build) -> None:
 
 def test_a_rank_that_joins_late_plays_the_member_of_the_others(build_swarm: Build) -> None:
     """Under torchrun the first rank hands its checkpoint to the others, which begin in a later round."""
-    from thiefbench.suite.execution.torchrun import _standing, _take_up
+    from thiefbench.suite.execution.torchrun import _checkpoint_parts, _take_up
     from thiefbench.suite.store.records import rows_table
 
     first = build_swarm(attack=Few(GOAL))
     rows = first.round(1).rows
     late = build_swarm(attack=Few(GOAL))
-    _take_up(late, _standing(first, rows_table(rows)))
+    _take_up(late, _checkpoint_parts(first, rows_table(rows)))
     assert late.attack.describe() == first.attack.describe()
     assert late.round(2).rows == first.round(2).rows
     assert same_weights(weights_of(late)[0], weights_of(first)[0])

@@ -45,7 +45,7 @@ def test_a_replay_prints_rates_senders_rounds_and_reasons(cli: Cli, pool: Path) 
     assert "similarity, by round" in ended.out
     assert "line 2, completion 0, reward 1: drop, its sender repeats" in ended.out
     assert "logit is left out: logit needs the policy, which no file holds: give it with --model" in ended.out
-    assert "malformed lines, which are skipped: 1" in ended.err
+    assert "malformed lines, which are not used: 1" in ended.err
     assert "line 1: not JSON" in ended.err
     assert "\x1b" not in ended.out + ended.err, "without a terminal, plain lines"
 

@@ -340,14 +340,15 @@ def test_numbers_beside_published_completions_are_the_published_ones(scene: Scen
     assert (found.verdict, found.flags) == ("self-reported", ("other shared cells",))
     assert found.reasons[2].endswith("its completions are the published ones, and its curves are not")
 
-    def lower(content: dict[str, Any]) -> None:
+    def other(content: dict[str, Any]) -> None:
         for cell in content["cells"]:
             if cell["role"] == "placebo":
-                cell["scores"]["asr"][0] = 0.0
+                value, low, high, *_ = cell["scores"]["asr"]
+                cell["scores"]["asr"][0] = high if value == low else low
 
-    found = verified(rewritten(whole, tmp_path / "2", lower), archive=None)
+    found = verified(rewritten(whole, tmp_path / "2", other), archive=None)
     assert found.reasons[2].endswith("its completions are the published ones, and its asr is not")
-    assert verified(rewritten(whole, tmp_path / "3", lower)).verdict == "rejected", "its archive tells"
+    assert verified(rewritten(whole, tmp_path / "3", other)).verdict == "rejected", "its archive tells"
 
 
 def test_a_forged_baseline_is_run_again_and_rejected(
