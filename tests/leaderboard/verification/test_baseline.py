@@ -34,7 +34,6 @@ from thiefbench.leaderboard import published as published_module
 from thiefbench.leaderboard import referring, submit
 from thiefbench.leaderboard.checking.check import Finding
 from thiefbench.leaderboard.entry import EntryError, read_entry
-from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.leaderboard.published import Published, PublishedCell
 from thiefbench.leaderboard.site.board import board as site_board
 from thiefbench.leaderboard.site.entry_page import shown_entry
@@ -45,7 +44,6 @@ from thiefbench.leaderboard.verification.baseline import other_cells
 from thiefbench.leaderboard.verification.verdict import Verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
 from thiefbench.suite.store.records import Record, Store, identify
-from thiefbench.tasks.sandbox import SandboxUnavailable
 
 HEARS = f"{CHEATS}:Hears"
 
@@ -67,22 +65,6 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         of = board(folder, patch)
         whole = made(folder / "whole", HEARS, patch, store=of.store)
         yield Scene(of, whole, made(folder / "referring", HEARS, patch, store=of.store, shared=of.shared))
-
-
-@pytest.fixture(scope="module")
-def rerun_cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("rerun")
-
-
-@pytest.fixture(scope="module")
-def jail() -> Iterator[None]:
-    """A working sandbox, with a warm worker."""
-    try:
-        warm = Isolated("none")
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
-    yield
-    warm.close()
 
 
 def verified(of: Made, told: list[Finding] | None = None, **asked: Any) -> Verification:

@@ -37,7 +37,6 @@ from thiefbench.leaderboard import archive
 from thiefbench.leaderboard.cell_scores import CellScores, Scores
 from thiefbench.leaderboard.checking.check import Finding
 from thiefbench.leaderboard.entry import write_entry
-from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS
 from thiefbench.leaderboard.manifest import Manifest
 from thiefbench.leaderboard.verification import reexecution
@@ -47,7 +46,6 @@ from thiefbench.leaderboard.verification.rerunning import surroundings_apart
 from thiefbench.leaderboard.verification.verdict import Verification, read_verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
 from thiefbench.suite.store.records import Record, Store, table_rows
-from thiefbench.tasks.sandbox import SandboxUnavailable
 
 SECRET = bytes([2]) * SECRET_BYTES
 """At the first fresh seed that it gives, the undefended attack works; it draws another letter than seed 0."""
@@ -68,23 +66,6 @@ def honest(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Iterator[Ma
     """A true entry, whose suite counts as released while these tests run."""
     with pytest.MonkeyPatch.context() as patch:
         yield made(tmp_path_factory.mktemp("honest"), f"{CHEATS}:Hears", patch, store=store)
-
-
-@pytest.fixture(scope="module")
-def rerun_cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A verifier's store, so that cells which several verifications run again are run once; some tests use none."""
-    return tmp_path_factory.mktemp("rerun")
-
-
-@pytest.fixture(scope="module")
-def jail() -> Iterator[None]:
-    """A working sandbox, with a warm worker."""
-    try:
-        warm = Isolated("none")
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
-    yield
-    warm.close()
 
 
 def verified(of: Made, told: list[Finding] | None = None, samples: bool = False, **asked: Any) -> Verification:
