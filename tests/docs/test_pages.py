@@ -28,7 +28,7 @@ SHOWN = {
     "docs/write-a-task.md": [EXAMPLES / "my_task.py", EXAMPLES / "contract_of_my_task.py"],
     "docs/test-your-filter.md": [FILTER],
     "docs/pools.md": [EXAMPLES / "write_pools.py"],
-    "docs/statistics.md": [EXAMPLES / "my_metric.py"],
+    "docs/measures.md": [EXAMPLES / "my_metric.py"],
     "docs/completions.md": [EXAMPLES / f"load_{name}.py" for name in ("rates", "rejected", "dataset")],
 }
 """Pages with the files that they show; tests run all of them."""
