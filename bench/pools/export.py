@@ -48,6 +48,7 @@ def header_of(recording: Recording) -> Header:
             top_k=sampling.top_k,
             top_p=sampling.top_p,
             max_new_tokens=sampling.max_new_tokens,
+            control_tokens=sampling.control_tokens,
         ),
         seed=recording.seed,
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from thiefbench.tasks.base import Sampling
+from thiefbench.tasks.base import ControlTokens, Sampling
 
 VERSION = 1
 LARGEST_REWARD = 1e6
@@ -53,16 +53,17 @@ class _Strict(BaseModel):
 
 
 class SamplingFields(_Strict):
-    """The sampler's settings (`thiefbench.tasks.base.Sampling`); all of them are required."""
+    """The sampler's settings (`thiefbench.tasks.base.Sampling`); all but the last are required."""
 
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     top_k: Annotated[int, Field(ge=0, lt=2**31)]
     top_p: Annotated[float, Field(gt=0, le=1)]
     max_new_tokens: Annotated[int, Field(ge=1, lt=2**31)]
+    control_tokens: ControlTokens = "drawn"
 
     def settings(self) -> Sampling:
         """The settings for the engine."""
-        return Sampling(self.temperature, self.top_k, self.top_p, self.max_new_tokens)
+        return Sampling(self.temperature, self.top_k, self.top_p, self.max_new_tokens, self.control_tokens)
 
 
 class Header(_Strict):

@@ -107,9 +107,10 @@ def _decode(
     live = torch.arange(len(prompt), device=device)  # batch row -> completion
     running = torch.ones(len(prompt), dtype=torch.bool, device=device)  # of the live rows
     hidden = prefix.last.index_select(0, prompt)
+    barred = excluded(policy, sampling)
     for step in range(sampling.max_new_tokens):
         logits = policy.head(hidden)
-        chosen = choose(logits, row_keys, step, sampling, (near.margin, tie_keys) if near else None)
+        chosen = choose(without(logits, barred), row_keys, step, sampling, (near.margin, tie_keys) if near else None)
         tokens[live, step] = torch.where(running, chosen, policy.pad)
         if logprobs:
             scores = (logits / sampling.temperature).log_softmax(-1).gather(1, chosen[:, None])[:, 0]
@@ -150,11 +151,22 @@ def choose(
     return candidates.gather(1, drawn.argmax(1, keepdim=True))[:, 0]
 
 
+def excluded(policy: Policy, sampling: Sampling) -> torch.Tensor | None:
+    """The ids of the tokens that are never drawn, whatever their logits; None if there are none."""
+    barred = sorted(policy.special - {policy.eos}) if sampling.control_tokens == "excluded" else []
+    return torch.tensor(barred, device=policy.device) if barred else None
+
+
+def without(logits: torch.Tensor, barred: torch.Tensor | None) -> torch.Tensor:
+    """The logits with -inf for every barred token (`excluded`)."""
+    return logits if barred is None else logits.index_fill(1, barred, -torch.inf)
+
+
 def support(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
     """The candidates the sampler's settings let through.
 
     Args:
-        logits: float32, shape (rows, vocabulary).
+        logits: float32, shape (rows, vocabulary), -inf for tokens that are excluded.
         sampling: temperature, top_k and top_p, applied in this order.
 
     Returns:

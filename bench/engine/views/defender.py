@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from thiefbench.defenses.base import PoolCompletion
 from thiefbench.engine.keys import key
-from thiefbench.engine.model.decoding import nucleus, sample, support
+from thiefbench.engine.model.decoding import excluded, nucleus, sample, support, without
 from thiefbench.engine.model.forward_cache import Chunk, CompletionKey, ForwardCache
 from thiefbench.engine.model.noise import gumbel
 from thiefbench.engine.model.policy import Policy
@@ -58,19 +58,23 @@ class DefenderPolicy:
     ) -> list[NDArray[np.bool_]]:
         """Whether the sampler's settings could have let each token through."""
         slack = self._policy.logit_noise if tolerance is None else tolerance
-        allowed = self._sampling
+        allowed, barred = self._sampling, excluded(self._policy, self._sampling)
 
         def worked_out(chunk: Chunk) -> torch.Tensor:
             inside = torch.ones_like(chunk.targets, dtype=torch.bool)
             if allowed.top_k:
                 # At most 1 / p tokens are at least as probable as p, so only improbable ones need to be counted.
                 probable = chunk.logprobs(allowed.temperature).detach() > -log(allowed.top_k) + RANK_MARGIN
+                if barred is not None:
+                    probable &= ~torch.isin(chunk.targets, barred)
                 doubtful = (~probable).nonzero()[:, 0]
-                inside[doubtful] = chunk.per_block(_ranks(slack), doubtful) < allowed.top_k
+                inside[doubtful] = chunk.per_block(_among(barred, _ranks(slack)), doubtful) < allowed.top_k
             if allowed.top_p < 1:
                 # Logits that move by at most `slack` move a cumulative probability by at most half of it.
                 lenient = replace(allowed, top_p=min(1.0, allowed.top_p + slack / 2))
-                inside &= chunk.per_block(lambda logits, targets: _in_nucleus(logits, targets, lenient, slack))
+                inside &= chunk.per_block(
+                    _among(barred, lambda logits, targets: _in_nucleus(logits, targets, lenient, slack))
+                )
             return inside
 
         def measure(chunk: Chunk) -> torch.Tensor:
@@ -81,7 +85,8 @@ class DefenderPolicy:
     def replay(self, completions: Sequence[PoolCompletion], tolerance: float | None = None) -> list[NDArray[np.bool_]]:
         """Whether each token is the one that the completion's seed draws after the tokens before it."""
         slack = self._policy.logit_noise if tolerance is None else tolerance
-        measure, settings = _redrawn(self._sampling, slack), (self._sampling, slack)
+        measure = _among(excluded(self._policy, self._sampling), _redrawn(self._sampling, slack))
+        settings = (self._sampling, slack)
         answers, redrawn = self._answers(completions), self._cache.redrawn
         seeded: dict[CompletionKey, dict[int, None]] = {}  # equal answers of two slots are run once and drawn twice
         for answer, completion in zip(answers, completions, strict=True):
@@ -195,6 +200,11 @@ class DefenderJudge:
 def fits(policy: Policy, prompt: Sequence[int], max_new_tokens: int) -> bool:
     """Whether a prompt fits into the model's context together with a completion."""
     return policy.context is None or len(prompt) + max_new_tokens <= policy.context
+
+
+def _among(barred: torch.Tensor | None, measure: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A measure of logits, and of tensors beside them, in which barred tokens cannot be drawn."""
+    return lambda logits, *beside: measure(without(logits, barred), *beside)
 
 
 def _ranks(slack: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -186,6 +187,31 @@ def test_support_equals_a_slow_reference(temperature: float, top_k: int, top_p: 
         inside = scores[row].isfinite()
         made = dict(zip(candidates[row][inside].tolist(), scores[row][inside].tolist(), strict=True))
         assert made == pytest.approx(slow_support(logits[row].tolist(), sampling))
+
+
+@pytest.mark.parametrize("sampling", SETTINGS, ids=str)
+def test_excluded_control_tokens_are_never_drawn(
+    sampling: Sampling, policy: Policy, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    favoured = sorted(policy.special - {policy.eos})
+    head = policy.head
+    monkeypatch.setattr(policy, "head", lambda hidden: head(hidden).index_add(
+        1, torch.tensor(favoured), torch.full((len(hidden), len(favoured)), 3.0)
+    ))  # fmt: skip
+    drawn = draw(policy, prompts, range(ROWS), sampling)
+    kept = draw(policy, prompts, range(ROWS), replace(sampling, control_tokens="excluded"))
+    assert any(policy.special & set(done.ids) for done in drawn), "a model that writes them, or nothing is shown"
+    assert not any(policy.special & set(done.ids) for done in kept)
+    assert any(done.ended for done in kept), "EOS is drawn like any other token"
+    for row, done in zip(drawn, kept, strict=True):
+        if sampling.top_k == 0:  # else other tokens take their places in the support
+            clean = next((i for i, token in enumerate(row.ids) if token in policy.special), len(row.ids))
+            assert tokens(policy, done)[:clean] == tokens(policy, row)[:clean], "where none is drawn, nothing changes"
+
+
+def test_control_tokens_are_drawn_or_excluded() -> None:
+    with pytest.raises(ValueError, match='control_tokens is "drawn" or "excluded", got \'never\''):
+        Sampling(control_tokens="never")  # type: ignore[arg-type]
 
 
 def test_top_p_keeps_the_token_that_reaches_it() -> None:

@@ -156,6 +156,38 @@ def test_replay_is_what_the_sampler_drew_and_nothing_else(
         assert same.tolist()[:3] == [True, True, False], "the changed token is the first that is not drawn"
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [Sampling(top_k=12, max_new_tokens=16), Sampling(top_k=0, top_p=0.8, max_new_tokens=16)],
+    ids=["top_k", "top_p"],
+)
+def test_excluded_control_tokens_take_no_place_in_the_support(
+    settings: Sampling,
+    policy: Policy,
+    view_of: Callable[..., DefenderPolicy],
+    items: list[Item],
+    prompts: list[list[int]],
+) -> None:
+    """Where a model favours control tokens, what is drawn without them is honest, and they are not."""
+    control = sorted(policy.special - {policy.eos})
+    with torch.inference_mode():
+        states = policy.prefill(prompts).last
+        typical, largest = states.mean(0), policy.head(states).amax()
+    with torch.no_grad():
+        policy.head_weight[control] = largest * typical / typical.square().sum()
+    excluding = replace(settings, control_tokens="excluded")
+    honest = drawn(policy, items, prompts, excluding, 48)
+    seeded = [replace(made, seed=key("view", i)) for i, made in enumerate(honest)]
+    view = view_of(policy, excluding)
+    assert all(same.all() for same in view.replay(seeded))
+    assert all(inside.all() for inside in view.in_support(seeded))
+    assert not all(inside.all() for inside in view_of(policy, settings).in_support(seeded)), "they took places"
+    forged = [replace(made, ids=(*made.ids[:2], control[0], *made.ids[3:])) for made in seeded if len(made.ids) > 3]
+    for inside, same in zip(view.in_support(forged), view.replay(forged), strict=True):
+        assert not inside[2] and not same[2], "a control token is never drawn"
+    assert any(inside[2] for inside in view_of(policy, settings).in_support(forged)), "though it is probable"
+
+
 def test_replay_tells_equal_completions_of_two_slots_apart(
     policy: Policy, view_of: Callable[..., DefenderPolicy], honest: list[PoolCompletion]
 ) -> None:
