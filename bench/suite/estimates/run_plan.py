@@ -34,6 +34,7 @@ from thiefbench.suite.execution.runner import intact, jobs_of, run_of, taken_up,
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import BrokenRecordError, Store, rounds_taken
 from thiefbench.trust import reads_strangers
+from thiefbench.wording import counted
 
 # Enough to fill the sampler's batch, and drawn in a few seconds.
 MEASURED_EVALUATION = 64
@@ -244,7 +245,10 @@ def plan_lines(plan: RunPlan, can_measure: bool = False) -> list[str]:
         can_measure: whether the command has the option --measure.
     """
     cached = len(plan.cells) - len(plan.stages)
-    lines = [f"{plan.suite.title}: {len(plan.stages)} cells to run, {cached} in the store already", plan.note]
+    lines = [
+        f"{plan.suite.title}: {counted(len(plan.stages), 'cell')} to run, {cached} in the store already",
+        plan.note,
+    ]
     who = "one process" if plan.workers == 1 else f"{plan.workers} workers"
     if len(plan.stages) > plan.estimate.unknown:
         source = plan.estimate.source if can_measure else plan.estimate.source.replace(_MEASURE_HINT, "")

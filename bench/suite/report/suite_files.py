@@ -93,11 +93,11 @@ def _outcomes(field: Field) -> str:
 
 
 def shown_cost(cost: Cost) -> Shown | None:
-    """How much longer a round takes than undefended."""
-    if cost.ratio is None or cost.added is None:
+    """How much longer a round takes than undefended; None if it was shorter, which a defense does not make it."""
+    if cost.slowdown is None or cost.added is None:
         return None
     added = minus(f"{cost.added.mean:+z.0f}")
-    return Shown(f"\u00d7{NBSP}{write_value(cost.ratio.mean, 'ratio')}", f"{added}{NBSP}ms")
+    return Shown(f"\u00d7{NBSP}{write_value(cost.slowdown.mean, 'ratio')}", f"{added}{NBSP}ms")
 
 
 def shown_costs(costs: Sequence[Cost]) -> list[dict[str, Any]]:
@@ -166,9 +166,9 @@ def _numbers(summary: Summary | None) -> Numbers:
 
 
 def _ratio(cost: Cost | None) -> tuple[float | None, float | None, str | None]:
-    if cost is None or cost.ratio is None or cost.added is None:
+    if cost is None or cost.slowdown is None or cost.added is None:
         return None, None, None
-    return cost.ratio.mean, cost.added.mean, cost.comparison
+    return cost.slowdown.mean, cost.added.mean, cost.comparison
 
 
 def suite_tex(run: Mapping[str, Any], table: SuiteTable) -> str:
