@@ -13,11 +13,12 @@ from thiefbench.leaderboard.site.judging import JudgedEntry
 from thiefbench.leaderboard.verification.verdict import Rerun, kinds_of
 from thiefbench.suite.analysis.comparison import Comparison, Line, Result
 from thiefbench.suite.analysis.line_scores import without_interval
+from thiefbench.suite.analysis.measures import Unit
 from thiefbench.suite.analysis.ranking_inputs import line_of
 from thiefbench.suite.report import plots
 from thiefbench.suite.report.drawing import embed
 from thiefbench.suite.report.shades import shade
-from thiefbench.suite.report.tables import Unit, columns_of, minus, short_names, show
+from thiefbench.suite.report.tables import columns_of, minus, short_names, show
 from thiefbench.suite.scenario import Suite, heading
 from thiefbench.suite.store.records import NOTHING
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from thiefbench.suite.analysis.comparison import Comparison
+from thiefbench.suite.analysis.measures import Unit
 from thiefbench.suite.analysis.scoring import of_class
-from thiefbench.suite.report.tables import Shown, Unit, show
+from thiefbench.suite.report.tables import Shown, show
 from thiefbench.wording import counted
 
 MEASURES: tuple[tuple[str, Unit], ...] = (

@@ -8,13 +8,13 @@ from typing import Any
 
 from thiefbench.spreadsheet import csv_of
 from thiefbench.suite.analysis.line_scores import label_notes
+from thiefbench.suite.analysis.measures import Unit
 from thiefbench.suite.analysis.statistics import Summary
 from thiefbench.suite.report.overview import Field, HighestRate, SuiteRow, SuiteTable
 from thiefbench.suite.report.shades import shade
 from thiefbench.suite.report.tables import (
     NBSP,
     Shown,
-    Unit,
     minus,
     short_names,
     show_summary,
