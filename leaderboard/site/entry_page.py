@@ -21,6 +21,7 @@ from thiefbench.suite.report.shades import shade
 from thiefbench.suite.report.tables import columns_of, minus, short_names, show
 from thiefbench.suite.scenario import Suite, heading
 from thiefbench.suite.store.records import NOTHING
+from thiefbench.wording import counted
 
 _MAPS: tuple[tuple[str, str, Unit, str], ...] = (
     ("harm_prevented", "Harm prevented", "ratio", "Darker is better; the colour scale ends at 0 and 1."),
@@ -111,7 +112,7 @@ def _facts(judged: JudgedEntry) -> list[tuple[str, str]]:
         ("Submitted", manifest.submitted.isoformat()),
     ]
     if published := judged.entry.published:
-        facts.append(("Measured against", f"{len(published)} published cells"))
+        facts.append(("Measured against", counted(len(published), "published cell")))
     elif manifest.own_shared:
         facts.append(("Measured against", f"shared cells of its own: {manifest.own_shared}"))
     return facts

@@ -165,7 +165,7 @@ def _estimate(stages: Sequence[Stage], store: Store, workers: int, play: bool, s
     """How long what is left takes."""
     missing = [stage.spec for stage in stages]
     recorded = measured_here((each for each in store.records() if share or not rounds_taken(each)), missing)
-    sources = [f"measured on {len(recorded)} stored cells of this machine"] if recorded else []
+    sources = [f"measured on {counted(len(recorded), 'stored cell')} of this machine"] if recorded else []
     estimable = {setting(each.spec) for each in recorded}
     honest_first = sorted(missing, key=lambda spec: spec.role != "control")
     settings = {setting(spec): spec for spec in reversed(honest_first)}  # with the first cell of each

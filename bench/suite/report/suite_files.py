@@ -23,6 +23,7 @@ from thiefbench.suite.report.tables import (
     write_value,
 )
 from thiefbench.suite.report.timings import Cost
+from thiefbench.wording import counted
 
 Numbers = tuple[float | None, float | None, float | None]
 
@@ -199,7 +200,7 @@ def suite_tex(run: Mapping[str, Any], table: SuiteTable) -> str:
     anchors = "" if not any(row.place.status == "anchor" for row in table.rows) else " * anchor."
     why = f" Not ranked: {table.unranked}." if table.unranked else ""
     notes = (
-        f"{run['title']}; harm prevented, mean over {len(table.seeds)} seed{'s' if len(table.seeds) > 1 else ''}, "
+        f"{run['title']}; harm prevented, mean over {counted(len(table.seeds), 'seed')}, "
         f"in small type {over}; utility without an attack.{anchors}{why}"
     )
     return "\n".join(
