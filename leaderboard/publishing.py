@@ -80,13 +80,20 @@ class Outcome:
             f"{counted(len(self.equal), 'was published before and is', 'were published before and are')} equal; "
             f"{total} in {self.folder}"
         ]
-        for names, what in (
-            (self.unseen, "published, but not in the store"),
-            (self.failed, "failed in the store, and not published"),
-            (self.lacking, "not in the store, or without a control there; the same command adds what is missing"),
-        ):
+        later = "; the same command adds what is missing later"
+        for names, one, several in (
+            (self.unseen, "cell is published and not in the store", "cells are published and not in the store"),
+            (
+                self.failed, "cell failed in the store and is not published",
+                "cells failed in the store and are not published",
+            ),
+            (
+                self.lacking, f"cell is not in the store, or without its control{later}",
+                f"cells are not in the store, or without their control{later}",
+            ),
+        ):  # fmt: skip
             if names:
-                lines.append(f"{counted(len(names), 'cell')} {what}, such as {names[0]}")
+                lines.append(f"{counted(len(names), one, several)}, such as {names[0]}")
         return lines
 
 

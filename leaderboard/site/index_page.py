@@ -103,7 +103,7 @@ def _footnotes(row: BoardRow, notes: list[str]) -> list[str]:
 def _sorts(row: BoardRow, has_drift: bool) -> list[str]:
     """The sort value of every column; empty where there is none."""
     numbers = row.row
-    slowdown = numbers.cost and numbers.cost.slowdown
+    slowdown = numbers.cost.slowdown if numbers.cost else None
     name = row.judged.entry.manifest.name if row.own else numbers.defense
     values = [
         numbers.place.number, name.casefold(), trust_order(row.judged.trust),

@@ -28,6 +28,13 @@ __all__ = ["chromium"]  # a fixture
 FOUR = ("none", "logit(reject='drop')", "likelihood", "gibberish+repetition+distribution", "guard(beacon=False)")
 OTHER_ATTACK = "contrast(attack=\"own(attack='text', support=False)\")"
 Open = Callable[..., Any]
+PARTS_AND_BROKEN = """all => {
+  const texts = all.flatMap((each) => [...each.childNodes]).filter((node) => node.nodeType === Node.TEXT_NODE);
+  const lines = (node) => { const range = document.createRange(); range.selectNodeContents(node);
+                            return range.getClientRects().length; };
+  return [texts.map((node) => node.data), texts.filter((node) => lines(node) > 1).map((node) => node.data)];
+}"""
+"""Of some elements, the texts between places where a line may break, and those of them that stand in several lines."""
 
 
 def says(cell: CellSpec, progress: float) -> float:
@@ -215,6 +222,13 @@ class TestPlots:
             assert len(set(lefts)) == columns
         names = page.locator("#attack-1 .stage .panels code").all_inner_texts()
         assert names[0] == "guard(beacon=False)" and names[-1] == FOUR[3], "least attacked first, and whole names"
+
+    @pytest.mark.parametrize("width", [1300, 400])
+    def test_names_of_panels_break_between_words(self, opened: Open, width: int) -> None:
+        codes = opened("many", width).locator("#attack-1 .stage .panels code")
+        words, broken = codes.evaluate_all(PARTS_AND_BROKEN)
+        assert "repetition+" in words, "a long name has several parts"
+        assert broken == []
 
     def test_paired_differences(self, opened: Open) -> None:
         page = opened("compare")
