@@ -27,7 +27,7 @@ MOST_GROUPS = 64
 _DEFAULT_TOP_K = 50
 """What transformers' `generate` takes where GenRL's `top_k` is None."""
 _NEUTRAL = {"min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}
-"""Trainer settings that change the sampler in a way that defenses do not follow, with the values that change nothing."""
+"""Settings that change the sampler in a way that defenses do not follow, with the values that change nothing."""
 _NOT_CARRIED = {
     "beacon": "seeds from a beacon",
     "proofs": "proofs of computation",
@@ -164,8 +164,8 @@ class PoolReader:
             raise
         if any(verdict.token_weights is not None for verdict in verdicts):
             raise SpecError(
-                f"the defense {defense.name} weighs single tokens, which GenRL's loss does not take; let it reject with "
-                '"drop"'
+                f"the defense {defense.name} weighs single tokens, which GenRL's loss does not take; let it "
+                'reject with "drop"'
             )
         return verdicts, past
 
@@ -230,8 +230,8 @@ def sampling_of(config: Any) -> Sampling:
     unsupported = [name for name, plain in _NEUTRAL.items() if getattr(config, name, None) not in plain]
     if unsupported:
         raise SpecError(
-            f"of a sampler's settings a defense knows only temperature, top_k and top_p; leave {', '.join(unsupported)} "
-            "at the default"
+            f"of a sampler's settings a defense knows only temperature, top_k and top_p; leave "
+            f"{', '.join(unsupported)} at the default"
         )
     top_k = _DEFAULT_TOP_K if config.top_k is None else config.top_k
     return Sampling(config.temperature, top_k, config.top_p, config.max_new_tokens)
@@ -249,8 +249,8 @@ def check_defense(defense: Defense) -> None:
     lacking = [words for name, words in _NOT_CARRIED.items() if name in defense.requires]
     if lacking:
         raise SpecError(
-            f"the defense {defense.name} needs {' and '.join(lacking)}, and a GenRL payload holds only texts; choose one "
-            "that judges texts, such as similarity"
+            f"the defense {defense.name} needs {' and '.join(lacking)}, and a GenRL payload holds only texts; choose "
+            "one that judges texts, such as similarity"
         )
     if defense.sees_labels:
         raise SpecError(f"the defense {defense.name} sees labels, which no peer of a live swarm has")

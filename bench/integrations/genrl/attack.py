@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from thiefbench import registry
-from thiefbench.attacks.base import Attack, AttackerView, Claimed, Decoy, SeenCompletion, Seeded, Slot, Submission
+from thiefbench.attacks.base import Attack, AttackerView, Claimed, Decoy, Seeded, SeenCompletion, Slot, Submission
 from thiefbench.attacks.submissions import Withheld
 from thiefbench.engine.compatibility import drawn
 from thiefbench.engine.keys import generator
@@ -207,7 +207,7 @@ def malicious(
     """A GenRL game manager whose node sends an attack's completions as its own.
 
     Args:
-        game_manager: with a `GRPOLanguageTrainerModule` and, for attacks that pick their items, a `TaskDataManager`; its
+        game_manager: with a `GRPOLanguageTrainerModule` and, for attacks that pick items, a `TaskDataManager`; its
             communication is replaced by a `PoisonedCommunication`.
         attack: a spec string.
         task: the spec string of the task that the game plays.

@@ -15,18 +15,18 @@ except ImportError as error:
 if not hasattr(hivemind, "get_dht_time"):
     hivemind.get_dht_time = get_dht_time
 
-from genrl.communication.communication import Communication, Payload  # noqa: E402
-from genrl.communication.hivemind.hivemind_backend import HivemindBackend  # noqa: E402
-from genrl.data import DataManager  # noqa: E402
-from genrl.examples.code_generation.solver_data import CodeGenerationDataManager  # noqa: E402
-from genrl.examples.code_generation.solver_utils import get_solutions  # noqa: E402
-from genrl.game import BaseGameManager  # noqa: E402
-from genrl.misc_utils.utils import generate_md5_hash_id  # noqa: E402
-from genrl.rewards import DefaultRewardManager, RewardFnStore, RoundRewardFnStore  # noqa: E402
-from genrl.serialization.msgpack_utils import _msgpack_decode, _msgpack_encode  # noqa: E402
-from genrl.state import GameState, WorldState  # noqa: E402
-from genrl.trainer.grpo_trainer import GRPOLanguageTrainerModule, GRPOTrainerConfig  # noqa: E402
-from hivemind import DHT  # noqa: E402
+from genrl.communication.communication import Communication, Payload
+from genrl.communication.hivemind.hivemind_backend import HivemindBackend
+from genrl.data import DataManager
+from genrl.examples.code_generation.solver_data import CodeGenerationDataManager
+from genrl.examples.code_generation.solver_utils import get_solutions
+from genrl.game import BaseGameManager
+from genrl.misc_utils.utils import generate_md5_hash_id
+from genrl.rewards import DefaultRewardManager, RewardFnStore, RoundRewardFnStore
+from genrl.serialization.msgpack_utils import _msgpack_decode, _msgpack_encode
+from genrl.state import GameState, WorldState
+from genrl.trainer.grpo_trainer import GRPOLanguageTrainerModule, GRPOTrainerConfig
+from hivemind import DHT
 
 __all__ = [
     "DHT",

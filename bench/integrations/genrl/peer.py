@@ -24,7 +24,6 @@ import torch
 
 from thiefbench import registry
 from thiefbench.attacks.base import Attack
-from thiefbench.defenses.base import Verdict
 from thiefbench.engine.context import items_of
 from thiefbench.engine.keys import generator, key
 from thiefbench.engine.model.decoding import sample

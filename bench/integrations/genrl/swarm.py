@@ -5,7 +5,6 @@ This module does not import GenRL; the processes of the peers do.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import selectors
@@ -16,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
