@@ -32,7 +32,8 @@ class LiveSwarm:
         sampling: how peers sample.
         evaluation: when and how much every honest peer answers held-out items.
         seed: draws the payload, the items and all noise.
-        timeout: seconds that a peer waits for the others' payloads.
+        timeout: seconds that a peer waits for the others' payloads, and that payloads stay in the DHT. Peers that have
+            ended are not waited for.
         threads: of every process.
     """
 
@@ -54,7 +55,7 @@ class LiveSwarm:
     sampling: Sampling = field(default_factory=lambda: Sampling(max_new_tokens=96))
     evaluation: Evaluation = field(default_factory=lambda: Evaluation(every=5, completions=128, final=256))
     seed: int = 0
-    timeout: float = 60.0
+    timeout: float = 600.0
     threads: int = 1
 
     def __post_init__(self) -> None:
