@@ -15,7 +15,7 @@ from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.pool import Pool
 from thiefbench.engine.spec import SpecError
 from thiefbench.engine.views.defender import Judge
-from thiefbench.integrations.genrl.game import received_item
+from thiefbench.integrations.genrl.payloads import item_name, received_item
 from thiefbench.suite.analysis.recorded_rounds import Absent
 from thiefbench.tasks.base import Item, Sampling, Task
 
@@ -184,8 +184,7 @@ class PoolReader:
         everything = (item.question, item.answer, item.tests, *texts)
         if not all(isinstance(each, str) and len(each) <= MOST_CHARACTERS for each in everything):
             return self._refused(name, f"something that is no text of at most {MOST_CHARACTERS} characters")
-        # Lone surrogates cannot be encoded.
-        if hashlib.md5(item.question.encode(errors="replace")).hexdigest() != batch:
+        if item_name(item.question) != batch:
             return self._refused(name, "another name than its question's")
         prompt = self.policy.encode(item.question)
         room = self.policy.context

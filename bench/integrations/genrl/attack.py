@@ -15,7 +15,7 @@ from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import Role, SpecError, SwarmSpec
 from thiefbench.engine.views.attacker import AttackerPolicy
 from thiefbench.integrations.genrl.arrivals import PoolReader, sampling_of
-from thiefbench.integrations.genrl.library import Communication, WorldState, generate_md5_hash_id
+from thiefbench.integrations.genrl.payloads import item_name
 from thiefbench.tasks.base import Item, Task
 
 Forge = Callable[[dict[str, Any]], dict[str, Any]]
@@ -57,11 +57,11 @@ class Sent:
     payload: Mapping[str, Sequence[int]]
 
 
-class PoisonedCommunication(Communication):  # type: ignore[misc]
+class PoisonedCommunication:
     """A node's communication in which its own payloads carry an attack; what others send is not changed.
 
     Args:
-        communication: the node's own.
+        communication: the node's own; everything but `all_gather_object` is passed on to it.
         game_manager: of the node; its trainer's model is the attacker's copy of the policy.
         attack: the attack, with its payload drawn.
         task: the game's.
@@ -107,18 +107,6 @@ class PoisonedCommunication(Communication):  # type: ignore[misc]
             self._remember(number, gathered)
         return gathered
 
-    def get_id(self) -> Any:
-        """The wrapped communication's."""
-        return self.communication.get_id()
-
-    def put(self, obj: Any, sub_key: bytes = b"") -> Any:
-        """The wrapped communication's."""
-        return self.communication.put(obj, sub_key)
-
-    def get(self, sub_key: bytes = b"") -> Any:
-        """The wrapped communication's."""
-        return self.communication.get(sub_key)
-
     def _rewritten(self, number: int, payloads: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
         """A round's payloads with the attack's completions, by batch item."""
         places = [
@@ -163,7 +151,7 @@ class PoisonedCommunication(Communication):  # type: ignore[misc]
         if self._forge is None:
             return batch, state
         forged = self._forge(dict(state.environment_states))
-        return generate_md5_hash_id(forged["question"]), WorldState(forged, None, None)
+        return item_name(forged["question"]), replace(state, environment_states=forged)
 
     def granted(self, item: Item) -> Item:
         """An item as the threat model grants it."""

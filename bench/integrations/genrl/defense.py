@@ -11,7 +11,6 @@ from thiefbench import registry
 from thiefbench.defenses.base import Defense, PastRound, Verdict
 from thiefbench.engine.spec import SpecError
 from thiefbench.integrations.genrl.arrivals import PoolReader, ReceivedPool, check_defense
-from thiefbench.integrations.genrl.library import DataManager
 from thiefbench.judges import check_judge, judge_of
 from thiefbench.tasks.base import Task
 
@@ -35,7 +34,7 @@ class Inspection:
     entered: Mapping[tuple[str, str], Sequence[int]]
 
 
-class DefendedDataManager(DataManager):  # type: ignore[misc]
+class DefendedDataManager:
     """A data manager that shows what arrives to a defense and hands on only what the defense accepts.
 
     GenRL learns from whole groups and takes no weights, so "zero" and "drop" both remove a completion; repetitions of
@@ -45,7 +44,7 @@ class DefendedDataManager(DataManager):  # type: ignore[misc]
     If the defense cannot judge a round, nothing of others enters the game tree.
 
     Args:
-        manager: the data manager to wrap; anything else is passed on to it.
+        manager: the data manager to wrap; everything but `prepare_states` is passed on to it.
         reader: reads payloads with the node's model.
         defense: the defense.
         seed: keys the order of pools and the defense's random generator.
@@ -74,26 +73,6 @@ class DefendedDataManager(DataManager):  # type: ignore[misc]
         if name == "manager":  # not yet set
             raise AttributeError(name)
         return getattr(self.manager, name)
-
-    def initialize(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped manager's."""
-        return self.manager.initialize(*args, **kwargs)
-
-    def get_round_data(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped manager's."""
-        return self.manager.get_round_data(*args, **kwargs)
-
-    def get_eval_data(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped manager's."""
-        return self.manager.get_eval_data(*args, **kwargs)
-
-    def prepare_input(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped manager's."""
-        return self.manager.prepare_input(*args, **kwargs)
-
-    def prepare_actions(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped manager's."""
-        return self.manager.prepare_actions(*args, **kwargs)
 
     def prepare_states(self, current_state: Any, swarm_states: Mapping[Any, Any]) -> Any:
         """The wrapped manager's, from what the defense accepts."""

@@ -15,32 +15,13 @@ from thiefbench.integrations.genrl.library import (
     RewardFnStore,
     RoundRewardFnStore,
     WorldState,
-    generate_md5_hash_id,
     get_solutions,
 )
+from thiefbench.integrations.genrl.payloads import environment, item_name, received_item
 from thiefbench.tasks.base import Item, Task
 
 Choose = Callable[[int, Sequence[Item], int], Sequence[Item]]
 """(round, all items, count) -> the items that a node answers."""
-
-
-def environment(item: Item, task: Task) -> dict[str, Any]:
-    """An item as the environment state of a GenRL payload, which every receiver scores against.
-
-    "test" and "metadata" are what GenRL's code-generation example sends, "answer" is what its Reasoning Gym example
-    sends.
-    """
-    return {
-        "question": item.question,
-        "answer": item.answer,
-        "test": item.tests,
-        "metadata": {"dataset": task.name},
-    }
-
-
-def received_item(state: Mapping[str, Any], item_id: str = "") -> Item:
-    """The item that an environment state describes, in its sender's words and without a solution."""
-    return Item(item_id, state["question"], state["answer"], "", state["test"])
 
 
 class TaskDataManager(CodeGenerationDataManager):  # type: ignore[misc]
@@ -91,10 +72,7 @@ class TaskDataManager(CodeGenerationDataManager):  # type: ignore[misc]
             )
         else:
             items = self.choose(self._round, known, self.batch_size)
-        return [
-            (generate_md5_hash_id(item.question), WorldState(environment(item, self.task), None, None))
-            for item in items
-        ]
+        return [(item_name(item.question), WorldState(environment(item, self.task), None, None)) for item in items]
 
     def prepare_input(self, inputs: Any, stage: int | None = None) -> tuple[Any, dict[int, tuple[Any, Any, int]]]:
         """The task's prompts in place of the example's; the order of game trees is GenRL's."""

@@ -15,13 +15,11 @@ except ImportError as error:
 if not hasattr(hivemind, "get_dht_time"):
     hivemind.get_dht_time = get_dht_time
 
-from genrl.communication.communication import Communication, Payload
+from genrl.communication.communication import Payload
 from genrl.communication.hivemind.hivemind_backend import HivemindBackend
-from genrl.data import DataManager
 from genrl.examples.code_generation.solver_data import CodeGenerationDataManager
 from genrl.examples.code_generation.solver_utils import get_solutions
 from genrl.game import BaseGameManager
-from genrl.misc_utils.utils import generate_md5_hash_id
 from genrl.rewards import DefaultRewardManager, RewardFnStore, RoundRewardFnStore
 from genrl.serialization.msgpack_utils import _msgpack_decode, _msgpack_encode
 from genrl.state import GameState, WorldState
@@ -32,8 +30,6 @@ __all__ = [
     "DHT",
     "BaseGameManager",
     "CodeGenerationDataManager",
-    "Communication",
-    "DataManager",
     "DefaultRewardManager",
     "GRPOLanguageTrainerModule",
     "GRPOTrainerConfig",
@@ -43,7 +39,6 @@ __all__ = [
     "RewardFnStore",
     "RoundRewardFnStore",
     "WorldState",
-    "generate_md5_hash_id",
     "get_solutions",
     "packer",
     "unpacker_settings",
