@@ -23,7 +23,7 @@ from thiefbench.integrations.genrl.settings import LiveSwarm
 from thiefbench.integrations.genrl.swarm import play
 from thiefbench.suite.analysis.scoring import cell_scores
 from thiefbench.suite.scenario import Evaluation
-from thiefbench.suite.store.records import Record, Store, table_rows
+from thiefbench.suite.store.records import Store, table_rows
 from thiefbench.tasks.base import Sampling
 
 pytest.importorskip("hivemind", reason="these swarms need GenRL, of the genrl extra")
@@ -158,42 +158,31 @@ def test_the_dht_listens_on_the_loopback_interface_only() -> None:
         backend.dht.shutdown()
 
 
-def trained(policy: Policy, actions: dict[str, list[str]]) -> Any:
-    """A GenRL trainer after an update from groups of strangers, by sender; a wrapped one would have refused them."""
+def test_empty_completions_turn_an_undefended_nodes_weights_into_nan(load_policy: Callable[..., Policy]) -> None:
+    """Why a reader refuses them: GenRL divides a minibatch's loss by its number of tokens."""
     from thiefbench.integrations.genrl import TaskDataManager, task_rewards
     from thiefbench.integrations.genrl.library import GameState, GRPOLanguageTrainerModule, GRPOTrainerConfig, Payload
 
-    policy.model.config._name_or_path = str(policy.tokenizer.name_or_path)
-    config = GRPOTrainerConfig(
-        max_new_tokens=16, num_generations=2, minibatch_size=2, learning_rate=1e-3, enable_gradient_checkpointing=False
-    )
-    trainer = GRPOLanguageTrainerModule([policy.model], config, processing_class=policy.tokenizer)
-    trainer.processing_class.padding_side = "left"
-    manager, rewards = TaskDataManager(TASK, 1, 2, 8), task_rewards(TASK, 1)
-    state = GameState(round=0, stage=0)
-    state._init_game(manager.get_round_data(), ["own"])
-    state.append_actions({"own": {name: {0: ["a b", "c"]} for name in state.trees["own"]}})
-    strange: dict[str, Any] = {}
-    for number, (sender, texts) in enumerate(actions.items()):
-        ((name, world),) = TaskDataManager(TASK, 1, 2, node=number + 1).get_round_data()
-        strange[sender] = {name: [Payload(world, texts)]}
-    state.advance_stage(manager.prepare_states(state, strange))
-    rewards.update_rewards(state)
-    trainer.train(state, manager, rewards)
-    return trainer
+    task = registry.make("task", TASK)
+    solutions = {item.question: task.oracle(item) for item in items_of(task, "train")}
 
-
-def test_empty_completions_turn_an_undefended_nodes_weights_into_nan(policy: Policy) -> None:
-    """Why a reader refuses them: GenRL divides a minibatch's loss by its number of tokens."""
-    item = items_of(registry.make("task", TASK), "train")
-    assert item
-    right = "so <answer>1</answer>"
-    for seed in range(20):  # until a minibatch of two holds both empty ones
+    def broken(seed: int) -> bool:
+        policy = load_policy()
+        policy.tokenizer.padding_side = "left"
+        config = GRPOTrainerConfig(num_generations=2, minibatch_size=2, enable_gradient_checkpointing=False)
+        trainer = GRPOLanguageTrainerModule([policy.model], config, processing_class=policy.tokenizer)
+        manager, rewards = TaskDataManager(TASK, 1, 2, 8), task_rewards(TASK, 1)
+        state = GameState(round=0, stage=0)
+        state._init_game(manager.get_round_data(), ["own"])
+        state.append_actions({"own": {name: {0: ["a", "b"]} for name in state.trees["own"]}})
+        ((name, world),) = TaskDataManager(TASK, 1, 2, node=1).get_round_data()
+        right = solutions[world.environment_states["question"]]
+        strange = {"honest": {name: [Payload(world, [right, "c"])]}, "stranger": {name: [Payload(world, ["", ""])]}}
+        state.advance_stage(manager.prepare_states(state, strange))
+        rewards.update_rewards(state)
         torch.manual_seed(seed)
-        trainer = trained(policy, {"stranger": ["", ""], "other": [right, "b"]})
-        if any(weight.isnan().any() for weight in trainer.model.parameters()):
-            return
-    pytest.fail("the weights stayed numbers")
+        trainer.train(state, manager, rewards)
+        return any(bool(weight.isnan().any()) for weight in trainer.model.parameters())
 
-
-Make = Callable[..., Record]
+    # One in five shuffles puts both empty ones into one minibatch of two.
+    assert any(broken(seed) for seed in range(20))
