@@ -37,7 +37,7 @@ class LiveSwarm:
         threads: of every process.
     """
 
-    attack: str = "text"
+    attack: str = "varied(attack='text', gibberish=0.5)"
     defense: str = "none"
     task: str = "gsm_micro"
     model: str = "micro-math"
