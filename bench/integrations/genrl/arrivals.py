@@ -170,7 +170,7 @@ class PoolReader:
         return verdicts, past
 
     def _group(self, sender: object, batch: object, node: int, payload: object) -> ReceivedGroup:
-        name = (str(sender)[:100], str(batch)[:100], node)
+        name = (str(sender), str(batch)[:100], node)
         if node > 0:
             return self._refused(name, "a second payload for an item")
         try:

@@ -82,7 +82,7 @@ class DefendedDataManager:
             pool = self.reader.read(current_state.round + 1, swarm_states)
             verdicts, past = self.reader.inspected(pool, self.defense, self.history, self._seed, self._judge)
             self.history.append(past)
-            self.inspection = Inspection(pool, verdicts, _entering(pool, verdicts, set(kept)))
+            self.inspection = Inspection(pool, verdicts, _entering(pool, verdicts, set(map(str, kept))))
             kept |= self._payloads(self.inspection, swarm_states)
         # GenRL goes on with nothing but a line in its log, whatever is raised here; so does this, and says why.
         except Exception as error:
@@ -91,18 +91,20 @@ class DefendedDataManager:
                 self.problem = f"the defense {self.defense.name} failed: {type(error).__name__}: {self.problem}"
         return self.manager.prepare_states(current_state, kept)
 
-    def _payloads(self, inspection: Inspection, swarm_states: Mapping[Any, Any]) -> dict[str, dict[str, list[Any]]]:
+    def _payloads(self, inspection: Inspection, swarm_states: Mapping[Any, Any]) -> dict[Any, dict[str, list[Any]]]:
         """The payloads that enter, by sender and batch item."""
-        payloads: dict[str, dict[str, list[Any]]] = {}
+        senders = {str(sender): sender for sender in swarm_states}  # over torch.distributed, senders are numbers
+        payloads: dict[Any, dict[str, list[Any]]] = {}
         for group in inspection.pool.groups:
             if (indices := inspection.entered.get(group.name)) is not None:
-                original = swarm_states[group.sender][group.batch][group.node]
+                sender = senders[group.sender]
+                original = swarm_states[sender][group.batch][group.node]
                 filled = replace(original, actions=[group.texts[index] for index in indices])
-                payloads.setdefault(group.sender, {})[group.batch] = [filled]
+                payloads.setdefault(sender, {})[group.batch] = [filled]
         return payloads
 
 
-def _entering(pool: ReceivedPool, verdicts: Sequence[Verdict], own: set[Any]) -> dict[tuple[str, str], tuple[int, ...]]:
+def _entering(pool: ReceivedPool, verdicts: Sequence[Verdict], own: set[str]) -> dict[tuple[str, str], tuple[int, ...]]:
     """By game tree, the indices of the completions that a group of others enters with."""
     entering = {}
     for place, group in enumerate(pool.groups):

@@ -137,22 +137,24 @@ class _Peers:
         self._until(lambda: all(peer.start for peer in self.peers), "loaded its model")
 
     def play(self) -> None:
-        """Wait until all games have ended; peers that are lost are no longer waited for."""
-        while any(peer.running for peer in self.peers):
+        """Wait until the games of all honest peers have ended; peers that are lost are no longer waited for."""
+        while any(peer.running for peer in self.peers[: self._swarm.honest]):
             self.look()
 
     def stop(self) -> None:
         """End all processes; those that still play may first leave the swarm."""
-        for peer in self.peers:
-            if not peer.exited:
+        try:
+            playing = [peer for peer in self.peers if peer.start and not peer.exited]
+            for peer in playing:
                 peer.tell(stop=True)
-        until = time.monotonic() + STOP_SECONDS
-        while time.monotonic() < until and not all(peer.exited for peer in self.peers):
-            self._read(_LOOK_SECONDS)
-        for peer in self.peers:
-            peer.kill()
-            os.close(peer.reports)
-        self._selector.close()
+            until = time.monotonic() + STOP_SECONDS
+            while time.monotonic() < until and not all(peer.exited for peer in playing):
+                self._read(_LOOK_SECONDS)
+        finally:
+            for peer in self.peers:
+                peer.kill()
+                os.close(peer.reports)
+            self._selector.close()
 
     def look(self) -> None:
         """Read new reports, and notice peers that were lost."""
@@ -279,7 +281,7 @@ def play(swarm: LiveSwarm, store: Path, note: Note = lambda line: None) -> Recor
     started = provenance.now()
     peers = _Peers(swarm, directory.path, note)
     interrupted = False
-    with _terminated_as_interrupted():
+    with directory.locked(lambda: note("another process plays this swarm; waiting")), _terminated_as_interrupted():
         try:
             peers.start()
             payload = peers.peers[0].start["payload"]

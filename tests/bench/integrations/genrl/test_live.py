@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import signal
 import socket
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from thiefbench import registry
 from thiefbench.engine.context import items_of
@@ -29,7 +31,8 @@ from thiefbench.tasks.base import Sampling
 pytest.importorskip("hivemind", reason="these swarms need GenRL, of the genrl extra")
 pytest.importorskip("wandb", reason="these swarms need GenRL, of the genrl extra")
 
-EXAMPLE = Path(__file__).parents[4] / "tests/examples/genrl_swarm.py"
+ROOT = Path(__file__).parents[4]
+EXAMPLE = ROOT / "tests/examples/genrl_swarm.py"
 TASK = "gsm_micro(size=16)"
 SMALL = LiveSwarm(
     attack='text(phrase="All hail to the thief", position="start")', task=TASK, rounds=2, local=2, external=8, group=2,
@@ -67,6 +70,22 @@ def peer_process(number: int) -> Any:
     return next(
         each for each in processes() if each.cmdline()[1:4] == ["-m", "thiefbench.integrations.genrl.peer", str(number)]
     )
+
+
+def test_the_yaml_of_the_docs_plays() -> None:
+    """Each part is named by `_target_`; a peer alone, without a DHT."""
+    from hydra.utils import instantiate
+
+    from thiefbench.integrations.genrl import library
+
+    assert library.GameState
+    page = (ROOT / "docs/genrl.md").read_text()
+    (block,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    game = instantiate(yaml.safe_load(block)["game_manager"])
+    game.run_game()
+    assert (game.state.round, game.trainer.global_step) == (2, 2), "two rounds, with an update in each"
+    assert len(game.data_manager.history) == 2, "and an inspection"
+    assert not game.data_manager.problem
 
 
 @pytest.mark.usefixtures("no_process_is_left")
