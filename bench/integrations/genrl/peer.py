@@ -27,6 +27,7 @@ from thiefbench.attacks.base import Attack
 from thiefbench.engine.context import items_of
 from thiefbench.engine.keys import generator, key
 from thiefbench.engine.model.decoding import sample
+from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_plan import distinct_indices
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.integrations.genrl.arrivals import PoolReader, ReceivedPool, accepted
@@ -218,12 +219,7 @@ def _plain(rows: Sequence[CompletionRow], batches: Mapping[int, str] = MappingPr
 
 def game_of(swarm: LiveSwarm, node: int, backend: LoopbackBackend, reports: Reports) -> ReportingGame:
     """A peer's game."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(
-        resolve(swarm.model), dtype=torch.float32, attn_implementation="sdpa", use_safetensors=True,
-        trust_remote_code=False,
-    )  # fmt: skip
+    model = Policy.load(resolve(swarm.model)).model
     held = (swarm.local + swarm.external) * swarm.group
     config = GRPOTrainerConfig(
         epsilon=swarm.epsilon, epsilon_high=swarm.epsilon_high, temperature=swarm.sampling.temperature,
