@@ -22,7 +22,7 @@ Forge = Callable[[dict[str, Any]], dict[str, Any]]
 """Rewrites the environment state of a payload: question, answer, test and metadata."""
 
 
-def drawn_attack(attack: str, task: Task, seed: int, nodes: int = 4) -> Attack:
+def drawn_attack(attack: str, task: Task, seed: int) -> Attack:
     """An attack with the payload of a seed, as in a vertical swarm of `thiefbench run` with this seed.
 
     Raises:
@@ -41,7 +41,7 @@ def drawn_attack(attack: str, task: Task, seed: int, nodes: int = 4) -> Attack:
             raise SpecError(
                 f"the attack {poisoner.name} {what}, which a peer of a live swarm cannot; choose another, such as text"
             )
-    return drawn(poisoner, seed, SwarmSpec("vertical", nodes, 1, prompts=nodes, group=2), task)
+    return drawn(poisoner, seed, SwarmSpec("vertical", 2, 1, prompts=2, group=2), task)
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,6 @@ def malicious(
     task: str,
     seed: int = 0,
     node: int = 0,
-    nodes: int = 4,
     role: Role = "attack",
     forge: Forge | None = None,
 ) -> Any:
@@ -201,7 +200,6 @@ def malicious(
         task: the spec string of the task that the game plays.
         seed: draws the payload, the same as in `thiefbench run` with this seed.
         node: number of the node, keys its draws.
-        nodes: how many nodes the swarm has.
         role: "attack" or "placebo".
         forge: rewrites the environment states of payloads, against which receivers score.
 
@@ -213,7 +211,7 @@ def malicious(
         SpecStringError: a spec string names nothing or is malformed.
     """
     chosen: Task = registry.make("task", task)
-    poisoner = drawn_attack(attack, chosen, seed, nodes)
+    poisoner = drawn_attack(attack, chosen, seed)
     communication = PoisonedCommunication(
         game_manager.communication, game_manager, poisoner, chosen, seed, node, role, forge
     )

@@ -80,7 +80,7 @@ class ReportingGame(BaseGameManager):  # type: ignore[misc]
         super().__init__(max_stage=1, max_round=swarm.rounds, run_mode="train", **parts)
         self._swarm, self._number, self._reports = swarm, node, reports
         self._task: Task = registry.make("task", swarm.task)
-        self._attack: Attack = drawn_attack(swarm.attack, self._task, swarm.seed, swarm.nodes)
+        self._attack: Attack = drawn_attack(swarm.attack, self._task, swarm.seed)
         self._reader = PoolReader(self.trainer, self._task, swarm.group)
         self._began = time.monotonic()
         self._rows: list[CompletionRow] = []
@@ -242,7 +242,7 @@ def game_of(swarm: LiveSwarm, node: int, backend: LoopbackBackend, reports: Repo
         reports,
     )  # fmt: skip
     if node >= swarm.honest:
-        malicious(game, swarm.attack, swarm.task, swarm.seed, node, swarm.nodes, swarm.role)
+        malicious(game, swarm.attack, swarm.task, swarm.seed, node, swarm.role)
         game.communication.about_to_send = lambda sent: reports.send("sent", round=sent.round, payload=sent.payload)
     elif swarm.defense != "none":
         defended(game, swarm.defense, swarm.task, swarm.seed)

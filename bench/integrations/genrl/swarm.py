@@ -19,9 +19,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from thiefbench import provenance
+from thiefbench import provenance, registry
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.errors import UserError
+from thiefbench.integrations.genrl.arrivals import check_defense
+from thiefbench.integrations.genrl.attack import drawn_attack
 from thiefbench.integrations.genrl.settings import LiveSwarm
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.execution.cell_identity import identified, identity
@@ -270,10 +272,13 @@ def play(swarm: LiveSwarm, store: Path, note: Note = lambda line: None) -> Recor
 
     Raises:
         LiveSwarmError: a peer does not start, or no round was finished.
-        SpecError, SpecStringError: the settings contradict each other, or a spec string names nothing.
+        SpecError, SpecStringError: the settings contradict each other, a spec string names nothing, or attack or
+            defense need what GenRL does not carry.
     """
     if not all(map(_version, ("gensyn-genrl", "hivemind"))):
         raise LiveSwarmError("GenRL is not installed; write pip install 'thiefbench[genrl]'")
+    drawn_attack(swarm.attack, registry.make("task", swarm.task), swarm.seed)
+    check_defense(registry.make("defense", swarm.defense))
     cell = swarm.cell()
     what = identity(cell) | {"genrl": {"settings": json.loads(swarm.as_json()), **_versions()}}
     directory = Store(store).cell(identify(what))
