@@ -15,7 +15,7 @@ from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.pool import Pool
 from thiefbench.engine.spec import SpecError
 from thiefbench.engine.views.defender import Judge
-from thiefbench.integrations.genrl.payloads import item_name, received_item
+from thiefbench.integrations.genrl.messages import item_name, received_item
 from thiefbench.suite.analysis.recorded_rounds import Absent
 from thiefbench.tasks.base import Item, Sampling, Task
 
@@ -34,20 +34,20 @@ _NOT_CARRIED = {
     "logprobs": "the senders' log-probs",
     "versions": "the versions of the senders' weights",
 }
-_NO_SEEDS = "the seeds of completions, and a GenRL payload holds only texts"
+_NO_SEEDS = "the seeds of completions, and a GenRL message holds only texts"
 
 
 @dataclass(frozen=True)
 class ReceivedGroup:
-    """One payload: all completions of one sender for one item.
+    """One message: all completions of one sender for one item.
 
     Attributes:
         sender: the key under which it lay in the DHT. GenRL signs nothing, so it is a claim.
         batch: the name that it was sent under, the MD5 of the question in honest ones.
-        node: its number among the sender's payloads for this item.
+        node: its number among the sender's messages for this item.
         item: the item in the sender's words; its id is the task's where question, answer and tests are the task's.
         texts: the completions.
-        refused: why the payload is not used, or an empty string; item and texts are then empty.
+        refused: why the message is not used, or an empty string; item and texts are then empty.
     """
 
     sender: str
@@ -83,12 +83,12 @@ class ReceivedPool:
 
 
 class PoolReader:
-    """Reads payloads with a node's own model and task.
+    """Reads messages with a node's own model and task.
 
     Args:
         trainer: the node's `GRPOLanguageTrainerModule`, whose model is used in place.
         task: rewards completions and makes prompts.
-        group: G, completions per payload.
+        group: G, completions per message.
 
     Attributes:
         policy, sampling: the node's model and how its trainer samples.
@@ -105,25 +105,25 @@ class PoolReader:
         self.known = {item.question: item for item in items_of(task, "train")}
         self._no_seed = Absent(_NO_SEEDS)
 
-    def read(self, number: int, payloads: Mapping[Any, Any]) -> ReceivedPool:
+    def read(self, number: int, messages: Mapping[Any, Any]) -> ReceivedPool:
         """The pool of round `number`.
 
-        A payload that is not a group of `group` texts for a question of a bounded length is refused; so is a completion
+        A message that is not a group of `group` texts for a question of a bounded length is refused; so is a completion
         that no honest node could have sampled, because it is empty, too long or has a control token inside. Such a
         completion could break a node's update: GenRL divides by the number of tokens.
         """
         read = [
-            self._group(sender, batch, node, payload)
-            for sender, batches in payloads.items()
+            self._group(sender, batch, node, message)
+            for sender, batches in messages.items()
             for batch, nodes in (batches.items() if isinstance(batches, Mapping) else [("", [batches])])
-            for node, payload in enumerate(nodes if isinstance(nodes, Sequence) else [nodes])
+            for node, message in enumerate(nodes if isinstance(nodes, Sequence) else [nodes])
         ]
         read.sort(key=lambda group: (group.sender, group.batch, group.node))
         sent: Counter[str] = Counter()
         groups, refused = [], []
         for group in read:
             sent[group.sender] += 1
-            reason = group.refused or (f"more than {MOST_GROUPS} payloads" if sent[group.sender] > MOST_GROUPS else "")
+            reason = group.refused or (f"more than {MOST_GROUPS} messages" if sent[group.sender] > MOST_GROUPS else "")
             (refused if reason else groups).append(group)
         offered: list[PoolCompletion] = []
         problems: dict[int, str] = {}
@@ -169,16 +169,16 @@ class PoolReader:
             )
         return verdicts, past
 
-    def _group(self, sender: object, batch: object, node: int, payload: object) -> ReceivedGroup:
+    def _group(self, sender: object, batch: object, node: int, message: object) -> ReceivedGroup:
         name = (str(sender), str(batch)[:100], node)
         if node > 0:
-            return self._refused(name, "a second payload for an item")
+            return self._refused(name, "a second message for an item")
         try:
-            state = payload.world_state.environment_states  # type: ignore[attr-defined]
-            texts = payload.actions  # type: ignore[attr-defined]
+            state = message.world_state.environment_states  # type: ignore[attr-defined]
+            texts = message.actions  # type: ignore[attr-defined]
             item = received_item(state)
         except (AttributeError, KeyError, TypeError):
-            return self._refused(name, "no payload of this game")
+            return self._refused(name, "no message of this game")
         if not isinstance(texts, list) or len(texts) != self.group:
             return self._refused(name, f"not {self.group} completions")
         everything = (item.question, item.answer, item.tests, *texts)
@@ -248,7 +248,7 @@ def check_defense(defense: Defense) -> None:
     lacking = [words for name, words in _NOT_CARRIED.items() if name in defense.requires]
     if lacking:
         raise SpecError(
-            f"the defense {defense.name} needs {' and '.join(lacking)}, and a GenRL payload holds only texts; choose "
+            f"the defense {defense.name} needs {' and '.join(lacking)}, and a GenRL message holds only texts; choose "
             "one that judges texts, such as similarity"
         )
     if defense.sees_labels:

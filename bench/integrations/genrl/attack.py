@@ -1,4 +1,4 @@
-"""Any attack of this package in the payloads of a GenRL node."""
+"""Any attack of this package in the messages of a GenRL node."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import Role, SpecError, SwarmSpec
 from thiefbench.engine.views.attacker import AttackerPolicy
 from thiefbench.integrations.genrl.arrivals import PoolReader, sampling_of
-from thiefbench.integrations.genrl.payloads import item_name
+from thiefbench.integrations.genrl.messages import item_name
 from thiefbench.tasks.base import Item, Task
 
 Forge = Callable[[dict[str, Any]], dict[str, Any]]
-"""Rewrites the environment state of a payload: question, answer, test and metadata."""
+"""Rewrites the environment state of a message: question, answer, test and metadata."""
 
 
 def drawn_attack(attack: str, task: Task, seed: int) -> Attack:
@@ -58,7 +58,7 @@ class Sent:
 
 
 class PoisonedCommunication:
-    """A node's communication in which its own payloads carry an attack; what others send is not changed.
+    """A node's communication in which its own messages carry an attack; what others send is not changed.
 
     Args:
         communication: the node's own; everything but `all_gather_object` is passed on to it.
@@ -67,11 +67,11 @@ class PoisonedCommunication:
         task: the game's.
         seed, node: key the attack's draws.
         role: "attack", or "placebo" for the clean counterparts of what the attack submits.
-        forge: rewrites the environment state of every payload, against which receivers score; None changes nothing. The
-            payload is sent under the MD5 of the rewritten question, because receivers check only this.
+        forge: rewrites the environment state of every message, against which receivers score; None changes nothing. The
+            message is sent under the MD5 of the rewritten question, because receivers check only this.
 
     Attributes:
-        about_to_send: called with every round's labels before its payloads leave the node.
+        about_to_send: called with every round's labels before its messages leave the node.
     """
 
     def __init__(
@@ -100,26 +100,26 @@ class PoisonedCommunication:
         return getattr(self.communication, name)
 
     def all_gather_object(self, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """The payloads of all peers, after this node's have been rewritten."""
+        """The messages of all peers, after this node's have been rewritten."""
         number = self._game.state.round + 1
         gathered = self.communication.all_gather_object(self._rewritten(number, obj), *args, **kwargs)
         if self.attack.threat.history:
             self._remember(number, gathered)
         return gathered
 
-    def _rewritten(self, number: int, payloads: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-        """A round's payloads with the attack's completions, by batch item."""
+    def _rewritten(self, number: int, messages: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+        """A round's messages with the attack's completions, by batch item."""
         places = [
             (batch, node, index)
-            for batch, nodes in payloads.items()
-            for node, payload in enumerate(nodes)
-            if payload.world_state.environment_states["question"] in self._items
-            for index in range(len(payload.actions))
+            for batch, nodes in messages.items()
+            for node, message in enumerate(nodes)
+            if message.world_state.environment_states["question"] in self._items
+            for index in range(len(message.actions))
         ]
-        groups = {batch: group for group, batch in enumerate(payloads)}
+        groups = {batch: group for group, batch in enumerate(messages)}
         slots = tuple(
             Slot(
-                self.granted(self._items[payloads[batch][node].world_state.environment_states["question"]]),
+                self.granted(self._items[messages[batch][node].world_state.environment_states["question"]]),
                 self._node, groups[batch], index,
             )
             for batch, node, index in places
@@ -131,7 +131,7 @@ class PoisonedCommunication:
         chosen = dict(zip(places, submissions, strict=True))
         labels: dict[str, list[int]] = {}
         rewritten: dict[str, list[Any]] = {}
-        for batch, nodes in payloads.items():
+        for batch, nodes in messages.items():
             for node, original in enumerate(nodes):
                 name, state = self._described(batch, original.world_state)
                 texts = []
@@ -201,7 +201,7 @@ def malicious(
         seed: draws the payload, the same as in `thiefbench run` with this seed.
         node: number of the node, keys its draws.
         role: "attack" or "placebo".
-        forge: rewrites the environment states of payloads, against which receivers score.
+        forge: rewrites the environment states of messages, against which receivers score.
 
     Returns:
         The same game manager.

@@ -24,7 +24,7 @@ class _PatientDHT(DHT):  # type: ignore[misc]
 class LoopbackBackend(HivemindBackend):  # type: ignore[misc]
     """GenRL's `HivemindBackend`, listening on 127.0.0.1 only; the original listens on all interfaces.
 
-    GenRL's own methods pack, store, await and unpack payloads: msgpack with two known types, no pickles.
+    GenRL's own methods pack, store, await and unpack messages: msgpack with two known types, no pickles.
 
     Args:
         initial_peers: multiaddresses of peers to join; None starts a new swarm.
@@ -68,7 +68,7 @@ class LoopbackBackend(HivemindBackend):  # type: ignore[misc]
         self.wall = 0.0
 
     def all_gather_object(self, obj: Any) -> dict[str, Any]:
-        """The payloads of all peers, by peer id; see GenRL."""
+        """The messages of all peers, by peer id; see GenRL."""
         began = time.monotonic()
         self.gathered = {}
         self.gathered = super().all_gather_object(obj)

@@ -45,7 +45,7 @@ class DefendedDataManager:
 
     Args:
         manager: the data manager to wrap; everything but `prepare_states` is passed on to it.
-        reader: reads payloads with the node's model.
+        reader: reads messages with the node's model.
         defense: the defense.
         seed: keys the order of pools and the defense's random generator.
 
@@ -83,7 +83,7 @@ class DefendedDataManager:
             verdicts, past = self.reader.inspected(pool, self.defense, self.history, self._seed, self._judge)
             self.history.append(past)
             self.inspection = Inspection(pool, verdicts, _entering(pool, verdicts, set(map(str, kept))))
-            kept |= self._payloads(self.inspection, swarm_states)
+            kept |= self._messages(self.inspection, swarm_states)
         # GenRL goes on with nothing but a line in its log, whatever is raised here; so does this, and says why.
         except Exception as error:
             self.problem = str(error) or type(error).__name__
@@ -91,17 +91,17 @@ class DefendedDataManager:
                 self.problem = f"the defense {self.defense.name} failed: {type(error).__name__}: {self.problem}"
         return self.manager.prepare_states(current_state, kept)
 
-    def _payloads(self, inspection: Inspection, swarm_states: Mapping[Any, Any]) -> dict[Any, dict[str, list[Any]]]:
-        """The payloads that enter, by sender and batch item."""
+    def _messages(self, inspection: Inspection, swarm_states: Mapping[Any, Any]) -> dict[Any, dict[str, list[Any]]]:
+        """The messages that enter, by sender and batch item."""
         senders = {str(sender): sender for sender in swarm_states}  # over torch.distributed, senders are numbers
-        payloads: dict[Any, dict[str, list[Any]]] = {}
+        messages: dict[Any, dict[str, list[Any]]] = {}
         for group in inspection.pool.groups:
             if (indices := inspection.entered.get(group.name)) is not None:
                 sender = senders[group.sender]
                 original = swarm_states[sender][group.batch][group.node]
                 filled = replace(original, actions=[group.texts[index] for index in indices])
-                payloads.setdefault(sender, {})[group.batch] = [filled]
-        return payloads
+                messages.setdefault(sender, {})[group.batch] = [filled]
+        return messages
 
 
 def _entering(pool: ReceivedPool, verdicts: Sequence[Verdict], own: set[str]) -> dict[tuple[str, str], tuple[int, ...]]:

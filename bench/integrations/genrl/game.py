@@ -17,7 +17,7 @@ from thiefbench.integrations.genrl.library import (
     WorldState,
     get_solutions,
 )
-from thiefbench.integrations.genrl.payloads import environment, item_name, received_item
+from thiefbench.integrations.genrl.messages import environment, item_name, received_item
 from thiefbench.tasks.base import Item, Task
 
 Choose = Callable[[int, Sequence[Item], int], Sequence[Item]]
@@ -27,7 +27,7 @@ Choose = Callable[[int, Sequence[Item], int], Sequence[Item]]
 class TaskDataManager(CodeGenerationDataManager):  # type: ignore[misc]
     """The data manager of GenRL's code-generation example (RL Swarm's CodeZero) with the items of a task.
 
-    What happens to payloads is GenRL's code: `prepare_states` and `transplant_trees` (groups of others, drawn
+    What happens to messages is GenRL's code: `prepare_states` and `transplant_trees` (groups of others, drawn
     uniformly). Only the source of items and the prompts are the task's.
 
     Args:

@@ -32,7 +32,7 @@ class LiveSwarm:
         sampling: how peers sample.
         evaluation: when and how much every honest peer answers held-out items.
         seed: draws the payload, the items and all noise.
-        timeout: seconds that a peer waits for the others' payloads, and that payloads stay in the DHT. Peers that have
+        timeout: seconds that a peer waits for the others' messages, and that messages stay in the DHT. Peers that have
             ended are not waited for.
         threads: of every process.
     """

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from thiefbench.engine.model.policy import Policy
-from thiefbench.integrations.genrl.payloads import environment, item_name
+from thiefbench.integrations.genrl.messages import environment, item_name
 from thiefbench.tasks.base import Item, Task
 
 GROUP = 4
@@ -72,6 +72,6 @@ def game(policy: Policy, **settings: Any) -> SimpleNamespace:
     )
 
 
-def payload(item: Item, task: Task, texts: Sequence[Any], **changes: Any) -> dict[str, list[Payload]]:
+def message(item: Item, task: Task, texts: Sequence[Any], **changes: Any) -> dict[str, list[Payload]]:
     """What a node sends for one item, by the item's name."""
     return {item_name(item.question): [Payload(WorldState(environment(item, task) | changes), list(texts))]}

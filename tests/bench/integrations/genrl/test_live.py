@@ -155,7 +155,7 @@ def test_a_defense_that_cannot_judge_ends_the_swarm_in_a_sentence(
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(EXAMPLE), run_name="__main__")
     assert ended.value.code == 1
-    assert "needs seeds from a beacon, and a GenRL payload holds only texts" in capsys.readouterr().err
+    assert "needs seeds from a beacon, and a GenRL message holds only texts" in capsys.readouterr().err
 
 
 def test_the_dht_listens_on_the_loopback_interface_only() -> None:

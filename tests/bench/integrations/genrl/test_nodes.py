@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench.integrations.genrl.doubles import GROUP, OWN, Payload, WorldState, game, payload
+from tests.bench.integrations.genrl.doubles import GROUP, OWN, Payload, WorldState, game, message
 from thiefbench import registry
 from thiefbench.engine.context import items_of
 from thiefbench.engine.model.policy import Policy
@@ -18,7 +18,7 @@ from thiefbench.engine.spec import SpecError
 from thiefbench.integrations.genrl.arrivals import PoolReader, sampling_of
 from thiefbench.integrations.genrl.attack import Sent, malicious
 from thiefbench.integrations.genrl.defense import defended
-from thiefbench.integrations.genrl.payloads import environment, item_name
+from thiefbench.integrations.genrl.messages import environment, item_name
 from thiefbench.tasks.base import Task
 
 TASK = "gsm_micro(size=16)"
@@ -44,9 +44,9 @@ def texts(task: Task, number: int) -> list[str]:
 
 
 class TestReader:
-    def test_payloads_become_a_pool(self, reader: PoolReader, task: Task) -> None:
+    def test_messages_become_a_pool(self, reader: PoolReader, task: Task) -> None:
         first, second = items_of(task, "train")[:2]
-        sent = {"b": payload(first, task, "wxyz"), "a": payload(second, task, ["q"] * 4) | payload(first, task, "abcd")}
+        sent = {"b": message(first, task, "wxyz"), "a": message(second, task, ["q"] * 4) | message(first, task, "abcd")}
         pool = reader.read(3, sent)
         assert pool.round == 3
         assert [(group.sender, group.item.id) for group in pool.groups if group.sender == "b"] == [("b", first.id)]
@@ -63,7 +63,7 @@ class TestReader:
         forged = str(int(item.answer) + 1)
         right, wrong = "<answer>" + item.answer, "<answer>" + forged
         composed = [task.compose(item, "So."), task.compose(replace(item, answer=forged), "So."), right, wrong]
-        honest, lying = payload(item, task, composed), payload(item, task, composed, answer=forged)
+        honest, lying = message(item, task, composed), message(item, task, composed, answer=forged)
         assert [each.reward for each in reader.read(1, {"a": honest}).offered] == [1, 0, 0, 0]
         pool = reader.read(1, {"a": honest, "b": lying})
         assert [each.reward for each in pool.offered if each.sender == "b"] == [0, 1, 0, 0]
@@ -73,9 +73,9 @@ class TestReader:
     @pytest.mark.parametrize(
         ("change", "reason"),
         [
-            (lambda sent: {"x": ["a payload"]}, "no payload"),
-            (lambda sent: "a payload", "no payload"),
-            (lambda sent: {"x": 7}, "no payload"),
+            (lambda sent: {"x": ["a message"]}, "no message"),
+            (lambda sent: "a message", "no message"),
+            (lambda sent: {"x": 7}, "no message"),
             (lambda sent: {name: [replace(each[0], actions=["a"] * 3)] for name, each in sent.items()}, "not 4"),
             (lambda sent: {name: [replace(each[0], actions="abcd")] for name, each in sent.items()}, "not 4"),
             (
@@ -88,16 +88,16 @@ class TestReader:
             ),
             (
                 lambda sent: {name: [Payload(WorldState({"question": "q"}), list("abcd"))] for name in sent},
-                "no payload",
+                "no message",
             ),
-            (lambda sent: {name: [Payload(None, list("abcd"))] for name in sent}, "no payload"),
+            (lambda sent: {name: [Payload(None, list("abcd"))] for name in sent}, "no message"),
             (lambda sent: dict.fromkeys(["0" * 32], *sent.values()), "another name"),
         ],
     )
     def test_what_is_no_group_is_refused(
         self, reader: PoolReader, task: Task, change: Callable[[Any], Any], reason: str
     ) -> None:
-        sent = change(payload(items_of(task, "train")[0], task, "abcd"))
+        sent = change(message(items_of(task, "train")[0], task, "abcd"))
         pool = reader.read(1, {"a": sent})
         assert not pool.groups
         assert not pool.offered
@@ -106,12 +106,12 @@ class TestReader:
     def test_questions_that_forge_structure_or_leave_no_room_are_refused(self, reader: PoolReader, task: Task) -> None:
         item = items_of(task, "train")[0]
         for question, reason in (("a<|im_end|>b", "control token"), ("long " * 60, "no room")):
-            pool = reader.read(1, {"a": payload(replace(item, question=question), task, "abcd")})
+            pool = reader.read(1, {"a": message(replace(item, question=question), task, "abcd")})
             assert [reason in each.refused for each in pool.refused] == [True]
 
-    def test_of_a_second_payload_and_of_too_many_only_the_first_are_read(self, reader: PoolReader, task: Task) -> None:
+    def test_of_a_second_message_and_of_too_many_only_the_first_are_read(self, reader: PoolReader, task: Task) -> None:
         item = items_of(task, "train")[0]
-        sent = payload(item, task, "abcd")
+        sent = message(item, task, "abcd")
         twice = {name: [*each, *each] for name, each in sent.items()}
         assert [len(kind) for kind in (reader.read(1, {"a": twice}).groups, reader.read(1, {"a": twice}).refused)] == [
             1,
@@ -119,13 +119,13 @@ class TestReader:
         ]
         many = {}
         for number in range(70):
-            many |= payload(replace(item, question=f"q{number}"), task, "abcd")
+            many |= message(replace(item, question=f"q{number}"), task, "abcd")
         pool = reader.read(1, {"a": many, "b": sent})
         assert len(pool.groups) == 65
         assert len(pool.refused) == 6
 
     def test_completions_that_nobody_could_sample_are_refused(self, reader: PoolReader, task: Task) -> None:
-        sent = payload(items_of(task, "train")[0], task, ["", "a<|im_start|>", "a" * 40, "fine"])
+        sent = message(items_of(task, "train")[0], task, ["", "a<|im_start|>", "a" * 40, "fine"])
         pool = reader.read(1, {"a": sent})
         assert {place: reason.split()[0] for place, reason in pool.problems.items()} == {0: "empty", 1: "a", 2: "40"}
         assert [each.refused for each in pool.offered] == [True, True, True, False]
@@ -142,10 +142,10 @@ class TestDefended:
         node = defended(game(policy), THIEVES, TASK, seed=1)
         first, second, third = items_of(task, "train")[:3]
         sent = {
-            OWN: payload(third, task, ["thief"] * 4),
-            "a": payload(first, task, ["one", "thief", "two", "three"]),
-            "b": payload(second, task, ["thief", "thief", "thief", "one"]),
-            "c": payload(second, task, ["", "x", "y<|im_end|>", "z"]),
+            OWN: message(third, task, ["thief"] * 4),
+            "a": message(first, task, ["one", "thief", "two", "three"]),
+            "b": message(second, task, ["thief", "thief", "thief", "one"]),
+            "c": message(second, task, ["", "x", "y<|im_end|>", "z"]),
         }
         state = SimpleNamespace(round=0, trees={OWN: {}})
         assert node.data_manager.prepare_states(state, sent) is state
@@ -162,7 +162,7 @@ class TestDefended:
     def test_a_defense_sees_senders_rewards_and_history(self, policy: Policy, task: Task) -> None:
         node = defended(game(policy), THIEVES, TASK, seed=1)
         item = items_of(task, "train")[0]
-        sent = {OWN: payload(item, task, "abcd"), "b": payload(item, task, "efgh")}
+        sent = {OWN: message(item, task, "abcd"), "b": message(item, task, "efgh")}
         for number in range(2):
             node.data_manager.prepare_states(SimpleNamespace(round=number, trees={OWN: {}}), sent)
         first, second = node.data_manager.defense.views
@@ -180,7 +180,7 @@ class TestDefended:
         for top_k, rejected in ((len(policy.tokenizer), 0), (1, 4)):
             node = defended(game(policy, top_k=top_k), 'logit(reject="drop")', TASK)
             node.data_manager.prepare_states(
-                SimpleNamespace(round=0, trees={OWN: {}}), {"a": payload(item, task, sampled)}
+                SimpleNamespace(round=0, trees={OWN: {}}), {"a": message(item, task, sampled)}
             )
             actions = [verdict.action for verdict in node.data_manager.inspection.verdicts]
             assert actions.count("drop") == rejected
@@ -198,7 +198,7 @@ class TestDefended:
     ) -> None:
         node = defended(game(policy), defense, TASK)
         item = items_of(task, "train")[0]
-        sent = {OWN: payload(item, task, "abcd"), "b": payload(item, task, "efgh")}
+        sent = {OWN: message(item, task, "abcd"), "b": message(item, task, "efgh")}
         node.data_manager.prepare_states(SimpleNamespace(round=0, trees={OWN: {}}), sent)
         assert node.data_manager.manager.handed == [{OWN: sent[OWN]}]
         assert node.data_manager.problem.startswith(problem)
@@ -207,7 +207,7 @@ class TestDefended:
     @pytest.mark.parametrize(
         ("defense", "reason"),
         [
-            ("seed_replay", "needs seeds from a beacon, and a GenRL payload holds only texts"),
+            ("seed_replay", "needs seeds from a beacon, and a GenRL message holds only texts"),
             ("toploc", "needs proofs of computation"),
             ("staleness", "needs the versions of the senders' weights"),
             ("oracle", "sees labels, which no peer of a live swarm has"),
@@ -229,13 +229,13 @@ class TestMalicious:
         """What leaves the node in round 1 in place of its own completions, and the labels."""
         own: dict[str, Any] = {}
         for item in items_of(task, "train")[:count]:
-            own |= payload(item, task, ["mine"] * GROUP)
+            own |= message(item, task, ["mine"] * GROUP)
         labels: list[Sent] = []
         node.communication.about_to_send = labels.append
         node.communication.all_gather_object(own)
         return node.communication.communication.sent[-1], labels
 
-    def test_its_payloads_carry_the_attack(self, policy: Policy, task: Task) -> None:
+    def test_its_messages_carry_the_attack(self, policy: Policy, task: Task) -> None:
         node = malicious(game(policy, max_new_tokens=200), TEXT, TASK)
         sent, labels = self.send(node, task)
         for item in items_of(task, "train")[:2]:

@@ -1,4 +1,4 @@
-"""What a GenRL payload says of an item. This module does not import GenRL."""
+"""What a GenRL message says of an item. This module does not import GenRL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from thiefbench.tasks.base import Item, Task
 
 
 def environment(item: Item, task: Task) -> dict[str, Any]:
-    """An item as the environment state of a payload, against which every receiver scores.
+    """An item as the environment state of a message, against which every receiver scores.
 
     "test" and "metadata" are what GenRL's code-generation example sends, "answer" what its Reasoning Gym example sends.
     """
@@ -34,6 +34,6 @@ def received_item(state: Mapping[str, Any], item_id: str = "") -> Item:
 def item_name(question: str) -> str:
     """The name under which GenRL's examples send an item: the MD5 of its question, in hexadecimal digits.
 
-    It is the only part of a payload that their receivers check.
+    It is the only part of a message that their receivers check.
     """
     return hashlib.md5(question.encode(errors="replace")).hexdigest()
