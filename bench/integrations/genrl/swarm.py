@@ -29,7 +29,7 @@ from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.execution.cell_identity import identified, identity
 from thiefbench.suite.store.records import CellDir, Record, Store, identify, rows_table
 
-START_SECONDS = 180.0
+START_SECONDS = 600.0
 """Within which a peer must join and load its model."""
 STOP_SECONDS = 15.0
 """Within which a peer that is asked to stop must end."""

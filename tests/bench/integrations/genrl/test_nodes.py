@@ -270,14 +270,14 @@ class TestMalicious:
         assert list(labels[0].payload) == [name]
 
     def test_an_attack_that_leaves_slots_sends_its_own_samples(self, policy: Policy, task: Task) -> None:
-        node = malicious(game(policy, max_new_tokens=200), f"varied({TEXT!r}, share=0.5)", TASK)
+        node = malicious(game(policy, max_new_tokens=200), f"varied(attack={TEXT!r}, share=0.5)", TASK)
         sent, labels = self.send(node, task)
         carried = {name: labels[0].payload.get(name, []) for name in sent}
         for name, (group,) in sent.items():
             poisoned = [index for index, text in enumerate(group.actions) if "thief" in text]
             assert poisoned == carried[name]
 
-    @pytest.mark.parametrize("attack", ["adaptive", "auto", "seed_grind", "flood"])
+    @pytest.mark.parametrize("attack", ["adaptive", "auto", "item_grind", "flood"])
     def test_what_a_peer_cannot_do_is_refused_in_a_sentence(self, policy: Policy, attack: str) -> None:
         with pytest.raises(SpecError, match="which a peer of a live swarm cannot; choose another, such as text"):
             malicious(game(policy), attack, TASK)
