@@ -220,7 +220,7 @@ def malicious(
 
         def choose(number: int, items: Sequence[Item], count: int) -> Sequence[Item]:
             granted = [communication.granted(item) for item in items]
-            return poisoner.choose_items(granted, count, generator(seed, "items", number, node))
+            return poisoner.choose_items(granted, count, generator(seed, "choice", number, node))
 
         game_manager.data_manager.choose = choose
     return game_manager
