@@ -78,8 +78,10 @@ class Peer:
         return not (self.ended or self.lost or self.problem)
 
     def tell(self, **note: Any) -> None:
-        """Write a note to its standard input."""
+        """Write a note to its standard input, if it still plays."""
         assert self.process.stdin is not None
+        if not self.running:
+            return
         with suppress(OSError):  # it has just ended
             self.process.stdin.write(json.dumps(note).encode() + b"\n")
             self.process.stdin.flush()
