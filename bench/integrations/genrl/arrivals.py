@@ -120,7 +120,8 @@ class PoolReader:
         ]
         read.sort(key=lambda group: (group.sender, group.batch, group.node))
         sent: Counter[str] = Counter()
-        groups, refused = [], []
+        groups: list[ReceivedGroup] = []
+        refused: list[ReceivedGroup] = []
         for group in read:
             sent[group.sender] += 1
             reason = group.refused or (f"more than {MOST_GROUPS} messages" if sent[group.sender] > MOST_GROUPS else "")

@@ -134,7 +134,7 @@ class PoisonedCommunication:
         for batch, nodes in messages.items():
             for node, original in enumerate(nodes):
                 name, state = self._described(batch, original.world_state)
-                texts = []
+                texts: list[str] = []
                 for index, text in enumerate(original.actions):
                     submission = chosen.get((batch, node, index))
                     if isinstance(submission, Withheld):

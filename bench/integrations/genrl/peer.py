@@ -147,7 +147,7 @@ class ReportingGame(BaseGameManager):  # type: ignore[misc]
             pool = self._reader.read(self.state.round + 1, self.communication.gathered)
             verdicts, entered = accepted(pool), {}
         self._batches = {place: group.batch for place, group in enumerate(pool.groups)}
-        rows = []
+        rows: list[CompletionRow] = []
         for offered, verdict, advantage in zip(pool.offered, verdicts, self._advantages(pool, entered), strict=True):
             group = pool.groups[offered.group]
             completion = Completion(offered.ids, offered.text, offered.ended)
