@@ -7,6 +7,7 @@ import re
 import runpy
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -144,6 +145,23 @@ def test_it_stops_on_ctrl_c_and_keeps_finished_rounds(tmp_path: Path) -> None:
     record = play(replace(SMALL, rounds=50), tmp_path, note)
     assert str(record.provenance["ended"]).startswith("after round")
     assert record.scores["clean_reward"].count
+
+
+@pytest.mark.usefixtures("no_process_is_left")
+def test_peers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    """kill -9 of that process, which can tell its peers nothing any more."""
+    import psutil
+
+    settings = {"nodes": 1, "malicious": 0, "local": 2, "group": 2, "rounds": 999, "completions": 4, "every": 999}
+    options = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    command = [sys.executable, str(EXAMPLE), *options, "--out", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        assert any("round   1/999" in line for line in started.stdout)
+        children = psutil.Process(started.pid).children(recursive=True)
+        assert any("p2pd" in child.name() for child in children)
+        started.kill()
+        assert not psutil.wait_procs(children, timeout=20)[1]
 
 
 @pytest.mark.usefixtures("no_process_is_left")
