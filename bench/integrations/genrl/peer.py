@@ -138,13 +138,13 @@ class ReportingGame(BaseGameManager):  # type: ignore[misc]
 
     def _train_rows(self) -> list[CompletionRow]:
         """The round's pool at this peer, with what its update learns from each completion."""
-        manager = self.data_manager
-        if isinstance(manager, DefendedDataManager):
-            assert manager.inspection is not None
-            pool, verdicts = manager.inspection.pool, manager.inspection.verdicts
-            entered = manager.inspection.entered
+        number, manager = self.state.round + 1, self.data_manager
+        inspection = manager.inspection if isinstance(manager, DefendedDataManager) else None
+        # If gathering fails, GenRL goes on alone, and the last inspection is that of an earlier round.
+        if inspection is not None and inspection.pool.round == number:
+            pool, verdicts, entered = inspection.pool, inspection.verdicts, inspection.entered
         else:
-            pool = self._reader.read(self.state.round + 1, self.communication.gathered)
+            pool = self._reader.read(number, self.communication.gathered)
             verdicts, entered = accepted(pool), {}
         self._batches = {place: group.batch for place, group in enumerate(pool.groups)}
         rows: list[CompletionRow] = []
@@ -279,6 +279,8 @@ def main() -> None:
         torch.manual_seed(key(swarm.seed, "genrl", node))
         game.begin()
         game.run_game()
+        if not game.end_of_game():  # GenRL logs what ends a game, and raises nothing
+            reports.send("problem", problem=f"its game ended in round {game.state.round + 1}; see the peer's log")
         reports.send("end", rounds=game.state.round)
     except KeyboardInterrupt:
         reports.send("end", rounds=-1)
