@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import runpy
@@ -68,9 +69,9 @@ def no_process_is_left() -> Iterator[None]:
 
 def peer_process(number: int) -> Any:
     """The process of a peer of this test's swarm."""
-    return next(
-        each for each in processes() if each.cmdline()[1:4] == ["-m", "thiefbench.integrations.genrl.peer", str(number)]
-    )
+    started = ["-m", "thiefbench.integrations.genrl.peer", str(number)]
+    # The process of its DHT is a fork, with the same command line.
+    return next(each for each in processes() if each.cmdline()[1:4] == started and each.ppid() == os.getpid())
 
 
 def test_the_yaml_of_the_docs_plays() -> None:
@@ -205,12 +206,17 @@ def test_empty_completions_turn_an_undefended_nodes_weights_into_nan(load_policy
 
     def broken(seed: int) -> bool:
         policy = load_policy()
-        policy.tokenizer.padding_side = "left"
+        tokenizer = copy.deepcopy(policy.tokenizer)  # other tests share the original
+        tokenizer.padding_side = "left"
         config = GRPOTrainerConfig(num_generations=2, minibatch_size=2, enable_gradient_checkpointing=False)
-        trainer = GRPOLanguageTrainerModule([policy.model], config, processing_class=policy.tokenizer)
+        trainer = GRPOLanguageTrainerModule([policy.model], config, processing_class=tokenizer)
         manager, rewards = TaskDataManager(TASK, 1, 2, 8), task_rewards(TASK, 1)
         state = GameState(round=0, stage=0)
-        state._init_game(manager.get_round_data(), ["own"])
+        ends = {
+            "terminal_node_decision_function": list,
+            "stage_inheritance_function": lambda nodes: [[] for _ in nodes],
+        }
+        state._init_game(manager.get_round_data(), ["own"], game_tree_brancher=ends)
         state.append_actions({"own": {name: {0: ["a", "b"]} for name in state.trees["own"]}})
         ((name, world),) = TaskDataManager(TASK, 1, 2, node=1).get_round_data()
         right = solutions[world.environment_states["question"]]
