@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import keyword
 import random
 from collections.abc import Sequence
 from functools import lru_cache
@@ -12,7 +13,8 @@ from thiefbench.tasks import sandbox
 from thiefbench.tasks.base import Item, Message, Split
 from thiefbench.tasks.function_programs import plain_hand, write_function
 from thiefbench.tasks.function_stories import LEVELS, FunctionStory, cases, function_stories
-from thiefbench.tasks.programs import ProgramTask, parse_program
+from thiefbench.tasks.programs import ProgramTask, format_program, parse_program
+from thiefbench.tasks.sent_tests import cases_of, program_fault
 
 if TYPE_CHECKING:
     import datasets
@@ -61,7 +63,8 @@ class CodeFunctions(ProgramTask):
     A completion is one code block whose program defines the function that the question names. It is called on five
     hidden inputs with different answers, and every result must be right; so a program that returns a constant or a
     parameter, or that leaves out one event, earns nothing. An item's answer is the name of the function; its tests are
-    JSON lines, each the arguments and the answer.
+    JSON lines, each the arguments and the answer. Tests that a sender wrote may also be a program that defines
+    ``check(candidate)``, as HumanEval's are.
 
     Args:
         levels: weights of the levels: arithmetic; limits and conditions; loops, lists and tables; two of these.
@@ -88,6 +91,16 @@ class CodeFunctions(ProgramTask):
         """Only the question: the built-in models know the format without an instruction."""
         return [{"role": "user", "content": item.question}]
 
+    def wrong(self, item: Item) -> str:
+        """A function that returns None for any arguments."""
+        return format_program(f"def {item.answer}(*arguments):\n    return None")
+
+    def answer_key_fault(self, item: Item) -> str:
+        """Why no function can be tested: its name is none, or its tests cannot be used (`sent_tests`)."""
+        if not item.answer.isidentifier() or keyword.iskeyword(item.answer):
+            return "its answer is no function's name"
+        return "" if cases_of(item.tests) is not None else program_fault(item.tests, self.limits)
+
     def runnable(self, item: Item, program: str) -> str:
         """The program with calls of its function on the hidden inputs below it."""
         return f"{program}\n{driver(item)}"
@@ -111,7 +124,7 @@ class CodeFunctions(ProgramTask):
         for item, text in zip(items, completions, strict=True):
             program = parse_program(text)
             key = (item.id, program or "")
-            if program is not None:
+            if program is not None and cases_of(item.tests) is not None:
                 jobs.setdefault(key, self.runnable(item, program))
             places.append(key)
         keys = list(jobs)
@@ -120,8 +133,24 @@ class CodeFunctions(ProgramTask):
             key: result.stdout.splitlines() if result.status == "ok" else []
             for key, result in zip(keys, results, strict=True)
         }
-        expected = {item.id: answers(item) for item in items}
+        expected = {item.id: answers(item) for item in items if cases_of(item.tests) is not None}
+        checked = self._checked(items, places)
         return [
-            float(key in printed and printed[key][-len(expected[item.id]) :] == expected[item.id])
+            float(
+                checked[key]
+                if key in checked
+                else key in printed and printed[key][-len(expected[item.id]) :] == expected[item.id]
+            )
             for item, key in zip(items, places, strict=True)
         ]
+
+    def _checked(self, items: Sequence[Item], places: Sequence[tuple[str, str]]) -> dict[tuple[str, str], bool]:
+        """Whether programs pass tests that are programs themselves, by item id and program."""
+        tested = {key: item for item, key in zip(items, places, strict=True) if cases_of(item.tests) is None}
+        passed = {}
+        for (item_id, program), item in tested.items():
+            ran = program and sandbox.check(
+                program, item.answer, item.tests, libraries=self.libraries, limits=self.limits
+            )
+            passed[item_id, program] = bool(ran) and ran.status == "ok"
+        return passed

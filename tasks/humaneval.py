@@ -9,13 +9,15 @@ results of the 164 published solutions are such data, so no problem needs specia
 from __future__ import annotations
 
 import hashlib
+import keyword
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from thiefbench.tasks import sandbox
 from thiefbench.tasks.base import Item, Message, Split, TaskError
-from thiefbench.tasks.programs import ProgramTask, parse_program
+from thiefbench.tasks.programs import ProgramTask, format_program, parse_program
+from thiefbench.tasks.sent_tests import program_fault
 
 if TYPE_CHECKING:
     import datasets
@@ -60,6 +62,16 @@ class HumanEval(ProgramTask):
     def messages(self, item: Item) -> list[Message]:
         """The format instruction as system prompt, then the unfinished program as user message."""
         return [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": item.question}]
+
+    def wrong(self, item: Item) -> str:
+        """A function that returns None for any arguments."""
+        return format_program(f"def {item.answer}(*arguments):\n    return None")
+
+    def answer_key_fault(self, item: Item) -> str:
+        """Why no function can be tested: its name is none, or its tests cannot be used (`sent_tests`)."""
+        if not item.answer.isidentifier() or keyword.iskeyword(item.answer):
+            return "its answer is no function's name"
+        return program_fault(item.tests, self.limits)
 
     def runnable(self, item: Item, program: str) -> str:
         """The program with the problem's tests, which call its function, below it."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from thiefbench.defenses.base import PastRound, PoolCompletion, Verdict
 from thiefbench.engine.pool import shuffled
+from thiefbench.tasks.base import AnswerKey
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class CompletionRow:
         label: the class of that cohort's nodes; empty if all nodes are equal and always present.
         version: the number of updates of the weights from which its sender says it sampled; None in swarms without
             delay.
+        answer_key: the answer and tests by which it was rewarded; None in swarms in which every node knows the task's,
+            and where a sender's could not be read.
     """
 
     phase: str
@@ -57,6 +60,7 @@ class CompletionRow:
     cohort: int = 0
     label: str = ""
     version: int | None = None
+    answer_key: AnswerKey | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def as_offered(row: CompletionRow, seed: int | None = None) -> PoolCompletion:
     """A recorded completion as defenses saw it, with its slot's seed if there was a beacon."""
     return PoolCompletion(
         row.item_id, row.group, row.place, row.sender, row.ids, row.text, row.ended, row.reward,
-        seed=seed, version=row.version, refused=bool(row.refused),
+        seed=seed, version=row.version, refused=bool(row.refused), answer_key=row.answer_key,
     )  # fmt: skip
 
 

@@ -290,6 +290,7 @@ class Swarm:
                 reason=verdict.reason, token_weights=verdict.token_weights, advantage=advantage,
                 outcome=self.attack.outcome(plan.item(duty), arrival.completion, self),
                 cohort=cohort.number, label=self.population.label(cohort), version=offered.version,
+                answer_key=offered.answer_key,
             )
             for duty, arrival, offered, verdict, advantage in columns
         ]  # fmt: skip
@@ -304,6 +305,7 @@ class Swarm:
         completions = self.backend.answers(phase, items, first, cohorts)
         rewards = self._task_rewards(items, completions)
         columns = zip(items, completions, rewards, cohorts, strict=True)
+        keyed = self.spec.truth == "sender"  # evaluations are always scored by the task's own answers and tests
         return [
             CompletionRow(
                 phase=phase, round=number, node=-1, sender="", item_id=item.id, group=-1, place=i, ids=completion.ids,
@@ -312,6 +314,7 @@ class Swarm:
                 refused="", action="accept", score=None, reason="", token_weights=None, advantage=0.0,
                 outcome=(self.attack.outcome if judged else self.attack.spill)(item, completion, self),
                 cohort=cohort.number, label=self.population.label(cohort),
+                answer_key=item.answer_key if keyed else None,
             )
             for i, (item, completion, reward, cohort) in enumerate(columns, first)
         ]  # fmt: skip

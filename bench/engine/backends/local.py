@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from thiefbench.engine.answer_keys import with_answer_keys, with_checked_keys
 from thiefbench.engine.colluders import Colluders, choose_items
 from thiefbench.engine.context import SwarmContext
 from thiefbench.engine.exchange import arrived, on_the_wire, proven, with_logprobs
@@ -84,7 +85,14 @@ class LocalBackend:
         sent = self.with_proofs(plan, plan.in_order(offers))
         if self.context.spec.logprobs != "none":
             sent = with_logprobs(population, plan.number, plan.items, sent, self.context.prompt, plan.recomputed)
-        return arrived(population, sent, known)
+        received = arrived(population, sent, known)
+        return self.scored_by(plan, with_answer_keys(plan.items, sent), received)
+
+    def scored_by(self, plan: RoundPlan, sent: Sequence[Offer], received: list[Received]) -> list[Received]:
+        """Received completions with the checked answer keys that arrived, if the swarm scores by these."""
+        if self.context.spec.truth == "public":
+            return received
+        return with_checked_keys(self.context.task, plan.items, sent, received)
 
     def rewards(self, items: Sequence[Item], completions: Sequence[Completion]) -> list[float]:
         """The task's rewards."""

@@ -22,6 +22,7 @@ from thiefbench.engine.backends.messages import (
     read_items,
     read_offers,
 )
+from thiefbench.engine.answer_keys import with_answer_keys
 from thiefbench.engine.backends.process_group import ProcessGroup
 from thiefbench.engine.colluders import choose_items
 from thiefbench.engine.context import SwarmContext, items_of
@@ -118,7 +119,8 @@ class RankBackend:
         self, plan: RoundPlan, offers: Sequence[Offer], known: Mapping[int, Received] | None = None
     ) -> list[Received]:
         """The offers after this node's checks; proofs were sent along with them."""
-        return arrived(self.context.population, plan.in_order(offers), known)
+        sent = plan.in_order(offers)
+        return self._local.scored_by(plan, sent, arrived(self.context.population, sent, known))
 
     def rewards(self, items: Sequence[Item], completions: Sequence[Completion]) -> list[float]:
         """The task's rewards; every rank computes them."""
@@ -155,6 +157,8 @@ class RankBackend:
     def _gather_offers(self, plan: RoundPlan, duties: Sequence[Duty], work: MaliciousWork) -> list[NodeMessage]:
         """What every rank sends for the given duties; of this rank's work, only its own slots."""
         own = self._local.with_proofs(plan, [offer for offer in work.offers if offer.node == self.node])
+        if self.context.spec.truth == "sender":
+            own = with_answer_keys(plan.items, own)
         return self._gather(plan.number, duties, own, work.payload, f"in round {plan.number}")
 
     def _gather(
@@ -168,7 +172,8 @@ class RankBackend:
         spec = self.context.spec
         if self._digest[0] != number:
             self._digest = (number, weights_digest(self.context.population.cohorts[0].policy.weights()))
-        message = offers_message(number, self._digest[1], offers, payload, spec.sampling.max_new_tokens)
+        keyed = spec.truth == "sender"
+        message = offers_message(number, self._digest[1], offers, payload, spec.sampling.max_new_tokens, keyed)
         gathered = self.ranks.gather(message, where)
         owed: dict[int, list[Duty]] = {}
         for duty in duties:

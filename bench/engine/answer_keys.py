@@ -1,0 +1,132 @@
+"""The answers and tests that arrive with the work, where receivers score by them (`SwarmSpec.truth`).
+
+A group's answer key comes from the one node that answers it, and what it says is hostile input: checked, bounded, and
+refused by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from thiefbench.attacks.base import Claimed, Submission
+from thiefbench.defenses.base import ItemFacts, PoolCompletion
+from thiefbench.engine.transport import Offer, Received
+from thiefbench.tasks.base import AnswerKey, Item, Task
+
+MOST_CHARACTERS = 16_384
+"""Most characters of an answer and its tests together."""
+UNREADABLE = "its answer and tests are missing or cannot be read"
+
+
+def readable(answer: object, tests: object) -> AnswerKey | None:
+    """An answer key as it arrived; None if it is not text, is too long, or has no UTF-8."""
+    if type(answer) is not str or type(tests) is not str or len(answer) + len(tests) > MOST_CHARACTERS:
+        return None
+    try:
+        (answer + tests).encode()
+    except UnicodeEncodeError:
+        return None
+    return AnswerKey(answer, tests)
+
+
+def claimed_key(submission: Submission) -> AnswerKey | None:
+    """The answer key that a malicious node sends along with a submission; None for the item's own."""
+    return submission.answer_key if isinstance(submission, Claimed) else None
+
+
+def with_answer_keys(items: Sequence[Item], offers: Sequence[Offer]) -> list[Offer]:
+    """Offers with the answer key that their sender sends with their group.
+
+    It is the first that the group's offers claim, and the item's own if they claim none.
+
+    Args:
+        items: of every group.
+        offers: all offers of the groups that they are of.
+    """
+    claimed: dict[int, AnswerKey] = {}
+    for offer in offers:
+        if offer.answer_key is not None:
+            claimed.setdefault(offer.group, offer.answer_key)
+    return [
+        replace(offer, answer_key=claimed.get(offer.group, items[offer.group].answer_key)) if not offer.missing else offer
+        for offer in offers
+    ]
+
+
+def with_checked_keys(
+    task: Task, items: Sequence[Item], offers: Sequence[Offer], received: Sequence[Received]
+) -> list[Received]:
+    """Received completions with their answer keys; those by whose key nothing can be scored are refused.
+
+    Args:
+        task: decides whether it can score by a key.
+        items: of every group.
+        offers: the offers as they were sent.
+        received: each of them after the receiver's other checks.
+    """
+    checked = []
+    for offer, arrival in zip(offers, received, strict=True):
+        sent = offer.answer_key
+        key = None if sent is None else readable(sent.answer, sent.tests)
+        fault = UNREADABLE if key is None else _fault(task, scored_item(items[offer.group], key))
+        checked.append(replace(arrival, answer_key=key, refused=arrival.refused or fault))
+    return checked
+
+
+def scored_item(item: Item, key: AnswerKey | None) -> Item:
+    """The item by which a completion is scored: the item itself, or one with another answer key and another id."""
+    if key is None or key == item.answer_key:
+        return item
+    return replace(item, id=f"{item.id} by {_digest(key)}", answer=key.answer, tests=key.tests)
+
+
+def stated_facts(items: Sequence[Item], offered: Sequence[PoolCompletion]) -> dict[str, ItemFacts]:
+    """What a receiver knows of items: the question, and the answer that came with the item's first group."""
+    answers: dict[str, str] = {}
+    for completion in offered:
+        if completion.answer_key is not None:
+            answers.setdefault(completion.item_id, completion.answer_key.answer)
+    return {item.id: ItemFacts(item.question, answers.get(item.id, "")) for item in items}
+
+
+class PublishedItems:
+    """The published items of a round (`thiefbench.defenses.base.PublicSet`).
+
+    Args:
+        task: scores completions; programs run in the sandbox.
+        items: of the round.
+    """
+
+    def __init__(self, task: Task, items: Sequence[Item]) -> None:
+        self._task, self._items = task, {item.id: item for item in items}
+
+    def answer_key(self, item_id: str) -> AnswerKey | None:
+        """An item's published answer and tests."""
+        item = self._items.get(item_id)
+        return None if item is None else item.answer_key
+
+    def right(self, item_id: str) -> str:
+        """The oracle's completion."""
+        return self._task.oracle(self._items[item_id])
+
+    def wrong(self, item_id: str) -> str:
+        """A completion in the right format that earns nothing."""
+        return self._task.wrong(self._items[item_id])
+
+    def rewards(self, item_id: str, key: AnswerKey, texts: Sequence[str]) -> list[float]:
+        """The task's rewards by an answer key; all 0 if nothing can be scored by it."""
+        item = scored_item(self._items[item_id], key)
+        return [0.0] * len(texts) if _fault(self._task, item) else self._task.reward(item, texts)
+
+
+@lru_cache(maxsize=4096)
+def _digest(key: AnswerKey) -> str:
+    return hashlib.blake2b(f"{len(key.answer)} {key.answer}{key.tests}".encode(), digest_size=8).hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def _fault(task: Task, item: Item) -> str:
+    return task.answer_key_fault(item)
