@@ -149,8 +149,8 @@ class CodeFunctions(ProgramTask):
         tested = {key: item for item, key in zip(items, places, strict=True) if cases_of(item.tests) is None}
         passed = {}
         for (item_id, program), item in tested.items():
-            ran = program and sandbox.check(
-                program, item.answer, item.tests, libraries=self.libraries, limits=self.limits
+            limits, libraries = self.limits, self.libraries
+            passed[item_id, program] = bool(program) and (
+                sandbox.check(program, item.answer, item.tests, libraries=libraries, limits=limits).status == "ok"
             )
-            passed[item_id, program] = bool(ran) and ran.status == "ok"
         return passed

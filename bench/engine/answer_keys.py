@@ -51,7 +51,7 @@ def with_answer_keys(items: Sequence[Item], offers: Sequence[Offer]) -> list[Off
         if offer.answer_key is not None:
             claimed.setdefault(offer.group, offer.answer_key)
     return [
-        replace(offer, answer_key=claimed.get(offer.group, items[offer.group].answer_key)) if not offer.missing else offer
+        offer if offer.missing else replace(offer, answer_key=claimed.get(offer.group, items[offer.group].answer_key))
         for offer in offers
     ]
 
@@ -71,7 +71,8 @@ def with_checked_keys(
     for offer, arrival in zip(offers, received, strict=True):
         sent = offer.answer_key
         key = None if sent is None else readable(sent.answer, sent.tests)
-        fault = UNREADABLE if key is None else _fault(task, scored_item(items[offer.group], key))
+        item = scored_item(items[offer.group], key)
+        fault = UNREADABLE if key is None else "" if item is items[offer.group] else _fault(task, item)
         checked.append(replace(arrival, answer_key=key, refused=arrival.refused or fault))
     return checked
 
@@ -124,7 +125,8 @@ class PublishedItems:
 
 @lru_cache(maxsize=4096)
 def _digest(key: AnswerKey) -> str:
-    return hashlib.blake2b(f"{len(key.answer)} {key.answer}{key.tests}".encode(), digest_size=8).hexdigest()
+    text = f"{len(key.answer)} {key.answer}{key.tests}"
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
 @lru_cache(maxsize=4096)

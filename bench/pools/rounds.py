@@ -302,6 +302,8 @@ class FiledRounds:
             return f"{defense.name} needs proofs, which a file does not hold"
         if "versions" in defense.requires:
             return f"{defense.name} needs the versions of the senders' weights, which a file does not hold"
+        if "answer_keys" in defense.requires:
+            return f"{defense.name} needs the answers and tests that senders sent, which a file does not hold"
         if "logprobs" in defense.requires and any(entry.logprobs is None for entry in self.all_entries):
             return f"{defense.name} needs log-probs, which the file lacks for some completions"
         if defense.sees_labels and any(entry.payload is None for entry in self.all_entries):

@@ -72,6 +72,8 @@ class Services:
             votes = wire.number_in(question.get("votes"), "votes", 1, wire.MAX_VOTES, int)
             replies = self._view.judge.ask(prompts, sampling=_sampling(question.get("sampling")), votes=votes)
             return packed({"replies": replies})
+        if what == "rewards" and self._view.public is not None:
+            return packed({"rewards": self._view.public.rewards(*wire.scored_in(question, self._view))})
         raise Malformed(f"an unknown question, {wire.shown(what)!r}")
 
     def _measured(self, what: str, question: Mapping[str, Any]) -> list[bytes]:

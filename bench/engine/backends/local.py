@@ -86,13 +86,9 @@ class LocalBackend:
         if self.context.spec.logprobs != "none":
             sent = with_logprobs(population, plan.number, plan.items, sent, self.context.prompt, plan.recomputed)
         received = arrived(population, sent, known)
-        return self.scored_by(plan, with_answer_keys(plan.items, sent), received)
-
-    def scored_by(self, plan: RoundPlan, sent: Sequence[Offer], received: list[Received]) -> list[Received]:
-        """Received completions with the checked answer keys that arrived, if the swarm scores by these."""
         if self.context.spec.truth == "public":
             return received
-        return with_checked_keys(self.context.task, plan.items, sent, received)
+        return with_checked_keys(self.context.task, plan.items, with_answer_keys(plan.items, sent), received)
 
     def rewards(self, items: Sequence[Item], completions: Sequence[Completion]) -> list[float]:
         """The task's rewards."""

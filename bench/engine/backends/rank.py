@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from thiefbench.engine.answer_keys import with_answer_keys, with_checked_keys
 from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.backends.messages import (
     MessageError,
@@ -22,7 +23,6 @@ from thiefbench.engine.backends.messages import (
     read_items,
     read_offers,
 )
-from thiefbench.engine.answer_keys import with_answer_keys
 from thiefbench.engine.backends.process_group import ProcessGroup
 from thiefbench.engine.colluders import choose_items
 from thiefbench.engine.context import SwarmContext, items_of
@@ -120,7 +120,10 @@ class RankBackend:
     ) -> list[Received]:
         """The offers after this node's checks; proofs were sent along with them."""
         sent = plan.in_order(offers)
-        return self._local.scored_by(plan, sent, arrived(self.context.population, sent, known))
+        received = arrived(self.context.population, sent, known)
+        if self.context.spec.truth == "public":
+            return received
+        return with_checked_keys(self.context.task, plan.items, sent, received)
 
     def rewards(self, items: Sequence[Item], completions: Sequence[Completion]) -> list[float]:
         """The task's rewards; every rank computes them."""

@@ -4,8 +4,11 @@ from dataclasses import fields
 
 from thiefbench.defenses.base import ACCEPT, PastRound, PoolCompletion
 from thiefbench.leaderboard.isolation.wire import offered_in, offered_out, past_in, past_out
+from thiefbench.tasks.base import AnswerKey
 
-FULL = PoolCompletion("one", 1, 2, "sender", (3, 4), "text", True, 0.5, (-1.0, -2.0, -0.5), 7, b"proof", 9, True)
+FULL = PoolCompletion(
+    "one", 1, 2, "sender", (3, 4), "text", True, 0.5, (-1.0, -2.0, -0.5), 7, b"proof", 9, True, AnswerKey("4", "[]")
+)
 
 
 def test_a_completion_crosses_with_all_that_is_said_of_it() -> None:
