@@ -96,8 +96,9 @@ def carried_on(text: str) -> tuple[str, dict[Fraction, Fraction]]:
                 changed[true] = stated
             else:
                 result = _OPERATIONS[equation.operator](*operands)
-                if result != stated:
+                if operands != (left, right):
                     steps = _replaced(steps, changed)
+                if result != stated:
                     changed[stated] = result
         written = text[start:stop] if result == stated else _written(result)
         parts.append(steps + written + text[stop:last].replace(text[start:stop], written))

@@ -33,6 +33,8 @@ if not callable(_tests.get("check")):
     _leave({no_check!r})
 try:
     _tests["check"](lambda *arguments, **keywords: None)
+except MemoryError:
+    raise
 except Exception:
     pass
 """

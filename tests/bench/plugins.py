@@ -63,8 +63,9 @@ class Forges(Attack):
         self.threat = replace(type(self).threat, policy=policy, queries=queries)  # type: ignore[misc]
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
+        written = self.answer[:9].encode(errors="ignore").decode()
         forged = [
-            Claimed(f"It is = {self.answer}", answer_key=AnswerKey(self.answer)) if slot.sample % 2 else None
+            Claimed(f"It is = {written}", answer_key=AnswerKey(self.answer)) if slot.sample % 2 else None
             for slot in view.slots
         ]
         if view.defense is not None:

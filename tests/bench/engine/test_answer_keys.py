@@ -161,9 +161,9 @@ def test_only_a_vertical_swarm_has_senders_answers() -> None:
 
 
 def test_who_needs_senders_answers_says_so(build_swarm: Build) -> None:
-    with pytest.raises(SpecError, match="the attack forges sends its own answers and tests.*set truth: sender"):
+    with pytest.raises(SpecError, match=r"the attack forges sends its own answers and tests.*set truth: sender"):
         build_swarm(attack=Forges(), task=Numbers(), topology="vertical")
-    with pytest.raises(SpecError, match="the defense public_items compares the answers and tests.*set truth: sender"):
+    with pytest.raises(SpecError, match=r"the defense public_items compares the answers and tests.*set truth: sender"):
         build_swarm(defense=PublicItems())
 
 
