@@ -22,6 +22,7 @@ _REQUIREMENTS: Mapping[Requirement, str] = {
     "judge": "judge: a model to ask",
     "logprobs": "logprobs: log-probs come with completions (logprobs of the swarm)",
     "versions": "versions: completions come with the version of their weights (delay of the swarm)",
+    "answer_keys": "answer_keys: answers and tests come with completions (truth of the swarm)",
 }
 _ARGUMENT = re.compile(r"^ {4}(\w+(?:, \w+)*): +", re.MULTILINE)
 

@@ -155,6 +155,11 @@ def _is_made(subject: Subject) -> str:
             f"it requires {' and '.join(unsupported)}, which no swarm of a ranked suite provides; remove that, or "
             "measure it with thiefbench run heterogeneous-v1"
         )
+    if "answer_keys" in first.requires:
+        raise RuleBroken(
+            "it requires answer_keys, which no swarm of a ranked suite provides; measure it with a suite of your own "
+            "whose swarm has truth: sender"
+        )
     needs = f", requires {', '.join(sorted(first.requires))}" if first.requires else ""
     return f"{first.name}{needs}"
 
