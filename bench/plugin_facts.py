@@ -126,6 +126,7 @@ def _granted_views(threat: ThreatModel) -> tuple[str, ...]:
         "beacon: the seed of every slot's honest draw": threat.beacon,
         "history: what arrived in earlier rounds": threat.history,
         "rehearsal: rounds on copies of the swarm before round 1": threat.rehearsal,
+        "answer_keys: its own answers and tests, which receivers score by (truth of the swarm)": threat.answer_keys,
     }
     return tuple(words for words, is_granted in granted.items() if is_granted)
 
