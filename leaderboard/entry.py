@@ -19,15 +19,24 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from thiefbench import registry, strict_json
-from thiefbench.error_messages import problem
+from thiefbench import registry
 from thiefbench.errors import UserError
 from thiefbench.leaderboard.cell_scores import LISTED, CellScores, Reference, Scores
 from thiefbench.leaderboard.isolation.limits import FILE_BYTES
 from thiefbench.leaderboard.isolation.sandbox_paths import relocated
-from thiefbench.leaderboard.manifest import MANIFEST, MOST_FILES, REFERRING_SCHEMA, SCORES, SOURCE, Manifest, Numerics
+from thiefbench.leaderboard.manifest import (
+    MANIFEST,
+    MOST_FILES,
+    REFERRING_SCHEMA,
+    SCORES,
+    SOURCE,
+    MalformedError,
+    Manifest,
+    Numerics,
+    parsed,
+)
 from thiefbench.leaderboard.named_code import foreign_code
 from thiefbench.leaderboard.names import wrong_names
 from thiefbench.leaderboard.published import SHARED, Published, PublishedCell, PublishedError
@@ -229,17 +238,11 @@ _Of = TypeVar("_Of", Manifest, Scores)
 
 def _parsed(kind: type[_Of], path: Path) -> _Of:
     try:
-        data = _bounded(path, ENTRY_BYTES)
-        strict_json.loads(data, most_bytes=ENTRY_BYTES)  # what pydantic would accept, such as a duplicate key
-        return kind.model_validate_json(data)
+        return parsed(kind, _bounded(path, ENTRY_BYTES), LISTED)
     except FileNotFoundError as error:
         raise EntryError(f"{path.parent} is not an entry: it has no {path.name}") from error
-    except strict_json.JsonError as error:
+    except MalformedError as error:
         raise EntryError(f"{path}: {error}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(each) for each in first["loc"] if each not in LISTED) or "the file"
-        raise EntryError(f"{path}: {where}: {problem(first)[:200]}") from error
 
 
 def _present(folder: Path) -> dict[str, Path]:

@@ -15,9 +15,10 @@ from thiefbench import __version__, registry
 from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.isolation.limits import DEPENDENCIES, FILE_BYTES, WEIGHTS_BYTES, WEIGHTS_NAME
 from thiefbench.leaderboard.isolation.sandbox_paths import files, weights
+from thiefbench.leaderboard.published import label_of
 from thiefbench.leaderboard.rows import wanted
 from thiefbench.sources import is_of_package, source_files
-from thiefbench.suite.scenario import CellSpec, Suite, heading
+from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import file_sha256
 
 _FLOORS = ("thiefbench.defenses", "thiefbench.tasks")
@@ -41,9 +42,7 @@ def cells_of(entry: Entry, suite: Suite) -> list[tuple[str, CellSpec]]:
         ("has, beside those of the suite,", set(present) - set(expected)),
     ):
         if names:
-            part, role, attack, defense, seed = min(names)
-            of = f"{role} cell, {heading(part, attack)} x {defense}, seed {seed}"
-            raise EntryError(f"it {difference} {len(names)} cells, such as the {of}")
+            raise EntryError(f"it {difference} {len(names)} cells, such as the {label_of(min(names))}")
     if expected != present:
         raise EntryError("its cells are in another order than the suite's")
     return specs

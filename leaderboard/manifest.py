@@ -6,12 +6,15 @@ It comes from a stranger: names are checked, sizes are bounded, and unknown fiel
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from datetime import date
 from pathlib import PurePosixPath
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from thiefbench import strict_json
+from thiefbench.error_messages import problem
 from thiefbench.leaderboard.isolation.limits import WEIGHTS_NAME
 from thiefbench.limits import MOST_THREADS
 
@@ -37,6 +40,35 @@ class EntryModel(BaseModel):
     """Part of an entry's JSON files: unknown fields, NaN and infinite numbers are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+_M = TypeVar("_M", bound=BaseModel)
+
+
+class MalformedError(ValueError):
+    """Bytes are not the expected JSON. One clause that names the field."""
+
+
+def parsed(kind: type[_M], content: bytes, unnamed: Collection[str] = ()) -> _M:
+    """A stranger's JSON, read strictly.
+
+    Args:
+        kind: what it must be.
+        content: its bytes; the caller has bounded their number.
+        unnamed: parts of a field's path that mean nothing to readers.
+
+    Raises:
+        MalformedError: it is not strict JSON, or something else.
+    """
+    try:
+        strict_json.loads(content)  # what pydantic would accept, such as a duplicate key
+        return kind.model_validate_json(content)
+    except strict_json.JsonError as error:
+        raise MalformedError(str(error)) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(each) for each in first["loc"] if each not in unnamed) or "the file"
+        raise MalformedError(f"{where}: {problem(first)[:200]}") from error
 
 
 class Packed(EntryModel):

@@ -33,14 +33,13 @@ from typing import Annotated, Any, Final, Literal
 import pyarrow as pa
 from pydantic import Field, ValidationError
 
-from thiefbench import strict_json
-from thiefbench.error_messages import problem
 from thiefbench.errors import UserError
 from thiefbench.leaderboard.cell_scores import CellScores, Numbers, trimmed
-from thiefbench.leaderboard.manifest import EntryModel, Sha256
+from thiefbench.leaderboard.manifest import EntryModel, MalformedError, Sha256, parsed
 from thiefbench.regular_files import NotRegularError, read_regular
-from thiefbench.suite.analysis.cell_drift import honest_drift
+from thiefbench.suite.analysis.cell_drift import honest_drift, of_next_seed
 from thiefbench.suite.analysis.drift import Answers
+from thiefbench.suite.scenario import heading
 from thiefbench.suite.store.arithmetic import arithmetic_of
 from thiefbench.suite.store.records import Record, Score, identify, write_atomically
 
@@ -129,6 +128,12 @@ def key_of(part: str, cell: Mapping[str, Any]) -> Key:
     return part, str(cell["role"]), str(cell["attack"]), str(cell["defense"]), int(cell["seed"])
 
 
+def label_of(key: Key) -> str:
+    """The name of a cell of a suite, for readers."""
+    part, role, attack, defense, seed = key
+    return f"{role} cell, {heading(part, attack)} x {defense}, seed {seed}"
+
+
 class Published:
     """The published cells of one suite.
 
@@ -209,7 +214,7 @@ class Published:
             drift = {name: _score(numbers) for name, numbers in cell.drift.items()}
             if cell.is_control:
                 controls = of_row[cell.part, cell.record.cell["attack"]]
-                drift = self._honest(cell, _next(controls, cell.record.cell["seed"]))
+                drift = self._honest(cell, of_next_seed(controls, cell.record.cell["seed"]))
             scores.append(trimmed(cell.record, cell.part, False, cell.record_sha256, drift))
         return scores
 
@@ -335,17 +340,12 @@ def _content(path: Path, most: int) -> bytes | None:
 @lru_cache(maxsize=1024)
 def _parsed_cell(path: Path, content: bytes) -> PublishedCell:
     try:
-        strict_json.loads(content)  # what pydantic takes too, such as a key that stands twice
-        cell = PublishedCell.model_validate_json(content)
-    except strict_json.JsonError as error:
+        cell = parsed(PublishedCell, content)
+    except MalformedError as error:
         raise PublishedError(f"{path}: {error}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise PublishedError(f"{path}: {'.'.join(map(str, first['loc']))}: {problem(first)[:200]}") from error
     if cell.sealed != _seal(cell):
         raise PublishedError(f"{path} was edited after it was published")
-    parameters = {name: value for name, value in cell.record.cell.items() if name != "topology"}
-    if identify({"cell": parameters, **cell.record.identity}) != cell.cell_id:
+    if identify({"cell": cell.record.parameters, **cell.record.identity}) != cell.cell_id:
         raise PublishedError(f"{path} does not hold the cell that its name says: the hash of its identity differs")
     return cell
 
@@ -386,13 +386,6 @@ def _place(number: int) -> int:
 @lru_cache(maxsize=256)
 def _honest(control: bytes, other: bytes | None) -> dict[str, Score]:
     return honest_drift(_answers(control), None if other is None else _answers(other))
-
-
-def _next(controls: Mapping[int, PublishedCell], seed: int) -> PublishedCell | None:
-    """The control of the seed that follows, of the first after the last; None where there is one seed alone."""
-    seeds = sorted(controls)
-    following = seeds[(seeds.index(seed) + 1) % len(seeds)]
-    return None if following == seed else controls[following]
 
 
 def _score(numbers: Numbers) -> Score:

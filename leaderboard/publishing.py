@@ -18,13 +18,14 @@ from thiefbench.leaderboard.published import (
     PublishedCell,
     first_apart,
     key_of,
+    label_of,
     made_with,
     published_cell,
     words_file,
     words_path,
     write_cell,
 )
-from thiefbench.leaderboard.verification.baseline import NUMERICS, current
+from thiefbench.leaderboard.verification.baseline import current, run_options
 from thiefbench.leaderboard.verification.rescoring import (
     InconsistentError,
     SubmittedCell,
@@ -33,7 +34,7 @@ from thiefbench.leaderboard.verification.rescoring import (
 )
 from thiefbench.suite.analysis.cell_drift import COLUMNS, answers_in
 from thiefbench.suite.execution.cell_identity import Identities
-from thiefbench.suite.scenario import CellSpec, Suite, heading
+from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.arithmetic import arithmetic_of
 from thiefbench.suite.store.records import BrokenRecordError, Record, Store, file_sha256, identify, write_atomically
 
@@ -115,10 +116,10 @@ def publish(
     cells = _cells(suite, finished, threads)
     published = Published(out, suite.title)
     outcome = Outcome(suite.title, out / suite.title)
-    in_place = current(published, {key_of(cell.part, cell.spec.as_dict()): cell.spec for cell in cells})
+    in_place = current(published, {cell.key: cell.spec for cell in cells})
     new: list[_Stored] = []
     for cell in cells:
-        there = in_place.get(key_of(cell.part, cell.spec.as_dict()))
+        there = in_place.get(cell.key)
         if cell.record is None:
             (outcome.unseen if there is not None else outcome.lacking).append(cell.label)
         elif cell.record.status == "error":
@@ -160,8 +161,12 @@ class _Stored:
     @property
     def label(self) -> str:
         """For readers."""
-        spec = self.spec
-        return f"{spec.role} cell, {heading(self.part, spec.attack)} x {spec.defense}, seed {spec.seed}"
+        return label_of(self.key)
+
+    @property
+    def key(self) -> Key:
+        """Which cell of its suite it is."""
+        return key_of(self.part, self.spec.as_dict())
 
     @property
     def is_control(self) -> bool:
@@ -214,10 +219,9 @@ def _check_equal(
     record = cell.record
     assert record is not None
     if cell.cell_id != there.cell_id:
-        settings = " ".join(f"--{name} {there.record.cell[name]}" for name in NUMERICS[:3])
         raise ConflictError(
-            f"the {cell.label} is published for {settings}, and the store has it with --threads {cell.spec.threads}; "
-            "what is published stays"
+            f"the {cell.label} is published for {run_options(there)}, and the store has it with "
+            f"--threads {cell.spec.threads}; what is published stays"
         )
     directory = store.cell(cell.cell_id)
     table = directory.read_rows()

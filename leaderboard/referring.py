@@ -8,7 +8,7 @@ from pathlib import Path
 from thiefbench.engine_revision import engine_revision
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.published import Published, PublishedCell, first_apart, key_of, made_with, round_hashes
-from thiefbench.leaderboard.verification.baseline import NUMERICS, current
+from thiefbench.leaderboard.verification.baseline import current, run_options
 from thiefbench.suite.execution.cell_identity import Identities
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.arithmetic import arithmetic_here, arithmetic_of
@@ -52,10 +52,9 @@ def referred(
         spec = specs[key]
         cell_id = identify(identities.of(spec))
         if cell_id != there.cell_id:
-            settings = " ".join(f"--{name} {there.record.cell[name]}" for name in NUMERICS[:3])
             raise EntryError(
-                f"the shared cells of {suite.title} are published for {settings}: add these options to be measured "
-                f"against them, or {_OWN_SHARED}"
+                f"the shared cells of {suite.title} are published for {run_options(there)}: add these options to be "
+                f"measured against them, or {_OWN_SHARED}"
             )
         if apart := _apart(there, store.cell(cell_id)):
             reasons.append(f"{spec.label}: {apart}")

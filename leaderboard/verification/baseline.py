@@ -21,10 +21,19 @@ from thiefbench.errors import UserError
 from thiefbench.leaderboard.cell_scores import CellScores, trimmed
 from thiefbench.leaderboard.entry import Entry
 from thiefbench.leaderboard.entry_validation import other_version
-from thiefbench.leaderboard.published import Key, Published, PublishedCell, first_apart, key_of, made_with, round_hashes
+from thiefbench.leaderboard.published import (
+    Key,
+    Published,
+    PublishedCell,
+    first_apart,
+    key_of,
+    label_of,
+    made_with,
+    round_hashes,
+)
 from thiefbench.leaderboard.verification.rescoring import InconsistentError, OtherVersionError, check_identity
 from thiefbench.suite.analysis.drift import Answers
-from thiefbench.suite.scenario import CellSpec, heading
+from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.arithmetic import arithmetic_of
 from thiefbench.suite.store.records import Record, Store
 
@@ -53,8 +62,7 @@ class OtherCell:
     @property
     def name(self) -> str:
         """For readers."""
-        spec = self.spec
-        return f"{spec.role} cell, {heading(self.part, spec.attack)} x {spec.defense}, seed {spec.seed}"
+        return label_of(key_of(self.part, self.spec.as_dict()))
 
 
 def check_references(entry: Entry, specs: Sequence[tuple[str, CellSpec]]) -> int:
@@ -134,11 +142,15 @@ def current(published: Published, specs: Mapping[Key, CellSpec]) -> dict[Key, Pu
     return found
 
 
+def run_options(cell: PublishedCell) -> str:
+    """The options of `run` with which a published cell was run."""
+    return " ".join(f"--{name} {cell.record.cell[name]}" for name in ("device", "dtype", "threads"))
+
+
 def of_this_version(cell: PublishedCell, spec: CellSpec) -> bool:
     """Whether a published cell is the suite's as this version would compute it, numerics left out."""
-    said = {name: value for name, value in cell.record.cell.items() if name != "topology"}
     try:
-        there = CellSpec.from_dict(said)
+        there = CellSpec.from_dict(cell.record.parameters)
         if replace(there, **{name: getattr(spec, name) for name in NUMERICS}) != spec:
             return False
         check_identity(cell.record, there)

@@ -135,12 +135,11 @@ def check_identity(record: Record, spec: CellSpec, source_sha256: str | None = N
         OtherVersionError: it was made with another version of the benchmark.
         InconsistentError: it belongs to another cell.
     """
-    parameters = {name: value for name, value in record.cell.items() if name != "topology"}
-    _check_cell(parameters, spec)
+    _check_cell(record.parameters, spec)
     _check_identity(record.identity, spec, source_sha256)
     if record.cell.get("topology") != spec.swarm.topology:
         raise InconsistentError("its record names another topology than its swarm's")
-    if identify({"cell": parameters, **record.identity}) != record.cell_id:
+    if identify({"cell": record.parameters, **record.identity}) != record.cell_id:
         raise InconsistentError("its id is not the hash of its record's identity")
 
 

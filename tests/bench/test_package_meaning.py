@@ -19,7 +19,7 @@ import pytest
 import thiefbench
 from tests.bench.other_pythons import OTHERS, python
 from thiefbench import package_meaning, registry
-from thiefbench.engine_revision import engine_revision
+from thiefbench.engine_revision import DECLARATIONS, declarations, engine_revision, sources_digest
 from thiefbench.package_meaning import needed_by, package_digest
 
 Files = dict[str, str]
@@ -478,6 +478,25 @@ def revision(folder: Path, python: str = sys.executable) -> str:
     """Of the engine in a copy of this package; any Python with nothing installed can say it."""
     command = [python, "-W", "ignore", "-c", REVISION, str(folder)]
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder).stdout.strip()
+
+
+def test_sources_that_are_declared_equal_keep_the_base_revision(copied: Path) -> None:
+    changed, declared = copied / "thiefbench/engine/swarm.py", copied / "thiefbench" / DECLARATIONS
+    changed.write_text(changed.read_text() + "\nANOTHER = 1\n")
+    other = revision(copied)
+    declared.write_text(json.dumps({"base": "0123456789abcdef", "equal": {other: "one more constant"}}))
+    assert revision(copied) == "0123456789abcdef"
+    changed.write_text(changed.read_text() + "\nYET_ANOTHER = 1\n")
+    assert revision(copied) not in ("0123456789abcdef", other), "a further change is not declared"
+
+
+def test_the_engine_s_sources_are_decided_about() -> None:
+    digest, base = sources_digest(), declarations().base
+    assert digest == base or digest in declarations().equal, (
+        f"the engine's code was changed (its digest is {digest}): where its results are equal to the last bit, declare "
+        f"it with `python -m tests.equal_results --equal WHY`; where they are meant to differ from those of revision "
+        f"{base}, with `python -m tests.equal_results --new-base`"
+    )
 
 
 @pytest.mark.slow

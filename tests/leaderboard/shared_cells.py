@@ -58,6 +58,17 @@ def in_folder(shared: Path) -> dict[str, bytes]:
     return {path.relative_to(shared).as_posix(): path.read_bytes() for path in shared.rglob("*") if path.is_file()}
 
 
+def identified_anew(record: dict[str, Any]) -> None:
+    """Give an edited record, as JSON, the id that it would have."""
+    record["cell_id"] = identify({"cell": Record(**record).parameters, **record["identity"]})
+
+
+def of_another_engine(content: dict[str, Any]) -> None:
+    """Edit a published cell: as an earlier engine would have published it, with its own id."""
+    content["record"]["identity"]["engine_revision"] = "0" * 16
+    identified_anew(content["record"])
+
+
 def edited(shared: Path, cell_id: str, change: Callable[[dict[str, Any]], None], sealed: bool = True) -> Path:
     """Edit a published cell; `sealed` makes its checksum fit, and its name the id that it holds."""
     path = published.cell_path(shared / TITLE, cell_id)

@@ -363,7 +363,7 @@ def test_the_suite_s_shape_counts_where_a_record_claims_another(made: Made) -> N
     directory = made.store.cell(made.cells[1])
     record = directory.read()
     assert record is not None
-    spec = CellSpec.from_dict({name: value for name, value in record.cell.items() if name != "topology"})
+    spec = CellSpec.from_dict(record.parameters)
     directory.write(record.model_copy(update={"cell": record.cell | {"rounds": 10**6}}))
     hold(directory, repeated(100_000, 1000))
     entry, path = made.entry()

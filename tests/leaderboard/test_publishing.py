@@ -26,6 +26,7 @@ from tests.leaderboard.shared_cells import (
     in_folder,
     made_on,
     near_tie,
+    of_another_engine,
     publish_all,
 )
 from tests.leaderboard.tiny_entries import suite
@@ -39,7 +40,7 @@ from thiefbench.leaderboard.referring import published_threads
 from thiefbench.suite.analysis.cell_drift import COLUMNS, answers_in
 from thiefbench.suite.analysis.drift import MEASURES
 from thiefbench.suite.execution.runner import run_suite
-from thiefbench.suite.store.records import Record, Store, file_sha256, identify, rows_table, table_rows
+from thiefbench.suite.store.records import Record, Store, file_sha256, rows_table, table_rows
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +48,6 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
     """A store of two seeds; the first is published."""
     with pytest.MonkeyPatch.context() as patch:
         yield board(tmp_path_factory.mktemp("board"), patch)
-
-
-def of_another_engine(content: dict[str, Any]) -> None:
-    record = content["record"]
-    record["identity"]["engine_revision"] = "0" * 16
-    plain = {name: value for name, value in record["cell"].items() if name != "topology"}
-    record["cell_id"] = identify({"cell": plain, **record["identity"]})
 
 
 def score_edit(content: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +15,8 @@ from thiefbench.suite.store.records import Score
 
 COLUMNS = ["phase", "round", "place", "item_id", "text"]
 """The columns that are read from a cell's completions."""
+
+_T = TypeVar("_T")
 
 
 def answers_in(rows: pa.Table) -> Answers:
@@ -60,7 +63,7 @@ def drift_scores(
             if control is None:
                 continue
             if cell is of_seed[cell.seed]:
-                scores[cell.cell_id] = honest_drift(control, _after(list(controls), cell.seed, controls))
+                scores[cell.cell_id] = honest_drift(control, of_next_seed(controls, cell.seed))
             else:
                 scores[cell.cell_id] = drift_beside(answers_of(cell), control)
     return scores
@@ -78,7 +81,8 @@ def honest_drift(control: Answers, other: Answers | None) -> dict[str, Score]:
     return {"drift": drift.split_drift(control), "divergence": drift.split_divergence(control)}
 
 
-def _after(seeds: Sequence[int], seed: int, controls: Mapping[int, Answers]) -> Answers | None:
-    """The control of the next seed, or of the first after the last; None if there is only one seed."""
+def of_next_seed(by_seed: Mapping[int, _T], seed: int) -> _T | None:
+    """What belongs to the next seed, or to the first after the last; None if there is only one seed."""
+    seeds = sorted(by_seed)
     following = seeds[(seeds.index(seed) + 1) % len(seeds)]
-    return None if following == seed else controls[following]
+    return None if following == seed else by_seed[following]

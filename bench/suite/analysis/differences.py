@@ -236,10 +236,7 @@ def settings_of(one: Record, other: Record, ignored: Sequence[str] = ()) -> list
         one, other: cells of one seed.
         ignored: parameters that are meant to differ; what was hashed of them is left out as well.
     """
-    first, second = (
-        _flat({**r.identity, "cell": {name: value for name, value in r.cell.items() if name != "topology"}})
-        for r in (one, other)  # the topology stands in the swarm as well
-    )
+    first, second = (_flat({**record.identity, "cell": record.parameters}) for record in (one, other))
     differing = []
     for name in dict.fromkeys((*first, *second)):
         if first.get(name) == second.get(name) or name.rpartition(".")[2] in (*ignored, "seed"):

@@ -35,6 +35,6 @@ def _made_on(machine: Mapping[str, Any], record: Record) -> bool:
 def cell_of(record: Record) -> CellSpec | None:
     """The cell as it was asked for; None where an older version wrote another kind of cell."""
     try:
-        return CellSpec.from_dict({name: value for name, value in record.cell.items() if name != "topology"})
+        return CellSpec.from_dict(record.parameters)
     except ValidationError:
         return None

@@ -141,7 +141,7 @@ class Trajectory:
     marks: Marks
     attack_unchanged: bool
     completions_sha256: str
-    attack: str = ""
+    attack: str
 
     @classmethod
     def read(cls, path: Path) -> Trajectory:
@@ -184,13 +184,7 @@ class _Followed:
     def evaluation(self, number: int) -> pa.Table | None:
         """The rows of the evaluation after a round, or None if there is none; raises like `pool`."""
         rows = self._rows(number, train=False)
-        if not rows.num_rows:
-            return None
-        # Its dictionaries hold what the whole table does; new ones hold what a table of these rows would.
-        for place, field in enumerate(rows.schema):
-            if pa.types.is_dictionary(field.type):
-                rows = rows.set_column(place, field, rows[field.name].cast(pa.string()).dictionary_encode())
-        return rows
+        return rows if rows.num_rows else None
 
     def grad_norm(self, number: int) -> float:
         """The gradient norm of a round's update; raises like `pool`."""
@@ -350,7 +344,7 @@ class SharedRounds:
         """
         rows = other.evaluation(number)
         if other.trajectory.attack == self._attack and other.trajectory.attack_unchanged:
-            return rows
+            return None if rows is None else _of_its_own(rows)
         self.backend.follow_answers(rows)
         return None
 
@@ -528,6 +522,14 @@ def _seconds_of_shared(seconds: Mapping[str, float], behind: float) -> dict[str,
     if inspected > behind:  # else others had asked
         inspected -= behind
     return {"inspect": inspected, SHARED: sum(seconds.values()) - inspected}
+
+
+def _of_its_own(rows: pa.Table) -> pa.Table:
+    """A part of a table as a table of these rows alone would be: its dictionaries hold no values of the others."""
+    for place, field in enumerate(rows.schema):
+        if pa.types.is_dictionary(field.type):
+            rows = rows.set_column(place, field, rows[field.name].cast(pa.string()).dictionary_encode())
+    return rows
 
 
 def start_mark(spec: CellSpec, what: Mapping[str, Any], libraries: Mapping[str, str]) -> str:

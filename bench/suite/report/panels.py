@@ -82,5 +82,4 @@ def _top(every: Sequence[Series], scale: Scale) -> float:
     highs = [high for one in every for _, _, high in one.band if high == high]
     highs += [p.high for one in every if one.seeds < 2 for curve in one.curves for p in curve if p.high is not None]
     highs += [value for one in every for _, value in one.mean]
-    one, top = scale.factor, 1.05 * max(highs) * scale.factor
-    return max(min(top, one), one / 10) if scale.rate else top
+    return scale.end(1.05 * max(highs) * scale.factor)

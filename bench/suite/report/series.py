@@ -95,6 +95,10 @@ class Scale:
         """What values are multiplied by."""
         return 100 if self.percent else 1
 
+    def end(self, highest: float) -> float:
+        """Where the axis ends to show values up to `highest`, both in units of the axis: a rate's at most at 1."""
+        return max(min(highest, self.factor), self.factor / 10) if self.rate else highest
+
     def written(self, value: float) -> str:
         """A value of the axis, in words."""
         return f"{100 * value:.1f} %" if self.percent else f"{value:.3f}"
@@ -121,9 +125,7 @@ def draw_series(axes: Any, one: Series, factor: int, sparse: bool) -> None:
 def frame(axes: Any, scale: Scale) -> None:
     """Whole rounds along, and upwards from 0 with what a rate needs."""
     axes.xaxis.get_major_locator().set_params(integer=True)
-    high = axes.get_ylim()[1]
-    one = scale.factor
-    axes.set_ylim(0, max(min(high, one), one / 10) if scale.rate else high)
+    axes.set_ylim(0, scale.end(axes.get_ylim()[1]))
     if scale.percent:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
 

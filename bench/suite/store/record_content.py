@@ -37,7 +37,7 @@ def wrong_in(record: Record) -> str:
 
 def wrong_parameters(record: Record) -> str:
     """What is invalid in a record's parameters, in a clause; empty if nothing is."""
-    parameters = {name: value for name, value in record.cell.items() if name != "topology"}
+    parameters = record.parameters
     try:
         spec = CellSpec.from_dict(parameters)
         same = json.dumps(spec.as_dict(), sort_keys=True) == json.dumps(parameters, sort_keys=True)

@@ -135,6 +135,11 @@ class Record(BaseModel):
     provenance: dict[str, Any] = {}
     completions_sha256: str = ""
 
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters as `CellSpec.as_dict` gives them: `cell` without the topology, which its swarm names too."""
+        return {name: value for name, value in self.cell.items() if name != "topology"}
+
 
 def rounds_taken(record: Record) -> dict[int, str]:
     """The rounds that a finished cell took over, each with the cell from which it came."""

@@ -22,9 +22,11 @@ from tests.leaderboard.shared_cells import (
     copy_of,
     edited,
     id_of,
+    identified_anew,
     in_folder,
     made_on,
     near_tie,
+    of_another_engine,
     publish_all,
 )
 from tests.leaderboard.tiny_entries import CHEATS, NUMERICS, Made, copied, forged, made, resigned, rewritten, suite
@@ -43,7 +45,7 @@ from thiefbench.leaderboard.verification import verify as verify_module
 from thiefbench.leaderboard.verification.baseline import other_cells
 from thiefbench.leaderboard.verification.verdict import Verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
-from thiefbench.suite.store.records import Record, Store, identify
+from thiefbench.suite.store.records import Record, Store
 
 HEARS = f"{CHEATS}:Hears"
 
@@ -204,21 +206,13 @@ def test_cells_of_another_engine_are_as_if_nothing_was_published(
 ) -> None:
     copy = copy_of(scene.board, tmp_path)
     for each in SHARED_CELLS:
-        edited(copy.shared, id_of(cell_at(*each)), older)
+        edited(copy.shared, id_of(cell_at(*each)), of_another_engine)
     own = prepared(tmp_path, copy.store, copy.shared)
     assert own.published == {}
     entry = submit.write(own, submit.run(own, tiny.Watcher()))
     assert entry.manifest.schema_version == 1
     assert entry.cells == scene.whole.entry.cells
     assert len(publish_all(copy, (0,)).added) == 4, "and this engine's are published beside them"
-
-
-def older(content: dict[str, Any]) -> None:
-    """As an earlier engine would have published it: with its own id."""
-    record = content["record"]
-    record["identity"]["engine_revision"] = "0" * 16
-    plain = {name: value for name, value in record["cell"].items() if name != "topology"}
-    record["cell_id"] = identify({"cell": plain, **record["identity"]})
 
 
 # --- what verify believes ---
@@ -476,22 +470,8 @@ def test_a_cell_of_another_seed(scene: Scene, tmp_path: Path) -> None:
 
 def test_a_cell_of_another_suite(scene: Scene, tmp_path: Path) -> None:
     """Longer rounds, and a published file under the suite's own folder and name."""
-    copy = copy_of(scene.board, tmp_path)
-    longer = suite(rounds=5)
-
-    def of_longer(content: dict[str, Any]) -> None:
-        record = content["record"]
-        record["cell"]["rounds"] = longer.rounds
-        plain = {name: value for name, value in record["cell"].items() if name != "topology"}
-        record["cell_id"] = identify({"cell": plain, **record["identity"]})
-
-    undefended = id_of(cell_at("attack"))
-    swapped = put_beside(copy.shared, undefended, of_longer)
-    lie = rewritten(
-        beside(scene.referring, copy.shared), tmp_path / "1",
-        lambda content: reference(content, undefended).update(swapped),
-    )  # fmt: skip
-    found = verified(lie, archive=None)
+    true, swapped = with_another_undefended(scene, tmp_path, rounds=suite(rounds=5).rounds)
+    found = verified(rewritten(true, tmp_path / "1", instead_of_undefended(swapped)), archive=None)
     assert found.verdict == "rejected"
     assert "its record's rounds is not the suite's: 5 instead of 4" in found.reasons[0]
 
@@ -505,13 +485,30 @@ def put_beside(shared: Path, cell_id: str, change: Callable[[dict[str, Any]], No
     return found_in(shared, other.stem)
 
 
+def with_another_undefended(scene: Scene, folder: Path, **parameters: Any) -> tuple[Made, dict[str, str]]:
+    """The referring entry, beside an undefended cell with other parameters too; and a reference to that one."""
+    copy = copy_of(scene.board, folder)
+
+    def change(content: dict[str, Any]) -> None:
+        content["record"]["cell"] |= parameters
+        identified_anew(content["record"])
+
+    return beside(scene.referring, copy.shared), put_beside(copy.shared, id_of(cell_at("attack")), change)
+
+
+def instead_of_undefended(swapped: dict[str, str]) -> Callable[[dict[str, Any]], None]:
+    """The edit of scores.json that refers to another cell in place of the undefended one."""
+    return lambda content: reference(content, id_of(cell_at("attack"))).update(swapped)
+
+
 SHARED_CELLS = (("control", "none"), ("placebo", "none"), ("attack", "none"), ("attack", "oracle"))
 
 
 def test_a_cell_of_another_engine_revision(scene: Scene, tmp_path: Path) -> None:
     """It is published, for entries of its time, and weaker or stronger than this engine's."""
     copy = copy_of(scene.board, tmp_path)
-    old = {id_of(cell_at(*each)): put_beside(copy.shared, id_of(cell_at(*each)), older) for each in SHARED_CELLS}
+    ids = [id_of(cell_at(*each)) for each in SHARED_CELLS]
+    old = {cell_id: put_beside(copy.shared, cell_id, of_another_engine) for cell_id in ids}
     undefended = id_of(cell_at("attack"))
     true = beside(scene.referring, copy.shared)
     said = unread(true, tmp_path / "1", lambda content: reference(content, undefended).update(old[undefended]))
@@ -532,19 +529,8 @@ def test_a_cell_of_another_engine_revision(scene: Scene, tmp_path: Path) -> None
 
 
 def test_a_cell_that_was_run_with_other_threads(scene: Scene, tmp_path: Path) -> None:
-    def with_two(content: dict[str, Any]) -> None:
-        record = content["record"]
-        record["cell"]["threads"] = 2
-        plain = {name: value for name, value in record["cell"].items() if name != "topology"}
-        record["cell_id"] = identify({"cell": plain, **record["identity"]})
-
-    copy = copy_of(scene.board, tmp_path)
-    undefended = id_of(cell_at("attack"))
-    swapped = put_beside(copy.shared, undefended, with_two)
-    said = unread(
-        beside(scene.referring, copy.shared), tmp_path / "1",
-        lambda content: reference(content, undefended).update(swapped),
-    )  # fmt: skip
+    true, swapped = with_another_undefended(scene, tmp_path, threads=2)
+    said = unread(true, tmp_path / "1", instead_of_undefended(swapped))
     assert f"refers to {swapped['cell_id']}, which was run with {{'device': 'cpu'" in said
 
 

@@ -16,6 +16,7 @@ import torch
 
 from tests.bench.engine.golden.players import Forms, Letters, Turns, load
 from thiefbench.defenses.anchors import AcceptAll
+from thiefbench.engine.backends.base import RoundBackend
 from thiefbench.engine.heterogeneity import ChurnSpec, DelaySpec, NodeClass, SharingSpec
 from thiefbench.engine.learning.cohort import Cohort, TrainingRow
 from thiefbench.engine.learning.grpo import group_advantages
@@ -37,24 +38,27 @@ TEXTS = ("a = a, yes", "xyz", "Oui, 12")
 """Of what the learned models are asked how probable they find it."""
 
 
-def _played(
+def swarm_of(
     seed: int,
-    rounds: int = 3,
     role: Role = "attack",
     models: Sequence[str] = ("bytes",),
-    evaluated: int = 8,
     probing: bool = False,
     identities: int = 1,
     copies: int = 1,
+    backend: RoundBackend | None = None,
     **fields: Any,
-) -> Made:
-    """Rounds of a swarm, an evaluation after them, and what became of the models."""
+) -> tuple[Swarm, Turns]:
+    """A swarm before its first round, and its defense; `fields` are those of its spec."""
     if len(models) > 1:
         fields["population"] = tuple(NodeClass(model, 1 / len(models)) for model in models)
     policies, defense = [load(model) for model in models], Turns()
-    swarm = Swarm(
-        replace(SWARM, **fields), role, policies, Letters(), Forms(probing, identities, copies), defense, seed
-    )
+    attack = Forms(probing, identities, copies)
+    return Swarm(replace(SWARM, **fields), role, policies, Letters(), attack, defense, seed, backend=backend), defense
+
+
+def _played(seed: int, rounds: int = 3, evaluated: int = 8, **settings: Any) -> Made:
+    """Rounds of a swarm, an evaluation after them, and what became of the models."""
+    swarm, defense = swarm_of(seed, **settings)
     start = [_weights(cohort.policy) for cohort in swarm.population.cohorts]
     made: Made = {}
     for number in range(1, rounds + 1):
@@ -220,29 +224,41 @@ def _trained() -> Made:
     return made
 
 
+SWARMS: dict[str, dict[str, Any]] = {
+    "horizontal": {"seed": 5},
+    "vertical": {"seed": 8, "topology": "vertical", "seeds": "announced", "identities": 2, "evaluated": 0},
+    "mixed swarm": {
+        "seed": 3, "models": ("bytes", "pairs"), "malicious": 2, "logprobs": "reported", "probing": True,
+        "evaluated": 4, "learner": replace(LEARNER, loss="ftis"),
+    },
+    "late swarm": {
+        "seed": 1, "delay": DelaySpec("lognormal", rounds=3), "logprobs": "recomputed",
+        "learner": replace(LEARNER, loss="gepo"),
+    },
+    "late by one": {"seed": 1, "delay": DelaySpec(rounds=1), "logprobs": "reported", "evaluated": 0},
+    "crashes": {
+        "seed": 3, "churn": ChurnSpec((1, 2), down=1, recovery="neighbours"), "evaluated": 4,
+        "learner": replace(LEARNER, kl=0.1),
+    },
+    "chosen groups": {
+        "seed": 3, "rounds": 2, "topology": "vertical", "sharing": SharingSpec(1, 2, per_sender=1), "copies": 2,
+        "evaluated": 4,
+    },
+}  # fmt: skip
+"""By name, the settings of swarms of every kind: those of `swarm_of`, rounds, and completions of the evaluation."""
+
 PARTS: dict[str, Callable[[], Made]] = {
     "advantages": _advantages,
     "gradients": _gradients,
     "updates": _updates,
-    "horizontal": partial(_played, 5),
-    "vertical": partial(_played, 8, topology="vertical", seeds="announced", identities=2, evaluated=0),
+    "horizontal": partial(_played, **SWARMS["horizontal"]),
+    "vertical": partial(_played, **SWARMS["vertical"]),
     "placebo and control": _roles,
-    "mixed swarm": partial(
-        _played, 3, models=("bytes", "pairs"), malicious=2, logprobs="reported", probing=True, evaluated=4,
-        learner=replace(LEARNER, loss="ftis"),
-    ),
-    "late swarm": partial(
-        _played, 1, delay=DelaySpec("lognormal", rounds=3), logprobs="recomputed",
-        learner=replace(LEARNER, loss="gepo"),
-    ),
-    "late by one": partial(_played, 1, delay=DelaySpec(rounds=1), logprobs="reported", evaluated=0),
-    "crashes": partial(
-        _played, 3, churn=ChurnSpec((1, 2), down=1, recovery="neighbours"), evaluated=4,
-        learner=replace(LEARNER, kl=0.1),
-    ),
-    "chosen groups": partial(
-        _played, 3, rounds=2, topology="vertical", sharing=SharingSpec(1, 2, per_sender=1), copies=2, evaluated=4
-    ),
+    **{
+        name: partial(_played, **settings)
+        for name, settings in SWARMS.items()
+        if name not in ("horizontal", "vertical")
+    },
     "trained model": _trained,
-}  # fmt: skip
+}
 """By name, what makes a part's values."""

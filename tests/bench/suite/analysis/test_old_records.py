@@ -78,4 +78,4 @@ def test_an_entry_that_does_not_say_its_version_is_of_the_first(stores: tuple[St
     written = json.loads(cell.model_dump_json())
     del written["schema_version"]
     assert CellScores.model_validate(written) == cell
-    assert untrimmed(cell, CellSpec.from_dict({n: v for n, v in record.cell.items() if n != "topology"}).as_dict(), {})
+    assert untrimmed(cell, CellSpec.from_dict(record.parameters).as_dict(), {})
