@@ -7,7 +7,7 @@ refused by name.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -82,6 +82,11 @@ def scored_item(item: Item, key: AnswerKey | None) -> Item:
     if key is None or key == item.answer_key:
         return item
     return replace(item, id=f"{item.id} by {_digest(key)}", answer=key.answer, tests=key.tests)
+
+
+def scored_id(item_id: str, key: AnswerKey | None, items: Mapping[str, Item]) -> str:
+    """The id of the item by which a recorded completion was scored, with the answer key that came with it, if any."""
+    return item_id if key is None or item_id not in items else scored_item(items[item_id], key).id
 
 
 def stated_facts(items: Sequence[Item], offered: Sequence[PoolCompletion]) -> dict[str, ItemFacts]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from thiefbench.engine.answer_keys import scored_item
+from thiefbench.engine.answer_keys import scored_id
 from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.context import SwarmContext, items_of
 from thiefbench.engine.learning.cohort import Cohort, TrainingRow
@@ -46,8 +46,10 @@ class FollowingBackend(LocalBackend):
         """Play the next round with the completions of a recorded pool; with None, sample from now on."""
         self._recorded = {(row.group, row.place): row for row in pool}
         # A refused completion has no reward, even if another completion with the same text has one.
-        by_id = self._by_id() if any(row.answer_key for row in pool) else {}
-        self._rewards = {(_scored_id(row, by_id), row.text): row.reward for row in pool if not row.refused}
+        items = {item.id: item for item in items_of(self.context.task, "train")}
+        self._rewards = {
+            (scored_id(row.item_id, row.answer_key, items), row.text): row.reward for row in pool if not row.refused
+        }
 
     def items(self, number: int, duties: Sequence[Duty]) -> list[Item]:
         """Recorded items, if they were chosen by an attack whose submissions are recorded."""
@@ -55,7 +57,7 @@ class FollowingBackend(LocalBackend):
         chosen = spec.topology == "vertical" and spec.items == "chosen"
         if not (self._recorded and self.takes_submissions and chosen):
             return super().items(number, duties)
-        by_id = self._by_id()
+        by_id = {item.id: item for item in items_of(self.context.task, "train")}
         return [by_id[self._recorded[duty.at].item_id] for duty in duties if duty.index == 0]
 
     def honest_work(self, plan: RoundPlan, duties: Sequence[Duty]) -> list[Offer]:
@@ -91,7 +93,7 @@ class FollowingBackend(LocalBackend):
             grad_norm: the update's gradient norm.
         """
         item_ids = {row.group: row.item_id for row in pool}
-        by_id = self._by_id()
+        by_id = {item.id: item for item in items_of(self.context.task, "train")}
         items = [by_id[item_ids[group]] for group in sorted(item_ids)]
         place, eos = distinct_indices(items), (self.cohort.policy.eos,)
         rows = [
@@ -116,13 +118,6 @@ class FollowingBackend(LocalBackend):
         # Unreadable completions were recorded without ids.
         missing = "" if ids else row.refused
         return Offer(duty.node, duty.group, duty.index, ids, seed, missing=missing, answer_key=row.answer_key)
-
-    def _by_id(self) -> dict[str, Item]:
-        return {item.id: item for item in items_of(self.context.task, "train")}
-
-
-def _scored_id(row: CompletionRow, by_id: Mapping[str, Item]) -> str:
-    return scored_item(by_id[row.item_id], row.answer_key).id if row.answer_key else row.item_id
 
 
 def schedule_places(update: OwedUpdate) -> list[list[int]]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import DefenderView, Defense, Verdict
-from thiefbench.engine.answer_keys import scored_item
+from thiefbench.engine.answer_keys import scored_id
 from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.colluders import Colluders
 from thiefbench.engine.context import SwarmContext, items_of
@@ -121,13 +121,9 @@ class RecordedBackend:
 
     def take(self, rows: Sequence[CompletionRow], trust_rewards: bool) -> None:
         """Use the rows of one round's pool, or of one evaluation, from now on."""
-        self._trusted_rewards = None
-        if trust_rewards:
-            by_id = {item.id: item for item in items_of(self.context.task, "train")}
-            self._trusted_rewards = {
-                (scored_item(by_id[row.item_id], row.answer_key).id if row.item_id in by_id else row.item_id, row.text):
-                row.reward for row in rows
-            }  # fmt: skip
+        items = {item.id: item for item in items_of(self.context.task, "train")}
+        pairs = {(scored_id(row.item_id, row.answer_key, items), row.text): row.reward for row in rows}
+        self._trusted_rewards = pairs if trust_rewards else None
         if rows[0].phase == "train":
             self.pool = {(row.group, row.place): row for row in rows}
         else:
