@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import keyword
 import random
 from collections.abc import Sequence
 from functools import lru_cache
@@ -13,8 +12,8 @@ from thiefbench.tasks import sandbox
 from thiefbench.tasks.base import Item, Message, Split
 from thiefbench.tasks.function_programs import plain_hand, write_function
 from thiefbench.tasks.function_stories import LEVELS, FunctionStory, cases, function_stories
-from thiefbench.tasks.programs import ProgramTask, format_program, parse_program
-from thiefbench.tasks.sent_tests import cases_of, program_fault
+from thiefbench.tasks.programs import ProgramTask, parse_program
+from thiefbench.tasks.sent_tests import cases_of, name_fault, program_fault, wrong_function
 
 if TYPE_CHECKING:
     import datasets
@@ -93,13 +92,13 @@ class CodeFunctions(ProgramTask):
 
     def wrong(self, item: Item) -> str:
         """A function that returns None for any arguments."""
-        return format_program(f"def {item.answer}(*arguments):\n    return None")
+        return wrong_function(item.answer)
 
     def answer_key_fault(self, item: Item) -> str:
         """Why no function can be tested: its name is none, or its tests cannot be used (`sent_tests`)."""
-        if not item.answer.isidentifier() or keyword.iskeyword(item.answer):
-            return "its answer is no function's name"
-        return "" if cases_of(item.tests) is not None else program_fault(item.tests, self.limits)
+        if cases_of(item.tests) is not None:
+            return name_fault(item.answer)
+        return name_fault(item.answer) or program_fault(item.tests, self.limits)
 
     def runnable(self, item: Item, program: str) -> str:
         """The program with calls of its function on the hidden inputs below it."""

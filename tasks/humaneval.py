@@ -9,15 +9,14 @@ results of the 164 published solutions are such data, so no problem needs specia
 from __future__ import annotations
 
 import hashlib
-import keyword
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from thiefbench.tasks import sandbox
 from thiefbench.tasks.base import Item, Message, Split, TaskError
-from thiefbench.tasks.programs import ProgramTask, format_program, parse_program
-from thiefbench.tasks.sent_tests import program_fault
+from thiefbench.tasks.programs import ProgramTask, parse_program
+from thiefbench.tasks.sent_tests import name_fault, program_fault, wrong_function
 
 if TYPE_CHECKING:
     import datasets
@@ -65,13 +64,11 @@ class HumanEval(ProgramTask):
 
     def wrong(self, item: Item) -> str:
         """A function that returns None for any arguments."""
-        return format_program(f"def {item.answer}(*arguments):\n    return None")
+        return wrong_function(item.answer)
 
     def answer_key_fault(self, item: Item) -> str:
         """Why no function can be tested: its name is none, or its tests cannot be used (`sent_tests`)."""
-        if not item.answer.isidentifier() or keyword.iskeyword(item.answer):
-            return "its answer is no function's name"
-        return program_fault(item.tests, self.limits)
+        return name_fault(item.answer) or program_fault(item.tests, self.limits)
 
     def runnable(self, item: Item, program: str) -> str:
         """The program with the problem's tests, which call its function, below it."""

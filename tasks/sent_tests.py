@@ -6,11 +6,12 @@ They are hostile input. Cases are data, and a program's tests are a program that
 from __future__ import annotations
 
 import json
+import keyword
 from functools import lru_cache
 from typing import Any
 
 from thiefbench.tasks import sandbox
-from thiefbench.tasks.programs import is_program
+from thiefbench.tasks.programs import format_program, is_program
 
 MOST_CASES = 64
 """Most cases in an item's tests; every program of its group is run on each of them."""
@@ -38,6 +39,16 @@ except MemoryError:
 except Exception:
     pass
 """
+
+
+def wrong_function(name: str) -> str:
+    """A completion whose function returns None for any arguments."""
+    return format_program(f"def {name}(*arguments):\n    return None")
+
+
+def name_fault(name: str) -> str:
+    """Why no function can have a name that a sender wrote; empty if it can."""
+    return "" if name.isidentifier() and not keyword.iskeyword(name) else "its answer is no function's name"
 
 
 @lru_cache(maxsize=4096)

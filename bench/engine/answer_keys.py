@@ -14,7 +14,7 @@ from functools import lru_cache
 from thiefbench.attacks.base import Claimed, Submission
 from thiefbench.defenses.base import ItemFacts, PoolCompletion
 from thiefbench.engine.transport import Offer, Received
-from thiefbench.tasks.base import AnswerKey, Item, Task
+from thiefbench.tasks.base import AnswerKey, Completion, Item, Task
 
 MOST_CHARACTERS = 16_384
 """Most characters of an answer and its tests together."""
@@ -50,16 +50,15 @@ def with_answer_keys(items: Sequence[Item], offers: Sequence[Offer]) -> list[Off
     for offer in offers:
         if offer.answer_key is not None:
             claimed.setdefault(offer.group, offer.answer_key)
-    return [
-        offer if offer.missing else replace(offer, answer_key=claimed.get(offer.group, items[offer.group].answer_key))
-        for offer in offers
-    ]
+    return [replace(offer, answer_key=claimed.get(offer.group, items[offer.group].answer_key)) for offer in offers]
 
 
 def with_checked_keys(
     task: Task, items: Sequence[Item], offers: Sequence[Offer], received: Sequence[Received]
 ) -> list[Received]:
     """Received completions with their answer keys; those by whose key nothing can be scored are refused.
+
+    Where there is no readable key, or nothing else could be read, the completion is empty and has no key.
 
     Args:
         task: decides whether it can score by a key.
@@ -69,10 +68,15 @@ def with_checked_keys(
     """
     checked = []
     for offer, arrival in zip(offers, received, strict=True):
-        sent = offer.answer_key
+        sent = offer.answer_key if arrival.completion.ids or arrival.completion.ended else None
         key = None if sent is None else readable(sent.answer, sent.tests)
+        if key is None:
+            checked.append(
+                replace(arrival, completion=Completion((), "", False), refused=arrival.refused or UNREADABLE)
+            )
+            continue
         item = scored_item(items[offer.group], key)
-        fault = UNREADABLE if key is None else "" if item is items[offer.group] else _fault(task, item)
+        fault = "" if item is items[offer.group] else _fault(task, item)
         checked.append(replace(arrival, answer_key=key, refused=arrival.refused or fault))
     return checked
 

@@ -98,6 +98,7 @@ def test_answers_that_score_nothing_are_refused_by_name_and_the_round_goes_on(
     assert {row.advantage for row in rows if row.malicious} == {0.0}
     assert {row.refused for row in rows if not row.malicious} == {""}
     assert all((row.answer_key is None) == (why == UNREADABLE) for row in rows if row.malicious)
+    assert all((row.text == "") == (why == UNREADABLE) for row in rows if row.malicious)
     assert {row.round for row in swarm.round(2).rows} == {2}
 
 
