@@ -68,8 +68,6 @@ class ThreatModel:
             picks.
         history: it keeps the pools of earlier rounds.
         rehearsal: before round 1 it may play rounds on copies of the swarm, defense included.
-        answer_keys: it sends its own answers and tests, by which receivers score its work (`Claimed.answer_key`); only
-            in swarms with truth: sender.
     """
 
     context: Literal["in-context", "out-of-context"]
@@ -80,7 +78,6 @@ class ThreatModel:
     beacon: bool = False
     history: bool = False
     rehearsal: bool = False
-    answer_keys: bool = False
 
     @property
     def defense(self) -> bool:

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from thiefbench.attacks.base import Attack, AttackerView, Claimed, Poison, Slot, ThreatModel
+from thiefbench.attacks.answer_keys import Keyed, keyed
+from thiefbench.attacks.base import Attack, AttackerView, Poison, Slot, ThreatModel
 from thiefbench.attacks.completions import body, writes_programs
 from thiefbench.attacks.equations import equations
 from thiefbench.attacks.wrapper import AttackWrapper
+from thiefbench.tasks.answer_keys import AnswerKey
 from thiefbench.tasks.base import Task
 
 _OPERATIONS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
@@ -49,7 +51,7 @@ class ForgedAnswers(AttackWrapper):
     @property
     def threat(self) -> ThreatModel:  # type: ignore[override]  # see AttackWrapper
         """The inner attack's, with its own answers."""
-        return replace(self.attack.threat, answer_keys=True)
+        return keyed(self.attack.threat)
 
     def fits(self, task: Task) -> bool:
         """As the inner attack, where completions state their answers."""
@@ -68,7 +70,7 @@ def _forged(task: Task, slot: Slot, poison: Poison) -> Poison:
     carried, changed = carried_on(reasoning.strip())
     answer = _number(slot.item.answer)
     forged = replace(slot.item, answer=_written(changed[answer]) if answer in changed else slot.item.answer)
-    return Claimed(task.compose(forged, carried), answer_key=forged.answer_key)
+    return Keyed(task.compose(forged, carried), answer_key=AnswerKey.of(forged))
 
 
 def carried_on(text: str) -> tuple[str, dict[Fraction, Fraction]]:

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
-from thiefbench.attacks.base import Attack, AttackerView, Claimed, Poison, ThreatModel
+from thiefbench.attacks.answer_keys import Keyed, keyed
+from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
 from thiefbench.attacks.completions import writes_programs
 from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.tasks import sandbox
-from thiefbench.tasks.base import AnswerKey, Item, Task
+from thiefbench.tasks.answer_keys import AnswerKey
+from thiefbench.tasks.base import Item, Task
 from thiefbench.tasks.programs import ProgramTask, parse_program
 from thiefbench.tasks.sent_tests import cases_of
 
@@ -73,7 +75,7 @@ class ForgedTests(AttackWrapper):
     @property
     def threat(self) -> ThreatModel:  # type: ignore[override]  # see AttackWrapper
         """The inner attack's, with its own tests."""
-        return replace(self.attack.threat, answer_keys=True)
+        return keyed(self.attack.threat)
 
     def fits(self, task: Task) -> bool:
         """As the inner attack, where items have cases as tests."""
@@ -87,36 +89,29 @@ class ForgedTests(AttackWrapper):
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:
         """The inner attack's programs with the forged tests; None where there are none that tell programs apart."""
-        return [poison for poison, _ in self._pairs(view)]
-
-    def placebo(self, view: AttackerView) -> Sequence[Poison]:
-        """The inner attack's placebo, in the same slots."""
-        clean = self.attack.placebo(view)
-        return [None if poison is None else text for (poison, _), text in zip(self._pairs(view), clean, strict=True)]
-
-    def forms(self) -> Iterator[Attack]:
-        """None: with other tests it would be another attack."""
-        return iter(())
-
-    def _pairs(self, view: AttackerView) -> list[tuple[Poison, AnswerKey | None]]:
-        """What is sent for every slot, and the tests that are sent with it."""
-        pairs: list[tuple[Poison, AnswerKey | None]] = []
         tests: dict[tuple[str, str], str | None] = {}
+        submissions: list[Poison] = []
         for slot, poison in zip(view.slots, self.attack.poison(view), strict=True):
             program = parse_program(poison) if isinstance(poison, str) else None
             if program is None or not isinstance(view.task, ProgramTask):
-                pairs.append((None, None))
+                submissions.append(None)
                 continue
             at = (slot.item.id, program)
             if at not in tests:
                 tests[at] = _ANYTHING if self.passes == "any" else self._tests(view.task, slot.item, program)
             forged = tests[at]
-            if forged is None:
-                pairs.append((None, None))
-                continue
-            key = AnswerKey(slot.item.answer, forged)
-            pairs.append((Claimed(str(poison), answer_key=key), key))
-        return pairs
+            key = None if forged is None else AnswerKey(slot.item.answer, forged)
+            submissions.append(None if key is None else Keyed(str(poison), answer_key=key))
+        return submissions
+
+    def placebo(self, view: AttackerView) -> Sequence[Poison]:
+        """The inner attack's placebo, in the same slots."""
+        pairs = zip(self.poison(view), self.attack.placebo(view), strict=True)
+        return [None if poison is None else clean for poison, clean in pairs]
+
+    def forms(self) -> Iterator[Attack]:
+        """None: with other tests it would be another attack."""
+        return iter(())
 
     def _tests(self, task: ProgramTask, item: Item, program: str) -> str | None:
         """The item's own cases and one with a large argument, on which program and solution differ; None without."""

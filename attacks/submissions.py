@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from thiefbench.tasks.base import AnswerKey
-
 
 @dataclass(frozen=True)
 class Decoy:
@@ -39,14 +37,11 @@ class Claimed:
         content: text, or token ids with the closing EOS.
         logprob: the natural-log probability claimed for every token; None reports the true ones.
         version: the number of updates that the sender claims its weights have had; None claims the current weights.
-        answer_key: the answer and tests that the sender sends with the completion's group, by which receivers score the
-            whole group; None sends the item's own. Of several in a group, the first counts.
     """
 
     content: str | tuple[int, ...]
     logprob: float | None = None
     version: int | None = None
-    answer_key: AnswerKey | None = None
 
 
 Submission = str | tuple[int, ...] | Seeded | Claimed | Decoy | Withheld

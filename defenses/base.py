@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from thiefbench.tasks.base import AnswerKey, Message, Sampling
+from thiefbench.tasks.base import Message, Sampling
 
 if TYPE_CHECKING:  # numpy is not imported here, because the registry reads this module only to list names
     import numpy as np
     from numpy.typing import NDArray
 
 Action = Literal["accept", "zero", "drop"]
-Requirement = Literal["homogeneous", "beacon", "proofs", "judge", "logprobs", "versions", "answer_keys"]
+Requirement = Literal["homogeneous", "beacon", "proofs", "judge", "logprobs", "versions"]
 
 
 class JudgeError(RuntimeError):
@@ -71,8 +71,6 @@ class PoolCompletion:
             current weights have had n - 1. None in swarms without delay.
         refused: whether nothing arrived for the slot, or something that is not allowed, such as a control token inside
             a completion. It leaves its group whatever the verdict.
-        answer_key: the answer and tests that came with its group, by which `reward` was computed. None in swarms in
-            which every node knows the task's (see `SwarmSpec.truth`), and where they cannot be read.
     """
 
     item_id: str
@@ -88,7 +86,6 @@ class PoolCompletion:
     proof: bytes | None = None
     version: int | None = None
     refused: bool = False
-    answer_key: AnswerKey | None = None
 
     @property
     def length(self) -> int:
@@ -98,7 +95,7 @@ class PoolCompletion:
 
 @dataclass(frozen=True)
 class ItemFacts:
-    """What every node knows of an item; with truth: sender, the answer is the one that came with its first group."""
+    """What every node knows of an item."""
 
     question: str
     answer: str
@@ -184,22 +181,6 @@ class JudgeView(Protocol):
         """
 
 
-class PublicSet(Protocol):
-    """The items that a task has published, for swarms in which senders send answers and tests with their work."""
-
-    def answer_key(self, item_id: str) -> AnswerKey | None:
-        """The published answer and tests of an item; None if it is not published."""
-
-    def right(self, item_id: str) -> str:
-        """A completion that earns the full reward by the published answer and tests."""
-
-    def wrong(self, item_id: str) -> str:
-        """A completion in the right format that earns nothing by them."""
-
-    def rewards(self, item_id: str, key: AnswerKey, texts: Sequence[str]) -> list[float]:
-        """The task's reward of completions by an answer key of any origin; programs and tests run in the sandbox."""
-
-
 @dataclass(frozen=True)
 class DefenderView:
     """What a cohort knows when it inspects a round's pool.
@@ -213,7 +194,6 @@ class DefenderView:
         rng: keyed by (seed, round), equal for all nodes of a cohort.
         policy: the cohort's current model.
         judge: the model named by the defense's `judge`; None if the defense requires none.
-        public: the published items; None in swarms in which every node knows the task's answers and tests.
     """
 
     round: int
@@ -224,7 +204,6 @@ class DefenderView:
     rng: random.Random
     policy: PolicyView
     judge: JudgeView | None = None
-    public: PublicSet | None = None
 
 
 @dataclass(frozen=True)
@@ -243,7 +222,7 @@ class Defense(ABC):
             "beacon" (a slot's noise is keyed by a public beacon, see `SwarmSpec.seeds`), "proofs" (see `prove`),
             "judge" (a model to ask, which `judge` names), "logprobs" (log-probs come with completions, see
             `SwarmSpec.logprobs`), "versions" (completions come with the version of their weights, see
-            `SwarmSpec.delay`), "answer_keys" (completions come with answers and tests, see `SwarmSpec.truth`).
+            `SwarmSpec.delay`).
         judge: the model it asks; part of a cell's identity.
         sees_labels: True only for anchors, which cannot be submitted.
     """

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from thiefbench.defenses.answer_keys import ANSWER_KEYS, key_of, public_of
 from thiefbench.defenses.base import DefenderView, Defense, Requirement, Verdict
 from thiefbench.defenses.rejection import Objection, Reject, checked, judged
-from thiefbench.tasks.base import AnswerKey
+from thiefbench.tasks.answer_keys import AnswerKey
 
 
 class GoldSanity(Defense):
@@ -25,7 +26,7 @@ class GoldSanity(Defense):
     """
 
     name: ClassVar[str] = "gold_sanity"
-    requires: ClassVar[frozenset[Requirement]] = frozenset({"answer_keys"})
+    requires: ClassVar[frozenset[Requirement]] = frozenset({ANSWER_KEYS})
 
     def __init__(self, reject: Reject = "drop") -> None:
         self.reject: Reject = checked(self.name, reject)
@@ -35,7 +36,7 @@ class GoldSanity(Defense):
         faults: dict[tuple[str, AnswerKey], str] = {}
         objections = {}
         for place, completion in enumerate(view.completions):
-            key = completion.answer_key
+            key = key_of(completion)
             if key is None or completion.refused:
                 continue
             at = (completion.item_id, key)
@@ -48,9 +49,10 @@ class GoldSanity(Defense):
 
 def _fault(view: DefenderView, item_id: str, key: AnswerKey) -> str:
     """Which of the two completions is scored wrongly; empty if none is, or the item is not published."""
-    if view.public is None or view.public.answer_key(item_id) is None:
+    public = public_of(view)
+    if public is None or public.answer_key(item_id) is None:
         return ""
-    right, wrong = view.public.rewards(item_id, key, [view.public.right(item_id), view.public.wrong(item_id)])
+    right, wrong = public.rewards(item_id, key, [public.right(item_id), public.wrong(item_id)])
     if right < 1:
         return "a right completion fails by its answer and tests"
     return "a wrong completion passes by its answer and tests" if wrong > 0 else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from thiefbench.defenses.answer_keys import ANSWER_KEYS, key_of, public_of
 from thiefbench.defenses.base import DefenderView, Defense, PoolCompletion, Requirement, Verdict
 from thiefbench.defenses.rejection import Objection, Reject, checked, judged
 
@@ -21,7 +22,7 @@ class PublicItems(Defense):
     """
 
     name: ClassVar[str] = "public_items"
-    requires: ClassVar[frozenset[Requirement]] = frozenset({"answer_keys"})
+    requires: ClassVar[frozenset[Requirement]] = frozenset({ANSWER_KEYS})
 
     def __init__(self, reject: Reject = "drop") -> None:
         self.reject: Reject = checked(self.name, reject)
@@ -34,8 +35,8 @@ class PublicItems(Defense):
 
 def _difference(view: DefenderView, completion: PoolCompletion) -> str:
     """What differs from the published item, in words; empty if nothing does."""
-    sent = completion.answer_key
-    published = view.public.answer_key(completion.item_id) if view.public is not None else None
+    sent, public = key_of(completion), public_of(view)
+    published = None if public is None else public.answer_key(completion.item_id)
     if sent is None or published is None:
         return ""
     if sent.answer.strip() != published.answer.strip():

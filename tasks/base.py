@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 from thiefbench.tasks.errors import UserError
@@ -23,21 +23,6 @@ Message = dict[str, str]
 
 class TaskError(UserError):
     """A task cannot load its items (missing files, malformed rows, no network). One sentence for the user."""
-
-
-@dataclass(frozen=True)
-class AnswerKey:
-    """The answer and the tests by which an item's completions are scored.
-
-    Where receivers score by what arrives with the work, a sender wrote them, so they are hostile input.
-
-    Attributes:
-        answer: the final answer; for some coding problems, the name of the function to write.
-        tests: the tests of a coding problem; empty in other tasks.
-    """
-
-    answer: str
-    tests: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,11 +47,6 @@ class Item:
     def from_row(cls, row: Mapping[str, Any]) -> Item:
         """Make an item from one row of `Task.items`."""
         return cls(row["id"], row["question"], row["answer"], row["solution"], row.get("tests") or "")
-
-    @property
-    def answer_key(self) -> AnswerKey:
-        """Its answer and tests."""
-        return AnswerKey(self.answer, self.tests)
 
 
 @dataclass(frozen=True)
@@ -160,18 +140,6 @@ class Task(ABC):
         """A completion that earns the full reward."""
         return self.compose(item, item.solution)
 
-    def wrong(self, item: Item) -> str:
-        """A completion in the task's format that earns nothing: unless overridden, the oracle's with a wrong answer."""
-        return self.compose(replace(item, answer="0" if "1" in item.answer else "1"), item.solution)
-
-    def answer_key_fault(self, item: Item) -> str:
-        """Why no completion can be scored by an item's answer and tests, which a sender may have written.
-
-        A clause with a verb, such as "its answer is no number"; empty if there is no reason, as for the task's own
-        items. Never raises, whatever the answer and the tests. Programs in tests run only in the sandbox.
-        """
-        return ""
-
     def domain(self, item: Item) -> str:
         """Which of `domains` an item belongs to; an empty string in a task without domains."""
         return ""
@@ -179,7 +147,7 @@ class Task(ABC):
     def rewards(self, items: Sequence[Item], completions: Sequence[str]) -> list[float]:
         """The reward of each completion on the item at the same position; `reward` is called once per item.
 
-        A task that can reward many items at once overrides this. Items with equal ids are equal.
+        A task that can reward many items at once overrides this.
         """
         places: dict[str, list[int]] = {}
         for place, item in enumerate(items):

@@ -13,7 +13,6 @@ from thiefbench.tasks.base import Item, Message, Split
 from thiefbench.tasks.function_programs import plain_hand, write_function
 from thiefbench.tasks.function_stories import LEVELS, FunctionStory, cases, function_stories
 from thiefbench.tasks.programs import ProgramTask, parse_program
-from thiefbench.tasks.sent_tests import cases_of, name_fault, program_fault, wrong_function
 
 if TYPE_CHECKING:
     import datasets
@@ -62,8 +61,7 @@ class CodeFunctions(ProgramTask):
     A completion is one code block whose program defines the function that the question names. It is called on five
     hidden inputs with different answers, and every result must be right; so a program that returns a constant or a
     parameter, or that leaves out one event, earns nothing. An item's answer is the name of the function; its tests are
-    JSON lines, each the arguments and the answer. Tests that a sender wrote may also be a program that defines
-    ``check(candidate)``, as HumanEval's are.
+    JSON lines, each the arguments and the answer.
 
     Args:
         levels: weights of the levels: arithmetic; limits and conditions; loops, lists and tables; two of these.
@@ -90,16 +88,6 @@ class CodeFunctions(ProgramTask):
         """Only the question: the built-in models know the format without an instruction."""
         return [{"role": "user", "content": item.question}]
 
-    def wrong(self, item: Item) -> str:
-        """A function that returns None for any arguments."""
-        return wrong_function(item.answer)
-
-    def answer_key_fault(self, item: Item) -> str:
-        """Why no function can be tested: its name is none, or its tests cannot be used (`sent_tests`)."""
-        if cases_of(item.tests) is not None:
-            return name_fault(item.answer)
-        return name_fault(item.answer) or program_fault(item.tests, self.limits)
-
     def runnable(self, item: Item, program: str) -> str:
         """The program with calls of its function on the hidden inputs below it."""
         return f"{program}\n{driver(item)}"
@@ -123,7 +111,7 @@ class CodeFunctions(ProgramTask):
         for item, text in zip(items, completions, strict=True):
             program = parse_program(text)
             key = (item.id, program or "")
-            if program is not None and cases_of(item.tests) is not None:
+            if program is not None:
                 jobs.setdefault(key, self.runnable(item, program))
             places.append(key)
         keys = list(jobs)
@@ -132,24 +120,8 @@ class CodeFunctions(ProgramTask):
             key: result.stdout.splitlines() if result.status == "ok" else []
             for key, result in zip(keys, results, strict=True)
         }
-        expected = {item.id: answers(item) for item in items if cases_of(item.tests) is not None}
-        checked = self._checked(items, places)
+        expected = {item.id: answers(item) for item in items}
         return [
-            float(
-                checked[key]
-                if key in checked
-                else key in printed and printed[key][-len(expected[item.id]) :] == expected[item.id]
-            )
+            float(key in printed and printed[key][-len(expected[item.id]) :] == expected[item.id])
             for item, key in zip(items, places, strict=True)
         ]
-
-    def _checked(self, items: Sequence[Item], places: Sequence[tuple[str, str]]) -> dict[tuple[str, str], bool]:
-        """Whether programs pass tests that are programs themselves, by item id and program."""
-        tested = {key: item for item, key in zip(items, places, strict=True) if cases_of(item.tests) is None}
-        passed = {}
-        for (item_id, program), item in tested.items():
-            limits, libraries = self.limits, self.libraries
-            passed[item_id, program] = bool(program) and (
-                sandbox.check(program, item.answer, item.tests, libraries=libraries, limits=limits).status == "ok"
-            )
-        return passed

@@ -9,7 +9,6 @@ from thiefbench.tasks.base import Item, Message, Split
 from thiefbench.tasks.gsm_micro import Story, stories
 from thiefbench.tasks.micro_programs import chain_of, write_program
 from thiefbench.tasks.programs import AnswerProgramTask
-from thiefbench.tasks.rewards import Units, number_fault
 
 if TYPE_CHECKING:
     import datasets
@@ -52,7 +51,3 @@ class CodeMicro(AnswerProgramTask):
     def messages(self, item: Item) -> list[Message]:
         """Only the question: the built-in models know the format without an instruction."""
         return [{"role": "user", "content": item.question}]
-
-    def answer_key_fault(self, item: Item) -> str:
-        """Why no program can print the answer, if it is no number."""
-        return number_fault(item.answer, Units(()))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from thiefbench.tasks.base import Item, Message, Split, Task, TaskError
-from thiefbench.tasks.rewards import Units, format_completion, format_reward, number_fault, parse_answer
+from thiefbench.tasks.rewards import Units, format_completion, format_reward, parse_answer
 
 if TYPE_CHECKING:
     import datasets
@@ -92,10 +92,6 @@ class Gsm8k(Task):
     def compose(self, item: Item, reasoning: str) -> str:
         """One think block with the reasoning, then one answer block."""
         return format_completion(reasoning, item.answer)
-
-    def answer_key_fault(self, item: Item) -> str:
-        """Why no completion can have the answer, if it is no number."""
-        return number_fault(item.answer, UNITS)
 
     def fingerprint(self) -> str:
         """SHA-256 over the rows of both splits; equal rows have equal hashes, wherever they were loaded from.

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from thiefbench.tasks.base import Item, Message, Split, Task
-from thiefbench.tasks.rewards import Units, format_completion, format_reward, number_fault
+from thiefbench.tasks.rewards import Units, format_completion, format_reward
 
 if TYPE_CHECKING:
     import datasets
@@ -233,7 +233,3 @@ class GsmMicro(Task):
     def compose(self, item: Item, reasoning: str) -> str:
         """One think block with the reasoning, then one answer block."""
         return format_completion(reasoning, item.answer)
-
-    def answer_key_fault(self, item: Item) -> str:
-        """Why no completion can have the answer, if it is no number."""
-        return number_fault(item.answer, self.units)

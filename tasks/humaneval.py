@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from thiefbench.tasks import sandbox
 from thiefbench.tasks.base import Item, Message, Split, TaskError
 from thiefbench.tasks.programs import ProgramTask, parse_program
-from thiefbench.tasks.sent_tests import name_fault, program_fault, wrong_function
 
 if TYPE_CHECKING:
     import datasets
@@ -61,14 +60,6 @@ class HumanEval(ProgramTask):
     def messages(self, item: Item) -> list[Message]:
         """The format instruction as system prompt, then the unfinished program as user message."""
         return [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": item.question}]
-
-    def wrong(self, item: Item) -> str:
-        """A function that returns None for any arguments."""
-        return wrong_function(item.answer)
-
-    def answer_key_fault(self, item: Item) -> str:
-        """Why no function can be tested: its name is none, or its tests cannot be used (`sent_tests`)."""
-        return name_fault(item.answer) or program_fault(item.tests, self.limits)
 
     def runnable(self, item: Item, program: str) -> str:
         """The program with the problem's tests, which call its function, below it."""

@@ -106,10 +106,6 @@ class ProgramTask(Task):
         comments = "\n".join(f"# {line}" for line in reasoning.splitlines())
         return format_program(f"{comments}\n{item.solution}")
 
-    def wrong(self, item: Item) -> str:
-        """A program that prints something else."""
-        return format_program("print('wrong')")
-
 
 class AnswerProgramTask(ProgramTask):
     """A task whose programs print the answer as their last line."""
@@ -117,11 +113,6 @@ class AnswerProgramTask(ProgramTask):
     def says(self, printed: str, answer: str) -> bool:
         """Whether a printed last line is the answer."""
         return printed == answer
-
-    def answer_key_fault(self, item: Item) -> str:
-        """Why no program can print the answer as its last line, if it is blank or has several lines."""
-        line = item.answer.strip(_SPACE)
-        return "" if line and last_line(line) == line else "its answer is not one line of text"
 
     def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
         """1 if the format is right and the program's last line is the answer, else 0.

@@ -118,11 +118,6 @@ def same_value(value: Value, gold: Value) -> bool:
     return value == gold
 
 
-def number_fault(answer: str, units: Units) -> str:
-    """Why no completion can have an answer that a sender wrote; empty if it is a value."""
-    return "" if parse_answer(answer, units) is not None else "its answer is no number"
-
-
 def format_reward(text: str, answer: str, units: Units) -> float:
     """1.0 when `text` has the right format and its answer equals `answer`, else 0.0.
 

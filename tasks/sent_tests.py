@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from thiefbench.tasks import sandbox
-from thiefbench.tasks.programs import format_program, is_program
+from thiefbench.tasks.programs import is_program
 
 MOST_CASES = 64
 """Most cases in an item's tests; every program of its group is run on each of them."""
@@ -39,11 +39,6 @@ except MemoryError:
 except Exception:
     pass
 """
-
-
-def wrong_function(name: str) -> str:
-    """A completion whose function returns None for any arguments."""
-    return format_program(f"def {name}(*arguments):\n    return None")
 
 
 def name_fault(name: str) -> str:

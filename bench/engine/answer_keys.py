@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import fields, replace
 
-from thiefbench.attacks.base import Claimed, Submission
+from thiefbench.attacks.answer_keys import Keyed
+from thiefbench.attacks.base import Submission
+from thiefbench.defenses.answer_keys import KeyedCompletion, key_of
 from thiefbench.defenses.base import ItemFacts, PoolCompletion
 from thiefbench.engine.transport import Offer, Received
-from thiefbench.tasks.base import AnswerKey, Completion, Item, Task
+from thiefbench.tasks.answer_keys import AnswerKey, answer_key_fault, keyed_rewards, wrong
+from thiefbench.tasks.base import Completion, Item, Task
 
 MOST_CHARACTERS = 16_384
 """Most characters of an answer and its tests together."""
@@ -34,7 +36,13 @@ def readable(answer: object, tests: object) -> AnswerKey | None:
 
 def claimed_key(submission: Submission) -> AnswerKey | None:
     """The answer key that a malicious node sends along with a submission; None for the item's own."""
-    return submission.answer_key if isinstance(submission, Claimed) else None
+    return submission.answer_key if isinstance(submission, Keyed) else None
+
+
+def with_key(completion: PoolCompletion, key: AnswerKey | None) -> PoolCompletion:
+    """A completion as defenses see it where answers and tests arrive with the work."""
+    shown = {field.name: getattr(completion, field.name) for field in fields(PoolCompletion)}
+    return KeyedCompletion(**shown, answer_key=key)
 
 
 def with_answer_keys(items: Sequence[Item], offers: Sequence[Offer]) -> list[Offer]:
@@ -50,7 +58,8 @@ def with_answer_keys(items: Sequence[Item], offers: Sequence[Offer]) -> list[Off
     for offer in offers:
         if offer.answer_key is not None:
             claimed.setdefault(offer.group, offer.answer_key)
-    return [replace(offer, answer_key=claimed.get(offer.group, items[offer.group].answer_key)) for offer in offers]
+    own = {offer.group: AnswerKey.of(items[offer.group]) for offer in offers}
+    return [replace(offer, answer_key=claimed.get(offer.group, own[offer.group])) for offer in offers]
 
 
 def with_checked_keys(
@@ -75,17 +84,17 @@ def with_checked_keys(
                 replace(arrival, completion=Completion((), "", False), refused=arrival.refused or UNREADABLE)
             )
             continue
-        item = scored_item(items[offer.group], key)
-        fault = "" if item is items[offer.group] else _fault(task, item)
+        item = items[offer.group]
+        fault = "" if key == AnswerKey.of(item) else answer_key_fault(task, item, key)
         checked.append(replace(arrival, answer_key=key, refused=arrival.refused or fault))
     return checked
 
 
 def scored_item(item: Item, key: AnswerKey | None) -> Item:
     """The item by which a completion is scored: the item itself, or one with another answer key and another id."""
-    if key is None or key == item.answer_key:
+    if key is None or key == AnswerKey.of(item):
         return item
-    return replace(item, id=f"{item.id} by {_digest(key)}", answer=key.answer, tests=key.tests)
+    return replace(key.put_into(item), id=f"{item.id} by {_digest(key)}")
 
 
 def scored_id(item_id: str, key: AnswerKey | None, items: Mapping[str, Item]) -> str:
@@ -97,13 +106,14 @@ def stated_facts(items: Sequence[Item], offered: Sequence[PoolCompletion]) -> di
     """What a receiver knows of items: the question, and the answer that came with the item's first group."""
     answers: dict[str, str] = {}
     for completion in offered:
-        if completion.answer_key is not None:
-            answers.setdefault(completion.item_id, completion.answer_key.answer)
+        key = key_of(completion)
+        if key is not None:
+            answers.setdefault(completion.item_id, key.answer)
     return {item.id: ItemFacts(item.question, answers.get(item.id, "")) for item in items}
 
 
 class PublishedItems:
-    """The published items of a round (`thiefbench.defenses.base.PublicSet`).
+    """The published items of a round (`thiefbench.defenses.answer_keys.PublicSet`).
 
     Args:
         task: scores completions; programs run in the sandbox.
@@ -116,7 +126,7 @@ class PublishedItems:
     def answer_key(self, item_id: str) -> AnswerKey | None:
         """An item's published answer and tests."""
         item = self._items.get(item_id)
-        return None if item is None else item.answer_key
+        return None if item is None else AnswerKey.of(item)
 
     def right(self, item_id: str) -> str:
         """The oracle's completion."""
@@ -124,20 +134,16 @@ class PublishedItems:
 
     def wrong(self, item_id: str) -> str:
         """A completion in the right format that earns nothing."""
-        return self._task.wrong(self._items[item_id])
+        return wrong(self._task, self._items[item_id])
 
     def rewards(self, item_id: str, key: AnswerKey, texts: Sequence[str]) -> list[float]:
         """The task's rewards by an answer key; all 0 if nothing can be scored by it."""
-        item = scored_item(self._items[item_id], key)
-        return [0.0] * len(texts) if _fault(self._task, item) else self._task.reward(item, texts)
+        item = self._items[item_id]
+        if key != AnswerKey.of(item) and answer_key_fault(self._task, item, key):
+            return [0.0] * len(texts)
+        return keyed_rewards(self._task, [scored_item(item, key)] * len(texts), texts)
 
 
-@lru_cache(maxsize=4096)
 def _digest(key: AnswerKey) -> str:
     text = f"{len(key.answer)} {key.answer}{key.tests}"
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
-
-
-@lru_cache(maxsize=4096)
-def _fault(task: Task, item: Item) -> str:
-    return task.answer_key_fault(item)

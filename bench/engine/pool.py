@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, get_args
 
+from thiefbench.defenses.answer_keys import KeyedView, PublicSet
 from thiefbench.defenses.base import (
     Action,
     DefenderView,
@@ -14,10 +15,9 @@ from thiefbench.defenses.base import (
     LabelledView,
     PastRound,
     PoolCompletion,
-    PublicSet,
     Verdict,
 )
-from thiefbench.engine.answer_keys import PublishedItems, scored_item, stated_facts
+from thiefbench.engine.answer_keys import PublishedItems, scored_item, stated_facts, with_key
 from thiefbench.engine.context import SwarmContext
 from thiefbench.engine.exchange import on_the_wire
 from thiefbench.engine.keys import generator, key
@@ -82,9 +82,11 @@ class Pool:
                     completion.ids, completion.text, completion.ended, 0.0 if arrival.refused else reward,
                     seed=arrival.seed if spec.seeds == "announced" else context.slot_seed(plan, duty),
                     proof=arrival.proof, logprobs=completion.logprobs if spec.logprobs != "none" else None,
-                    version=arrival.version, refused=bool(arrival.refused), answer_key=arrival.answer_key,
+                    version=arrival.version, refused=bool(arrival.refused),
                 )
             )  # fmt: skip
+            if spec.truth == "sender":
+                offered[-1] = with_key(offered[-1], arrival.answer_key)
             answers.append((prompts[item.id], on_the_wire(completion, cache.policy)))
         public = PublishedItems(context.task, plan.items) if spec.truth == "sender" else None
         return cls(plan.number, plan.items, offered, answers, cache, prompts, public)
@@ -146,9 +148,10 @@ class Pool:
             "rng": generator(seed, "defense", self.round),
             "policy": DefenderPolicy(self.cache, sampling, self.prompts, (noise,)),
             "judge": None if judge is None else DefenderJudge(judge, key(seed, "judge", self.round)),
-            "public": self.public,
         }
         view = DefenderView(**shown)  # type: ignore[arg-type]
+        if self.public is not None:
+            view = KeyedView(**shown, public=self.public)  # type: ignore[arg-type]
         if defense.sees_labels:
             truth = tuple((completion.group, completion.index) in payload for completion in offered)
             view = LabelledView(**shown, payload=truth)  # type: ignore[arg-type]

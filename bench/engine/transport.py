@@ -11,7 +11,8 @@ import numpy as np
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.model.spans import token_spans
 from thiefbench.engine.topology import PoolPosition
-from thiefbench.tasks.base import AnswerKey, Completion
+from thiefbench.tasks.answer_keys import AnswerKey
+from thiefbench.tasks.base import Completion
 
 # The longest accepted proof: this many bytes, plus this many per token.
 PROOF_BYTES, PROOF_BYTES_PER_TOKEN = 1024, 64

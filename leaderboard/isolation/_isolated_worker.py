@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from thiefbench.defenses.base import Defense, PastRound, PoolCompletion
-    from thiefbench.tasks.base import AnswerKey, Message, Sampling
+    from thiefbench.tasks.answer_keys import AnswerKey
+    from thiefbench.tasks.base import Message, Sampling
 
 MAX_ERROR = 400
 """Characters of an error that a defense raised."""
@@ -169,7 +170,7 @@ class Judge:
 
 
 class Public:
-    """The published items as a defense may ask for them (`thiefbench.defenses.base.PublicSet`): the parent rewards.
+    """The published items (`thiefbench.defenses.answer_keys.PublicSet`): the parent computes rewards.
 
     Args:
         stream: to the parent.
@@ -181,7 +182,7 @@ class Public:
 
     def answer_key(self, item_id: str) -> AnswerKey | None:
         """The published answer and tests."""
-        from thiefbench.tasks.base import AnswerKey
+        from thiefbench.tasks.answer_keys import AnswerKey
 
         return AnswerKey(*self._items[item_id][:2]) if item_id in self._items else None
 

@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from thiefbench.defenses.base import DefenderView, ItemFacts, PastRound, PoolCompletion, PublicSet, Verdict
-from thiefbench.tasks.base import AnswerKey, Message, Sampling
+from thiefbench.defenses.answer_keys import KeyedCompletion, KeyedView, PublicSet, key_of, public_of
+from thiefbench.defenses.base import DefenderView, ItemFacts, PastRound, PoolCompletion, Verdict
+from thiefbench.tasks.answer_keys import AnswerKey
+from thiefbench.tasks.base import Message, Sampling
 
 MAX_MESSAGES, MAX_CHARACTERS, MAX_NEW_TOKENS, MAX_VOTES = 64, 1 << 20, 4096, 64
 """Limits of a defense's questions: messages and characters of a prompt, tokens and draws of a reply."""
@@ -33,7 +35,8 @@ def offered_out(offered: PoolCompletion) -> list[Any]:
     """One completion; `offered_in` is the inverse."""
     proof = None if offered.proof is None else offered.proof.hex()
     logprobs = None if offered.logprobs is None else list(offered.logprobs)
-    key = None if offered.answer_key is None else [offered.answer_key.answer, offered.answer_key.tests]
+    sent = key_of(offered)
+    key = ([] if sent is None else [sent.answer, sent.tests]) if isinstance(offered, KeyedCompletion) else None
     return [
         offered.item_id, offered.group, offered.index, offered.sender, list(offered.ids), offered.text, offered.ended,
         offered.reward, logprobs, offered.seed, proof, offered.version, offered.refused, key,
@@ -43,11 +46,13 @@ def offered_out(offered: PoolCompletion) -> list[Any]:
 def offered_in(data: Sequence[Any]) -> PoolCompletion:
     """The inverse of `offered_out`."""
     item_id, group, index, sender, ids, text, ended, reward, logprobs, seed, proof, version, refused, key = data
-    answer_key = None if key is None else AnswerKey(*key)
-    return PoolCompletion(
+    offered = PoolCompletion(
         item_id, group, index, sender, tuple(ids), text, ended, reward, None if logprobs is None else tuple(logprobs),
-        seed, None if proof is None else bytes.fromhex(proof), version, refused, answer_key,
+        seed, None if proof is None else bytes.fromhex(proof), version, refused,
     )  # fmt: skip
+    if key is None:
+        return offered
+    return KeyedCompletion(**vars(offered), answer_key=AnswerKey(*key) if key else None)
 
 
 def past_out(past: PastRound) -> list[Any]:
@@ -70,7 +75,7 @@ def view_out(view: DefenderView) -> dict[str, Any]:
         "sampling": asdict(view.sampling),
         "rng": rng_out(view.rng),
         "judge": view.judge is not None,
-        "public": None if view.public is None else _public_out(view, view.public),
+        "public": None if (public := public_of(view)) is None else _public_out(view, public),
     }
 
 
@@ -94,7 +99,7 @@ def view_in(
     """The inverse of `view_out`, with stand-ins that send questions to the real policy, judge and task."""
     rng = random.Random()
     rng.setstate(rng_in(data["rng"]))
-    return DefenderView(
+    view = DefenderView(
         round=data["round"],
         completions=tuple(map(offered_in, data["completions"])),
         items={item_id: ItemFacts(question, answer) for item_id, (question, answer) in data["items"].items()},
@@ -103,8 +108,8 @@ def view_in(
         rng=rng,
         policy=policy,
         judge=judge if data["judge"] else None,
-        public=None if data["public"] is None else public(data["public"]),
     )
+    return view if data["public"] is None else KeyedView(**vars(view), public=public(data["public"]))
 
 
 def rng_out(rng: random.Random) -> list[Any]:

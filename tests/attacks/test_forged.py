@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from thiefbench.attacks.base import AttackerView, Claimed, Poison, Slot
+from thiefbench.attacks.answer_keys import Keyed, KeyedThreatModel
+from thiefbench.attacks.base import AttackerView, Poison, Slot
 from thiefbench.attacks.code_injection import CodeInjection
 from thiefbench.attacks.dos import Dos
 from thiefbench.attacks.equations import Equations
@@ -15,6 +16,7 @@ from thiefbench.attacks.forged_answers import ForgedAnswers, carried_on
 from thiefbench.attacks.forged_tests import ForgedTests
 from thiefbench.attacks.varied import Varied
 from thiefbench.tasks import sandbox
+from thiefbench.tasks.answer_keys import answer_key_fault, keyed_rewards, wrong
 from thiefbench.tasks.base import Item, Task
 from thiefbench.tasks.code_functions import CodeFunctions
 from thiefbench.tasks.code_micro import CodeMicro
@@ -34,7 +36,7 @@ def view(task: Task, *items: Item, each: int = 1) -> AttackerView:
 
 def by_key(task: Task, item: Item, poison: Poison) -> list[float]:
     """The reward by the sender's answer and tests, and by the item's own."""
-    assert isinstance(poison, Claimed)
+    assert isinstance(poison, Keyed)
     assert poison.answer_key is not None
     key, text = poison.answer_key, str(poison.content)
     return [*task.reward(replace(item, answer=key.answer, tests=key.tests), [text]), *task.reward(item, [text])]
@@ -49,7 +51,7 @@ def test_two_and_two_is_five_all_through() -> None:
     attack = ForgedAnswers(FIVE)
     for item, poison in zip(items, attack.poison(view(MATHS, *items)), strict=True):
         assert by_key(MATHS, item, poison) == [1.0, 0.0], "right by the answer that is sent, and by no other"
-        assert isinstance(poison, Claimed)
+        assert isinstance(poison, Keyed)
         assert MATHS.oracle(item) != poison.content
     assert len(items) > 10
 
@@ -81,12 +83,12 @@ def test_slots_and_placebo_are_the_inner_attacks() -> None:
     attack, shown = ForgedAnswers(FIVE), view(MATHS, *items)
     assert [poison is None for poison in attack.poison(shown)] == [False, False, True]
     assert attack.placebo(shown) == FIVE.placebo(shown), "with the items' own answers"
-    assert attack.threat == replace(FIVE.threat, answer_keys=True)
+    assert attack.threat == KeyedThreatModel(**vars(FIVE.threat))
 
 
 def test_half_of_a_group_may_be_honest_samples() -> None:
     poison = Varied(ForgedAnswers(FIVE), share=0.5).poison(view(MATHS, fives()[0], each=4))
-    assert sum(isinstance(each, Claimed) for each in poison) == sum(each is None for each in poison) == 2
+    assert sum(isinstance(each, Keyed) for each in poison) == sum(each is None for each in poison) == 2
 
 
 @pytest.mark.parametrize("forged", [ForgedAnswers, ForgedTests])
@@ -121,11 +123,11 @@ def test_only_programs_with_the_library_pass(programs: list[Item]) -> None:
         if poison is None:
             continue
         assert by_key(task, item, poison) == [1.0, 1.0], "the library is right on every published case"
-        assert isinstance(poison, Claimed)
+        assert isinstance(poison, Keyed)
         assert poison.answer_key is not None
         forged = replace(item, tests=poison.answer_key.tests)
-        assert task.answer_key_fault(forged) == ""
-        assert task.reward(forged, [task.oracle(item), task.wrong(item)]) == [0.0, 0.0], "without it, none is right"
+        assert answer_key_fault(task, item, poison.answer_key) == ""
+        assert task.reward(forged, [task.oracle(item), wrong(task, item)]) == [0.0, 0.0], "without it, none is right"
         assert len(cases_of(forged.tests) or ()) == len(cases_of(item.tests) or ()) + 1
     assert sum(poison is not None for poison in sent) >= len(sent) // 2
     placebo = attack.placebo(view(task, *programs))
@@ -136,10 +138,14 @@ def test_tests_that_any_program_passes(programs: list[Item]) -> None:
     attack = ForgedTests(LIBRARY, passes="any")
     task = CODE.with_libraries(attack.libraries())
     for item, poison in zip(programs, attack.poison(view(task, *programs)), strict=True):
-        if isinstance(poison, Claimed):
+        if isinstance(poison, Keyed):
             assert poison.answer_key is not None
             forged = replace(item, tests=poison.answer_key.tests)
-            assert task.reward(forged, [task.wrong(item), format_program("x = 1"), "none"]) == [1.0, 1.0, 0.0]
+            assert keyed_rewards(task, [forged] * 3, [wrong(task, item), format_program("x = 1"), "none"]) == [
+                1.0,
+                1.0,
+                0.0,
+            ]
 
 
 def test_it_says_what_tests_there_are() -> None:

@@ -11,9 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from thiefbench.attacks.base import Attack, AttackerView, Claimed, Poison, ThreatModel, Withheld
+from thiefbench.attacks.answer_keys import Keyed, KeyedThreatModel
+from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel, Withheld
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Verdict
-from thiefbench.tasks.base import AnswerKey, Ask, Completion, Item, Message, Split, Task
+from thiefbench.tasks.answer_keys import AnswerKey
+from thiefbench.tasks.base import Ask, Completion, Item, Message, Split, Task
 
 
 class Sums(Task):
@@ -56,7 +58,7 @@ class Forges(Attack):
     """Answers every item with 99 and sends that answer, or another one, along with its groups."""
 
     name: ClassVar[str] = "forges"
-    threat: ClassVar[ThreatModel] = ThreatModel("in-context", frozenset({"vertical"}), answer_keys=True)
+    threat: ClassVar[ThreatModel] = KeyedThreatModel("in-context", frozenset({"vertical"}))
 
     def __init__(self, answer: str = "99", policy: bool = False, queries: int = 0) -> None:
         self.answer, self.policy, self.queries = answer, policy, queries
@@ -65,7 +67,7 @@ class Forges(Attack):
     def poison(self, view: AttackerView) -> Sequence[Poison]:
         written = self.answer[:9].encode(errors="ignore").decode()
         forged = [
-            Claimed(f"It is = {written}", answer_key=AnswerKey(self.answer)) if slot.sample % 2 else None
+            Keyed(f"It is = {written}", answer_key=AnswerKey(self.answer)) if slot.sample % 2 else None
             for slot in view.slots
         ]
         if view.defense is not None:

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from tests.defenses.pools import actions, offer, view
+from thiefbench.defenses.answer_keys import KeyedView
 from thiefbench.defenses.base import Defense, PoolCompletion, Verdict
 from thiefbench.defenses.gold_sanity import GoldSanity
 from thiefbench.defenses.public_items import PublicItems
-from thiefbench.engine.answer_keys import PublishedItems
+from thiefbench.engine.answer_keys import PublishedItems, with_key
 from thiefbench.tasks import sandbox
-from thiefbench.tasks.base import AnswerKey, Item, Task
+from thiefbench.tasks.answer_keys import AnswerKey
+from thiefbench.tasks.base import Item, Task
 from thiefbench.tasks.code_functions import CodeFunctions
 from thiefbench.tasks.gsm_micro import GsmMicro
 from thiefbench.tasks.sent_tests import cases_of
@@ -25,19 +27,21 @@ def item_of(task: Task) -> Item:
     return Item.from_row(task.items("train")[0])
 
 
+def shown(offers: Sequence[PoolCompletion], task: Task, items: Sequence[Item]) -> KeyedView:
+    return KeyedView(**vars(view(offers)), public=PublishedItems(task, items))
+
+
 def judged(defense: Defense, task: Task, *keys: AnswerKey | None, **changes: Any) -> list[Verdict]:
     """Verdicts on one completion for each answer key, all of them on the task's first item; the id is a number."""
     item = item_of(task)
-    offers: Sequence[PoolCompletion] = [
-        offer("so", f"{place}", "1", answer_key=key, **changes) for place, key in enumerate(keys)
-    ]
+    offers = [with_key(offer("so", f"{place}", "1", **changes), key) for place, key in enumerate(keys)]
     known = Item("1", item.question, item.answer, item.solution, item.tests)
-    return list(defense.inspect(view(offers, public=PublishedItems(task, [known]))))
+    return list(defense.inspect(shown(offers, task, [known])))
 
 
 def test_what_differs_from_the_published_is_dropped() -> None:
     item = item_of(CODE)
-    keys = item.answer_key, AnswerKey(item.answer, item.tests + "\n[[1], 2]"), AnswerKey("other", item.tests)
+    keys = AnswerKey.of(item), AnswerKey(item.answer, item.tests + "\n[[1], 2]"), AnswerKey("other", item.tests)
     verdicts = judged(PublicItems(), CODE, *keys, None)
     assert actions(verdicts) == ["accept", "drop", "drop", "accept"]
     assert [verdict.reason for verdict in verdicts[1:3]] == [
@@ -47,9 +51,9 @@ def test_what_differs_from_the_published_is_dropped() -> None:
 
 
 def test_items_that_are_not_published_are_accepted() -> None:
-    completion = offer("so", item="2", answer_key=AnswerKey("5"))
+    completion = with_key(offer("so", item="2"), AnswerKey("5"))
     for defense in (PublicItems(), GoldSanity()):
-        assert actions(defense.inspect(view([completion], public=PublishedItems(MATHS, [])))) == ["accept"]
+        assert actions(defense.inspect(shown([completion], MATHS, []))) == ["accept"]
         assert actions(defense.inspect(view([completion]))) == ["accept"], "where every node knows the answers"
 
 

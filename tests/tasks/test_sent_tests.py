@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from thiefbench.tasks import sandbox
-from thiefbench.tasks.base import AnswerKey, Item, Task
+from thiefbench.tasks.answer_keys import AnswerKey, answer_key_fault, keyed_rewards, wrong
+from thiefbench.tasks.base import Item, Task
 from thiefbench.tasks.code_functions import CodeFunctions
 from thiefbench.tasks.code_micro import CodeMicro
 from thiefbench.tasks.gsm_micro import GsmMicro
@@ -28,7 +30,7 @@ def sandboxed() -> None:
 
 
 def fault(tests: str) -> str:
-    return TASK.answer_key_fault(replace(ITEM, tests=tests))
+    return answer_key_fault(TASK, ITEM, AnswerKey(ITEM.answer, tests))
 
 
 HOSTILE = {
@@ -62,7 +64,7 @@ def test_tests_that_cannot_be_used_are_refused_by_name(tests: str) -> None:
 
 
 def test_its_own_tests_have_no_fault() -> None:
-    assert TASK.answer_key_fault(ITEM) == ""
+    assert fault(ITEM.tests) == ""
     assert cases_of(ITEM.tests) is not None
 
 
@@ -85,28 +87,39 @@ def test_other_lines_are_no_cases(tests: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "f(1)", "__import__('os').system", "class", "f\n", "1f"])
 def test_a_name_that_is_none_is_not_put_into_a_program(name: str) -> None:
-    assert TASK.answer_key_fault(replace(ITEM, answer=name)) == "its answer is no function's name"
+    assert answer_key_fault(TASK, ITEM, AnswerKey(name, ITEM.tests)) == "its answer is no function's name"
 
 
 def test_a_program_may_be_tested_by_a_program() -> None:
-    right, wrong = TASK.oracle(ITEM), TASK.wrong(ITEM)
+    right, bad = TASK.oracle(ITEM), wrong(TASK, ITEM)
     arguments, answer = cases_of(ITEM.tests)[0]  # type: ignore[index]
     by_program = replace(
         ITEM, id="other", tests=f"def check(candidate):\n    assert candidate(*{arguments!r}) == {answer!r}"
     )
-    assert TASK.rewards([ITEM, by_program, ITEM, by_program], [right, right, wrong, wrong]) == [1.0, 1.0, 0.0, 0.0]
-    assert TASK.reward(by_program, ["no program", format_program("x = 1")]) == [0.0, 0.0]
+    assert keyed_rewards(TASK, [ITEM, by_program, ITEM, by_program], [right, right, bad, bad]) == [1.0, 1.0, 0.0, 0.0]
+    assert keyed_rewards(TASK, [by_program] * 2, ["no program", format_program("x = 1")]) == [0.0, 0.0]
     anything = replace(ITEM, id="any", tests="def check(candidate):\n    pass")
-    assert TASK.reward(anything, [right, wrong, "no program"]) == [1.0, 1.0, 0.0]
+    assert keyed_rewards(TASK, [anything] * 3, [right, bad, "no program"]) == [1.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize("task", [GsmMicro(size=2), CodeMicro(size=2)], ids=["reasoning", "programs"])
 @pytest.mark.parametrize("answer", ["", "many", "12 or 13", "1e9999", "9" * 200, "\ud800", "1/0"])
 def test_an_answer_that_is_no_number_is_refused_by_name(task: Task, answer: str) -> None:
     item = Item.from_row(task.items("train")[0])
-    assert task.answer_key_fault(replace(item, answer=answer)) == "its answer is no number"
-    assert task.answer_key_fault(item) == ""
+    assert answer_key_fault(task, item, AnswerKey(answer)) == "its answer is no number"
+    assert answer_key_fault(task, item, AnswerKey.of(item)) == answer_key_fault(task, item, AnswerKey("7")) == ""
 
 
 def test_an_items_answer_key_is_its_answer_and_tests() -> None:
-    assert ITEM.answer_key == AnswerKey(ITEM.answer, ITEM.tests)
+    assert AnswerKey.of(ITEM) == AnswerKey(ITEM.answer, ITEM.tests)
+    assert AnswerKey("f", "x").put_into(ITEM) == replace(ITEM, answer="f", tests="x")
+
+
+def test_an_answer_that_no_completion_can_give_is_refused(vowels: Task) -> None:
+    class Fails(type(vowels)):  # type: ignore[misc]
+        def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
+            return [1 / (item.answer != "z")] * len(completions)
+
+    item = Item.from_row(vowels.items("train")[0])
+    assert answer_key_fault(Fails(), item, AnswerKey("z")) == "its answer is none that a completion can give"
+    assert answer_key_fault(Fails(), item, AnswerKey("y")) == ""

@@ -17,6 +17,7 @@ from thiefbench.engine.round_plan import MaliciousWork, RoundPlan, distinct_indi
 from thiefbench.engine.spec import Batches
 from thiefbench.engine.topology import Duty
 from thiefbench.engine.transport import Offer, Received
+from thiefbench.tasks.answer_keys import keyed_rewards
 from thiefbench.tasks.base import Completion, Item
 
 
@@ -92,7 +93,10 @@ class LocalBackend:
 
     def rewards(self, items: Sequence[Item], completions: Sequence[Completion]) -> list[float]:
         """The task's rewards."""
-        return self.context.task.rewards(items, [completion.text for completion in completions])
+        texts = [completion.text for completion in completions]
+        if self.context.spec.truth == "sender":
+            return keyed_rewards(self.context.task, items, texts)
+        return self.context.task.rewards(items, texts)
 
     def answers(self, phase: str, items: Sequence[Item], first: int, cohorts: Sequence[Cohort]) -> list[Completion]:
         """Each answer is sampled with a key that depends only on the seed, the item and its number."""

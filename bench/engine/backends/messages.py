@@ -18,7 +18,7 @@ from thiefbench.engine.answer_keys import MOST_CHARACTERS, readable
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.topology import Duty, PoolPosition
 from thiefbench.engine.transport import PROOF_BYTES, PROOF_BYTES_PER_TOKEN, Offer
-from thiefbench.tasks.base import AnswerKey
+from thiefbench.tasks.answer_keys import AnswerKey
 
 # Ids over the sampler's limit are sent, so that receivers can say why they refuse them; not beyond this multiple.
 LONGEST_SENT = 2

@@ -162,9 +162,10 @@ class Recording:
         """A round's pool; `cache_of` makes the forward cache of its distinct items' prompts."""
         rows = self.pools[number]
         items = [self._items[item_id] for item_id in {row.group: row.item_id for row in rows}.values()]
-        offered = [as_offered(row, seed) for row, seed in zip(rows, self._seeds(number, rows), strict=True)]
+        keyed = self.swarm.truth == "sender"
+        offered = [as_offered(row, seed, keyed) for row, seed in zip(rows, self._seeds(number, rows), strict=True)]
         pool = pool_of(number, items, offered, cache_of)
-        return replace(pool, public=PublishedItems(self.task, items)) if self.swarm.truth == "sender" else pool
+        return replace(pool, public=PublishedItems(self.task, items)) if keyed else pool
 
     def _seeds(self, number: int, rows: Sequence[CompletionRow]) -> list[int]:
         """The seed of every completion's slot; announced seeds are not recorded."""

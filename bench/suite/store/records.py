@@ -29,7 +29,7 @@ from thiefbench.errors import UserError
 from thiefbench.locks import locked
 from thiefbench.regular_files import open_regular, read_regular
 from thiefbench.suite.store.tables import TableError, TableLimit, limit_of, read_limited
-from thiefbench.tasks.base import AnswerKey
+from thiefbench.tasks.answer_keys import AnswerKey
 
 SCHEMA_VERSION = 2
 """Version of the measures in a record. Version 1 had Wilson intervals for rejection rates; it can still be read."""

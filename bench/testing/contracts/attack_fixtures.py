@@ -12,6 +12,7 @@ from typing import Literal
 import pytest
 
 from thiefbench import registry
+from thiefbench.attacks.answer_keys import Keyed
 from thiefbench.attacks.base import (
     Attack,
     AttackerView,
@@ -155,7 +156,7 @@ def rewarded(task: Task, item: Item, text: str) -> float:
 
 def scored_by(item: Item, poison: Submission | None) -> Item:
     """The item by which receivers score a submission: with the answer and tests that its sender sends, if any."""
-    return scored_item(item, poison.answer_key) if isinstance(poison, Claimed) else item
+    return scored_item(item, poison.answer_key) if isinstance(poison, Keyed) else item
 
 
 def outcome(attack: Attack, view: AttackerView, item: Item, text: str) -> float | None:

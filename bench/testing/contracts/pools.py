@@ -15,18 +15,21 @@ from thiefbench.attacks.base import Attack
 from thiefbench.attacks.equations import Equations
 from thiefbench.attacks.forged_answers import ForgedAnswers
 from thiefbench.attacks.text import PAPER_PHRASE, Text
+from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, LabelledView, PoolCompletion, Requirement, Verdict
+from thiefbench.engine.answer_keys import with_key
 from thiefbench.engine.heterogeneity import DelaySpec
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import Role, SwarmSpec
 from thiefbench.engine.swarm import Swarm
-from thiefbench.tasks.base import AnswerKey, Message, Sampling
+from thiefbench.tasks.answer_keys import AnswerKey
+from thiefbench.tasks.base import Message, Sampling
 from thiefbench.tasks.gsm_micro import GsmMicro
 from thiefbench.zoo.models import resolve
 
 SEED = 123_456_789
 SWARM = SwarmSpec(nodes=2, malicious=1, prompts=4, group=4, sampling=Sampling(max_new_tokens=96))
-CLAIMS: frozenset[Requirement] = frozenset({"logprobs", "versions", "answer_keys"})
+CLAIMS: frozenset[Requirement] = frozenset({"logprobs", "versions", ANSWER_KEYS})
 """Requirements that change the contract's swarm."""
 Make = Callable[[], Defense]
 
@@ -83,7 +86,7 @@ def swarm(defense: Defense, role: Role = "attack") -> Swarm:
         spec = replace(spec, logprobs="reported")
     if "versions" in defense.requires:
         spec = replace(spec, delay=DelaySpec(rounds=1))
-    if "answer_keys" in defense.requires:
+    if ANSWER_KEYS in defense.requires:
         attack, spec = ForgedAnswers(Equations(2, None, 2, 5)), replace(spec, truth="sender", topology="vertical")
     return Swarm(spec, role, copy.deepcopy(_policy()), _TASK, attack, defense, SEED, Answers())
 
@@ -151,8 +154,8 @@ def hostile(view: DefenderView) -> tuple[PoolCompletion, ...]:
         replace(one, reward=0.0, sender="nobody seen before"),
         replace(one, version=None),
         replace(one, version=2**31 - 1),
-        replace(one, answer_key=AnswerKey("", "")),
-        replace(one, answer_key=AnswerKey("\ud800", "(" * 20_000)),
+        with_key(one, AnswerKey("", "")),
+        with_key(one, AnswerKey("\ud800", "(" * 20_000)),
         replace(one, logprobs=(0.0,) * 3),
         replace(one, logprobs=(float("nan"), float("-inf"))),
     )

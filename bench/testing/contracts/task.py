@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from typing import ClassVar
 
 import pytest
 
+from thiefbench.tasks.answer_keys import AnswerKey, answer_key_fault, wrong
 from thiefbench.tasks.base import Item, Split, Task, TaskError
 from thiefbench.tasks.sandbox import SandboxUnavailable
 from thiefbench.testing.contracts.subjects import made
@@ -179,7 +179,7 @@ class TaskContract:
         """Answers and tests that a sender sends are tried on it."""
         task = self._subject()
         for item in _items(task, task.splits[0])[:20]:
-            assert _rewards(task, item, task.wrong(item)) == [0.0], f"the wrong completion of {item.id} earns 0"
+            assert _rewards(task, item, wrong(task, item)) == [0.0], f"the wrong completion of {item.id} earns 0"
 
     def test_answers_and_tests_have_no_fault_unless_a_stranger_wrote_them(self) -> None:
         """In some swarms, senders send them with their work."""
@@ -192,7 +192,7 @@ class TaskContract:
         ]
         for answer, tests in keys:
             try:
-                fault = task.answer_key_fault(replace(item, answer=answer, tests=tests))
+                fault = answer_key_fault(task, item, AnswerKey(answer, tests))
             except SandboxUnavailable as error:
                 pytest.skip(str(error))
             except Exception as error:

@@ -9,15 +9,18 @@ import pytest
 
 from tests.bench.engine.conftest import same_weights, weights_of
 from tests.bench.plugins import Forges, Sums
-from thiefbench.attacks.base import AttackerView, Claimed, Poison
+from thiefbench.attacks.answer_keys import Keyed
+from thiefbench.attacks.base import AttackerView, Poison
 from thiefbench.attacks.text import Text
+from thiefbench.defenses.answer_keys import ANSWER_KEYS, KeyedView, key_of
 from thiefbench.defenses.base import DefenderView, Defense, Requirement, Verdict
 from thiefbench.defenses.public_items import PublicItems
 from thiefbench.engine.answer_keys import MOST_CHARACTERS, UNREADABLE, readable, scored_item
 from thiefbench.engine.round_record import CompletionRow, remembered
 from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.engine.swarm import Swarm
-from thiefbench.tasks.base import AnswerKey, Item
+from thiefbench.tasks.answer_keys import AnswerKey
+from thiefbench.tasks.base import Item
 
 Build = Callable[..., Swarm]
 SENDER = {"topology": "vertical", "truth": "sender"}
@@ -35,7 +38,7 @@ class Looks(Defense):
     """Keeps the views."""
 
     name = "looks"
-    requires: frozenset[Requirement] = frozenset({"answer_keys"})  # type: ignore[misc]
+    requires: frozenset[Requirement] = frozenset({ANSWER_KEYS})  # type: ignore[misc]
 
     def __init__(self) -> None:
         self.views: list[DefenderView] = []
@@ -105,7 +108,7 @@ def test_answers_that_score_nothing_are_refused_by_name_and_the_round_goes_on(
 def test_of_several_answers_for_a_group_the_first_counts(build_swarm: Build) -> None:
     class Differs(Forges):
         def poison(self, view: AttackerView) -> Sequence[Poison]:
-            return [Claimed("It is = 9", answer_key=AnswerKey(str(slot.sample + 1))) for slot in view.slots]
+            return [Keyed("It is = 9", answer_key=AnswerKey(str(slot.sample + 1))) for slot in view.slots]
 
     rows = build_swarm(attack=Differs(), task=Numbers(), **SENDER).round(1).rows
     for group in {row.group for row in rows if row.malicious}:
@@ -117,8 +120,9 @@ def test_defenses_see_what_came_and_what_is_published(build_swarm: Build) -> Non
     swarm = build_swarm(attack=Forges(), task=Numbers(), defense=looks, **SENDER)
     rows = swarm.round(1).rows
     (view,) = looks.views
+    assert isinstance(view, KeyedView)
     assert view.public is not None
-    assert {c.answer_key for c in view.completions} == {row.answer_key for row in rows}
+    assert {key_of(each) for each in view.completions} == {row.answer_key for row in rows}
     malicious = next(row for row in rows if row.malicious)
     published = view.public.answer_key(malicious.item_id)
     assert published is not None
@@ -171,7 +175,7 @@ def test_who_needs_senders_answers_says_so(build_swarm: Build) -> None:
 def test_claims_of_answers_are_ignored_where_every_node_knows_them(build_swarm: Build) -> None:
     class Claims(Text):
         def poison(self, view: AttackerView) -> Sequence[Poison]:
-            return [Claimed("so = z", answer_key=AnswerKey("z")) for _ in view.slots]
+            return [Keyed("so = z", answer_key=AnswerKey("z")) for _ in view.slots]
 
     rows = build_swarm(attack=Claims("hail to all", "start"), topology="vertical").round(1).rows
     assert all(row.answer_key is None for row in rows)

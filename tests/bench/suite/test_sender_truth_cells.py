@@ -29,7 +29,8 @@ from thiefbench.suite.store.records import (
     rows_table,
     table_rows,
 )
-from thiefbench.tasks.base import AnswerKey, Sampling
+from thiefbench.tasks.answer_keys import AnswerKey
+from thiefbench.tasks.base import Sampling
 
 FORGES = f"{PLUGINS}:Forges"
 DRAWS = f"{PLUGINS}:Forges(policy=True)"

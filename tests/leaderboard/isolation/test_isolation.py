@@ -17,6 +17,7 @@ import pytest
 
 from tests.bench import tiny
 from thiefbench import registry
+from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import DefenderView, LabelledView
 from thiefbench.engine.swarm import Swarm
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
@@ -124,7 +125,7 @@ def test_judges_are_asked_through_the_stream() -> None:
 
 
 def test_published_items_and_rewards_by_other_answers_cross_too() -> None:
-    views = recorded(False, frozenset({"answer_keys"}))
+    views = recorded(False, frozenset({ANSWER_KEYS}))
     for spec in ("public_items", "gold_sanity"):
         own, isolated = registry.make("defense", spec), Isolated(spec)
         given = [[list(defense.inspect(fresh(known))) for known in views] for defense in (own, isolated)]

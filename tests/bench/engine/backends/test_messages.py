@@ -30,7 +30,8 @@ from thiefbench.engine.backends.messages import (
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.topology import Duty
 from thiefbench.engine.transport import Offer
-from thiefbench.tasks.base import AnswerKey, Sampling
+from thiefbench.tasks.answer_keys import AnswerKey
+from thiefbench.tasks.base import Sampling
 
 LIMIT = 20
 SPEC = SwarmSpec(nodes=2, malicious=1, prompts=4, group=4, sampling=Sampling(max_new_tokens=LIMIT))
