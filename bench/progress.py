@@ -34,6 +34,7 @@ from thiefbench.suite.estimates.eta import (
     work,
     write_seconds,
 )
+from thiefbench.wording import counted
 
 if TYPE_CHECKING:
     from thiefbench.suite.execution.jobs import Listener
@@ -245,11 +246,11 @@ def _shared(record: Record) -> str:
     from thiefbench.suite.store.records import rounds_taken
 
     taken = len(rounds_taken(record))
-    return f", {taken} of {record.cell['rounds']} rounds shared" if taken else ""
+    return f", {taken} of {counted(record.cell['rounds'], 'round')} shared" if taken else ""
 
 
 def _counts(plan: RunOutline) -> str:
-    return f"{len(plan.missing)} cells to run, {plan.cached} in the store already"
+    return f"{counted(len(plan.missing), 'cell')} to run, {plan.cached} in the store already"
 
 
 class _Left(ProgressColumn):

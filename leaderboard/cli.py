@@ -27,6 +27,7 @@ from thiefbench.console import (
     typed_spec_argument,
 )
 from thiefbench.limits import MOST_THREADS
+from thiefbench.wording import counted
 
 if TYPE_CHECKING:
     from thiefbench.leaderboard.checking.check import Finding, Subject
@@ -293,7 +294,8 @@ def build(
     written = write_site(site, entries, verified or entries.parent / "verified", shared or SHARED)
     for suite in written.suites:
         entered = sum(row.own for row in suite.rows)
-        out.print(f"{escaped(suite.suite.title)}: {entered} entries with a row, {len(suite.apart)} without")
+        with_row = counted(entered, "entry", "entries")
+        out.print(f"{escaped(suite.suite.title)}: {with_row} with a row, {len(suite.apart)} without")
     for _, reason in written.broken:
         err.print(f"[bold red]not shown:[/bold red] {escaped(reason)}")
     out.print(f"site: {escaped(str(site / 'index.html'))}")

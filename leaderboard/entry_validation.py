@@ -20,6 +20,7 @@ from thiefbench.leaderboard.rows import wanted
 from thiefbench.sources import is_of_package, source_files
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import file_sha256
+from thiefbench.wording import counted
 
 _FLOORS = ("thiefbench.defenses", "thiefbench.tasks")
 _SHOWN = f"the standard library, {', '.join(DEPENDENCIES)}, {' and '.join(_FLOORS)}"
@@ -42,7 +43,7 @@ def cells_of(entry: Entry, suite: Suite) -> list[tuple[str, CellSpec]]:
         ("has, beside those of the suite,", set(present) - set(expected)),
     ):
         if names:
-            raise EntryError(f"it {difference} {len(names)} cells, such as the {label_of(min(names))}")
+            raise EntryError(f"it {difference} {counted(len(names), 'cell')}, such as the {label_of(min(names))}")
     if expected != present:
         raise EntryError("its cells are in another order than the suite's")
     return specs

@@ -37,6 +37,7 @@ from thiefbench.suite.execution.cell_identity import Identities
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.arithmetic import arithmetic_of
 from thiefbench.suite.store.records import BrokenRecordError, Record, Store, file_sha256, identify, write_atomically
+from thiefbench.wording import counted
 
 _CLOSE = 1e-5
 """Relative difference of equal numbers that were rounded."""
@@ -75,16 +76,17 @@ class Outcome:
         """For readers."""
         total = len(self.added) + len(self.equal) + len(self.unseen)
         lines = [
-            f"{self.title}: {len(self.added)} cells published, {len(self.equal)} were published before and are equal; "
+            f"{self.title}: {counted(len(self.added), 'cell')} published, "
+            f"{counted(len(self.equal), 'was published before and is', 'were published before and are')} equal; "
             f"{total} in {self.folder}"
         ]
         for names, what in (
-            (self.unseen, "are published and not in the store"),
-            (self.failed, "failed in the store and are not published"),
-            (self.lacking, "are not in the store, or without their control; the same command adds them later"),
+            (self.unseen, "published, but not in the store"),
+            (self.failed, "failed in the store, and not published"),
+            (self.lacking, "not in the store, or without a control there; the same command adds what is missing"),
         ):
             if names:
-                lines.append(f"{len(names)} cells {what}, such as {names[0]}")
+                lines.append(f"{counted(len(names), 'cell')} {what}, such as {names[0]}")
         return lines
 
 

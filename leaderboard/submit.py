@@ -46,6 +46,7 @@ from thiefbench.suite.report.overview import SuiteRow, suite_table
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Record, Score, Store, file_sha256
 from thiefbench.suite.suite_yaml import load_suite
+from thiefbench.wording import counted
 
 
 class Credits(BaseModel):
@@ -312,8 +313,8 @@ def measured_against(submission: Submission) -> list[str]:
     if submission.published:
         cell = next(iter(submission.published.values()))[0]
         return [
-            f"measured against {len(submission.published)} published cells of {submission.suite.title} (made with "
-            f"{made_with(cell.record)}), which are not run here"
+            f"measured against {counted(len(submission.published), 'published cell')} of {submission.suite.title} "
+            f"(made with {made_with(cell.record)}), which are not run here"
         ]
     if submission.own_shared:
         return [

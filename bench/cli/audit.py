@@ -10,6 +10,7 @@ import typer
 
 from thiefbench.console import JsonOption, err, escaped, out, print_json, typed_spec
 from thiefbench.errors import UsageError
+from thiefbench.wording import counted
 
 app = typer.Typer()
 
@@ -56,7 +57,7 @@ def audit(
         interval = {"value": passing.value, "low": passing.low, "high": passing.high}
         print_json({"task": str(spec), "split": split, "attack": attack, **asdict(counts), "poisoned_share": interval})
         return
-    out.print(f"task [bold]{escaped(str(spec))}[/bold], {split} split, {counts.items} items")
+    out.print(f"task [bold]{escaped(str(spec))}[/bold], {split} split, {counted(counts.items, 'item')}")
     drawn = ", ".join(f"{name} {value!r}" for name, value in counts.payload.items())
     out.print(f"attack [bold]{escaped(attack)}[/bold]" + (f" ({escaped(drawn)})" if drawn else ""))
     out.print(f"clean oracle solutions with full reward:    {counts.clean} of {counts.items}")

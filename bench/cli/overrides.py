@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from thiefbench.errors import UsageError
 from thiefbench.limits import MOST_SEEDS
+from thiefbench.wording import counted
 
 if TYPE_CHECKING:
     from thiefbench.suite.scenario import Suite
@@ -62,12 +63,10 @@ class Overrides:
         if self.topology:
             changed = changed.override(f"topology {self.topology}", swarm={"topology": self.topology.value})
         if self.seeds and tuple(range(self.seeds)) != suite.seeds:
-            label = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
-            changed = changed.override(label, seeds=tuple(range(self.seeds)))
+            changed = changed.override(counted(self.seeds, "seed"), seeds=tuple(range(self.seeds)))
         if self.rounds and any(self.rounds != part.rounds for part in suite.scenes):
-            label = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
             recorded = tuple(number for number in changed.recorded if number <= self.rounds)
-            changed = changed.override(label, rounds=self.rounds, recorded=recorded)
+            changed = changed.override(counted(self.rounds, "round"), rounds=self.rounds, recorded=recorded)
         if self.defenses:
             changed = replace(changed, defenses=beside_anchors(suite.defenses, self.defenses))
         return changed

@@ -24,6 +24,7 @@ from thiefbench.console import (
 )
 from thiefbench.error_messages import problem
 from thiefbench.errors import UsageError
+from thiefbench.wording import counted
 
 if TYPE_CHECKING:
     from thiefbench.pools.rounds import FiledRounds
@@ -240,7 +241,8 @@ def export(
         raise ExportError(f"the cell {directory.path.name} cannot be written as a file of pools: {wrong}") from error
     write_atomically(file, content)
     written = sum(len(line.completions) for line in lines)
-    out.print(f"{escaped(str(file))}: {len(recording.pools)} rounds, {len(lines)} lines, {written} completions")
+    parts = (counted(len(recording.pools), "round"), counted(len(lines), "line"), counted(written, "completion"))
+    out.print(f"{escaped(str(file))}: {', '.join(parts)}")
     if len(whole.cohorts) > 1:
         others = ", ".join(str(part.cohort) for part in whole.cohorts if part is not recording)
         out.print(f"These are the pools of cohort {recording.cohort}; --cohort writes another's: {others}")
@@ -281,10 +283,12 @@ def merge(
     for text in (*merged.damaged, *merged.runs):
         err.print(escaped(text))
     if merged.unfinished:
-        err.print(f"{merged.unfinished} unfinished cells are left out; run their suite again to finish them")
+        cells = counted(merged.unfinished, "unfinished cell is", "unfinished cells are")
+        err.print(f"{cells} left out; run the suite again to finish")
     for store, count in merged.copied.items():
-        out.print(f"{escaped(str(store))}: {count} cells copied")
-    out.print(f"{escaped(str(into))} holds {merged.cells} cells; {merged.shared} were the same in several stores")
+        out.print(f"{escaped(str(store))}: {counted(count, 'cell')} copied")
+    same = counted(merged.shared, "was", "were")
+    out.print(f"{escaped(str(into))} holds {counted(merged.cells, 'cell')}; {same} the same in several stores")
     if merged.lost:
         err.print(f"no store has an intact copy of {escaped(', '.join(merged.lost))}; run their suite again")
         raise typer.Exit(FAILED)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from thiefbench.suite.analysis.statistics import SeedCount, Summary, ratio, summarize
 from thiefbench.suite.store.records import Score
+from thiefbench.wording import counted
 
 Over = Literal["completions", "range", "seeds"]
 DIGITS = 3
@@ -48,7 +49,7 @@ class Number(float):
         return number
 
     def __repr__(self) -> str:
-        completions = f"{self.count} completions" if self.count else ""
+        completions = counted(self.count, "completion") if self.count else ""
         if self.over == "completions":
             bounds = (
                 f" [{self.low:z.{DIGITS}f}, {self.high:z.{DIGITS}f}] (95 %, {completions})"

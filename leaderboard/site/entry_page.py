@@ -13,13 +13,15 @@ from thiefbench.leaderboard.site.judging import JudgedEntry
 from thiefbench.leaderboard.verification.verdict import Rerun, kinds_of
 from thiefbench.suite.analysis.comparison import Comparison, Line, Result
 from thiefbench.suite.analysis.line_scores import without_interval
+from thiefbench.suite.analysis.measures import Unit
 from thiefbench.suite.analysis.ranking_inputs import line_of
 from thiefbench.suite.report import plots
 from thiefbench.suite.report.drawing import embed
 from thiefbench.suite.report.shades import shade
-from thiefbench.suite.report.tables import Unit, columns_of, minus, short_names, show
+from thiefbench.suite.report.tables import columns_of, minus, short_names, show
 from thiefbench.suite.scenario import Suite, heading
 from thiefbench.suite.store.records import NOTHING
+from thiefbench.wording import counted
 
 _MAPS: tuple[tuple[str, str, Unit, str], ...] = (
     ("harm_prevented", "Harm prevented", "ratio", "Darker is better; the colour scale ends at 0 and 1."),
@@ -110,7 +112,7 @@ def _facts(judged: JudgedEntry) -> list[tuple[str, str]]:
         ("Submitted", manifest.submitted.isoformat()),
     ]
     if published := judged.entry.published:
-        facts.append(("Measured against", f"{len(published)} published cells"))
+        facts.append(("Measured against", counted(len(published), "published cell")))
     elif manifest.own_shared:
         facts.append(("Measured against", f"shared cells of its own: {manifest.own_shared}"))
     return facts

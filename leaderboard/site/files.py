@@ -78,6 +78,7 @@ def _row(row: BoardRow) -> dict[str, Any]:
     if row.own:
         entrant = {name: getattr(manifest, name) for name in ("slug", "name", "paper", "defense")}
         entrant["authors"] = list(manifest.authors)
+    slower = numbers.cost if numbers.cost and numbers.cost.slowdown else None
     return {
         **entrant,
         "measured_by": manifest.slug,
@@ -96,9 +97,9 @@ def _row(row: BoardRow) -> dict[str, Any]:
         and f"{numbers.false_rejection.where}, seed {numbers.false_rejection.seed}",
         "drift": numbers.drift and numbers.drift.value,
         "drift_where": numbers.drift and f"{numbers.drift.where}, seed {numbers.drift.seed}",
-        "round_ratio": numbers.cost and numbers.cost.ratio and numbers.cost.ratio.mean,
-        "round_added_ms": numbers.cost and numbers.cost.added and numbers.cost.added.mean,
-        "round_where": numbers.cost and numbers.cost.comparison,
+        "round_ratio": slower and slower.slowdown and slower.slowdown.mean,
+        "round_added_ms": slower and slower.added and slower.added.mean,
+        "round_where": slower and slower.comparison,
         "attacks": {
             title: {
                 "harm_prevented": _summary(field.prevented),

@@ -103,12 +103,12 @@ def _footnotes(row: BoardRow, notes: list[str]) -> list[str]:
 def _sorts(row: BoardRow, has_drift: bool) -> list[str]:
     """The sort value of every column; empty where there is none."""
     numbers = row.row
-    cost = numbers.cost.ratio if numbers.cost else None
+    slowdown = numbers.cost and numbers.cost.slowdown
     name = row.judged.entry.manifest.name if row.own else numbers.defense
     values = [
         numbers.place.number, name.casefold(), trust_order(row.judged.trust),
         numbers.place.worst and numbers.place.worst.summary.mean, numbers.utility and numbers.utility.mean,
-        numbers.false_rejection and numbers.false_rejection.value, cost and cost.mean,
+        numbers.false_rejection and numbers.false_rejection.value, slowdown and slowdown.mean,
         *([numbers.drift and numbers.drift.value] if has_drift else []),
         *(field.prevented and field.prevented.mean for field in numbers.fields.values()),
     ]  # fmt: skip

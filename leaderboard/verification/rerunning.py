@@ -10,13 +10,17 @@ import pyarrow as pa
 
 from thiefbench import provenance
 from thiefbench.defenses.base import Defense
+from thiefbench.errors import UserError
 from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.suite.execution.cell_identity import RegistryFactory, failed_record, identity
 from thiefbench.suite.execution.cell_run import Progress, run_cell
-from thiefbench.suite.execution.runner import USER_ERRORS
 from thiefbench.suite.scenario import CellSpec
+<<<<<<< HEAD
 from thiefbench.suite.store.records import ANSWER_KEY, ROWS, BrokenRecordError, Record, Store, identify
 from thiefbench.tasks.sandbox import SandboxUnavailable
+=======
+from thiefbench.suite.store.records import ROWS, BrokenRecordError, Record, Store, identify
+>>>>>>> house
 
 SURROUNDINGS = (
     "torch", "transformers", "numpy", "python", "platform", "capability", "processor_model", *provenance.MACHINE,
@@ -71,7 +75,7 @@ def run(spec: CellSpec, store: Store, guest: IsolatedFactory, progress: Progress
         except BrokenRecordError:
             directory.set_aside()
             return run_cell(spec, what, directory, progress, maker=guest)
-        except (*USER_ERRORS, SandboxUnavailable, OSError):
+        except (UserError, OSError):
             raise  # this machine's, not the defense's
         except Exception as error:
             return failed_record(spec, what, error)

@@ -91,6 +91,7 @@ from thiefbench.suite.store.records import Store
 from thiefbench.suite.store.tables import TableError
 from thiefbench.tasks.text import one_line
 from thiefbench.trust import reads_strangers
+from thiefbench.wording import counted
 
 MOST_REASONS = 5
 _VERSIONS = ("thiefbench", "torch", "transformers", "numpy", "python")
@@ -191,7 +192,7 @@ class _Verifier:
         published = Published(options.shared, suite.title)
         with self._question("published cells that it refers to are those of the suite and this version") as details:
             if count := check_references(entry, specs):
-                details.append(f"{count} cells")
+                details.append(counted(count, "cell"))
         with self._question("its source is the one that was run"):
             check_source(entry)
         self._note_rejections(entry.own)
@@ -342,10 +343,10 @@ class _Verifier:
                     rewards.append(check_completions(cell, table))
 
             _each(cells, rescore)
-            details.append(f"{sum(completions):,} completions in {len(completions)} cells")
+            details.append(f"{sum(completions):,} completions in {counted(len(completions), 'cell')}")
             details.append(f"{sum(rewards):,} rewards computed again")
             if measured := check_drift(cells, archive, published_words(self.entry, published)):
-                details.append(f"the drift of {measured} cells as well")
+                details.append(f"the drift of {counted(measured, 'cell')} as well")
         return cells
 
     def _guest(self, scratch: Path) -> IsolatedFactory:

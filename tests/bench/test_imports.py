@@ -112,6 +112,18 @@ def test_imports_run_downward_only() -> None:
     assert upward == []
 
 
+def test_what_results_are_does_not_depend_on_how_they_look() -> None:
+    pages = f"{PACKAGE}.suite.report"
+    below = tuple(f"{PACKAGE}.suite.{room}." for room in ("store", "analysis", "estimates", "execution"))
+    upward = [
+        f"{module} imports {other}"
+        for module, others in imports().items()
+        for other in sorted(others)
+        if module.startswith(below) and other.startswith(pages)
+    ]
+    assert upward == []
+
+
 @pytest.mark.parametrize("room", ["attacks", "defenses", "tasks"])
 def test_the_engine_knows_no_concrete_plugin(room: str) -> None:
     """It knows the three contracts: of each room the modules that hold no registered plugin."""

@@ -112,7 +112,7 @@ def test_a_worker_knows_what_the_user_typed(tmp_path: Path) -> None:
     def work(job: Job, *_: Any) -> Any:
         known.extend(trust.may_see_key(f"http://localhost:{port}/v1") for port in (1, 2))
 
-    worked(Job.from_json(job.to_json()), False, None, work, ())  # type: ignore[arg-type]
+    worked(Job.from_json(job.to_json()), False, None, work)  # type: ignore[arg-type]
     assert known == [True, False]
 
 

@@ -239,7 +239,7 @@ def test_a_failed_cell_is_no_score(published: Board, tmp_path: Path, monkeypatch
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 1, result.output
     assert f"{TITLE}: 0 cells published, 7 were published before and are equal" in result.stdout
-    assert "1 cells failed in the store and are not published" in result.stdout
+    assert "1 cell failed in the store, and not published" in result.stdout
 
 
 def test_an_edited_file_is_not_read(published: Board, tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from thiefbench.suite.analysis.comparison import Comparison, Line, Result, values_over
+from thiefbench.suite.analysis.measures import COLUMNS, Column
 from thiefbench.suite.analysis.ranking_inputs import seeds_of
 from thiefbench.suite.analysis.statistics import Summary, paired
-from thiefbench.suite.report.tables import COLUMNS, Column
 from thiefbench.suite.store import arithmetic
 from thiefbench.suite.store.records import NOTHING, Record
 

@@ -52,6 +52,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, stdtrit  # the quantiles of scipy.stats, which takes a second to import
 
+from thiefbench.wording import counted
+
 FEW_SEEDS = 5
 """The smallest number of seeds with an interval over seeds."""
 
@@ -144,8 +146,8 @@ class Summary:
         number = len(self.points)
         if self.kind == "range":
             values = " ".join(f"{value:z.{digits}f}" for value in sorted(value for _, value in self.points))
-            return f"{values} ({number} seed{'s' if number > 1 else ''})"
-        seeds, limits = self.count.text() if self.count else f"{number} seeds", self.interval(digits)
+            return f"{values} ({counted(number, 'seed')})"
+        seeds, limits = self.count.text() if self.count else counted(number, "seed"), self.interval(digits)
         spread = f" [{limits[0]}, {limits[1]}] (95 %, {seeds})" if limits else f" ({seeds})"
         return f"{self.mean:z.{digits}f}{spread}"
 

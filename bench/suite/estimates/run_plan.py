@@ -34,6 +34,7 @@ from thiefbench.suite.execution.runner import intact, jobs_of, run_of, taken_up,
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import BrokenRecordError, Store, rounds_taken
 from thiefbench.trust import reads_strangers
+from thiefbench.wording import counted
 
 # Enough to fill the sampler's batch, and drawn in a few seconds.
 MEASURED_EVALUATION = 64
@@ -164,7 +165,7 @@ def _estimate(stages: Sequence[Stage], store: Store, workers: int, play: bool, s
     """How long what is left takes."""
     missing = [stage.spec for stage in stages]
     recorded = measured_here((each for each in store.records() if share or not rounds_taken(each)), missing)
-    sources = [f"measured on {len(recorded)} stored cells of this machine"] if recorded else []
+    sources = [f"measured on {counted(len(recorded), 'stored cell')} of this machine"] if recorded else []
     estimable = {setting(each.spec) for each in recorded}
     honest_first = sorted(missing, key=lambda spec: spec.role != "control")
     settings = {setting(spec): spec for spec in reversed(honest_first)}  # with the first cell of each
@@ -244,7 +245,10 @@ def plan_lines(plan: RunPlan, can_measure: bool = False) -> list[str]:
         can_measure: whether the command has the option --measure.
     """
     cached = len(plan.cells) - len(plan.stages)
-    lines = [f"{plan.suite.title}: {len(plan.stages)} cells to run, {cached} in the store already", plan.note]
+    lines = [
+        f"{plan.suite.title}: {counted(len(plan.stages), 'cell')} to run, {cached} in the store already",
+        plan.note,
+    ]
     who = "one process" if plan.workers == 1 else f"{plan.workers} workers"
     if len(plan.stages) > plan.estimate.unknown:
         source = plan.estimate.source if can_measure else plan.estimate.source.replace(_MEASURE_HINT, "")

@@ -34,7 +34,7 @@ class Executor(Protocol):
             KeyboardInterrupt: stopped by the user; after checkpoints, if the ledger's `stop` asked for it.
             OSError: the disk is full or the store cannot be written.
             WorkerError: workers cannot be started or reached.
-            Exception: a mistake of the user.
+            UserError: a mistake of the user.
         """
 
 
@@ -43,7 +43,6 @@ class Ledger:
 
     Args:
         jobs: the cells, in order.
-        user_errors: errors of the user that work on a cell may raise; they end the run.
         listener: receives progress.
         stop: says whether to stop.
         finished: called with every job and its record.
@@ -52,12 +51,11 @@ class Ledger:
     def __init__(
         self,
         jobs: Sequence[Job],
-        user_errors: tuple[type[Exception], ...],
         listener: Listener,
         stop: Stopping,
         finished: Callable[[Job, Record], None],
     ) -> None:
-        self.user_errors, self.listener, self.stop, self.finished = user_errors, listener, stop, finished
+        self.listener, self.stop, self.finished = listener, stop, finished
         self._untried = deque(jobs)
         self._taken: deque[Job] = deque()  # cells that another run is working on come last
         self._deaths: Counter[CellSpec] = Counter()
@@ -83,7 +81,7 @@ class Ledger:
 
         Raises:
             OSError: the disk is full or the store cannot be written.
-            Exception: a mistake of the user.
+            UserError: a mistake of the user.
         """
         if what == "cell":
             self.listener.cell(job.spec, *details)
@@ -94,8 +92,7 @@ class Ledger:
         elif what == "finished":
             self._take_in(job)
         elif what == "mistake":
-            kind, message = details
-            raise self.user_errors[kind](message)
+            raise UserError(*details)
         elif what == "disk":
             raise OSError(*details)
 

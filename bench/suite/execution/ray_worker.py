@@ -61,7 +61,7 @@ def work(order: str, ticket: int, waiting: bool, host: str, folder: str, mailbox
         return ("stopped",)
 
     from thiefbench.suite.execution.jobs import Job
-    from thiefbench.suite.execution.runner import USER_ERRORS, work_on
+    from thiefbench.suite.execution.runner import work_on
     from thiefbench.suite.execution.worker_process import worked
 
     def checked_work(job: Job, listener: CellListener, stop: Stopping, wait: bool) -> Record:
@@ -71,7 +71,7 @@ def work(order: str, ticket: int, waiting: bool, host: str, folder: str, mailbox
 
     with suppress(OSError):  # a folder that only the other machine has is missed when a plugin in it is
         os.chdir(folder)
-    return worked(Job.from_json(order), waiting, overseer, checked_work, USER_ERRORS)
+    return worked(Job.from_json(order), waiting, overseer, checked_work)
 
 
 def check_node(job: Job) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 from thiefbench import registry, trust
 from thiefbench.engine.compatibility import check_requirements, drawn
-from thiefbench.engine.model.policy import ModelError, check_directory
-from thiefbench.engine.spec import SpecError
+from thiefbench.engine.model.policy import check_directory
+from thiefbench.errors import UserError
 from thiefbench.judges import check_judge
 from thiefbench.limits import SHARED_GB
 from thiefbench.locks import LockedError
@@ -30,11 +30,8 @@ from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.arithmetic import arithmetic_here, reuse_note
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Store, identify, rounds_taken
-from thiefbench.tasks.base import TaskError
+from thiefbench.tasks.sandbox import SandboxUnavailable
 from thiefbench.zoo.models import resolve
-
-# The user's mistakes, which end the run with one sentence. Any other error is recorded as the cell's failure.
-USER_ERRORS = (registry.SpecStringError, ModelError, SpecError, TaskError)
 
 
 @dataclass
@@ -125,7 +122,7 @@ def run_suite(
         listener.finished(job.spec, record)
 
     with stop.listening():
-        (executor or local(workers)).run(Ledger(list(missing.values()), USER_ERRORS, listener, stop, finished))
+        (executor or local(workers)).run(Ledger(list(missing.values()), listener, stop, finished))
     return [record for record in records.values() if record is not None]
 
 
@@ -293,14 +290,22 @@ def _run(job: Job, listener: CellListener, stop: Stopping, runtime: CellRuntime)
         except BrokenRecordError as error:
             listener.note(f"{error}; set aside as {directory.set_aside().name}, starting the cell again")
             return go()
-    except USER_ERRORS:
-        raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+        if _ends_run(error):
             raise
         record = failed_record(spec, job.identity, error)
         directory.write(record)
         return record
+
+
+def _ends_run(error: Exception) -> bool:
+    """Whether an error meets every cell: a mistake of the user, or a disk that cannot be written.
+
+    Any other is recorded as the cell's failure. So is a missing sandbox: cells that need none can still be run.
+    """
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+    return isinstance(error, UserError) and not isinstance(error, SandboxUnavailable)
 
 
 def _keep_missing_weights(job: Job, record: Record, listener: CellListener, stop: Stopping) -> None:

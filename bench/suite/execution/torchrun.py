@@ -42,6 +42,7 @@ from thiefbench.suite.execution.executors import Ledger
 from thiefbench.suite.execution.runner import work_on
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import identify, table_rows
+from thiefbench.wording import counted
 
 _READY = encode({"what": "ready"})
 _NEXT, _START = "between two cells", "at the start of a cell"
@@ -127,7 +128,9 @@ class LeadingRank(RankRuntime):
             ledger.finished(job, record)
             if self.exchange.lost:
                 if ledger.left:
-                    ledger.listener.note(f"{ledger.left} cells are left; run the same command again to go on")
+                    ledger.listener.note(
+                        f"{counted(ledger.left, 'cell is', 'cells are')} left; run the same command again to go on"
+                    )
                 return
 
     @contextmanager

@@ -1,7 +1,7 @@
 """A process that works on cells until its pool says stop or has gone, and the messages that it sends.
 
 A worker sends `("cell", done, total)` and `("note", message)` while it works on a cell, and at the end one of these:
-`("finished",)`, `("taken",)` where another process works on it, `("stopped",)`, `("mistake", kind, message)` for an
+`("finished",)`, `("taken",)` where another process works on it, `("stopped",)`, `("mistake", message)` for an
 error of the user, or `("disk", errno, message, file)`.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 
 from thiefbench import registry, trust
 from thiefbench.engine.spec import SpecError
+from thiefbench.errors import UserError
 from thiefbench.locks import LockedError
 from thiefbench.suite.execution.jobs import Job, JobListener, Work
 from thiefbench.suite.scenario import CellSpec
@@ -69,13 +70,12 @@ class _Parent:
         self.tell("note", message)
 
 
-def serve(pipe: Connection, work: Work, user_errors: tuple[type[Exception], ...], places: tuple[str, ...]) -> None:
+def serve(pipe: Connection, work: Work, places: tuple[str, ...]) -> None:
     """Work on cells until the pool says stop or has gone: the main function of a worker process.
 
     Args:
         pipe: to the pool.
         work: what to do with a cell.
-        user_errors: errors of the user.
         places: where the pool's process looks for modules of the user, see `user_imports.set_search_path`.
     """
     set_search_path(places)
@@ -89,15 +89,13 @@ def serve(pipe: Connection, work: Work, user_errors: tuple[type[Exception], ...]
     pool.tell("ready")
     while (order := pool.order()) is not None:
         job, waiting = order
-        ended = worked(job, waiting, pool, work, user_errors)
+        ended = worked(job, waiting, pool, work)
         if ended == STOPPED:
             return
         pool.tell(*ended)
 
 
-def worked(
-    job: Job, waiting: bool, overseer: JobListener, work: Work, user_errors: tuple[type[Exception], ...]
-) -> tuple[Any, ...]:
+def worked(job: Job, waiting: bool, overseer: JobListener, work: Work) -> tuple[Any, ...]:
     """Work on a cell and say how it ended; exceptions travel as plain data, as plugins may define their own."""
     try:
         with trust.checked_elsewhere(job.servers):
@@ -107,8 +105,8 @@ def worked(
         return STOPPED
     except LockedError:
         return ("taken",)
-    except user_errors as error:
-        return ("mistake", next(i for i, kind in enumerate(user_errors) if isinstance(error, kind)), str(error))
+    except UserError as error:
+        return ("mistake", str(error))
     except OSError as error:
         return ("disk", error.errno, error.strerror or str(error), error.filename and str(error.filename))
     return ("finished",)

@@ -103,9 +103,7 @@ class _Shift:
             resource_tracker.ensure_running()  # starting it inside would let the signals through
         while len(self._workers) < wanted:
             pipe, far_end = CONTEXT.Pipe()
-            process = CONTEXT.Process(
-                target=serve, args=(far_end, self._pool.work, self._ledger.user_errors, search_path())
-            )
+            process = CONTEXT.Process(target=serve, args=(far_end, self._pool.work, search_path()))
             with _signals_held_back():
                 process.start()
             far_end.close()  # so that the end of the process is the end of the pipe

@@ -20,6 +20,7 @@ from thiefbench.suite.report.tables import NBSP, Shown, write_signed, write_valu
 from thiefbench.suite.report.verdicts import SIGNS, headline, verdict
 from thiefbench.suite.store.records import Store, write_atomically
 from thiefbench.trust import reads_strangers
+from thiefbench.wording import counted
 
 OPEN_ROWS = 16
 """A longer table of differences is folded: its plot stands above it."""
@@ -42,8 +43,8 @@ def compared(stores: Sequence[Path], defenses: Sequence[str]) -> StoreComparison
         comparison = versus(one, other)
     else:
         raise ReportError(
-            f"compare takes two stores, or one store and two --defense; this is {len(stores)} "
-            f"store{'s' if len(stores) != 1 else ''} and {len(defenses)} --defense"
+            f"compare takes two stores, or one store and two --defense; this is {counted(len(stores), 'store')} and "
+            f"{len(defenses)} --defense"
         )
     if not comparison.pairs:
         have = "; ".join(

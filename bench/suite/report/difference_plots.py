@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thiefbench.suite.analysis.differences import Difference, LinePair
+from thiefbench.suite.analysis.measures import Column
 from thiefbench.suite.report.drawing import FIXED, PLACEBO, SETTINGS, PanelDrawing, short_label, svg_of
 from thiefbench.suite.report.plotting import Figure, settings
-from thiefbench.suite.report.tables import Column, write_signed
+from thiefbench.suite.report.tables import write_signed
 from thiefbench.suite.report.verdicts import SIGNS, WANTED, Kind, verdict
 
 _WIDTH, _ROW, _MARGIN = 3.2, 0.36, 0.34

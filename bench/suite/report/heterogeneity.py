@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from thiefbench.suite.analysis.comparison import Comparison
+from thiefbench.suite.analysis.measures import Unit
 from thiefbench.suite.analysis.scoring import of_class
-from thiefbench.suite.report.tables import Shown, Unit, show
+from thiefbench.suite.report.tables import Shown, show
+from thiefbench.wording import counted
 
 MEASURES: tuple[tuple[str, Unit], ...] = (
     ("asr", "rate"),
@@ -53,7 +55,9 @@ def regime_facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
         regime.append(("Delay", _delay(delay)))
     if churn := swarm.get("churn"):
         rounds = ", ".join(str(number) for number in churn["crashes"]) or "none"
-        regime.append(("Crashes", f"in round {rounds}, {churn['down']} rounds each; recovery from {churn['recovery']}"))
+        regime.append(
+            ("Crashes", f"in round {rounds}, {counted(churn['down'], 'round')} each; recovery from {churn['recovery']}")
+        )
     if sharing := swarm.get("sharing"):
         cap = "" if sharing["per_sender"] is None else f", at most {sharing['per_sender']} of one sender"
         regime.append(("Sharing", f"I = {sharing['local']} own groups and J = {sharing['external']} of others{cap}"))
@@ -80,5 +84,5 @@ def _share(each: Mapping[str, Any]) -> str:
 def _delay(delay: Mapping[str, Any]) -> str:
     limit = "" if delay["limit"] is None else f", at most {delay['limit']}"
     if delay["kind"] == "constant":
-        return f"{delay['rounds']} rounds{limit}"
-    return f"lognormal, {delay['least']} to {delay['rounds']} rounds{limit}"
+        return f"{counted(delay['rounds'], 'round')}{limit}"
+    return f"lognormal, {delay['least']} to {counted(delay['rounds'], 'round')}{limit}"

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from thiefbench import registry
 from thiefbench.suite.analysis.comparison import Cell, Comparison, Line
+from thiefbench.suite.analysis.measures import COLUMNS
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.ranking_inputs import why_no_ranking
 from thiefbench.suite.analysis.run_comparisons import ReportError, comparisons_of_run, last_run
@@ -28,7 +29,6 @@ from thiefbench.suite.report.samples import MOST_SAMPLES
 from thiefbench.suite.report.shades import legend
 from thiefbench.suite.report.suite_files import shown_costs, shown_table, suite_csv, suite_tex
 from thiefbench.suite.report.tables import (
-    COLUMNS,
     Shown,
     columns_of,
     csv_text,

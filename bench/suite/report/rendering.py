@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from thiefbench.suite.analysis.statistics import FEW_SEEDS
 from thiefbench.suite.report.ranking_notes import ranking_notes
+
+_WORDS = re.compile(r"[^_/(=,+-]*[_/(=,+-]+|[^_/(=,+-]+")
 
 
 def render(template: str, **values: Any) -> str:
@@ -27,14 +30,21 @@ def environment(*packages: str) -> Environment:
 
     Autoescape is on: completions, errors and spec strings are data from strangers. `few_seeds` is known to all: below
     it there is no interval over seeds. So is `ranking_notes`, by the usual rules; a page of one suite gives its own.
+    The filter `breakable` lets a long name go on in the next line between its words only.
     """
     templates = Environment(
         loader=ChoiceLoader([_templates(package) for package in packages]),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
+    templates.filters["breakable"] = breakable
     templates.globals["few_seeds"] = FEW_SEEDS
     templates.globals["ranking_notes"] = ranking_notes()
     return templates
+
+
+def breakable(name: str) -> Markup:
+    """A name, escaped, that a browser may break after signs, as in a spec string's, before it breaks a word."""
+    return Markup("<wbr>").join(escape(part) for part in _WORDS.findall(name))
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from typing import Any
 
 from thiefbench.spreadsheet import csv_of
 from thiefbench.suite.analysis.line_scores import label_notes
+from thiefbench.suite.analysis.measures import Unit
 from thiefbench.suite.analysis.statistics import Summary
 from thiefbench.suite.report.overview import Field, HighestRate, SuiteRow, SuiteTable
 from thiefbench.suite.report.shades import shade
 from thiefbench.suite.report.tables import (
     NBSP,
     Shown,
-    Unit,
     minus,
     short_names,
     show_summary,
@@ -23,6 +23,7 @@ from thiefbench.suite.report.tables import (
     write_value,
 )
 from thiefbench.suite.report.timings import Cost
+from thiefbench.wording import counted
 
 Numbers = tuple[float | None, float | None, float | None]
 
@@ -93,11 +94,11 @@ def _outcomes(field: Field) -> str:
 
 
 def shown_cost(cost: Cost) -> Shown | None:
-    """How much longer a round takes than undefended."""
-    if cost.ratio is None or cost.added is None:
+    """How much longer a round takes than undefended; None if it was shorter, which a defense does not make it."""
+    if cost.slowdown is None or cost.added is None:
         return None
     added = minus(f"{cost.added.mean:+z.0f}")
-    return Shown(f"\u00d7{NBSP}{write_value(cost.ratio.mean, 'ratio')}", f"{added}{NBSP}ms")
+    return Shown(f"\u00d7{NBSP}{write_value(cost.slowdown.mean, 'ratio')}", f"{added}{NBSP}ms")
 
 
 def shown_costs(costs: Sequence[Cost]) -> list[dict[str, Any]]:
@@ -166,9 +167,9 @@ def _numbers(summary: Summary | None) -> Numbers:
 
 
 def _ratio(cost: Cost | None) -> tuple[float | None, float | None, str | None]:
-    if cost is None or cost.ratio is None or cost.added is None:
+    if cost is None or cost.slowdown is None or cost.added is None:
         return None, None, None
-    return cost.ratio.mean, cost.added.mean, cost.comparison
+    return cost.slowdown.mean, cost.added.mean, cost.comparison
 
 
 def suite_tex(run: Mapping[str, Any], table: SuiteTable) -> str:
@@ -199,7 +200,7 @@ def suite_tex(run: Mapping[str, Any], table: SuiteTable) -> str:
     anchors = "" if not any(row.place.status == "anchor" for row in table.rows) else " * anchor."
     why = f" Not ranked: {table.unranked}." if table.unranked else ""
     notes = (
-        f"{run['title']}; harm prevented, mean over {len(table.seeds)} seed{'s' if len(table.seeds) > 1 else ''}, "
+        f"{run['title']}; harm prevented, mean over {counted(len(table.seeds), 'seed')}, "
         f"in small type {over}; utility without an attack.{anchors}{why}"
     )
     return "\n".join(

@@ -17,6 +17,7 @@ from thiefbench.suite.report.tables import Shown, headings, show, write_millisec
 from thiefbench.suite.store.records import Record, Score
 from thiefbench.tasks.text import one_line
 from thiefbench.user_frames import shown
+from thiefbench.wording import counted
 
 _FILE_RATES = {
     "stop_rate": "stop rate", "false_rejection_rate": "false rejection", "rejection_rate": "all completions",
@@ -118,10 +119,10 @@ def print_file_replays(out: Console, outcome: Outcome, details: bool) -> None:
         details: also print senders, rounds and rejected completions of each defense.
     """
     facts = outcome.facts()
-    senders = "no senders" if facts["senders"] is None else f"{facts['senders']} senders"
+    senders = "no senders" if facts["senders"] is None else counted(facts["senders"], "sender")
     out.print(
-        f"{escaped(facts['file'])}: {facts['rounds']} rounds, {senders}, {facts['completions']} completions, "
-        f"{facts['labelled_payload']} of them with a label"
+        f"{escaped(facts['file'])}: {counted(facts['rounds'], 'round')}, {senders}, "
+        f"{counted(facts['completions'], 'completion')}, {facts['labelled_payload']} of them with a label"
     )
     for note in outcome.notes():
         out.print(escaped(note))

@@ -40,6 +40,15 @@ class Cost:
     inspect: Summary | None
     elsewhere: tuple[int, ...]
 
+    @property
+    def slowdown(self) -> Summary | None:
+        """The ratio, unless rounds were shorter than undefended.
+
+        Inspecting only adds work, so a ratio below 1 comes from something else: the load of the machine changed between
+        the two cells, or rejected completions were not learned from.
+        """
+        return None if self.ratio is None or self.ratio.mean < 1 else self.ratio
+
 
 def costs(comparisons: Sequence[Comparison]) -> list[Cost]:
     """One for every trained defense under every attack, `none` first."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from thiefbench import provenance
 from thiefbench.suite.store.records import Record
+from thiefbench.wording import counted
 
 ARITHMETIC = {"torch": "torch", "capability": "vector capability"}
 """The names in a record's provenance, and what they are called."""
@@ -64,5 +65,5 @@ def reuse_note(records: Iterable[Record], here: Mapping[str, Mapping[str, str]])
     if not others:
         return ""
     which = ", ".join(f"{name} {before} (here: {now})" for name, before, now in found)
-    cells = "1 cell" if others == 1 else f"{others} cells"
+    cells = counted(others, "cell")
     return f"{cells} of the store, made with {which}, {'is' if others == 1 else 'are'} reused; a new run may differ"

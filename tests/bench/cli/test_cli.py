@@ -748,7 +748,7 @@ def test_audit_of_a_data_directory(cli: Cli, tmp_path: Path) -> None:
     assert "train split, 3 items" in ended.out
     assert "clean oracle solutions with full reward:    3 of 3" in ended.out
     assert "poisoned oracle solutions with full reward: 3 of 3" in ended.out
-    assert "test split, 1 items" in cli(
+    assert "test split, 1 item\n" in cli(
         "audit", "--task", "gsm8k", "--data", tmp_path, "--attack", "text", "--split", "test"
     ).out  # fmt: skip
 

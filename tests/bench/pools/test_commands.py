@@ -38,7 +38,7 @@ def pool(tmp_path: Path) -> Path:
 def test_a_replay_prints_rates_senders_rounds_and_reasons(cli: Cli, pool: Path) -> None:  # noqa: F811
     ended = cli("replay", pool, "--defense", "similarity", "--defense", "logit")
     assert ended.code == 0, ended.err
-    assert "1 rounds, 4 senders, 48 completions, 48 of them with a label" in ended.out
+    assert "1 round, 4 senders, 48 completions, 48 of them with a label" in ended.out
     [row] = [one.split() for one in ended.out.splitlines() if one.startswith("similarity  ")]
     assert row[1:4] == ["1.000", "[0.735,", "1.000]"], "the stop rate with the exact interval of 12 items"
     assert "similarity, by sender" in ended.out

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 def test_shares_are_reported_and_no_stop_rates(cli: Cli, tmp_path: Path) -> None:  # noqa: F811
     ended = cli("replay", VERL, "--defense", "blacklist", "--json", tmp_path / "o.json")
     assert ended.code == 0, ended.err
-    assert "1 rounds, no senders, 4 completions, 0 of them with a label" in ended.out
+    assert "1 round, no senders, 4 completions, 0 of them with a label" in ended.out
     assert "stop rates and false rejection rates cannot be known" in ended.out
     [head] = [line for line in ended.out.splitlines() if line.startswith("defense  ")]
     assert "stop rate" not in head, "nobody knows what is poisoned"

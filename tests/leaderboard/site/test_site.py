@@ -491,7 +491,7 @@ class TestCommand:
         assert "There is no entry yet" in (tmp_path / "site/index.html").read_text()
         entry(entries, "mine")
         done = RUNNER.invoke(app, words)
-        assert (done.exit_code, "trial-v1: 1 entries with a row" in done.output) == (0, True)
+        assert (done.exit_code, "trial-v1: 1 entry with a row" in done.output) == (0, True)
         (seen / "mine.json").write_text("{}")
         beside = RUNNER.invoke(app, words[:-2])
         assert (beside.exit_code, "mine.json" in beside.output) == (1, True), "verifications lie beside the entries"

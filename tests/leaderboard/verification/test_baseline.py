@@ -465,7 +465,7 @@ def test_a_cell_of_another_seed(scene: Scene, tmp_path: Path) -> None:
     found = verified(lie, archive=None)
     assert found.verdict == "rejected"
     assert "x none, seed 0" in found.reasons[0]
-    assert "it lacks 1 cells" in found.reasons[0]
+    assert "it lacks 1 cell," in found.reasons[0]
 
 
 def test_a_cell_of_another_suite(scene: Scene, tmp_path: Path) -> None:

@@ -513,7 +513,7 @@ def test_cells_that_are_missing_or_too_many(honest: Made, tmp_path: Path) -> Non
     cells = [cell for cell in honest.entry.cells if not undefended(cell)]
     store = archive.unpack(honest.archive, honest.entry, tmp_path / "store")
     lacking = resigned(honest, tmp_path, store, cells)
-    assert re.search(r"it lacks 1 cells, such as the attack cell, .* x none, seed 0", rejected(lacking))
+    assert re.search(r"it lacks 1 cell, such as the attack cell, .* x none, seed 0", rejected(lacking))
 
 
 def test_seeds_are_the_suite_s(honest: Made, tmp_path: Path) -> None:

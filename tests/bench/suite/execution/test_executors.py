@@ -8,7 +8,7 @@ import pytest
 
 from tests.bench import tiny
 from tests.bench.tiny import Watcher, suite
-from thiefbench.engine.spec import SpecError
+from thiefbench.errors import UserError
 from thiefbench.suite.execution.executors import RESTARTS, Ledger
 from thiefbench.suite.execution.jobs import Job
 from thiefbench.suite.execution.runner import Stop, jobs_of
@@ -26,7 +26,7 @@ class Kept:
 
     def __init__(self, jobs: list[Job]) -> None:
         self.watcher, self.records = Watcher(), list[Record]()
-        self.ledger = Ledger(jobs, (SpecError,), self.watcher, Stop(print), lambda job, record: self.keep(record))
+        self.ledger = Ledger(jobs, self.watcher, Stop(print), lambda job, record: self.keep(record))
 
     def keep(self, record: Record) -> None:
         self.records.append(record)
@@ -75,8 +75,8 @@ def test_a_job_is_the_same_after_a_way_through_text(jobs: list[Job]) -> None:
 
 def test_a_user_s_mistake_and_a_full_disk_are_raised_as_they_were(jobs: list[Job]) -> None:
     ledger = Kept(jobs).ledger
-    with pytest.raises(SpecError, match="what to write instead"):
-        ledger.hear(jobs[0], "mistake", 0, "what to write instead")
+    with pytest.raises(UserError, match=r"^what to write instead$"):
+        ledger.hear(jobs[0], "mistake", "what to write instead")
     with pytest.raises(OSError, match="No space left") as full:
         ledger.hear(jobs[0], "disk", 28, "No space left on device", "file")
     assert full.value.errno == 28

@@ -25,10 +25,12 @@ from thiefbench.engine.model.policy import ModelError
 from thiefbench.engine.rehearsal import SwarmRehearsal
 from thiefbench.engine.round_record import RoundRecord
 from thiefbench.engine.spec import LearnerSpec, SpecError
-from thiefbench.suite.execution import cell_identity, cell_run, checkpoints
+from thiefbench.suite.execution import cell_identity, cell_run, checkpoints, runner
 from thiefbench.suite.execution.cell_identity import failed_record, identity
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
-from thiefbench.suite.store.records import CellDir, Record, Store, identify
+from thiefbench.suite.store.records import CellDir, LinkedFolderError, Record, Store, identify
+from thiefbench.tasks.base import TaskError
+from thiefbench.tasks.sandbox import SandboxUnavailable
 
 COUNTS = f"{PLUGINS}:Counts"
 RAISES = f"{PLUGINS}:Raises"
@@ -577,6 +579,34 @@ def test_a_user_s_mistake_ends_the_run(tmp_path: Path) -> None:
         run(suite("random(ratio=1)"), tmp_path / "b")
     with pytest.raises(registry.SpecStringError, match="its arguments: phrase, position"):
         run(suite(attacks=("text(word='x')",)), tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        (LinkedFolderError("cells is a link"), True),
+        (TaskError("data of the task is missing"), True),
+        (OSError(28, "No space left on device"), True),
+        (OSError(2, "No such file or directory"), False),
+        (SandboxUnavailable("allow user namespaces"), False),
+        (ValueError("a defect of a plugin"), False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+def test_only_what_meets_every_cell_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, ends: bool
+) -> None:
+    def fails(*args: Any, **options: Any) -> Record:
+        raise error
+
+    monkeypatch.setattr(runner, "run_cell", fails)
+    if ends:
+        with pytest.raises(type(error)):
+            run(suite(kind=Attacked), tmp_path)
+        return
+    (record,) = run(suite(kind=Attacked), tmp_path)
+    assert record.status == "error", "cells that need no sandbox can still be run"
+    assert str(error) in record.error
 
 
 def test_what_a_swarm_cannot_give_is_said_before_the_first_round(tmp_path: Path) -> None:

@@ -17,12 +17,13 @@ from thiefbench import registry
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.suite.analysis.comparison import Line, Result
+from thiefbench.suite.analysis.measures import COLUMNS
 from thiefbench.suite.analysis.run_comparisons import ReportError, comparisons_of_run
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, final_outcomes, rejection_rates, wilson
 from thiefbench.suite.analysis.statistics import SeedCount
 from thiefbench.suite.report.excerpts import mark
 from thiefbench.suite.report.page import write_report
-from thiefbench.suite.report.tables import COLUMNS, columns_of, paired_difference, show, tex_text
+from thiefbench.suite.report.tables import columns_of, paired_difference, show, tex_text
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
 from thiefbench.suite.store.records import Point, Record, Score, Store, identify, rows_table
 from thiefbench.tasks.base import Item

@@ -18,7 +18,7 @@ from tests.bench.suite.report.test_report import Page, report
 from thiefbench.suite.report.drawing import Style
 from thiefbench.suite.report.overview import SuiteRow, SuiteTable, suite_table
 from thiefbench.suite.report.series import Series, what_bands_are
-from thiefbench.suite.report.suite_files import suite_csv, suite_tex, write_rank
+from thiefbench.suite.report.suite_files import shown_cost, suite_csv, suite_tex, write_rank
 from thiefbench.suite.report.timings import costs
 from thiefbench.suite.report.tradeoff import MOST, draw_tradeoff
 from thiefbench.suite.scenario import CellSpec, Suite
@@ -209,6 +209,17 @@ class TestCosts:
         assert cost is not None
         assert cost.ratio is not None
         assert (cost.comparison, cost.ratio.mean) == (TONE, pytest.approx(3.0))
+
+    def test_a_round_that_is_shorter_than_undefended_is_no_cost(self, tmp_path: Path) -> None:
+        says = but(usual, lambda c: c.defense == "logit", seconds=(("sample", 5.0),))
+        cost = row(table(tmp_path, says=says), "logit").cost
+        assert cost is not None
+        assert cost.ratio is not None
+        assert cost.ratio.mean == pytest.approx(0.5), "it was measured"
+        assert (cost.slowdown, shown_cost(cost)) == (None, None), "and is withheld"
+        slower = replace(cost, ratio=replace(cost.ratio, mean=1.5))
+        assert slower.slowdown == slower.ratio
+        assert shown_cost(slower) is not None
 
     def test_cells_without_timings_cost_nothing_known(self, tmp_path: Path) -> None:
         made = table(tmp_path, says=but(usual, lambda c: True, seconds=()))
