@@ -15,12 +15,7 @@ from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.suite.execution.cell_identity import RegistryFactory, failed_record, identity
 from thiefbench.suite.execution.cell_run import Progress, run_cell
 from thiefbench.suite.scenario import CellSpec
-<<<<<<< HEAD
 from thiefbench.suite.store.records import ANSWER_KEY, ROWS, BrokenRecordError, Record, Store, identify
-from thiefbench.tasks.sandbox import SandboxUnavailable
-=======
-from thiefbench.suite.store.records import ROWS, BrokenRecordError, Record, Store, identify
->>>>>>> house
 
 SURROUNDINGS = (
     "torch", "transformers", "numpy", "python", "platform", "capability", "processor_model", *provenance.MACHINE,
