@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from thiefbench import registry
+from thiefbench.attacks.answer_keys import KeyedThreatModel
 from thiefbench.attacks.base import ThreatModel
+from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import Defense, Requirement
 from thiefbench.tasks.base import Task
 
@@ -22,6 +24,7 @@ _REQUIREMENTS: Mapping[Requirement, str] = {
     "judge": "judge: a model to ask",
     "logprobs": "logprobs: log-probs come with completions (logprobs of the swarm)",
     "versions": "versions: completions come with the version of their weights (delay of the swarm)",
+    ANSWER_KEYS: "answer_keys: answers and tests come with completions (truth of the swarm)",
 }
 _ARGUMENT = re.compile(r"^ {4}(\w+(?:, \w+)*): +", re.MULTILINE)
 
@@ -125,6 +128,9 @@ def _granted_views(threat: ThreatModel) -> tuple[str, ...]:
         "beacon: the seed of every slot's honest draw": threat.beacon,
         "history: what arrived in earlier rounds": threat.history,
         "rehearsal: rounds on copies of the swarm before round 1": threat.rehearsal,
+        "answer_keys: its own answers and tests, which receivers score by (truth of the swarm)": isinstance(
+            threat, KeyedThreatModel
+        ),
     }
     return tuple(words for words, is_granted in granted.items() if is_granted)
 

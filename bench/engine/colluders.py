@@ -8,6 +8,7 @@ from typing import Protocol
 
 from thiefbench.attacks.base import Claimed, Decoy, DefenseAnswer, Seeded, Submission, Withheld
 from thiefbench.defenses.base import Defense
+from thiefbench.engine.answer_keys import claimed_key
 from thiefbench.engine.context import SwarmContext, items_of
 from thiefbench.engine.exchange import arrived, read_by
 from thiefbench.engine.keys import generator
@@ -120,6 +121,7 @@ class Colluders:
         if isinstance(submission, Decoy):
             submission = submission.content
         seed, policy = context.slot_seed(plan, duty), context.population.of(duty.node).policy
+        answer_key = claimed_key(submission) if context.spec.truth == "sender" else None
         logprob, version = None, None
         if isinstance(submission, Claimed):
             logprob, version, submission = submission.logprob, submission.version, submission.content
@@ -129,7 +131,7 @@ class Colluders:
             ids = (*policy.encode(submission), policy.eos)[: context.spec.sampling.max_new_tokens]
         else:
             ids = reencode(context.population.of(context.honest).policy, policy, tuple(submission))
-        offer = Offer(duty.node, duty.group, duty.index, ids, seed)
+        offer = Offer(duty.node, duty.group, duty.index, ids, seed, answer_key=answer_key)
         if logprob is not None and context.spec.logprobs != "none":
             offer = replace(offer, logprobs=(logprob,) * len(ids))
         if context.spec.delay is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from thiefbench.attacks.answer_keys import KeyedThreatModel
 from thiefbench.attacks.base import Attack
+from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import Defense
 from thiefbench.engine.keys import generator
 from thiefbench.engine.spec import SpecError, SwarmSpec
@@ -21,12 +23,18 @@ def check_requirements(spec: SwarmSpec, defense: Defense) -> None:
         *({"beacon"} if spec.seeds == "beacon" else ()),
         *({"logprobs"} if spec.logprobs != "none" else ()),
         *({"versions"} if spec.delay else ()),
+        *({ANSWER_KEYS} if spec.truth == "sender" else ()),
     }
     lacking = set(defense.requires) - provided
     if "beacon" in lacking:
         raise SpecError(
             f"the defense {defense.name} requires seeds from a beacon, and in this swarm every node announces its own; "
             "set seeds: beacon, or choose a defense for announced seeds"
+        )
+    if ANSWER_KEYS in lacking:
+        raise SpecError(
+            f"the defense {defense.name} compares the answers and tests that senders send, and in this swarm every "
+            "node knows the task's; set truth: sender"
         )
     if lacking:
         raise SpecError(
@@ -43,6 +51,11 @@ def drawn(attack: Attack, seed: int, spec: SwarmSpec, task: Task) -> Attack:
     if spec.topology not in attack.threat.topologies:
         fitting = " or ".join(sorted(attack.threat.topologies))
         raise SpecError(f"the attack {attack.name} needs the {fitting} topology, and this swarm is {spec.topology}")
+    if isinstance(attack.threat, KeyedThreatModel) and spec.truth != "sender":
+        raise SpecError(
+            f"the attack {attack.name} sends its own answers and tests, and in this swarm every node knows the task's; "
+            "set truth: sender"
+        )
     if attack.copies > 1 and spec.sharing is None:
         raise SpecError(
             f"the attack {attack.name} offers more than it owes, which counts only where nodes draw from what is "

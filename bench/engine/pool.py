@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, get_args
 
+from thiefbench.defenses.answer_keys import KeyedView, PublicSet
 from thiefbench.defenses.base import (
     Action,
     DefenderView,
@@ -16,6 +17,7 @@ from thiefbench.defenses.base import (
     PoolCompletion,
     Verdict,
 )
+from thiefbench.engine.answer_keys import PublishedItems, scored_item, stated_facts, with_key
 from thiefbench.engine.context import SwarmContext
 from thiefbench.engine.exchange import on_the_wire
 from thiefbench.engine.keys import generator, key
@@ -39,6 +41,7 @@ class Pool:
         answers: the same, as the policy reads them.
         cache: the policy's forward passes over them, shared by the defense and the update.
         prompts: the index of each item's prompt in the cache, by item id.
+        public: the task's published items, if completions are scored by what arrives with them.
     """
 
     round: int
@@ -47,6 +50,7 @@ class Pool:
     answers: Sequence[CompletionKey]
     cache: ForwardCache
     prompts: dict[str, int]
+    public: PublicSet | None = None
 
     @classmethod
     def collected(
@@ -81,8 +85,11 @@ class Pool:
                     version=arrival.version, refused=bool(arrival.refused),
                 )
             )  # fmt: skip
+            if spec.truth == "sender":
+                offered[-1] = with_key(offered[-1], arrival.answer_key)
             answers.append((prompts[item.id], on_the_wire(completion, cache.policy)))
-        return cls(plan.number, plan.items, offered, answers, cache, prompts)
+        public = PublishedItems(context.task, plan.items) if spec.truth == "sender" else None
+        return cls(plan.number, plan.items, offered, answers, cache, prompts, public)
 
     def with_gradient(self) -> list[CompletionKey]:
         """Answers of groups with different rewards, from which the update learns unless the defense prevents it."""
@@ -135,7 +142,7 @@ class Pool:
         shown = {
             "round": self.round,
             "completions": offered,
-            "items": {item.id: ItemFacts(item.question, item.answer) for item in self.items},
+            "items": self._facts(),
             "sampling": sampling,
             "history": tuple(history),
             "rng": generator(seed, "defense", self.round),
@@ -143,6 +150,8 @@ class Pool:
             "judge": None if judge is None else DefenderJudge(judge, key(seed, "judge", self.round)),
         }
         view = DefenderView(**shown)  # type: ignore[arg-type]
+        if self.public is not None:
+            view = KeyedView(**shown, public=self.public)  # type: ignore[arg-type]
         if defense.sees_labels:
             truth = tuple((completion.group, completion.index) in payload for completion in offered)
             view = LabelledView(**shown, payload=truth)  # type: ignore[arg-type]
@@ -157,6 +166,12 @@ class Pool:
         by_index = dict(zip(order, verdicts, strict=True))
         past = tuple(replace(completion, seed=None, proof=None, logprobs=None) for completion in offered)
         return [by_index[i] for i in range(len(by_index))], PastRound(self.round, past, verdicts)
+
+    def _facts(self) -> dict[str, ItemFacts]:
+        """What every node knows of the round's items."""
+        if self.public is not None:
+            return stated_facts(self.items, self.offered)
+        return {item.id: ItemFacts(item.question, item.answer) for item in self.items}
 
 
 def pool_rewards(
@@ -175,7 +190,7 @@ def pool_rewards(
     """
     rewards = {} if known is None else known
     counted = {
-        i: (plan.item(duty), arrival.completion)
+        i: (scored_item(plan.item(duty), arrival.answer_key), arrival.completion)
         for i, (duty, arrival) in enumerate(zip(plan.duties, received, strict=True))
         if not arrival.refused
     }

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from thiefbench.defenses.base import PastRound, PoolCompletion, Verdict
+from thiefbench.engine.answer_keys import with_key
 from thiefbench.engine.pool import shuffled
+from thiefbench.tasks.answer_keys import AnswerKey
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class CompletionRow:
         label: the class of that cohort's nodes; empty if all nodes are equal and always present.
         version: the number of updates of the weights from which its sender says it sampled; None in swarms without
             delay.
+        answer_key: the answer and tests by which it was rewarded; None in swarms in which every node knows the task's,
+            and where a sender's could not be read.
     """
 
     phase: str
@@ -57,6 +61,7 @@ class CompletionRow:
     cohort: int = 0
     label: str = ""
     version: int | None = None
+    answer_key: AnswerKey | None = None
 
 
 @dataclass(frozen=True)
@@ -82,12 +87,19 @@ class Clock:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
 
-def as_offered(row: CompletionRow, seed: int | None = None) -> PoolCompletion:
-    """A recorded completion as defenses saw it, with its slot's seed if there was a beacon."""
-    return PoolCompletion(
+def as_offered(row: CompletionRow, seed: int | None = None, keyed: bool = False) -> PoolCompletion:
+    """A recorded completion as defenses saw it, with its slot's seed if there was a beacon.
+
+    Args:
+        row: the record.
+        seed: of its slot.
+        keyed: whether completions came with answers and tests.
+    """
+    offered = PoolCompletion(
         row.item_id, row.group, row.place, row.sender, row.ids, row.text, row.ended, row.reward,
         seed=seed, version=row.version, refused=bool(row.refused),
     )  # fmt: skip
+    return with_key(offered, row.answer_key) if keyed else offered
 
 
 def remembered(rows: Sequence[CompletionRow], seed: int) -> PastRound:
@@ -99,4 +111,5 @@ def remembered(rows: Sequence[CompletionRow], seed: int) -> PastRound:
     """
     ordered = [rows[i] for i in shuffled(seed, rows[0].round, len(rows))]
     verdicts = (Verdict(r.action, r.score, r.token_weights, r.reason) for r in ordered)  # type: ignore[arg-type]
-    return PastRound(rows[0].round, tuple(as_offered(row) for row in ordered), tuple(verdicts))
+    keyed = any(row.answer_key for row in rows)
+    return PastRound(rows[0].round, tuple(as_offered(row, keyed=keyed) for row in ordered), tuple(verdicts))

@@ -18,6 +18,7 @@ Seeds = Literal["beacon", "announced"]
 Logprobs = Literal["none", "reported", "recomputed"]
 Batches = Literal["cohort", "node"]
 Items = Literal["chosen", "committed", "drawn"]
+Truth = Literal["public", "sender"]
 
 MOST_DRAWN: Final = 8
 """An evaluation in which most outcomes are None draws at most this many times the requested completions."""
@@ -128,6 +129,8 @@ class SwarmSpec:
         delay: by how many rounds samplers are behind the learner.
         churn: which nodes crash and recover.
         sharing: set if every node learns from its own selection of the groups only.
+        truth: by whose answers and tests completions are rewarded: "public" (every node knows the task's), or "sender"
+            (the receiver takes those that arrive with a group, as deployed swarms do; vertical topology only).
 
     Raises:
         SpecError: f is not below m, B (vertical) or G (horizontal) is not divisible by m, or the settings contradict
@@ -150,6 +153,7 @@ class SwarmSpec:
     churn: ChurnSpec | None = field(default=None, metadata=LATER)
     sharing: SharingSpec | None = field(default=None, metadata=LATER)
     items: Items = field(default="chosen", metadata=LATER)
+    truth: Truth = field(default="public", metadata=LATER)
 
     @property
     def classes(self) -> list[int]:
@@ -201,6 +205,13 @@ class SwarmSpec:
             raise SpecError("in the horizontal topology all nodes answer the same items; domains need the vertical one")
         if self.sharing and self.topology != "vertical":
             raise SpecError("sharing takes whole groups of others, which the vertical topology has")
+        if self.truth not in get_args(Truth):
+            raise SpecError(f"truth must be {' or '.join(get_args(Truth))}, got {self.truth!r}")
+        if self.truth == "sender" and self.topology != "vertical":
+            raise SpecError(
+                "truth: sender needs the vertical topology, in which a group's answer and tests come from the one node "
+                "that answers it"
+            )
         if self.learner.needs_logprobs and self.logprobs == "none":
             raise SpecError(
                 f"the learner {self.learner.loss} divides by the generators' log-probs; set logprobs: reported or "

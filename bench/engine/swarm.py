@@ -29,6 +29,7 @@ from thiefbench.engine.spec import MOST_DRAWN, Role, SpecError, SwarmSpec
 from thiefbench.engine.topology import Duty, PoolPosition
 from thiefbench.engine.transport import Received
 from thiefbench.engine.views.defender import Judge
+from thiefbench.tasks.answer_keys import AnswerKey
 from thiefbench.tasks.base import Completion, Item, Task
 
 # An evaluation continues until this many outcomes are defined, up to `MOST_DRAWN` times the requested completions.
@@ -290,6 +291,7 @@ class Swarm:
                 reason=verdict.reason, token_weights=verdict.token_weights, advantage=advantage,
                 outcome=self.attack.outcome(plan.item(duty), arrival.completion, self),
                 cohort=cohort.number, label=self.population.label(cohort), version=offered.version,
+                answer_key=arrival.answer_key,
             )
             for duty, arrival, offered, verdict, advantage in columns
         ]  # fmt: skip
@@ -304,6 +306,7 @@ class Swarm:
         completions = self.backend.answers(phase, items, first, cohorts)
         rewards = self._task_rewards(items, completions)
         columns = zip(items, completions, rewards, cohorts, strict=True)
+        keyed = self.spec.truth == "sender"  # evaluations are always scored by the task's own answers and tests
         return [
             CompletionRow(
                 phase=phase, round=number, node=-1, sender="", item_id=item.id, group=-1, place=i, ids=completion.ids,
@@ -312,6 +315,7 @@ class Swarm:
                 refused="", action="accept", score=None, reason="", token_weights=None, advantage=0.0,
                 outcome=(self.attack.outcome if judged else self.attack.spill)(item, completion, self),
                 cohort=cohort.number, label=self.population.label(cohort),
+                answer_key=AnswerKey.of(item) if keyed else None,
             )
             for i, (item, completion, reward, cohort) in enumerate(columns, first)
         ]  # fmt: skip

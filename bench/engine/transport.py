@@ -11,6 +11,7 @@ import numpy as np
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.model.spans import token_spans
 from thiefbench.engine.topology import PoolPosition
+from thiefbench.tasks.answer_keys import AnswerKey
 from thiefbench.tasks.base import Completion
 
 # The longest accepted proof: this many bytes, plus this many per token.
@@ -38,6 +39,7 @@ class Offer:
         version: the number of updates of the weights from which it claims to have sampled; None in swarms without
             delay.
         missing: why the sender's message has no offer for this slot, which then has no ids; empty if it has one.
+        answer_key: the answer and tests that the sender sends with the group; None where none are sent.
     """
 
     node: int
@@ -49,6 +51,7 @@ class Offer:
     logprobs: tuple[float, ...] | None = None
     version: int | None = None
     missing: str = ""
+    answer_key: AnswerKey | None = None
 
     @property
     def at(self) -> PoolPosition:
@@ -65,6 +68,7 @@ class Received:
         refused: why it leaves its group, whatever task and defense decide, or an empty string.
         seed, proof, version: the claims; None if the sender made none, or an unreadable one. The same holds for the
             completion's log-probs.
+        answer_key: the answer and tests by which the receiver scores it; None for the task's own.
     """
 
     completion: Completion
@@ -72,6 +76,7 @@ class Received:
     seed: int | None = None
     proof: bytes | None = None
     version: int | None = None
+    answer_key: AnswerKey | None = None
 
 
 def receive(policy: Policy, offers: Sequence[Offer], max_new_tokens: int) -> list[Received]:

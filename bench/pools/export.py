@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import cast
 
+from thiefbench.engine.answer_keys import scored_item
 from thiefbench.engine.model.forward_cache import ForwardCache
 from thiefbench.errors import UserError
 from thiefbench.pools.schema import Header, Line, PromptMessage, SamplingFields
@@ -80,7 +81,7 @@ def lines_of(recording: Recording) -> Iterator[Line]:
         items = {item.id: item for item in pool.items}
         for (group, sender, malicious), part in groupby(rows, lambda row: (row.group, row.sender, row.malicious)):
             rows_of_line = list(part)
-            item = items[rows_of_line[0].item_id]
+            item = scored_item(items[rows_of_line[0].item_id], rows_of_line[0].answer_key)
             yield Line(
                 round=number,
                 sender=sender,

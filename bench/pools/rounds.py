@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import Defense, Verdict
 from thiefbench.engine.model.forward_cache import ForwardCache
 from thiefbench.engine.model.policy import Policy
@@ -302,6 +303,8 @@ class FiledRounds:
             return f"{defense.name} needs proofs, which a file does not hold"
         if "versions" in defense.requires:
             return f"{defense.name} needs the versions of the senders' weights, which a file does not hold"
+        if ANSWER_KEYS in defense.requires:
+            return f"{defense.name} needs the answers and tests that senders sent, which a file does not hold"
         if "logprobs" in defense.requires and any(entry.logprobs is None for entry in self.all_entries):
             return f"{defense.name} needs log-probs, which the file lacks for some completions"
         if defense.sees_labels and any(entry.payload is None for entry in self.all_entries):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import PoolCompletion, Verdict
 from thiefbench.leaderboard.checking import probes
 from thiefbench.leaderboard.checking.samples import Sample
@@ -154,6 +155,11 @@ def _is_made(subject: Subject) -> str:
         raise RuleBroken(
             f"it requires {' and '.join(unsupported)}, which no swarm of a ranked suite provides; remove that, or "
             "measure it with thiefbench run heterogeneous-v1"
+        )
+    if ANSWER_KEYS in first.requires:
+        raise RuleBroken(
+            "it requires answer_keys, which no swarm of a ranked suite provides; measure it with a suite of your own "
+            "whose swarm has truth: sender"
         )
     needs = f", requires {', '.join(sorted(first.requires))}" if first.requires else ""
     return f"{first.name}{needs}"

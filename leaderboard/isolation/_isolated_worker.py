@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from thiefbench.defenses.base import Defense, PastRound, PoolCompletion
+    from thiefbench.tasks.answer_keys import AnswerKey
     from thiefbench.tasks.base import Message, Sampling
 
 MAX_ERROR = 400
@@ -168,6 +169,38 @@ class Judge:
         return list(answer["replies"])
 
 
+class Public:
+    """The published items (`thiefbench.defenses.answer_keys.PublicSet`): the parent computes rewards.
+
+    Args:
+        stream: to the parent.
+        items: answer, tests, a right and a wrong completion, by item id.
+    """
+
+    def __init__(self, stream: Stream, items: Mapping[str, Sequence[str]]) -> None:
+        self._stream, self._items = stream, items
+
+    def answer_key(self, item_id: str) -> AnswerKey | None:
+        """The published answer and tests."""
+        from thiefbench.tasks.answer_keys import AnswerKey
+
+        return AnswerKey(*self._items[item_id][:2]) if item_id in self._items else None
+
+    def right(self, item_id: str) -> str:
+        """A completion that earns the full reward."""
+        return self._items[item_id][2]
+
+    def wrong(self, item_id: str) -> str:
+        """A completion that earns nothing."""
+        return self._items[item_id][3]
+
+    def rewards(self, item_id: str, key: AnswerKey, texts: Sequence[str]) -> list[float]:
+        """The parent's answer."""
+        about = {"item": item_id, "answer": key.answer, "tests": key.tests, "texts": list(texts)}
+        answer, _ = self._stream.ask({"ask": "rewards", **about})
+        return list(answer["rewards"])
+
+
 def serve(spec: str, most: int, file: int) -> None:
     """Construct the defense of a spec string, and answer the parent's requests until the stream ends.
 
@@ -237,7 +270,7 @@ def _inspect(defense: Defense, stream: Stream, history: list[PastRound], request
         history.clear()
     history += map(wire.past_in, request["past"])
     policy = Policy(stream)
-    view = wire.view_in(request["view"], history, policy, Judge(stream))
+    view = wire.view_in(request["view"], history, policy, Judge(stream), lambda items: Public(stream, items))
     policy.places = {id(completion): place for place, completion in enumerate(view.completions)}
     verdicts = list(defense.inspect(view))
     strange = next((verdict for verdict in verdicts if not isinstance(verdict, Verdict)), None)

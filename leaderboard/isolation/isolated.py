@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 from weakref import WeakValueDictionary
 
+from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import DefenderView, Defense, JudgeSpec, PastRound, Requirement, Verdict
 from thiefbench.leaderboard.isolation import _isolated_worker, wire
 from thiefbench.leaderboard.isolation.frames import HEADER, Array, FrameError, packed, sizes, unpacked
@@ -151,7 +152,7 @@ class Isolated(Defense):
         if not isinstance(name, str) or not 0 < len(name) <= _NAME:
             self._fail(f"has a name that is not text of 1 to {_NAME} characters")
         self.name = name
-        requirements = get_args(Requirement)
+        requirements = (*get_args(Requirement), ANSWER_KEYS)
         if not isinstance(requires, list) or not all(need in requirements for need in requires):
             self._fail(f"requires something other than {', '.join(requirements)}")
         self.requires = frozenset(requires)  # type: ignore[misc]  # as name

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from thiefbench.defenses.answer_keys import public_of
 from thiefbench.defenses.base import DefenderView
 from thiefbench.leaderboard.isolation import wire
 from thiefbench.leaderboard.isolation.frames import Array, packed
@@ -72,6 +73,9 @@ class Services:
             votes = wire.number_in(question.get("votes"), "votes", 1, wire.MAX_VOTES, int)
             replies = self._view.judge.ask(prompts, sampling=_sampling(question.get("sampling")), votes=votes)
             return packed({"replies": replies})
+        public = public_of(self._view)
+        if what == "rewards" and public is not None:
+            return packed({"rewards": public.rewards(*wire.scored_in(question, self._view))})
         raise Malformed(f"an unknown question, {wire.shown(what)!r}")
 
     def _measured(self, what: str, question: Mapping[str, Any]) -> list[bytes]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from thiefbench.defenses.answer_keys import KeyedCompletion, KeyedView, PublicSet, key_of, public_of
 from thiefbench.defenses.base import DefenderView, ItemFacts, PastRound, PoolCompletion, Verdict
+from thiefbench.tasks.answer_keys import AnswerKey
 from thiefbench.tasks.base import Message, Sampling
 
 MAX_MESSAGES, MAX_CHARACTERS, MAX_NEW_TOKENS, MAX_VOTES = 64, 1 << 20, 4096, 64
@@ -33,19 +35,24 @@ def offered_out(offered: PoolCompletion) -> list[Any]:
     """One completion; `offered_in` is the inverse."""
     proof = None if offered.proof is None else offered.proof.hex()
     logprobs = None if offered.logprobs is None else list(offered.logprobs)
+    sent = key_of(offered)
+    key = ([] if sent is None else [sent.answer, sent.tests]) if isinstance(offered, KeyedCompletion) else None
     return [
         offered.item_id, offered.group, offered.index, offered.sender, list(offered.ids), offered.text, offered.ended,
-        offered.reward, logprobs, offered.seed, proof, offered.version, offered.refused,
+        offered.reward, logprobs, offered.seed, proof, offered.version, offered.refused, key,
     ]  # fmt: skip
 
 
 def offered_in(data: Sequence[Any]) -> PoolCompletion:
     """The inverse of `offered_out`."""
-    item_id, group, index, sender, ids, text, ended, reward, logprobs, seed, proof, version, refused = data
-    return PoolCompletion(
+    item_id, group, index, sender, ids, text, ended, reward, logprobs, seed, proof, version, refused, key = data
+    offered = PoolCompletion(
         item_id, group, index, sender, tuple(ids), text, ended, reward, None if logprobs is None else tuple(logprobs),
         seed, None if proof is None else bytes.fromhex(proof), version, refused,
     )  # fmt: skip
+    if key is None:
+        return offered
+    return KeyedCompletion(**vars(offered), answer_key=AnswerKey(*key) if key else None)
 
 
 def past_out(past: PastRound) -> list[Any]:
@@ -68,14 +75,31 @@ def view_out(view: DefenderView) -> dict[str, Any]:
         "sampling": asdict(view.sampling),
         "rng": rng_out(view.rng),
         "judge": view.judge is not None,
+        "public": None if (public := public_of(view)) is None else _public_out(view, public),
     }
 
 
-def view_in(data: Mapping[str, Any], history: Sequence[PastRound], policy: Any, judge: Any) -> DefenderView:
-    """The inverse of `view_out`, with stand-ins that send questions to the real policy and judge."""
+def _public_out(view: DefenderView, public: PublicSet) -> dict[str, list[str]]:
+    """The published items of a round: answer, tests, a right and a wrong completion, by item id."""
+    keys = {item_id: public.answer_key(item_id) for item_id in view.items}
+    return {
+        item_id: [key.answer, key.tests, public.right(item_id), public.wrong(item_id)]
+        for item_id, key in keys.items()
+        if key is not None
+    }
+
+
+def view_in(
+    data: Mapping[str, Any],
+    history: Sequence[PastRound],
+    policy: Any,
+    judge: Any,
+    public: Callable[[Mapping[str, list[str]]], Any] = lambda _: None,
+) -> DefenderView:
+    """The inverse of `view_out`, with stand-ins that send questions to the real policy, judge and task."""
     rng = random.Random()
     rng.setstate(rng_in(data["rng"]))
-    return DefenderView(
+    view = DefenderView(
         round=data["round"],
         completions=tuple(map(offered_in, data["completions"])),
         items={item_id: ItemFacts(question, answer) for item_id, (question, answer) in data["items"].items()},
@@ -85,6 +109,7 @@ def view_in(data: Mapping[str, Any], history: Sequence[PastRound], policy: Any, 
         policy=policy,
         judge=judge if data["judge"] else None,
     )
+    return view if data["public"] is None else KeyedView(**vars(view), public=public(data["public"]))
 
 
 def rng_out(rng: random.Random) -> list[Any]:
@@ -252,6 +277,25 @@ def prompts_in(data: Any, view: DefenderView) -> list[list[Message]]:
 
 
 _ROLES = ("system", "user", "assistant")
+
+
+def scored_in(data: Mapping[str, Any], view: DefenderView) -> tuple[str, AnswerKey, list[str]]:
+    """The item, the answer key and the texts of a question about rewards.
+
+    Raises:
+        Malformed: the item is not of the round, or the rest is no text, or too much of it.
+    """
+    item_id, answer, tests, texts = (data.get(name) for name in ("item", "answer", "tests", "texts"))
+    most = 4 * len(view.completions) + 64
+    if not isinstance(item_id, str) or item_id not in view.items:
+        raise Malformed(f"a question about the item {shown(item_id)!r}, which is not of this round")
+    if not isinstance(texts, list) or len(texts) > most:
+        raise Malformed(f"a question about the rewards of something other than a list of at most {most} texts")
+    if not isinstance(answer, str) or not isinstance(tests, str) or not all(isinstance(text, str) for text in texts):
+        raise Malformed("a question about the rewards of something that is not text")
+    if sum(map(len, (answer, tests, *texts))) > MAX_CHARACTERS:
+        raise Malformed(f"a question about the rewards of more than {MAX_CHARACTERS:,} characters")
+    return item_id, AnswerKey(answer, tests), texts
 
 
 def number_in(value: Any, what: str, low: float, high: float, kind: type = float) -> Any:

@@ -15,7 +15,7 @@ from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.suite.execution.cell_identity import RegistryFactory, failed_record, identity
 from thiefbench.suite.execution.cell_run import Progress, run_cell
 from thiefbench.suite.scenario import CellSpec
-from thiefbench.suite.store.records import ROWS, BrokenRecordError, Record, Store, identify
+from thiefbench.suite.store.records import ANSWER_KEY, ROWS, BrokenRecordError, Record, Store, identify
 
 SURROUNDINGS = (
     "torch", "transformers", "numpy", "python", "platform", "capability", "processor_model", *provenance.MACHINE,
@@ -96,7 +96,10 @@ def first_difference(one: pa.Table, other: pa.Table) -> str:
     """Where two tables of completions first differ, in words that follow "they differ"; empty if they are equal."""
     if len(one) != len(other):
         return f"in number, {len(one):,} instead of {len(other):,}"
-    differing = [place for name in ROWS.names if (place := _differs(one[name], other[name])) is not None]
+    names = [
+        name for name in (*ROWS.names, *ANSWER_KEY.names) if name in one.column_names and name in other.column_names
+    ]
+    differing = [place for name in names if (place := _differs(one[name], other[name])) is not None]
     if not differing:
         return ""
     at = min(differing)

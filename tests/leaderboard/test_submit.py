@@ -477,7 +477,8 @@ def test_every_built_in_defense_has_a_standing_entry() -> None:
     specs = shlex.split(loop)
     named = {registry.canonical("defense", spec).partition("(")[0] for spec in specs}
     needs = {name: registry.find("defense", name).requires for name in registry.names("defense")}
-    late = {name for name, each in needs.items() if isinstance(each, frozenset) and "versions" in each}
-    assert named == set(registry.names("defense")) - late, "the loop names all that a synchronous swarm can have"
+    unranked = {"versions", "answer_keys"}
+    absent = {name for name, each in needs.items() if isinstance(each, frozenset) and unranked & each}
+    assert named == set(registry.names("defense")) - absent, "the loop names all that a ranked suite's swarm can have"
     slugs = [credits_of(spec, OWN, "").slug for spec in specs]
     assert len(set(slugs)) == len(specs), "each has a folder of its own"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from thiefbench.engine.answer_keys import scored_id
 from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.context import SwarmContext, items_of
 from thiefbench.engine.learning.cohort import Cohort, TrainingRow
@@ -45,7 +46,10 @@ class FollowingBackend(LocalBackend):
         """Play the next round with the completions of a recorded pool; with None, sample from now on."""
         self._recorded = {(row.group, row.place): row for row in pool}
         # A refused completion has no reward, even if another completion with the same text has one.
-        self._rewards = {(row.item_id, row.text): row.reward for row in pool if not row.refused}
+        items = {item.id: item for item in items_of(self.context.task, "train")}
+        self._rewards = {
+            (scored_id(row.item_id, row.answer_key, items), row.text): row.reward for row in pool if not row.refused
+        }
 
     def items(self, number: int, duties: Sequence[Duty]) -> list[Item]:
         """Recorded items, if they were chosen by an attack whose submissions are recorded."""
@@ -112,7 +116,8 @@ class FollowingBackend(LocalBackend):
         row, seed = self._recorded[duty.at], self.context.slot_seed(plan, duty)
         ids = (*row.ids, self.cohort.policy.eos) if row.ended else row.ids
         # Unreadable completions were recorded without ids.
-        return Offer(duty.node, duty.group, duty.index, ids, seed, missing="" if ids else row.refused)
+        missing = "" if ids else row.refused
+        return Offer(duty.node, duty.group, duty.index, ids, seed, missing=missing, answer_key=row.answer_key)
 
 
 def schedule_places(update: OwedUpdate) -> list[list[int]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from thiefbench.engine.answer_keys import with_answer_keys, with_checked_keys
 from thiefbench.engine.colluders import Colluders, choose_items
 from thiefbench.engine.context import SwarmContext
 from thiefbench.engine.exchange import arrived, on_the_wire, proven, with_logprobs
@@ -16,6 +17,7 @@ from thiefbench.engine.round_plan import MaliciousWork, RoundPlan, distinct_indi
 from thiefbench.engine.spec import Batches
 from thiefbench.engine.topology import Duty
 from thiefbench.engine.transport import Offer, Received
+from thiefbench.tasks.answer_keys import keyed_rewards
 from thiefbench.tasks.base import Completion, Item
 
 
@@ -84,11 +86,17 @@ class LocalBackend:
         sent = self.with_proofs(plan, plan.in_order(offers))
         if self.context.spec.logprobs != "none":
             sent = with_logprobs(population, plan.number, plan.items, sent, self.context.prompt, plan.recomputed)
-        return arrived(population, sent, known)
+        received = arrived(population, sent, known)
+        if self.context.spec.truth == "public":
+            return received
+        return with_checked_keys(self.context.task, plan.items, with_answer_keys(plan.items, sent), received)
 
     def rewards(self, items: Sequence[Item], completions: Sequence[Completion]) -> list[float]:
         """The task's rewards."""
-        return self.context.task.rewards(items, [completion.text for completion in completions])
+        texts = [completion.text for completion in completions]
+        if self.context.spec.truth == "sender":
+            return keyed_rewards(self.context.task, items, texts)
+        return self.context.task.rewards(items, texts)
 
     def answers(self, phase: str, items: Sequence[Item], first: int, cohorts: Sequence[Cohort]) -> list[Completion]:
         """Each answer is sampled with a key that depends only on the seed, the item and its number."""

@@ -10,17 +10,20 @@ import binascii
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from thiefbench import strict_json
+from thiefbench.engine.answer_keys import MOST_CHARACTERS, readable
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.topology import Duty, PoolPosition
 from thiefbench.engine.transport import PROOF_BYTES, PROOF_BYTES_PER_TOKEN, Offer
+from thiefbench.tasks.answer_keys import AnswerKey
 
 # Ids over the sampler's limit are sent, so that receivers can say why they refuse them; not beyond this multiple.
 LONGEST_SENT = 2
 ITEM_ID_BYTES, ID_BYTES, OFFER_BYTES, HEAD_BYTES = 1024, 12, 128, 8192
+KEY_BYTES = 12 * MOST_CHARACTERS  # a character beyond 16 bits is escaped as two of six bytes
 REASON_CHARACTERS = 400
 _DIGEST = 32
 _HALTS = ("stopped", "failed")
@@ -61,6 +64,8 @@ def most_bytes(spec: SwarmSpec) -> int:
     tokens = spec.sampling.max_new_tokens
     proof = (PROOF_BYTES + PROOF_BYTES_PER_TOKEN * LONGEST_SENT * tokens) * 4 // 3
     offers = owed * (OFFER_BYTES + LONGEST_SENT * tokens * ID_BYTES + proof)
+    if spec.truth == "sender":
+        offers += spec.prompts // spec.nodes * (KEY_BYTES + OFFER_BYTES)
     return HEAD_BYTES + max(offers, spec.prompts * ITEM_ID_BYTES)
 
 
@@ -100,9 +105,14 @@ def halt(why: str, reason: str) -> bytes:
 
 
 def offers_message(
-    number: int, weights: str, offers: Sequence[Offer], payload: set[PoolPosition], max_new_tokens: int
+    number: int,
+    weights: str,
+    offers: Sequence[Offer],
+    payload: set[PoolPosition],
+    max_new_tokens: int,
+    keyed: bool = False,
 ) -> bytes:
-    """A node's offers as a message."""
+    """A node's offers as a message; if `keyed`, with the answer key of every group."""
     rows = [
         [
             offer.group,
@@ -114,7 +124,12 @@ def offers_message(
         ]
         for offer in offers
     ]
-    return encode({"what": "offers", "round": number, "weights": weights, "offers": rows})
+    fields = {"what": "offers", "round": number, "weights": weights, "offers": rows}
+    if keyed:
+        sent = {offer.group: offer.answer_key for offer in offers if offer.answer_key is not None}
+        sound = {group: readable(key.answer, key.tests) for group, key in sent.items()}
+        fields["answer_keys"] = [[group, key.answer, key.tests] for group, key in sound.items() if key is not None]
+    return encode(fields)
 
 
 def read_offers(data: bytes | None, number: int, node: int, owed: Sequence[Duty], spec: SwarmSpec) -> NodeMessage:
@@ -131,12 +146,14 @@ def read_offers(data: bytes | None, number: int, node: int, owed: Sequence[Duty]
         spec: the swarm.
     """
     try:
-        fields = _fields(data, "offers", number, {"weights", "offers"})
+        keyed = {"answer_keys"} if spec.truth == "sender" else set()
+        fields = _fields(data, "offers", number, {"weights", "offers"} | keyed)
         weights, rows = fields["weights"], fields["offers"]
         if not _is_digest(weights):
             raise MessageError("weights are not a digest")
         if type(rows) is not list:
             raise MessageError("offers are not a list")
+        keys = _answer_keys(fields["answer_keys"], owed) if keyed else {}
     except MessageError as error:
         return NodeMessage([_missing(duty, str(error)) for duty in owed], set(), "", (str(error),))
     duties = {duty.at: duty for duty in owed}
@@ -164,7 +181,7 @@ def read_offers(data: bytes | None, number: int, node: int, owed: Sequence[Duty]
             offers.append(_missing(duty, wrong.get(position, "no offer for this slot")))
             continue
         offer, carries = offered[position]
-        offers.append(offer)
+        offers.append(replace(offer, answer_key=keys.get(duty.group)))
         if carries:
             payload.add(position)
     return NodeMessage(offers, payload, weights, tuple(refused))
@@ -216,6 +233,21 @@ def _offer(row: list[Any], duty: Duty, max_new_tokens: int) -> tuple[Offer, bool
         except (binascii.Error, TypeError, ValueError) as error:
             raise MessageError("the proof is not base64") from error
     return Offer(duty.node, duty.group, duty.index, tuple(ids), seed, proof), payload == 1
+
+
+def _answer_keys(rows: object, owed: Sequence[Duty]) -> dict[int, AnswerKey]:
+    """The readable answer keys in a message, by group; of groups that the sender owes, the first for each."""
+    groups = {duty.group for duty in owed}
+    if type(rows) is not list or len(rows) > len(groups):
+        raise MessageError("answer_keys are not a list of at most one for each group")
+    keys: dict[int, AnswerKey] = {}
+    for row in rows:
+        if type(row) is not list or len(row) != 3 or type(row[0]) is not int or row[0] not in groups:
+            raise MessageError("an answer key for no group of the sender")
+        key = readable(row[1], row[2])
+        if key is not None:
+            keys.setdefault(row[0], key)
+    return keys
 
 
 def _position(row: object) -> PoolPosition | None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from thiefbench.engine.answer_keys import with_answer_keys, with_checked_keys
 from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.backends.messages import (
     MessageError,
@@ -118,7 +119,11 @@ class RankBackend:
         self, plan: RoundPlan, offers: Sequence[Offer], known: Mapping[int, Received] | None = None
     ) -> list[Received]:
         """The offers after this node's checks; proofs were sent along with them."""
-        return arrived(self.context.population, plan.in_order(offers), known)
+        sent = plan.in_order(offers)
+        received = arrived(self.context.population, sent, known)
+        if self.context.spec.truth == "public":
+            return received
+        return with_checked_keys(self.context.task, plan.items, sent, received)
 
     def rewards(self, items: Sequence[Item], completions: Sequence[Completion]) -> list[float]:
         """The task's rewards; every rank computes them."""
@@ -155,6 +160,8 @@ class RankBackend:
     def _gather_offers(self, plan: RoundPlan, duties: Sequence[Duty], work: MaliciousWork) -> list[NodeMessage]:
         """What every rank sends for the given duties; of this rank's work, only its own slots."""
         own = self._local.with_proofs(plan, [offer for offer in work.offers if offer.node == self.node])
+        if self.context.spec.truth == "sender":
+            own = with_answer_keys(plan.items, own)
         return self._gather(plan.number, duties, own, work.payload, f"in round {plan.number}")
 
     def _gather(
@@ -168,7 +175,8 @@ class RankBackend:
         spec = self.context.spec
         if self._digest[0] != number:
             self._digest = (number, weights_digest(self.context.population.cohorts[0].policy.weights()))
-        message = offers_message(number, self._digest[1], offers, payload, spec.sampling.max_new_tokens)
+        keyed = spec.truth == "sender"
+        message = offers_message(number, self._digest[1], offers, payload, spec.sampling.max_new_tokens, keyed)
         gathered = self.ranks.gather(message, where)
         owed: dict[int, list[Duty]] = {}
         for duty in duties:

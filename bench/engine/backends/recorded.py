@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import DefenderView, Defense, Verdict
+from thiefbench.engine.answer_keys import scored_id
 from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.colluders import Colluders
 from thiefbench.engine.context import SwarmContext, items_of
@@ -120,7 +121,9 @@ class RecordedBackend:
 
     def take(self, rows: Sequence[CompletionRow], trust_rewards: bool) -> None:
         """Use the rows of one round's pool, or of one evaluation, from now on."""
-        self._trusted_rewards = {(row.item_id, row.text): row.reward for row in rows} if trust_rewards else None
+        items = {item.id: item for item in items_of(self.context.task, "train")}
+        pairs = {(scored_id(row.item_id, row.answer_key, items), row.text): row.reward for row in rows}
+        self._trusted_rewards = pairs if trust_rewards else None
         if rows[0].phase == "train":
             self.pool = {(row.group, row.place): row for row in rows}
         else:
@@ -183,7 +186,8 @@ class RecordedBackend:
     def _offer(self, plan: RoundPlan, duty: Duty) -> Offer:
         row = self.pool[duty.at]
         ids = (*row.ids, self._policy.eos) if row.ended else row.ids
-        return Offer(duty.node, duty.group, duty.index, ids, self.context.slot_seed(plan, duty))
+        seed = self.context.slot_seed(plan, duty)
+        return Offer(duty.node, duty.group, duty.index, ids, seed, answer_key=row.answer_key)
 
     def _check_sampled(self, row: CompletionRow) -> None:
         """Check that the sampler could stop here: at EOS, or at the length limit.

@@ -23,6 +23,7 @@ from pydantic import TypeAdapter
 
 from thiefbench import registry
 from thiefbench.defenses.base import DefenderView, Defense, JudgeSpec, PastRound, Verdict
+from thiefbench.engine.answer_keys import PublishedItems
 from thiefbench.engine.compatibility import check_requirements
 from thiefbench.engine.exchange import proofs_of
 from thiefbench.engine.keys import generator
@@ -161,8 +162,10 @@ class Recording:
         """A round's pool; `cache_of` makes the forward cache of its distinct items' prompts."""
         rows = self.pools[number]
         items = [self._items[item_id] for item_id in {row.group: row.item_id for row in rows}.values()]
-        offered = [as_offered(row, seed) for row, seed in zip(rows, self._seeds(number, rows), strict=True)]
-        return pool_of(number, items, offered, cache_of)
+        keyed = self.swarm.truth == "sender"
+        offered = [as_offered(row, seed, keyed) for row, seed in zip(rows, self._seeds(number, rows), strict=True)]
+        pool = pool_of(number, items, offered, cache_of)
+        return replace(pool, public=PublishedItems(self.task, items)) if keyed else pool
 
     def _seeds(self, number: int, rows: Sequence[CompletionRow]) -> list[int]:
         """The seed of every completion's slot; announced seeds are not recorded."""

@@ -61,6 +61,8 @@ def regime_facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
     if sharing := swarm.get("sharing"):
         cap = "" if sharing["per_sender"] is None else f", at most {sharing['per_sender']} of one sender"
         regime.append(("Sharing", f"I = {sharing['local']} own groups and J = {sharing['external']} of others{cap}"))
+    if swarm.get("truth", "public") == "sender":
+        regime.append(("Truth", "answers and tests are those that senders send with their work"))
     return regime
 
 

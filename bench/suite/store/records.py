@@ -29,6 +29,7 @@ from thiefbench.errors import UserError
 from thiefbench.locks import locked
 from thiefbench.regular_files import open_regular, read_regular
 from thiefbench.suite.store.tables import TableError, TableLimit, limit_of, read_limited
+from thiefbench.tasks.answer_keys import AnswerKey
 
 SCHEMA_VERSION = 2
 """Version of the measures in a record. Version 1 had Wilson intervals for rejection rates; it can still be read."""
@@ -60,12 +61,17 @@ ROWS = pa.schema(
         ("token_weights", pa.list_(pa.float64())), ("advantage", pa.float64()), ("outcome", pa.float64()),
     ]
 )  # fmt: skip
-MAY_LACK = ("score", "token_weights", "outcome", "version")
+MAY_LACK = ("score", "token_weights", "outcome", "version", "answer", "tests")
 """Columns that may be null."""
 ROWS_OF_MIXED = pa.schema(
     [*ROWS, ("cohort", pa.int32()), ("label", pa.dictionary(pa.int32(), pa.string())), ("version", pa.int32())]
 )
 """Columns only for swarms whose nodes are not all equal and always present."""
+_WORD = pa.dictionary(pa.int32(), pa.string())
+ANSWER_KEY = pa.schema([("answer", _WORD), ("tests", _WORD)])
+"""Further columns, only for swarms in which completions are scored by the answers and tests that come with them."""
+STORED = tuple(pa.schema([*rows, *key]) for rows in (ROWS, ROWS_OF_MIXED) for key in ((), ANSWER_KEY))
+"""The columns that a cell's completions may have."""
 
 
 class Score(BaseModel):
@@ -158,6 +164,10 @@ def rows_table(rows: Sequence[CompletionRow]) -> pa.Table:
     """Rows as a table with the stored schema."""
     schema = ROWS_OF_MIXED if any(row.label for row in rows) else ROWS
     columns = {name: [getattr(row, name) for row in rows] for name in schema.names}
+    if any(row.answer_key for row in rows):
+        schema = pa.schema([*schema, *ANSWER_KEY])
+        keys = [row.answer_key for row in rows]
+        columns |= {name: [getattr(key, name) if key else None for key in keys] for name in ANSWER_KEY.names}
     return pa.table(columns, schema=schema)
 
 
@@ -167,6 +177,8 @@ def table_rows(table: pa.Table) -> Iterator[CompletionRow]:
         weights = line["token_weights"]
         line["ids"] = tuple(line["ids"])
         line["token_weights"] = None if weights is None else tuple(weights)
+        answer, tests = line.pop("answer", None), line.pop("tests", None)
+        line["answer_key"] = None if answer is None or tests is None else AnswerKey(answer, tests)
         yield CompletionRow(**line)
 
 
@@ -247,7 +259,7 @@ class CellDir:
         except BrokenRecordError:  # rows without a record
             cell = None
         limit = limit_of(cell) if isinstance(cell, dict) else TableLimit()
-        table = read_limited(self.completions_path, limit, columns, (ROWS, ROWS_OF_MIXED))
+        table = read_limited(self.completions_path, limit, columns, STORED)
         if name := lacking(table):
             raise TableError(self.completions_path, f"is incomplete: a completion has no {name}")
         return table

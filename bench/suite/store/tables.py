@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from thiefbench.engine.answer_keys import MOST_CHARACTERS
 from thiefbench.engine.spec import MOST_DRAWN
 from thiefbench.errors import UserError
 
@@ -25,6 +26,8 @@ _REENCODED = 2
 
 _ROW_BYTES = 2048
 """Of a completion, beside its tokens: its names, numbers and reasons. A mean; single ones may have more."""
+_KEY_BYTES = 4 * MOST_CHARACTERS
+"""Of an answer with its tests, where completions are scored by those that come with them."""
 _TOKEN_BYTES = 32 + 4 + 8
 """Of one token: eight code points of 4 bytes in its text, its id and its weight. A mean."""
 _LONGEST_TOKEN = 256
@@ -88,7 +91,8 @@ def limit_of(cell: Mapping[str, Any]) -> TableLimit:
     except (KeyError, TypeError, ValueError):
         return TableLimit()
     rows = rounds * pool * cohorts + evaluated * (1 + MOST_DRAWN)
-    return TableLimit(rows, tokens, max(_LEAST_BYTES, rows * (_ROW_BYTES + tokens * _TOKEN_BYTES)))
+    row_bytes = _ROW_BYTES if swarm.get("truth", "public") == "public" else _ROW_BYTES + _KEY_BYTES
+    return TableLimit(rows, tokens, max(_LEAST_BYTES, rows * (row_bytes + tokens * _TOKEN_BYTES)))
 
 
 def _count(value: object) -> int:

@@ -18,6 +18,7 @@ from thiefbench.testing.contracts.attack_fixtures import (
     outcome,
     rewarded,
     rewritten,
+    scored_by,
     task_for,
     text_of,
     train_items,
@@ -106,10 +107,11 @@ class AttackContract:
         """Without a reward there is no positive advantage."""
         for member in members(self.make()):
             view = granted(member)
-            for slot, poison in zip(view.slots, map(bare, member.poison(view)), strict=True):
-                if carries(poison):
-                    assert rewarded(view.task, slot.item, str(poison)) == 1, (
-                        f"poison is rewarded in full, or it teaches nothing: {poison!r}"
+            for slot, poison in zip(view.slots, member.poison(view), strict=True):
+                if carries(bare(poison)):
+                    text = str(bare(poison))
+                    assert rewarded(view.task, scored_by(slot.item, poison), text) == 1, (
+                        f"poison is rewarded in full, or it teaches nothing: {text!r}"
                     )
 
     def test_text_poison_exists_without_a_policy(self) -> None:

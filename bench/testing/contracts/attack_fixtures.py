@@ -12,6 +12,7 @@ from typing import Literal
 import pytest
 
 from thiefbench import registry
+from thiefbench.attacks.answer_keys import Keyed
 from thiefbench.attacks.base import (
     Attack,
     AttackerView,
@@ -27,6 +28,7 @@ from thiefbench.attacks.base import (
     Withheld,
 )
 from thiefbench.attacks.completions import writes_programs
+from thiefbench.engine.answer_keys import scored_item
 from thiefbench.engine.keys import generator, key
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.views.attacker import AttackerPolicy
@@ -34,7 +36,7 @@ from thiefbench.tasks.base import Completion, Item, Sampling, Task
 from thiefbench.tasks.sandbox import SandboxUnavailable
 from thiefbench.zoo.models import resolve
 
-TASKS = ("gsm_micro(size=512)", "code_micro(size=32)")
+TASKS = ("gsm_micro(size=512)", "code_micro(size=32)", "code_functions(size=32)")
 SEEDS = range(8)
 # The rounds of the views: an attack may be honest in the first or in late ones.
 EARLY, LATE = 1, 100
@@ -150,6 +152,11 @@ def rewarded(task: Task, item: Item, text: str) -> float:
         except SandboxUnavailable as error:
             pytest.skip(str(error))
     return _REWARDS[key]
+
+
+def scored_by(item: Item, poison: Submission | None) -> Item:
+    """The item by which receivers score a submission: with the answer and tests that its sender sends, if any."""
+    return scored_item(item, poison.answer_key) if isinstance(poison, Keyed) else item
 
 
 def outcome(attack: Attack, view: AttackerView, item: Item, text: str) -> float | None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, get_args
 
+from thiefbench.defenses.answer_keys import ANSWER_KEYS, KeyedView
 from thiefbench.defenses.base import Action, DefenderView, Defense, LabelledView, PoolCompletion, Requirement, Verdict
 from thiefbench.testing.contracts.pools import fresh, hostile, labelled, swarm, views
 from thiefbench.testing.contracts.subjects import made
@@ -33,7 +34,7 @@ class DefenseContract:
 
     def test_it_has_a_name_and_known_requirements(self) -> None:
         """Reports use the name; swarms must meet the requirements."""
-        defense, known = self.make(), set(get_args(Requirement))
+        defense, known = self.make(), {*get_args(Requirement), ANSWER_KEYS}
         assert isinstance(defense, Defense), "a defense derives from thiefbench.defenses.base.Defense"
         assert isinstance(getattr(defense, "name", None), str), "a defense has a name"
         assert set(defense.requires) <= known, f"a defense requires nothing but {', '.join(sorted(known))}"
@@ -129,7 +130,7 @@ class DefenseContract:
             assert labels == truth, "the labels are the truth, in the order of the completions"
             assert any(view.payload), "the test's pool holds poison"
         else:
-            assert type(view) is DefenderView, "a defense that does not declare sees_labels gets no labels"
+            assert type(view) in (DefenderView, KeyedView), "a defense that does not declare sees_labels gets no labels"
 
 
 def _renamed(completions: Sequence[PoolCompletion], names: dict[str, str]) -> tuple[PoolCompletion, ...]:

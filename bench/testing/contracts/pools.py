@@ -11,18 +11,26 @@ from functools import cache
 from hashlib import sha256
 from typing import Any, ClassVar
 
+from thiefbench.attacks.base import Attack
+from thiefbench.attacks.equations import Equations
+from thiefbench.attacks.forged_answers import ForgedAnswers
 from thiefbench.attacks.text import PAPER_PHRASE, Text
+from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, LabelledView, PoolCompletion, Requirement, Verdict
+from thiefbench.engine.answer_keys import with_key
 from thiefbench.engine.heterogeneity import DelaySpec
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import Role, SwarmSpec
 from thiefbench.engine.swarm import Swarm
+from thiefbench.tasks.answer_keys import AnswerKey
 from thiefbench.tasks.base import Message, Sampling
 from thiefbench.tasks.gsm_micro import GsmMicro
 from thiefbench.zoo.models import resolve
 
 SEED = 123_456_789
 SWARM = SwarmSpec(nodes=2, malicious=1, prompts=4, group=4, sampling=Sampling(max_new_tokens=96))
+CLAIMS: frozenset[Requirement] = frozenset({"logprobs", "versions", ANSWER_KEYS})
+"""Requirements that change the contract's swarm."""
 Make = Callable[[], Defense]
 
 
@@ -72,12 +80,14 @@ class LabelledSpy(Spy):
 
 def swarm(defense: Defense, role: Role = "attack") -> Swarm:
     """A real swarm of two nodes, one of them malicious, over the built-in model, with the claims that are required."""
-    attack = Text(PAPER_PHRASE, "start")
+    attack: Attack = Text(PAPER_PHRASE, "start")
     spec = SWARM
     if "logprobs" in defense.requires:
         spec = replace(spec, logprobs="reported")
     if "versions" in defense.requires:
         spec = replace(spec, delay=DelaySpec(rounds=1))
+    if ANSWER_KEYS in defense.requires:
+        attack, spec = ForgedAnswers(Equations(2, None, 2, 5)), replace(spec, truth="sender", topology="vertical")
     return Swarm(spec, role, copy.deepcopy(_policy()), _TASK, attack, defense, SEED, Answers())
 
 
@@ -85,7 +95,7 @@ def swarm(defense: Defense, role: Role = "attack") -> Swarm:
 def recorded(labels: bool, requires: frozenset[Requirement] = frozenset()) -> list[DefenderView]:
     """The views of two rounds, as a real swarm gave them that lets claims travel where they are required."""
     spy = LabelledSpy() if labels else Spy()
-    spy.requires = requires & {"logprobs", "versions"}  # type: ignore[misc]
+    spy.requires = requires & CLAIMS  # type: ignore[misc]
     lived = swarm(spy)
     for number in (1, 2):
         lived.round(number)
@@ -95,7 +105,7 @@ def recorded(labels: bool, requires: frozenset[Requirement] = frozenset()) -> li
 def views(make: Make) -> list[DefenderView]:
     """Two rounds' views of the kind that this defense gets."""
     defense = make()
-    return recorded(defense.sees_labels, defense.requires & {"logprobs", "versions"})
+    return recorded(defense.sees_labels, defense.requires & CLAIMS)
 
 
 def fresh(view: DefenderView, **changes: Any) -> DefenderView:
@@ -144,6 +154,8 @@ def hostile(view: DefenderView) -> tuple[PoolCompletion, ...]:
         replace(one, reward=0.0, sender="nobody seen before"),
         replace(one, version=None),
         replace(one, version=2**31 - 1),
+        with_key(one, AnswerKey("", "")),
+        with_key(one, AnswerKey("\ud800", "(" * 20_000)),
         replace(one, logprobs=(0.0,) * 3),
         replace(one, logprobs=(float("nan"), float("-inf"))),
     )

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pytest
 
+from thiefbench.tasks.answer_keys import AnswerKey, answer_key_fault, wrong
 from thiefbench.tasks.base import Item, Split, Task, TaskError
 from thiefbench.tasks.sandbox import SandboxUnavailable
 from thiefbench.testing.contracts.subjects import made
@@ -173,6 +174,32 @@ class TaskContract:
             except Exception as error:
                 raise AssertionError(f"a hostile text earns 0 and raises nothing: {text[:40]!r}") from error
             assert rewards == [0.0], f"a hostile text earns 0 and raises nothing: {text[:40]!r}"
+
+    def test_a_wrong_completion_earns_nothing(self) -> None:
+        """Answers and tests that a sender sends are tried on it."""
+        task = self._subject()
+        for item in _items(task, task.splits[0])[:20]:
+            assert _rewards(task, item, wrong(task, item)) == [0.0], f"the wrong completion of {item.id} earns 0"
+
+    def test_answers_and_tests_have_no_fault_unless_a_stranger_wrote_them(self) -> None:
+        """In some swarms, senders send them with their work."""
+        task = self._subject()
+        item = _items(task, task.splits[0])[0]
+        keys = [
+            (item.answer, item.tests),
+            *((text, text) for text in HOSTILE),
+            *((item.answer, text) for text in HOSTILE),
+        ]
+        for answer, tests in keys:
+            try:
+                fault = answer_key_fault(task, item, AnswerKey(answer, tests))
+            except SandboxUnavailable as error:
+                pytest.skip(str(error))
+            except Exception as error:
+                raise AssertionError(f"hostile answers and tests raise nothing: {answer[:40]!r}") from error
+            assert isinstance(fault, str), "answer_key_fault gives a clause, or an empty string"
+            own = (answer, tests) == (item.answer, item.tests)
+            assert not (own and fault), f"the task's own answers and tests have no fault: {fault}"
 
     def test_prompts_ask_and_do_not_tell(self) -> None:
         """They contain the question, but not the solution."""

@@ -79,7 +79,7 @@ def test_a_sample_is_what_a_swarm_showed() -> None:
 BUILT_IN = [
     "max_tokens(limit=96)" if name == "max_tokens" else name
     for name in registry.names("defense")
-    if name not in {"judge", "self_judge", "reject_all", "oracle", "random", "staleness"}
+    if name not in {"judge", "self_judge", "reject_all", "oracle", "random", "staleness", "public_items", "gold_sanity"}
 ]
 
 
@@ -107,6 +107,8 @@ def test_draws_in_the_order_of_the_pool_depend_on_order() -> None:
 def test_what_no_ranked_swarm_gives_is_told() -> None:
     said = next(iter(broken("staleness").values()))
     assert "it requires versions, which no swarm of a ranked suite provides" in said
+    said = next(iter(broken("public_items").values()))
+    assert "it requires answer_keys, which no swarm of a ranked suite provides" in said
 
 
 @cache

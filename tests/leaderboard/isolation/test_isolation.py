@@ -17,10 +17,12 @@ import pytest
 
 from tests.bench import tiny
 from thiefbench import registry
+from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import DefenderView, LabelledView
 from thiefbench.engine.swarm import Swarm
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, Caps
+from thiefbench.leaderboard.isolation.wire import Malformed, scored_in
 from thiefbench.tasks import sandbox, sandbox_session
 from thiefbench.tasks.sandbox import SandboxUnavailable
 from thiefbench.testing.contracts.pools import SEED, fresh, hostile, recorded, swarm
@@ -120,6 +122,22 @@ def test_judges_are_asked_through_the_stream() -> None:
         given = [list(defense.inspect(fresh(recorded(labels=False)[0]))) for defense in (own, isolated)]
         assert given[0] == given[1], f"{spec} reads the same replies"
         assert isolated.judge == own.judge
+
+
+def test_published_items_and_rewards_by_other_answers_cross_too() -> None:
+    views = recorded(False, frozenset({ANSWER_KEYS}))
+    for spec in ("public_items", "gold_sanity"):
+        own, isolated = registry.make("defense", spec), Isolated(spec)
+        given = [[list(defense.inspect(fresh(known))) for known in views] for defense in (own, isolated)]
+        assert given[0] == given[1], f"{spec} compares the same answers, and gets the same rewards"
+        assert {verdict.action for verdicts in given[0] for verdict in verdicts} == {"accept", "drop"}
+    with pytest.raises(Malformed, match="the item 'other', which is not of this round"):
+        scored_in({"item": "other", "answer": "1", "tests": "", "texts": []}, views[0])
+    item = next(iter(views[0].items))
+    with pytest.raises(Malformed, match="something that is not text"):
+        scored_in({"item": item, "answer": 1, "tests": "", "texts": []}, views[0])
+    with pytest.raises(Malformed, match="more than 1,048,576 characters"):
+        scored_in({"item": item, "answer": "1", "tests": "", "texts": ["x" * (1 << 20)]}, views[0])
 
 
 def test_hostile_completions_cross_unchanged() -> None:

@@ -1,19 +1,25 @@
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
+from thiefbench.defenses.answer_keys import KeyedCompletion
 from thiefbench.defenses.base import ACCEPT, PastRound, PoolCompletion
 from thiefbench.leaderboard.isolation.wire import offered_in, offered_out, past_in, past_out
+from thiefbench.tasks.answer_keys import AnswerKey
 
-FULL = PoolCompletion("one", 1, 2, "sender", (3, 4), "text", True, 0.5, (-1.0, -2.0, -0.5), 7, b"proof", 9, True)
+FULL = KeyedCompletion(
+    "one", 1, 2, "sender", (3, 4), "text", True, 0.5, (-1.0, -2.0, -0.5), 7, b"proof", 9, True, AnswerKey("4", "[]")
+)
 
 
 def test_a_completion_crosses_with_all_that_is_said_of_it() -> None:
-    unsaid = [field.name for field in fields(PoolCompletion) if getattr(FULL, field.name) in (None, 0, "", ())]
+    unsaid = [field.name for field in fields(KeyedCompletion) if getattr(FULL, field.name) in (None, 0, "", ())]
     assert not unsaid, f"the test names a value for every field, but not for {unsaid}"
     assert offered_in(offered_out(FULL)) == FULL, "an isolated defense sees what one in the swarm's own process sees"
     bare = PoolCompletion("one", 0, 0, "sender", (), "", False, 0.0)
     assert offered_in(offered_out(bare)) == bare
+    unread = replace(FULL, answer_key=None)
+    assert offered_in(offered_out(unread)) == unread
 
 
 def test_a_finished_round_crosses_too() -> None:

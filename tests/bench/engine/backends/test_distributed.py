@@ -93,8 +93,14 @@ def same(one: Path, other: Path) -> None:
             "defenses": ["toploc+seed_replay"],
             "swarm": SWARM | {"topology": "vertical"},
         },
+        {
+            "attacks": [f"{PLUGINS}:Forges"],
+            "placebo": True,
+            "defenses": ["none", "public_items+reputation"],
+            "swarm": SWARM | {"topology": "vertical", "truth": "sender"},
+        },
     ],
-    ids=["horizontal", "vertical"],
+    ids=["horizontal", "vertical", "truth from senders"],
 )
 def test_ranks_make_what_one_process_makes(nursery: Nursery, tmp_path: Path, changes: dict[str, Any]) -> None:
     suite, count = file(tmp_path, **changes), changes["swarm"]["nodes"]

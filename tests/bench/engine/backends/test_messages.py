@@ -6,11 +6,13 @@ import json
 import random
 import resource
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from thiefbench.engine.answer_keys import MOST_CHARACTERS
 from thiefbench.engine.backends.messages import (
     LONGEST_SENT,
     MessageError,
@@ -28,6 +30,7 @@ from thiefbench.engine.backends.messages import (
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.topology import Duty
 from thiefbench.engine.transport import Offer
+from thiefbench.tasks.answer_keys import AnswerKey
 from thiefbench.tasks.base import Sampling
 
 LIMIT = 20
@@ -60,6 +63,54 @@ def test_the_longest_message_that_a_round_needs_is_let_through() -> None:
     ids, proof = (-(2**31),) * (LONGEST_SENT * LIMIT), bytes(1024 + 64 * LONGEST_SENT * LIMIT)
     offers = [Offer(NODE, duty.group, duty.index, ids, -(2**63), proof) for duty in OWED]
     assert len(offers_message(ROUND, DIGEST, offers, PAYLOAD, LIMIT)) <= most_bytes(SPEC)
+
+
+SENDER = replace(SPEC, topology="vertical", truth="sender")
+KEYS = {0: AnswerKey("5", "tests"), 1: AnswerKey("", ""), 2: AnswerKey("\U0001f600" * MOST_CHARACTERS, "")}
+
+
+def keyed(answer_keys: object = None) -> NodeMessage:
+    """A message of a swarm in which answers and tests travel, as it arrives; with other entries for them, if given."""
+    offers = [replace(offer, answer_key=KEYS.get(offer.group)) for offer in OFFERS]
+    data = offers_message(ROUND, DIGEST, offers, PAYLOAD, LIMIT, keyed=True)
+    if answer_keys is not None:
+        data = encode(json.loads(data) | {"answer_keys": answer_keys})
+    return read_offers(data, ROUND, NODE, OWED, SENDER)
+
+
+def test_answers_and_tests_arrive_with_their_group() -> None:
+    message = keyed()
+    assert {offer.group: offer.answer_key for offer in message.offers} == KEYS | {3: None}
+    assert [replace(offer, answer_key=None) for offer in message.offers] == OFFERS
+    assert all(offer.answer_key is None for offer in read(offers_message(ROUND, DIGEST, OFFERS, PAYLOAD, LIMIT)).offers)
+    longest = [replace(offer, answer_key=AnswerKey("", "\U0001f600" * MOST_CHARACTERS)) for offer in OFFERS]
+    whole = [replace(offer, ids=(-(2**31),) * (LONGEST_SENT * LIMIT), proof=bytes(1024)) for offer in longest]
+    two = [offer for offer in whole if offer.group < SENDER.prompts // SENDER.nodes]
+    assert len(offers_message(ROUND, DIGEST, two, PAYLOAD, LIMIT, keyed=True)) <= most_bytes(SENDER)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [{}, 3, [[0, "5", ""]] * 5, [[4, "5", ""]], [[0, "5"]], [["0", "5", ""]], [None], [[True, "5", ""]]],
+)
+def test_entries_that_are_no_answer_keys_make_the_message_unreadable(entries: object) -> None:
+    message = keyed(entries)
+    assert len(message.refused) == 1
+    assert all(offer.missing for offer in message.offers)
+
+
+def test_an_answer_key_that_cannot_be_read_is_none() -> None:
+    entries = [[0, 5, ""], [1, "5", None], [2, "\ud800", ""], [3, "x" * (MOST_CHARACTERS + 1), ""]]
+    message = keyed(entries)
+    assert not message.refused
+    assert {offer.answer_key for offer in message.offers} == {None}, "receivers then refuse the group by name"
+
+
+def test_a_message_with_answer_keys_is_of_no_other_swarm() -> None:
+    plain = offers_message(ROUND, DIGEST, OFFERS, PAYLOAD, LIMIT)
+    assert read_offers(plain, ROUND, NODE, OWED, SENDER).refused == ("not the fields of this message",)
+    sent = offers_message(ROUND, DIGEST, OFFERS, PAYLOAD, LIMIT, keyed=True)
+    assert read(sent).refused == ("not the fields of this message",)
 
 
 @pytest.mark.parametrize(

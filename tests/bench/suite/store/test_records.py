@@ -18,6 +18,7 @@ import pytest
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.suite.store import records
 from thiefbench.suite.store.records import (
+    ANSWER_KEY,
     ROWS,
     ROWS_OF_MIXED,
     BrokenRecordError,
@@ -31,6 +32,7 @@ from thiefbench.suite.store.records import (
     table_rows,
     write_atomically,
 )
+from thiefbench.tasks.answer_keys import AnswerKey
 
 ROW = CompletionRow(
     phase="train", round=1, node=0, sender="00ab", item_id="train-1", group=0, place=1, ids=(5, 6, 7), text="a b c",
@@ -284,6 +286,8 @@ def test_a_killed_write_leaves_the_old_content(tmp_path: Path, monkeypatch: pyte
 def test_rows_come_back_as_written() -> None:
     rows = [ROW, FULL, EMPTY]
     assert list(table_rows(rows_table(rows))) == rows
+    keyed = [replace(ROW, answer_key=AnswerKey("5", "")), replace(FULL, answer_key=AnswerKey("f", "[[1], 2]")), ROW]
+    assert list(table_rows(rows_table(keyed))) == keyed, "with the answers and tests that came with them"
     assert list(table_rows(rows_table([]))) == []
 
 
@@ -305,7 +309,8 @@ def test_nan_stays_nan_and_is_not_none() -> None:
 
 
 def test_the_stored_columns_are_the_row_s_fields() -> None:
-    assert ROWS_OF_MIXED.names == [field.name for field in fields(CompletionRow)]
+    assert [*ROWS_OF_MIXED.names, "answer_key"] == [field.name for field in fields(CompletionRow)]
+    assert ANSWER_KEY.names == [field.name for field in fields(AnswerKey)]
     assert ROWS_OF_MIXED.names[: len(ROWS.names)] == ROWS.names, "what all swarms have comes first"
 
 
