@@ -22,8 +22,10 @@ from thiefbench.leaderboard.isolation.limits import DEPENDENCIES, FILE_BYTES, WE
 from thiefbench.leaderboard.isolation.sandbox_paths import files, weights
 from thiefbench.leaderboard.rows import wanted
 from thiefbench.sources import is_of_package, source_files
+from thiefbench.suite.analysis.ranking import ANCHORS, anchor_of
 from thiefbench.suite.scenario import CellSpec, Suite, heading
 from thiefbench.suite.store.records import file_sha256
+from thiefbench.tasks.text import one_line
 
 _FLOORS = ("thiefbench.defenses", "thiefbench.tasks")
 _PARSING_SECONDS, _PARSING_BYTES = 5, 2 << 30
@@ -35,9 +37,11 @@ def cells_of(entry: Entry, suite: Suite) -> list[tuple[str, CellSpec]]:
     """The cells of the suite that an entry's row needs, each with its part of the suite.
 
     Raises:
-        EntryError: the entry has other seeds, or lacks cells, has more, or has them in another order.
+        EntryError: the entry has other seeds, or lacks cells, has more, or has them in another order; see also
+            `check_anchor`.
     """
     manifest = entry.manifest
+    check_anchor(entry, suite)
     if manifest.seeds != suite.seeds:
         raise EntryError(f"it was run at the seeds {manifest.seeds}, but {suite.title} has {suite.seeds}")
     specs = [(suite.part_of(s), s) for s in wanted(suite, manifest.seeds, manifest.numerics, manifest.defense)]
@@ -54,6 +58,23 @@ def cells_of(entry: Entry, suite: Suite) -> list[tuple[str, CellSpec]]:
     if expected != present:
         raise EntryError("its cells are in another order than the suite's")
     return specs
+
+
+def check_anchor(entry: Entry, suite: Suite) -> None:
+    """Check that an entry of one of the benchmark's own rows is one that the suite has.
+
+    Such rows hold no place and are shown by their spec string, in which a stranger could write anything.
+
+    Raises:
+        EntryError: it is the same defense with arguments of its own.
+    """
+    defense = entry.manifest.defense
+    own = {*ANCHORS, *(registry.canonical("defense", each) for each in suite.defenses)}
+    if (anchor := anchor_of(defense)) and defense not in own:
+        raise EntryError(
+            f"{one_line(defense, 60)} is {anchor}, a row of the benchmark itself, with other arguments than in "
+            f"{suite.title}, and it is not accepted"
+        )
 
 
 def check_source(entry: Entry) -> None:

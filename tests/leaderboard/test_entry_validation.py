@@ -9,7 +9,8 @@ import pytest
 
 from tests.leaderboard import made_entries
 from thiefbench.leaderboard.entry import EntryError
-from thiefbench.leaderboard.entry_validation import check_source
+from thiefbench.leaderboard.entry_validation import cells_of, check_source
+from thiefbench.suite.suite_yaml import load_suite
 
 
 def refused(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> str:
@@ -47,3 +48,12 @@ def test_a_source_is_what_readers_see_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, reason: str
 ) -> None:
     assert refused(tmp_path, monkeypatch, source).startswith(reason)
+
+
+def test_a_row_of_the_benchmark_itself_has_the_suite_s_arguments(tmp_path: Path) -> None:
+    suite = load_suite("trial")
+    for known in ("none", "oracle", "oracle(reject='drop')"):
+        cells_of(made_entries.entry(tmp_path / known, defense=known), suite)
+    other = made_entries.entry(tmp_path / "other", defense="oracle(reject='mask', note='This board has moved')")
+    with pytest.raises(EntryError, match="is oracle, a row of the benchmark itself, with other arguments"):
+        cells_of(other, suite)
