@@ -7,22 +7,31 @@ of its suite, and its files those with which its cells were run.
 from __future__ import annotations
 
 import ast
+import io
 import re
+import subprocess
 import sys
+import tokenize
+from collections.abc import Sequence
 from pathlib import Path
 
 from thiefbench import __version__, registry
+from thiefbench.leaderboard import _parsing_worker
 from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.isolation.limits import DEPENDENCIES, FILE_BYTES, WEIGHTS_BYTES, WEIGHTS_NAME
 from thiefbench.leaderboard.isolation.sandbox_paths import files, weights
 from thiefbench.leaderboard.published import label_of
 from thiefbench.leaderboard.rows import wanted
 from thiefbench.sources import is_of_package, source_files
+from thiefbench.suite.analysis.ranking import ANCHORS, anchor_of
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import file_sha256
+from thiefbench.tasks.text import one_line
 from thiefbench.wording import counted
 
 _FLOORS = ("thiefbench.defenses", "thiefbench.tasks")
+_PARSING_SECONDS, _PARSING_BYTES = 5, 2 << 30
+"""Of processor time for all files of an entry together, and of address space."""
 _SHOWN = f"the standard library, {', '.join(DEPENDENCIES)}, {' and '.join(_FLOORS)}"
 
 
@@ -30,9 +39,11 @@ def cells_of(entry: Entry, suite: Suite) -> list[tuple[str, CellSpec]]:
     """The cells of the suite that an entry's row needs, each with its part of the suite.
 
     Raises:
-        EntryError: the entry has other seeds, or lacks cells, has more, or has them in another order.
+        EntryError: the entry has other seeds, or lacks cells, has more, or has them in another order; see also
+            `check_anchor`.
     """
     manifest = entry.manifest
+    check_anchor(entry, suite)
     if manifest.seeds != suite.seeds:
         raise EntryError(f"it was run at the seeds {manifest.seeds}, but {suite.title} has {suite.seeds}")
     specs = [(suite.part_of(s), s) for s in wanted(suite, manifest.seeds, manifest.numerics, manifest.defense)]
@@ -49,14 +60,37 @@ def cells_of(entry: Entry, suite: Suite) -> list[tuple[str, CellSpec]]:
     return specs
 
 
+def check_anchor(entry: Entry, suite: Suite) -> None:
+    """Check that an entry of one of the benchmark's own rows is one that the suite has.
+
+    Such rows hold no place and are shown by their spec string, in which a stranger could write anything.
+
+    Raises:
+        EntryError: it is the same defense with arguments of its own.
+    """
+    defense = entry.manifest.defense
+    own = {*ANCHORS, *(registry.canonical("defense", each) for each in suite.defenses)}
+    if (anchor := anchor_of(defense)) and defense not in own:
+        raise EntryError(
+            f"{one_line(defense, 60)} is {anchor}, a row of the benchmark itself, with other arguments than in "
+            f"{suite.title}, and it is not accepted"
+        )
+
+
 def check_source(entry: Entry) -> None:
     """Check that the files may be submitted, and are those in the cells' identities.
 
     Raises:
         EntryError: they are not, or the entry was made with another version of the benchmark.
     """
-    for file in files(entry.spec):
-        if wrong := wrong_size(file) or wrong_import(file):
+    submitted = files(entry.spec)
+    for file in submitted:
+        if wrong := wrong_size(file):
+            raise EntryError(wrong)
+    if wrong := _unreadable([path for path in entry.source if path.suffix == ".py"]):
+        raise EntryError(wrong)
+    for file in submitted:
+        if wrong := wrong_import(file):
             raise EntryError(wrong)
     manifest = entry.manifest
     if registry.source_hash("defense", entry.spec, load=False) == manifest.source_sha256:
@@ -116,6 +150,31 @@ def wrong_import(file: Path) -> str:
             if wrong := _wrong_import(path, depth):
                 return wrong
     return ""
+
+
+def _unreadable(sources: Sequence[Path]) -> str:
+    """The first Python file that is not in UTF-8 or is more than Python's parser can take; empty if there is none.
+
+    Another encoding, named in a comment, makes other code of what readers of the file see.
+    """
+    for path in sources:
+        try:
+            encoding, _ = tokenize.detect_encoding(io.BytesIO(path.read_bytes()).readline)
+        except SyntaxError as error:
+            return f"{path.name} is not valid Python: {error}"
+        if encoding not in ("utf-8", "utf-8-sig", "ascii", "us-ascii"):
+            return f"{path.name} names the encoding {encoding[:40]}; write it in UTF-8"
+    if not sources:
+        return ""
+    limits = str(_PARSING_SECONDS), str(_PARSING_BYTES)
+    command = [sys.executable, "-I", "-S", _parsing_worker.__file__, *limits, *map(str, sources)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout.count(b"\n")
+    if done == len(sources):
+        return ""
+    return (
+        f"{sources[done].name} is more than Python can parse in {_PARSING_SECONDS} s and {_PARSING_BYTES >> 30} GiB; "
+        "write shorter expressions and names"
+    )
 
 
 def _wrong_import(file: Path, depth: int) -> str:

@@ -58,6 +58,21 @@ _TOGETHER: Final = (
 )
 _OF_ANY_SCRIPT: Final = frozenset({"COMBINING", "MODIFIER", "KATAKANA-HIRAGANA", "IDEOGRAPHIC"})
 """The first words of the Unicode names of letters and marks that are used in several scripts."""
+_UNSEEN: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+"""Letters, marks and a symbol that Python calls printable and that are shown as nothing."""
+_MOST_MARKS: Final = 4
+"""Marks on one letter, as in Unicode Technical Standard 39, section 5.4; more of them cover the lines beside."""
+_LOOKS_LIKE: Final = str.maketrans(
+    "i10"
+    "\u0131\u0251\u0261\u0269\u026a\u029f"  # Latin: dotless i, alpha, script g, iota, small capitals I and L
+    "\u0430\u0432\u0435\u043a\u043c\u043d\u043e\u043f\u0440\u0441\u0442\u0443\u0445"  # Cyrillic, as in Russian
+    "\u0433\u0455\u0456\u0458\u0493\u04bb\u04cf\u0501"  # Cyrillic, as in Kazakh and Macedonian
+    "\u03b1\u03b9\u03ba\u03bd\u03bf\u03c1\u03c4\u03c5",  # Greek
+    "llo" + "laglll" + "abekmhonpctyx" + "rsljfhld" + "alkvoptu",
+)
+"""Lower-case letters and digits that readers take for others, among them those of an all-Cyrillic or all-Greek name."""
+_TWO_LOOK_LIKE: Final = (("rn", "m"), ("vv", "w"))
+"""Two letters that readers take for one."""
 
 
 def wrong_names(name: str, authors: Sequence[str], defense: str, baseline: bool) -> str:
@@ -72,7 +87,7 @@ def wrong_names(name: str, authors: Sequence[str], defense: str, baseline: bool)
     for what, each in (("name", name), *(("author", author) for author in authors)):
         if wrong := _misleading(each):
             return f"the {what} {one_line(each, 60)!r} {wrong}"
-    if not baseline and (taken := next((each for each in authors if _folded(OWN) in _folded(each)), None)):
+    if not baseline and (taken := next((each for each in authors if _seen(OWN) in _seen(each)), None)):
         return f"the author {one_line(taken, 60)!r} is kept for the benchmark's own entries; name who made the defense"
     if (anchor := _anchor_in(name)) and anchor_of(defense) != anchor:
         return (
@@ -84,10 +99,13 @@ def wrong_names(name: str, authors: Sequence[str], defense: str, baseline: bool)
 
 def _misleading(name: str) -> str:
     """Why a name could be mistaken for another, as a text to follow the name; empty if it could not."""
-    if not name.isprintable():
+    if not name.isprintable() or not _UNSEEN.isdisjoint(name):
         return "has characters that cannot be seen; leave them out"
     if not _folded(name):
         return "has no letter and no digit; write one"
+    marks = [unicodedata.category(letter) in ("Mn", "Me") for letter in unicodedata.normalize("NFKD", name)]
+    if any(all(marks[start : start + _MOST_MARKS + 1]) for start in range(len(marks) - _MOST_MARKS)):
+        return f"has more than {_MOST_MARKS} marks on one letter; leave them out"
     scripts = _scripts(name)
     if rare := sorted(scripts - _RECOMMENDED):
         return f"has {rare[0].capitalize()} letters, which few readers can tell from others; write it in another script"
@@ -109,9 +127,17 @@ def _anchor_in(name: str) -> str:
     words = ["".join(filter(str.isalnum, word)) for word in beginning.replace("_", " ").replace("-", " ").split()]
     if "on" in words[1:]:
         words = words[: words.index("on", 1)]
-    return next((anchor for anchor in ANCHORS if _folded(anchor) == _folded("".join(words))), "")
+    return next((anchor for anchor in ANCHORS if _seen(anchor) == _seen("".join(words))), "")
 
 
 def _folded(name: str) -> str:
     """Only the letters and digits of a name, in lower case and without accents."""
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKD", name).casefold()))
+
+
+def _seen(name: str) -> str:
+    """What readers take a name for: its letters and digits, those that look alike made the same."""
+    text = _folded(name).translate(_LOOKS_LIKE)
+    for two, one in _TWO_LOOK_LIKE:
+        text = text.replace(two, one)
+    return text

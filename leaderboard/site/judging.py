@@ -17,6 +17,7 @@ from thiefbench import registry
 from thiefbench.attacks.adaptive import Adaptive
 from thiefbench.leaderboard import rows as entries
 from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
+from thiefbench.leaderboard.entry_validation import check_anchor
 from thiefbench.leaderboard.published import SHARED
 from thiefbench.leaderboard.verification.verdict import Verdict, Verification, read_verification
 from thiefbench.suite.analysis import ranking_inputs
@@ -29,6 +30,8 @@ from thiefbench.suite.scenario import Suite, heading
 
 MOST = 1e6
 """No measured share of harm or gain comes near it."""
+SHARES = frozenset({"drift", "false_rejection_rate", "masked_rate", "stop_rate"})
+"""The scores that lie between 0 and 1 whatever the attack and the task."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,10 @@ def read(folder: Path, verified: Path, shared: Path = SHARED) -> JudgedEntry:
     suite = entries.suite_of(entry)
     if missing := ranking_inputs.lacking({"placebo": suite.placebo, "utility": suite.utility}):
         raise EntryError(f"{folder} was run on {suite.title}, which has {missing}, so nothing on it is ranked")
+    check_anchor(entry, suite)
     label = _label(entry)
     _check_cells(entry, suite)
+    _check_shares(entry)
     named = [
         replace(cell, defense=label) if cell.defense == entry.manifest.defense else cell
         for cell in entries.cells(entry)
@@ -142,6 +147,16 @@ def _check_cells(entry: Entry, suite: Suite) -> None:
     for cell in entries.wanted(suite, manifest.seeds, manifest.numerics, manifest.defense):
         if (suite.part_of(cell), cell.role, cell.attack, cell.defense, cell.seed) not in have:
             raise EntryError(f"{entry.folder} lacks the cell {cell.label} of {suite.title}; submit it again")
+
+
+def _check_shares(entry: Entry) -> None:
+    """Refuse shares that are none, by which a table could be sorted; raises EntryError."""
+    for cell in entry.cells:
+        for name in SHARES & cell.scores.keys():
+            if any(number is not None and not 0 <= number <= 1 for number in cell.scores[name][:3]):
+                raise EntryError(
+                    f"{entry.folder} gives a {name.replace('_', ' ')} of {cell.scores[name][0]}, which is no share"
+                )
 
 
 def _check_plausible(entry: Entry, row: RankingRow) -> None:

@@ -1,7 +1,8 @@
 """What is fuzzed: for each command that reads what strangers wrote, a valid example, its mutation and the reading.
 
-`run --plan` would play a round of a suite that no store knows, and `verify` starts a process that reads tables first;
-both stand in this process here, so that cases are many: the round is left out, and tables are read directly.
+`run --plan` would play a round of a suite that no store knows, and `verify` starts processes that read tables and parse
+source first; all stand in this process here, so that cases are many: the round is left out, and tables and source are
+read directly. What begins as Parquet does among rollouts counts as Parquet that cannot be read.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tests.fuzz.mutations import Mutator
 from thiefbench import provenance, registry, trust
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.errors import UserError
-from thiefbench.leaderboard import archive, rows, submit
+from thiefbench.leaderboard import archive, entry_validation, rows, submit
 from thiefbench.leaderboard.cell_scores import Scores, trimmed
 from thiefbench.leaderboard.checking.check import Finding
 from thiefbench.leaderboard.entry import Entry, read_entry
@@ -39,6 +40,7 @@ from thiefbench.pools.export import header_of, lines_of, of_cohort
 from thiefbench.pools.files import write as write_lines
 from thiefbench.pools.judging import judge_file
 from thiefbench.pools.rounds import read_rounds
+from thiefbench.rollouts import reading
 from thiefbench.rollouts.reading import SOURCES, format_of, read_rollouts
 from thiefbench.rollouts.source import Reading
 from thiefbench.suite.analysis.replay import Recording
@@ -499,6 +501,8 @@ def surroundings(examples: Bases) -> Iterator[None]:
         stack.enter_context(mock.patch.object(rows, "released", lambda: examples.released))
         stack.enter_context(mock.patch.object(provenance, "provenance", lambda *options: dict(here)))
         stack.enter_context(mock.patch.object(foreign_tables, "_problems", _problems))
+        stack.enter_context(mock.patch.object(entry_validation, "_unreadable", lambda sources: ""))
+        stack.enter_context(mock.patch.object(reading, "parquet_columns", lambda path: []))
         stack.enter_context(mock.patch.object(run_plan, "measure", lambda spec: MeasuredCell(spec, 1, 1.0)))
         stack.enter_context(mock.patch("os.fsync"))
         yield

@@ -40,7 +40,7 @@ def script_of_changes() -> str:
     return next(str(step["run"]) for step in TOLD["jobs"]["verify"]["steps"] if "git diff" in step.get("run", ""))
 
 
-@pytest.mark.parametrize("change", ["rename", "copy", "delete", "edit", "add"])
+@pytest.mark.parametrize("change", ["rename", "copy", "delete", "edit", "add", "file", "link", "submodule"])
 def test_a_pull_request_with_an_entry_changes_nothing_else(tmp_path: Path, change: str) -> None:
     """The step's own script, on a repository in which a stranger also moved a file of the benchmark into an entry."""
 
@@ -72,9 +72,15 @@ def test_a_pull_request_with_an_entry_changes_nothing_else(tmp_path: Path, chang
         judge.unlink()
     elif change == "edit":
         judge.write_text("line 0\n")
-    else:
+    elif change == "add":
         (submitted / "more.py").touch()
+    elif change == "file":
+        (submitted / "leaderboard/entries/README.md").write_text("Send archives to me.")
+    elif change == "link":
+        (submitted / "leaderboard/entries/best").symlink_to("mine")
     git("add", "--all")
+    if change == "submodule":
+        git("update-index", "--add", "--cacheinfo", f"160000,{base},leaderboard/entries/module")
     git("commit", "--quiet", "--message", "after")
     surroundings = {
         "PATH": f"{tools}:{os.environ['PATH']}", "BASE": base, "RUNNER_TEMP": str(tmp_path),
@@ -83,8 +89,18 @@ def test_a_pull_request_with_an_entry_changes_nothing_else(tmp_path: Path, chang
     command = ["bash", "-e", "-c", script_of_changes()]
     done = subprocess.run(command, cwd=tmp_path, env=surroundings, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
-    elsewhere = "more.py" if change == "add" else "judge.py"
-    assert done.stdout == f"a pull request with an entry changes nothing else, and this one changes {elsewhere}\n"
+    elsewhere = {
+        "add": "more.py", "file": "leaderboard/entries/README.md", "link": "leaderboard/entries/best",
+        "submodule": "leaderboard/entries/module",
+    }.get(change, "judge.py")  # fmt: skip
+    assert done.stdout.splitlines() == [
+        f"a pull request with an entry changes nothing else, and this one changes {elsewhere}",
+        "::warning::this pull request changes the entry mine, which is there already; its authors have to agree",
+    ]
+
+
+def test_a_push_does_not_stop_what_a_maintainer_started() -> None:
+    assert "github.event_name" in TOLD["concurrency"]["group"]
 
 
 def test_it_judges_with_the_code_that_was_there() -> None:

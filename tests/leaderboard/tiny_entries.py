@@ -18,10 +18,11 @@ from thiefbench import registry
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import LearnerSpec, SwarmSpec
 from thiefbench.leaderboard import archive, submit
-from thiefbench.leaderboard.cell_scores import CellScores, Scores, trimmed
+from thiefbench.leaderboard.cell_scores import CellScores, Scores, drifts, rounded_score, trimmed
 from thiefbench.leaderboard.entry import Entry, read_entry, write_entry
 from thiefbench.leaderboard.manifest import Manifest, Numerics
-from thiefbench.leaderboard.published import SHARED
+from thiefbench.leaderboard.published import SHARED, Published
+from thiefbench.leaderboard.verification.baseline import published_words
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.scenario import Evaluation, Suite
 from thiefbench.suite.store.records import Record, Store, file_sha256, identify, rows_table, table_rows
@@ -102,7 +103,7 @@ def forged(of: Made, folder: Path, edit: Edit, where: Callable[[CellScores], boo
     store = copied(of, folder / "store")
     cells = [_forged(store, cell, edit, rescored) if where(cell) else cell for cell in of.entry.cells]
     assert cells != list(of.entry.cells), "something was forged"
-    return resigned(of, folder, store, cells)
+    return resigned(of, folder, store, _with_drift(of, store, cells) if rescored else cells)
 
 
 def resigned(
@@ -155,6 +156,7 @@ def masked(of: Made, folder: Path, file: Path, spec: str) -> Made:
         else:
             cells.append(cell)
     source = {f"defense/{file.name}": file.read_bytes()}
+    cells = _with_drift(of, store, cells)
     return resigned(of, folder, store, cells, source, defense=defense, source_sha256=digest)
 
 
@@ -194,3 +196,20 @@ def _forged(store: Store, cell: CellScores, edit: Edit, rescored: bool) -> CellS
     directory.write(record)
     own = cell.defense.startswith("defense/")
     return trimmed(record, cell.part, own, file_sha256(directory.record_path))
+
+
+def _with_drift(of: Made, store: Store, cells: list[CellScores]) -> list[CellScores]:
+    """The cells with the drift that their completions in a store give."""
+    named, published = of.entry.manifest.suite, of.entry.published
+    words = published_words(of.entry, Published(of.shared, f"{named.name}-v{named.version}"))
+    records = []
+    for cell in cells:
+        record = published[cell.cell_id].record if cell.cell_id in published else store.cell(cell.cell_id).read()
+        assert record is not None
+        records.append((cell.part, record))
+    measured = drifts(records, store, words)
+    scores = [
+        {**cell.scores, **{name: rounded_score(score) for name, score in measured.get(cell.cell_id, {}).items()}}
+        for cell in cells
+    ]
+    return [cell.model_copy(update={"scores": each}) for cell, each in zip(cells, scores, strict=True)]

@@ -139,16 +139,6 @@ def read_limited(
     return table
 
 
-def check_footer(path: Path, limit: TableLimit) -> None:
-    """Check the sizes in a file's footer.
-
-    Raises:
-        TableError: they exceed `limit`.
-    """
-    with pq.ParquetFile(path) as parquet:
-        _check_footer(path, parquet, limit)
-
-
 def _check_footer(path: Path, parquet: pq.ParquetFile, limit: TableLimit) -> None:
     metadata = parquet.metadata
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
@@ -156,6 +146,8 @@ def _check_footer(path: Path, parquet: pq.ParquetFile, limit: TableLimit) -> Non
         raise TableError(path, f"has {rows:,} rows, and at most {limit.rows:,} are allowed")
     if (size := sum(group.total_byte_size for group in groups)) > limit.bytes:
         raise TableError(path, f"claims {size:,} bytes, and at most {limit.bytes:,} are allowed")
+    # A column's entry in the footer that contradicts itself is an error here, and ends the whole process below.
+    parquet.scan_contents(batch_size=_BATCH)
     for group in groups:
         for number in range(group.num_columns):
             column = group.column(number)

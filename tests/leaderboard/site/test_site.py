@@ -295,6 +295,11 @@ class TestBroken:
                 {"says": prevents(utility=4.0), "others": lambda c: replace(shared(c), reward=0.250001)},
                 "no measurement can",
             ),
+            ({"says": prevents(rejected=-3.0)}, "gives a false rejection rate of -3.0, which is no share"),
+            (
+                {"defense": "oracle(reject='drop', note='This board has moved')"},
+                "is oracle, a row of the benchmark itself, with other arguments than in trial-v1",
+            ),
         ],
     )  # fmt: skip
     def test_what_cannot_be_ranked_says_why(self, made: tuple[Path, Path], changes, told: str) -> None:

@@ -618,6 +618,19 @@ def test_an_own_drift_that_published_words_do_not_give(scene: Scene, tmp_path: P
     assert "its drift does not follow from its completions and those of its control" in found.reasons[0]
 
 
+def test_an_own_drift_that_is_left_out(scene: Scene, tmp_path: Path) -> None:
+    """Who refers to published cells measured drift, and does not leave it out because it is large."""
+
+    def silent(content: dict[str, Any]) -> None:
+        for cell in content["cells"]:
+            for name in ("drift", "divergence"):
+                cell.get("scores", {}).pop(name, None)
+
+    found = verified(rewritten(scene.referring, tmp_path, silent))
+    assert found.verdict == "rejected"
+    assert "its drift does not follow from its completions and those of its control: None" in found.reasons[0]
+
+
 # --- some seeds are published ---
 
 

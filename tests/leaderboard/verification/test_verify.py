@@ -296,6 +296,17 @@ def test_a_drift_that_the_completions_do_not_give(honest: Made, tmp_path: Path) 
     assert "x none, seed 0: its drift does not follow from its completions and those of its control: (0.0, 0.0," in said
 
 
+def test_a_drift_that_is_left_out_beside_others(honest: Made, tmp_path: Path) -> None:
+    """The board shows the largest drift of any cell, so the cell that has it would rather not say."""
+
+    def silent(told: dict[str, Any]) -> None:
+        cell = next(cell for cell in told["cells"] if cell["role"] == "attack" and cell["defense"] == "none")
+        del cell["scores"]["drift"], cell["scores"]["divergence"]
+
+    said = rejected(rewritten(honest, tmp_path, silent))
+    assert "x none, seed 0: its drift does not follow from its completions and those of its control: None" in said
+
+
 def test_an_entry_from_before_drift_was_measured_can_be_verified(honest: Made, tmp_path: Path) -> None:
     def without(told: dict[str, Any]) -> None:
         for cell in told["cells"]:
@@ -318,6 +329,20 @@ def test_scores_of_a_record_that_its_completions_do_not_give(honest: Made, tmp_p
 
     said = rejected(forged(honest, tmp_path, edit, attacked, rescored=False))
     assert "its record's asr does not follow from its completions: [0.0," in said
+
+
+@pytest.mark.parametrize("where", ["count", "round"])
+def test_numbers_of_a_record_that_no_float_holds(honest: Made, tmp_path: Path, where: str) -> None:
+    def edit(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:
+        if where == "count":
+            asr = record.scores["asr"].model_copy(update={"count": 10**400})
+            return record.model_copy(update={"scores": record.scores | {"asr": asr}}), rows
+        points = [point.model_copy(update={"round": 10**400}) for point in record.curves["eval_reward"]]
+        return record.model_copy(update={"curves": record.curves | {"eval_reward": points}}), rows
+
+    said = rejected(forged(honest, tmp_path, edit, undefended, rescored=False))
+    name = "asr" if where == "count" else "eval_reward"
+    assert f"its record's {name} does not follow from its completions" in said
 
 
 HONEST_EVAL = each(lambda row: {"outcome": 0.0}, lambda row: row.phase == "eval" and row.round == 4)

@@ -47,6 +47,23 @@ def test_six_kilobytes_that_unfold_to_hundreds_of_megabytes_are_refused(cell: Ce
         cell.read_rows()
 
 
+def test_a_footer_that_contradicts_itself_does_not_end_the_process(tmp_path: Path) -> None:
+    """The schema says that a column has no nulls, and its statistics count them: pyarrow's metadata raises in C++."""
+    content = parquet(pa.table({"n": pa.array([1, None], pa.int32())}))
+    optional = b"\x25\x02\x18\x01n"  # the schema's repetition of the column in Thrift, then its name
+    assert content.count(optional) == 1
+    file = tmp_path / "completions.parquet"
+    file.write_bytes(content.replace(optional, b"\x25\x00" + optional[2:]))
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom thiefbench.suite.store.tables import *\n"
+        "try:\n    read_limited(Path(sys.argv[1]), TableLimit())\n"
+        "except TableError as error:\n    print(error.problem)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("is not a readable parquet file: Definition level histogram size mismatch")
+
+
 def test_a_bomb_is_refused_before_it_is_unfolded(cell: CellDir) -> None:
     hold(cell, bomb(cell.read_rows(), 400_000, 1000))
     code = (

@@ -1,0 +1,59 @@
+"""An entry's files are checked without running them, and without more time or memory than such a check may take."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.leaderboard import made_entries
+from thiefbench.leaderboard.entry import EntryError
+from thiefbench.leaderboard.entry_validation import cells_of, check_source
+from thiefbench.suite.suite_yaml import load_suite
+
+
+def refused(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> str:
+    """Why an entry with this source is refused."""
+    monkeypatch.setattr(made_entries, "SOURCE", source.encode())
+    entry = made_entries.entry(folder)
+    with pytest.raises(EntryError) as raised:
+        check_source(entry)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param("import a" + ".b" * 450_000, id="a dotted name, whose parts Python joins again for each"),
+        pytest.param("not " * 200_000 + "1", id="an expression too deep for the parser's stack"),
+    ],
+)
+def test_a_source_that_takes_hours_to_parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    began = time.process_time()
+    assert refused(tmp_path, monkeypatch, source).startswith("mine.py is more than Python can parse in 5 s and 2 GiB")
+    assert time.process_time() - began < 5, "another process takes the time"
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("# coding: utf-7\n+AGkAbQBwAG8AcgB0 os", "mine.py names the encoding utf-7; write it in UTF-8"),
+        ("# coding: unicode_escape\n# \\x0aimport os", "mine.py names the encoding unicode_escape; write it in UTF-8"),
+        ("# coding: none\n", "mine.py is not valid Python: unknown encoding"),
+        ("import torch\n", "line 1 of mine.py imports torch"),
+    ],
+)
+def test_a_source_is_what_readers_see_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, reason: str
+) -> None:
+    assert refused(tmp_path, monkeypatch, source).startswith(reason)
+
+
+def test_a_row_of_the_benchmark_itself_has_the_suite_s_arguments(tmp_path: Path) -> None:
+    suite = load_suite("trial")
+    for known in ("none", "oracle", "oracle(reject='drop')"):
+        cells_of(made_entries.entry(tmp_path / known, defense=known), suite)
+    other = made_entries.entry(tmp_path / "other", defense="oracle(reject='mask', note='This board has moved')")
+    with pytest.raises(EntryError, match="is oracle, a row of the benchmark itself, with other arguments"):
+        cells_of(other, suite)
