@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tests.bench.engine.conftest import same_weights, weights_of
-from tests.bench.plugins import Forges, Sums
+from tests.bench.forging import Forges
+from tests.bench.plugins import Sums
 from thiefbench.attacks.answer_keys import Keyed
 from thiefbench.attacks.base import AttackerView, Poison
 from thiefbench.attacks.text import Text

@@ -32,8 +32,9 @@ from thiefbench.suite.store.records import (
 from thiefbench.tasks.answer_keys import AnswerKey
 from thiefbench.tasks.base import Sampling
 
-FORGES = f"{PLUGINS}:Forges"
-DRAWS = f"{PLUGINS}:Forges(policy=True)"
+FORGING = PLUGINS.with_name("forging.py")
+FORGES = f"{FORGING}:Forges"
+DRAWS = f"{FORGING}:Forges(policy=True)"
 SWARM = SwarmSpec(
     topology="vertical", truth="sender", nodes=2, malicious=1, prompts=4, group=4, sampling=Sampling(max_new_tokens=20)
 )

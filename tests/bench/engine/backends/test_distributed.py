@@ -94,7 +94,7 @@ def same(one: Path, other: Path) -> None:
             "swarm": SWARM | {"topology": "vertical"},
         },
         {
-            "attacks": [f"{PLUGINS}:Forges"],
+            "attacks": [f"{PLUGINS.with_name('forging.py')}:Forges"],
             "placebo": True,
             "defenses": ["none", "public_items+reputation"],
             "swarm": SWARM | {"topology": "vertical", "truth": "sender"},
