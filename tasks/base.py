@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 from thiefbench.tasks.errors import UserError
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:  # datasets takes about a second to import, and listing the ta
 
 Split = Literal["train", "test"]
 Topology = Literal["vertical", "horizontal"]
-ControlTokens = Literal["drawn", "excluded"]
 Message = dict[str, str]
 
 
@@ -77,9 +76,6 @@ class Sampling:
         top_k: only the `top_k` highest logits are kept; 0 keeps all.
         top_p: only the smallest set of tokens whose probability reaches `top_p` is kept; in (0, 1].
         max_new_tokens: the length limit, EOS included.
-        control_tokens: "drawn" like any other token, or "excluded" from the support, all but EOS. A completion with a
-            control token inside leaves its group, so a model is neither rewarded nor punished for it. If a collapsing
-            model has come to write such tokens, it therefore stays collapsed where they are drawn.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
@@ -88,15 +84,12 @@ class Sampling:
     top_k: int = 50
     top_p: float = 1.0
     max_new_tokens: int = 128
-    control_tokens: ControlTokens = field(default="drawn", metadata={"later": True})  # see the engine's `plain`
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:
             raise ValueError(f"temperature must be above 0, got {self.temperature}")
         if self.top_k < 0 or not 0 < self.top_p <= 1 or self.max_new_tokens < 1:
             raise ValueError("top_k must be at least 0, top_p in (0, 1] and max_new_tokens at least 1")
-        if self.control_tokens not in get_args(ControlTokens):
-            raise ValueError(f'control_tokens is "drawn" or "excluded", got {self.control_tokens!r}')
 
 
 @dataclass(frozen=True)

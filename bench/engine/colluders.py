@@ -104,7 +104,7 @@ class Colluders:
             earned = pool_rewards(plan, received, self._nodes.rewards, rewards)
             pool = Pool.collected(context, plan, plan.duties, as_read, earned, cache)
             payload = {offer.at for offer in tried}
-            verdicts, _ = pool.inspected(defense, payload, context.spec.sampling, cohort.history, context.seed, judge)
+            verdicts, _ = pool.inspected(defense, payload, context.spec.sampler, cohort.history, context.seed, judge)
             by_position = {
                 duty.at: (verdict, each.completion)
                 for duty, verdict, each in zip(plan.duties, verdicts, as_read, strict=True)

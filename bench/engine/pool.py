@@ -24,6 +24,7 @@ from thiefbench.engine.keys import generator, key
 from thiefbench.engine.learning.cohort import TrainingRow
 from thiefbench.engine.model.forward_cache import CompletionKey, ForwardCache
 from thiefbench.engine.round_plan import RoundPlan
+from thiefbench.engine.sampler import without_setting
 from thiefbench.engine.topology import Duty, PoolPosition
 from thiefbench.engine.transport import Received
 from thiefbench.engine.views.defender import DefenderJudge, DefenderPolicy, Judge
@@ -143,7 +144,7 @@ class Pool:
             "round": self.round,
             "completions": offered,
             "items": self._facts(),
-            "sampling": sampling,
+            "sampling": without_setting(sampling),
             "history": tuple(history),
             "rng": generator(seed, "defense", self.round),
             "policy": DefenderPolicy(self.cache, sampling, self.prompts, (noise,)),

@@ -9,6 +9,7 @@ from typing import Final, Literal, get_args
 from thiefbench.engine.heterogeneity import LATER, ChurnSpec, DelaySpec, NodeClass, SharingSpec, classes_of
 from thiefbench.engine.heterogeneity import STRICT as STRICT
 from thiefbench.engine.heterogeneity import SpecError as SpecError
+from thiefbench.engine.sampler import ControlTokens, sampler
 from thiefbench.limits import MOST_COMPLETIONS
 from thiefbench.tasks.base import Sampling, Topology
 
@@ -131,6 +132,9 @@ class SwarmSpec:
         sharing: set if every node learns from its own selection of the groups only.
         truth: by whose answers and tests completions are rewarded: "public" (every node knows the task's), or "sender"
             (the receiver takes those that arrive with a group, as deployed swarms do; vertical topology only).
+        control_tokens: "drawn" like any other token, or "excluded" from the support, all but EOS. A completion with a
+            control token inside leaves its group, so a model is neither rewarded nor punished for it. If a collapsing
+            model has come to write such tokens, it therefore stays collapsed where they are drawn.
 
     Raises:
         SpecError: f is not below m, B (vertical) or G (horizontal) is not divisible by m, or the settings contradict
@@ -154,6 +158,12 @@ class SwarmSpec:
     sharing: SharingSpec | None = field(default=None, metadata=LATER)
     items: Items = field(default="chosen", metadata=LATER)
     truth: Truth = field(default="public", metadata=LATER)
+    control_tokens: ControlTokens = field(default="drawn", metadata=LATER)
+
+    @property
+    def sampler(self) -> Sampling:
+        """By what settings honest nodes draw tokens: `sampling`, with control tokens excluded if they are."""
+        return sampler(self.sampling, self.control_tokens)
 
     @property
     def classes(self) -> list[int]:
@@ -205,6 +215,10 @@ class SwarmSpec:
             raise SpecError("in the horizontal topology all nodes answer the same items; domains need the vertical one")
         if self.sharing and self.topology != "vertical":
             raise SpecError("sharing takes whole groups of others, which the vertical topology has")
+        if self.control_tokens not in get_args(ControlTokens):
+            raise SpecError(
+                f"control_tokens must be {' or '.join(get_args(ControlTokens))}, got {self.control_tokens!r}"
+            )
         if self.truth not in get_args(Truth):
             raise SpecError(f"truth must be {' or '.join(get_args(Truth))}, got {self.truth!r}")
         if self.truth == "sender" and self.topology != "vertical":

@@ -264,7 +264,7 @@ class Swarm:
         if cohort.learns:  # the defense's forward passes keep what the update will need
             pool.cache.expect(pool.with_gradient())
         verdicts, past = pool.inspected(
-            cohort.defense, payload, self.spec.sampling, cohort.history, self.seed, self.context.judge
+            cohort.defense, payload, self.spec.sampler, cohort.history, self.seed, self.context.judge
         )
         cohort.history.append(past)
         return verdicts

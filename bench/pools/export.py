@@ -8,6 +8,7 @@ from typing import cast
 
 from thiefbench.engine.answer_keys import scored_item
 from thiefbench.engine.model.forward_cache import ForwardCache
+from thiefbench.engine.sampler import ExcludingSampling
 from thiefbench.errors import UserError
 from thiefbench.pools.schema import Header, Line, PromptMessage, SamplingFields
 from thiefbench.suite.analysis.recorded_rounds import Absent
@@ -49,7 +50,7 @@ def header_of(recording: Recording) -> Header:
             top_k=sampling.top_k,
             top_p=sampling.top_p,
             max_new_tokens=sampling.max_new_tokens,
-            control_tokens=sampling.control_tokens,
+            control_tokens="excluded" if isinstance(sampling, ExcludingSampling) else "drawn",
         ),
         seed=recording.seed,
     )

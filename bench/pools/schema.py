@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from thiefbench.tasks.base import ControlTokens, Sampling
+from thiefbench.engine.sampler import ControlTokens, sampler
+from thiefbench.tasks.base import Sampling
 
 VERSION = 1
 LARGEST_REWARD = 1e6
@@ -63,7 +64,8 @@ class SamplingFields(_Strict):
 
     def settings(self) -> Sampling:
         """The settings for the engine."""
-        return Sampling(self.temperature, self.top_k, self.top_p, self.max_new_tokens, self.control_tokens)
+        given = Sampling(self.temperature, self.top_k, self.top_p, self.max_new_tokens)
+        return sampler(given, self.control_tokens)
 
 
 class Header(_Strict):

@@ -86,7 +86,7 @@ class CellSpec:
     def start(self) -> dict[str, Any]:
         """The fields on which the evaluation before the first round depends."""
         names = ("task", "model", "attack", "seed", "device", "dtype", "threads")
-        drawn = {"sampling": plain(self.swarm.sampling), "completions": self.evaluation.completions}
+        drawn = {"sampling": plain(self.swarm.sampler), "completions": self.evaluation.completions}
         if self.swarm.mixed:  # the models that answer depend on which nodes are present and honest
             drawn |= {"swarm": plain(self.swarm), "role": self.role}
         return {name: getattr(self, name) for name in names} | drawn

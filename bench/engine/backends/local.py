@@ -57,7 +57,7 @@ class LocalBackend:
                 cache.prompts,
                 [prompts[plan.item(duty).id] for duty in batch],
                 seeds,
-                spec.sampling,
+                spec.sampler,
                 logprobs=spec.logprobs == "reported",
                 prefix=cache.prefix() if current else None,
             )
@@ -110,7 +110,7 @@ class LocalBackend:
                 self.context.forward_cache(cohort, asked).prompts,
                 [prompts[item.id] for item in asked],
                 [key(self.context.seed, "eval", 0, -1, 0, items[i].id, first + i) for i in numbers],
-                self.context.spec.sampling,
+                self.context.spec.sampler,
             )
             answers |= dict(zip(numbers, completions, strict=True))
         return [answers[i] for i in range(len(items))]

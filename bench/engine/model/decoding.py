@@ -11,6 +11,7 @@ import torch
 from thiefbench.engine.model.noise import gumbel
 from thiefbench.engine.model.policy import Policy, Prefix
 from thiefbench.engine.model.stepping import stepper
+from thiefbench.engine.sampler import ExcludingSampling
 from thiefbench.tasks.base import Completion, Sampling
 
 # A linear layer's last bits depend on very small batch sizes, so a live batch is padded up to this many rows.
@@ -153,7 +154,7 @@ def choose(
 
 def excluded(policy: Policy, sampling: Sampling) -> torch.Tensor | None:
     """The ids of the tokens that are never drawn, whatever their logits; None if there are none."""
-    barred = sorted(policy.special - {policy.eos}) if sampling.control_tokens == "excluded" else []
+    barred = sorted(policy.special - {policy.eos}) if isinstance(sampling, ExcludingSampling) else []
     return torch.tensor(barred, device=policy.device) if barred else None
 
 

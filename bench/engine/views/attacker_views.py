@@ -71,7 +71,7 @@ class AttackerViews:
     def _policy(self, cohort: Cohort, noise: tuple[int | str, ...]) -> AttackerPolicy | None:
         if not self.threat.policy:
             return None
-        return AttackerPolicy(cohort.policy, self._task, self._spec.sampling, noise)
+        return AttackerPolicy(cohort.policy, self._task, self._spec.sampler, noise)
 
     def _seen(self, cohort: Cohort) -> dict[str, list[SeenCompletion]]:
         return seen_in(cohort.history) if self.threat.history else {}

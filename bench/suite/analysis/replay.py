@@ -115,7 +115,7 @@ class Recording:
     @property
     def sampling(self) -> Sampling:
         """The swarm's."""
-        return self.swarm.sampling
+        return self.swarm.sampler
 
     @property
     def model(self) -> str:

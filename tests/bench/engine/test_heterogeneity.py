@@ -19,7 +19,6 @@ from thiefbench.engine.heterogeneity import (
     plain,
 )
 from thiefbench.engine.spec import LearnerSpec, SwarmSpec
-from thiefbench.tasks.base import Sampling
 
 HONEST = [0, 1, 2]
 
@@ -48,11 +47,10 @@ def test_plain_leaves_out_later_fields_at_their_defaults_only() -> None:
 
 def test_plain_of_a_swarm_is_what_it_was_before_there_were_regimes() -> None:
     known = asdict(SwarmSpec())
-    for name in ("population", "logprobs", "delay", "churn", "sharing", "items"):
+    for name in ("population", "logprobs", "delay", "churn", "sharing", "items", "truth", "control_tokens"):
         del known[name]
     for name in ("epsilon_high", "ratio_cap", "kl_gate", "delta"):
         del known["learner"][name]
-    del known["sampling"]["control_tokens"]
     assert plain(SwarmSpec()) == known, "an identity of a released cell names nothing that came later"
     assert list(plain(SwarmSpec())) == list(known), "in the same order"
 
@@ -75,7 +73,7 @@ def test_plain_of_a_swarm_is_what_it_was_before_there_were_regimes() -> None:
         {"sharing": SharingSpec(per_sender=1), "topology": "vertical"},
         {"learner": LearnerSpec(kl_gate=49.0)},
         {"learner": LearnerSpec(delta=4.0)},
-        {"sampling": Sampling(control_tokens="excluded")},
+        {"control_tokens": "excluded"},
     ],
     ids=str,
 )

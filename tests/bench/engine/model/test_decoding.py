@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from thiefbench.engine.model.decoding import choose, sample, support
 from thiefbench.engine.model.noise import gumbel
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.model.stepping import FusedStepper
+from thiefbench.engine.sampler import sampler
 from thiefbench.tasks.base import Completion, Sampling
 
 ROWS = 48
@@ -199,7 +199,7 @@ def test_excluded_control_tokens_are_never_drawn(
         1, torch.tensor(favoured), torch.full((len(hidden), len(favoured)), 3.0)
     ))  # fmt: skip
     drawn = draw(policy, prompts, range(ROWS), sampling)
-    kept = draw(policy, prompts, range(ROWS), replace(sampling, control_tokens="excluded"))
+    kept = draw(policy, prompts, range(ROWS), sampler(sampling, "excluded"))
     assert any(policy.special & set(done.ids) for done in drawn), "a model that writes them, or nothing is shown"
     assert not any(policy.special & set(done.ids) for done in kept)
     assert any(done.ended for done in kept), "EOS is drawn like any other token"
@@ -207,11 +207,6 @@ def test_excluded_control_tokens_are_never_drawn(
         if sampling.top_k == 0:  # else other tokens take their places in the support
             clean = next((i for i, token in enumerate(row.ids) if token in policy.special), len(row.ids))
             assert tokens(policy, done)[:clean] == tokens(policy, row)[:clean], "where none is drawn, nothing changes"
-
-
-def test_control_tokens_are_drawn_or_excluded() -> None:
-    with pytest.raises(ValueError, match='control_tokens is "drawn" or "excluded", got \'never\''):
-        Sampling(control_tokens="never")  # type: ignore[arg-type]
 
 
 def test_top_p_keeps_the_token_that_reaches_it() -> None:

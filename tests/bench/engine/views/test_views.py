@@ -22,6 +22,7 @@ from thiefbench.engine.model.noise import gumbel
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.model.stepping import PlainStepper
 from thiefbench.engine.round_record import CompletionRow
+from thiefbench.engine.sampler import sampler
 from thiefbench.engine.swarm import Swarm
 from thiefbench.engine.views.defender import CachedJudge, DefenderPolicy
 from thiefbench.tasks.base import Item, Message, Sampling
@@ -175,7 +176,7 @@ def test_excluded_control_tokens_take_no_place_in_the_support(
         typical, largest = states.mean(0), policy.head(states).amax()
     with torch.no_grad():
         policy.head_weight[control] = largest * typical / typical.square().sum()
-    excluding = replace(settings, control_tokens="excluded")
+    excluding = sampler(settings, "excluded")
     honest = drawn(policy, items, prompts, excluding, 48)
     seeded = [replace(made, seed=key("view", i)) for i, made in enumerate(honest)]
     view = view_of(policy, excluding)
