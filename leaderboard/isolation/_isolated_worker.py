@@ -1,9 +1,9 @@
-"""The process in which a submitted defense runs: a worker of the sandbox with numpy, scipy and the contracts.
+"""The process in which a submitted defense or attack runs: a sandbox's worker with numpy, scipy and the contracts.
 
 Run as a script by an interpreter without packages; `main` receives the paths of the few that are allowed. Before the
-sandbox closes, it imports only modules of the benchmark, numpy and scipy, so that forks start at once. A fork (`serve`)
-constructs the defense and answers the parent until the stream ends. Nothing that it sends is trusted: the parent
-accepts only plain data and checks it.
+sandbox closes, it imports only modules of the benchmark, numpy and scipy, so that forks start at once. A fork (`serve`,
+or `attack_guest.serve`) constructs the defense or attack and answers the parent until the stream ends. Nothing that it
+sends is trusted: the parent accepts only plain data and checks it.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ _WARM = (
     "numpy.linalg", "numpy.random", "scipy.special", "scipy.stats", "safetensors.numpy", "thiefbench.registry",
     "thiefbench.leaderboard.isolation.frames", "thiefbench.leaderboard.isolation.wire",
 )  # fmt: skip
+
+
+_REFUSALS: dict[str, type[Exception]] = {"ValueError": ValueError}
+"""Exceptions that stand for a refusal, by name; RuntimeError for any other."""
 
 
 class Stream:
@@ -79,15 +83,15 @@ class Stream:
         return unpacked(self._read(text), self._read(blob))
 
     def ask(self, question: dict[str, Any]) -> tuple[dict[str, Any], list[NDArray[Any]]]:
-        """Ask the parent a question during an inspection.
+        """Ask the parent a question during a request.
 
         Raises:
-            RuntimeError: it refuses to answer.
+            RuntimeError, ValueError: it refuses to answer.
         """
         self.send(question)
         answer, arrays = self.receive()
         if "refused" in answer:
-            raise RuntimeError(answer["refused"])
+            raise _REFUSALS.get(answer.get("as", ""), RuntimeError)(answer["refused"])
         return answer, arrays
 
     def _read(self, size: int) -> bytes:
@@ -180,7 +184,7 @@ def serve(spec: str, most: int, file: int) -> None:
     with suppress(EOFError, BrokenPipeError):
         defense, reply = _make(spec)
         while True:
-            _send(stream, reply)
+            send(stream, reply)
             if defense is None:
                 return
             request, arrays = stream.receive()
@@ -210,7 +214,7 @@ def _make(spec: str) -> tuple[Defense | None, dict[str, Any]]:
             "judge": None if judge is None else [judge.model, judge.endpoint],
         }
     except Exception as error:
-        return None, {"number": 0, "failed": _describe(error)}
+        return None, {"number": 0, "failed": describe(error)}
 
 
 def _answered(
@@ -226,7 +230,7 @@ def _answered(
     except EOFError:
         raise
     except Exception as error:
-        return {"failed": _describe(error)}
+        return {"failed": describe(error)}
 
 
 def _inspect(defense: Defense, stream: Stream, history: list[PastRound], request: Any, _: Any) -> dict[str, Any]:
@@ -264,15 +268,16 @@ _CALLS: dict[str, Callable[..., dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def _send(stream: Stream, reply: dict[str, Any]) -> None:
+def send(stream: Stream, reply: dict[str, Any]) -> None:
     """Send a reply, or the reason why it cannot be sent."""
     try:
         stream.send(reply)
     except (TypeError, ValueError, RecursionError) as error:  # raised before a byte has left
-        stream.send({"number": reply["number"], "failed": _describe(error)})
+        stream.send({"number": reply["number"], "failed": describe(error)})
 
 
-def _describe(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
+    """An error of the guest, with the line of its file where it was raised."""
     from thiefbench.sources import OF_USER
 
     place = ""
@@ -289,12 +294,12 @@ def _describe(error: BaseException) -> str:
 
 
 def main(backend: str, setup: Mapping[str, Any]) -> None:
-    """Import what defenses need, and serve as a worker of the sandbox.
+    """Import what guests need, and serve as a worker of the sandbox.
 
     Args:
         backend: the jail.
-        setup: `packages`, where the benchmark's packages lie, by name; `search`, folders to import others from;
-            `readable`, paths that a defense may read beside the standard library.
+        setup: `kind`, "defense" or "attack"; `packages`, where the benchmark's packages lie, by name; `search`, folders
+            to import others from; `readable`, paths that a guest may read beside the standard library.
     """
     for name in _SHARED:
         with suppress(OSError):
@@ -308,15 +313,20 @@ def main(backend: str, setup: Mapping[str, Any]) -> None:
     from thiefbench import registry
     from thiefbench.tasks import _sandbox_worker
 
+    serving = serve
+    if setup["kind"] == "attack":
+        from thiefbench.leaderboard.isolation import attack_guest
+
+        serving = attack_guest.serve
     registry.names("defense")  # listed now: inside the sandbox, the installed distributions cannot be read
     registry.names("attack")
     sys.path[:] = library  # the paths that the sandbox shows by itself
 
     def live(spec: str, most: int, *files: int) -> None:
         sys.path += setup["search"]
-        serve(spec, most, *files)
+        serving(spec, most, *files)
 
-    _sandbox_worker.main(backend, [Path(path) for path in setup["readable"]], {"defense": live})
+    _sandbox_worker.main(backend, [Path(path) for path in setup["readable"]], {setup["kind"]: live})
 
 
 def _package(name: str, folder: Path) -> None:
