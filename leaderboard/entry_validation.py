@@ -14,14 +14,16 @@ from pathlib import Path
 from thiefbench import __version__, registry
 from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.isolation.limits import DEPENDENCIES, FILE_BYTES, WEIGHTS_BYTES, WEIGHTS_NAME
-from thiefbench.leaderboard.isolation.sandbox_paths import files, weights
+from thiefbench.leaderboard.isolation.sandbox_paths import Guests, files, weights
 from thiefbench.leaderboard.rows import wanted
 from thiefbench.sources import is_of_package, source_files
 from thiefbench.suite.scenario import CellSpec, Suite, heading
 from thiefbench.suite.store.records import file_sha256
 
-_FLOORS = ("thiefbench.defenses", "thiefbench.tasks")
-_SHOWN = f"the standard library, {', '.join(DEPENDENCIES)}, {' and '.join(_FLOORS)}"
+_FLOORS: dict[Guests, tuple[str, str]] = {
+    "defense": ("thiefbench.defenses", "thiefbench.tasks"),
+    "attack": ("thiefbench.attacks", "thiefbench.tasks"),
+}
 
 
 def cells_of(entry: Entry, suite: Suite) -> list[tuple[str, CellSpec]]:
@@ -105,7 +107,7 @@ def wrong_size(file: Path) -> str:
     return ""
 
 
-def wrong_import(file: Path) -> str:
+def wrong_import(file: Path, kind: Guests = "defense") -> str:
     """The first forbidden import of a submitted file, and what to do about it; empty if there is none.
 
     A file that is a module of a package counts with all files of the package, which may import each other.
@@ -113,12 +115,12 @@ def wrong_import(file: Path) -> str:
     for path in source_files(file):
         if path.suffix == ".py":
             depth = len(path.relative_to(file.parent).parts) if is_of_package(file) else 0
-            if wrong := _wrong_import(path, depth):
+            if wrong := _wrong_import(path, depth, kind):
                 return wrong
     return ""
 
 
-def _wrong_import(file: Path, depth: int) -> str:
+def _wrong_import(file: Path, depth: int, kind: Guests) -> str:
     """As `wrong_import`, of one file; its relative imports may have at most `depth` dots."""
     try:
         tree = ast.parse(file.read_bytes(), file.name)
@@ -128,8 +130,9 @@ def _wrong_import(file: Path, depth: int) -> str:
         if isinstance(node, ast.ImportFrom) and 0 < node.level <= depth:
             continue
         for name in _imported(node):
-            if not _allowed(name):
-                return f"line {node.lineno} of {file.name} imports {name}; it may import only {_SHOWN}"
+            if not _allowed(name, kind):
+                shown = f"the standard library, {', '.join(DEPENDENCIES)}, {' and '.join(_FLOORS[kind])}"
+                return f"line {node.lineno} of {file.name} imports {name}; it may import only {shown}"
     return ""
 
 
@@ -144,8 +147,8 @@ def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
     return [f"thiefbench.{alias.name}" for alias in node.names] if module == "thiefbench" else [module]
 
 
-def _allowed(name: str) -> bool:
+def _allowed(name: str, kind: Guests) -> bool:
     top = name.partition(".")[0]
     if top == "thiefbench":
-        return any(f"{name}.".startswith(f"{floor}.") for floor in _FLOORS)
+        return any(f"{name}.".startswith(f"{floor}.") for floor in _FLOORS[kind])
     return top in sys.stdlib_module_names or top in DEPENDENCIES

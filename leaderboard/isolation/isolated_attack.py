@@ -1,8 +1,8 @@
 """A submitted attack in separate, sandboxed processes, where it sees its view and nothing else.
 
 To the swarm, `IsolatedAttack` is an attack like any other. The real class runs in the sandbox in which submitted
-defenses run: no network, no files but its own, no writable place, limits on time, memory and output. It is a stranger, so it is
-trusted neither with the round nor with its own success:
+defenses run: no network, no files but its own, no writable place, limits on time, memory and output. It is a stranger,
+so it is trusted neither with the round nor with its own success:
 
 - **It poisons in a process of the round.** Each call of `poison` and `placebo` starts a fresh process, constructs the
   attack and draws its payload again. So its submissions are a function of the view and its generator: nothing is
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from thiefbench.attacks.base import Attack, AttackerView, Decoy, Poison, ThreatModel, Withheld
@@ -177,12 +177,6 @@ class IsolatedAttack(Attack):
     def about(self) -> str:
         """The first line of its docstring."""
         return self._facts.about
-
-    def totals(self) -> dict[str, int]:
-        """What it used in all rounds so far, and in how many rounds it sent a payload."""
-        rounds = [asdict(cost) for cost in self.costs.values()]
-        sums = {name: sum(cost[name] for cost in rounds) for name in asdict(Cost())}
-        return {"rounds": sum(cost["sent"] > 0 for cost in rounds), **sums}
 
     def close(self) -> None:
         """End the judging process."""
