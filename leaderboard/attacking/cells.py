@@ -1,4 +1,4 @@
-"""The cells of an attack's entry: its own control, placebo and undefended cells, and one for every defense it is run on.
+"""The cells of an attack's entry: its own control, placebo and undefended cells, and one for each defense it meets.
 
 An attack has its own outcome, so what it is measured against is its own, too; the swarms, rounds and seeds are the
 suite's.

@@ -63,6 +63,11 @@ class _Process(Guest):
             self._fail(f"gave {error}")
         if facts.threat.rehearsal:
             self._fail("wants to rehearse before round 1, which is not possible yet for a submitted attack")
+        if facts.threat.history and not (facts.threat.policy or facts.threat.queries):
+            self._fail(
+                "keeps the pools of earlier rounds, which is possible only together with the policy or queries: "
+                "without these, a verifier computes its submissions again round by round"
+            )
         if facts.threat.queries > ATTACK_QUERIES:
             self._fail(
                 f"wants {facts.threat.queries} queries of the defense per slot and round, and a submitted attack is "
@@ -105,6 +110,7 @@ class IsolatedAttack(Attack):
     def __init__(self, spec: str, caps: Caps = ATTACK_CAPS, hash_seed: int = 0) -> None:
         self.spec, self.caps, self._hash_seed = spec, caps, hash_seed
         self.costs: dict[int, Cost] = {}
+        self._times: list[float] = []
         self._drawn: tuple[Task, tuple[Any, ...]] | None = None
         self._judge = _Process(spec, caps, hash_seed)
         self._take(self._judge.facts)
@@ -112,7 +118,7 @@ class IsolatedAttack(Attack):
     def draw_for(self, task: Task, rng: random.Random) -> IsolatedAttack:
         """The member that the attack draws, which judges in a process of its own."""
         member = IsolatedAttack(self.spec, self.caps, self._hash_seed)
-        member.costs = self.costs  # whoever made this one reads what the member used
+        member.costs, member._times = self.costs, self._times  # whoever made this one reads what the member used
         member._drawn = (task, rng.getstate())
         facts = member._draw(member._judge)
         if facts.threat != self.threat:
@@ -178,6 +184,11 @@ class IsolatedAttack(Attack):
         """The first line of its docstring."""
         return self._facts.about
 
+    @property
+    def slowest(self) -> float:
+        """Seconds of its own time in the slowest round so far."""
+        return max(self._times, default=0.0)
+
     def close(self) -> None:
         """End the judging process."""
         self._judge.close()
@@ -207,6 +218,7 @@ class IsolatedAttack(Attack):
             answers = ViewAnswers(view, items, self.caps, cost)
             seconds = self.caps.seconds * max(1.0, len(view.slots) / POOL)
             reply = process.request(call, {"view": wire.view_out(view, items)}, seconds, answers)
+            self._times.append(process.seconds)
             try:
                 return wire.submissions_in(reply.get("submissions"), len(view.slots))
             except Malformed as error:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from thiefbench.leaderboard.attacking.entry import AttackEntry
 from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.isolation.sandbox_paths import Guests, files, relocated, weights
 from thiefbench.leaderboard.manifest import PATH
@@ -85,6 +86,15 @@ def restage(entry: Entry, brought: Path, folder: Path) -> str:
     Raises:
         EntryError: weights are missing.
     """
+    return _restaged(entry, entry.manifest.defense, "defense", brought, folder)
+
+
+def restage_attack(entry: AttackEntry, brought: Path, folder: Path) -> str:
+    """As `restage`, for the attack of its entry; the code is to be run by `IsolatedAttack` only."""
+    return _restaged(entry, entry.manifest.attack, "attack", brought, folder)
+
+
+def _restaged(entry: Entry | AttackEntry, submitted: str, kind: Guests, brought: Path, folder: Path) -> str:
     packed_weights = [brought / each.name for each in entry.manifest.weights]
     if missing := next((path for path in packed_weights if not path.is_file()), None):
         raise EntryError(f"{missing} is missing; unpack the entry's archive first")
@@ -95,7 +105,7 @@ def restage(entry: Entry, brought: Path, folder: Path) -> str:
         named.append(file)
         return str(folder.resolve() / file)
 
-    spec = relocated(entry.manifest.defense, place)
+    spec = relocated(submitted, place, kind)
     _lay_out(folder, source, packed_weights, named)
     return spec
 
