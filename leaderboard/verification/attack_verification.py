@@ -285,8 +285,8 @@ class _Verifier(Questions):
         self.comparisons = len(again), parts * count
         self.forgery_found = chance_of_finding(parts, count, len(again), [count])
         if len(again) < min(needed, parts * count):
-            return [f"{len(again)} of its seeds were run again, and {needed} are needed, so that a forgery of one part's "
-                    f"cells would be found with a chance of {FOUND:g}"]  # fmt: skip
+            return [f"{len(again)} of its seeds were run again, and {needed} are needed, so that a forgery of one "
+                    f"part's cells would be found with a chance of {FOUND:g}"]  # fmt: skip
         return []
 
     def _again(
