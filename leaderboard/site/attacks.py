@@ -1,14 +1,14 @@
 """Attacks that outsiders submitted, and what they take from the listed defenses.
 
 The rank of a defense goes by the suite's own attacks alone, which are the same for all. Beside it the board shows the
-**best-known worst case**: the least harm prevented over these and over every accepted attack that was run against it. An
-attack is accepted if its numbers were checked, the defense's entry is the one that it was run against, and undefended it
-works. Two flags follow from this:
+**best-known worst case**: the least harm prevented over these and over every accepted attack that was run against it.
+An attack is accepted if its numbers were checked, the defense's entry is the one that it was run against, and
+undefended it works. Two flags follow from this:
 
 - **broken by NAME**: the attack takes more than `BROKEN` of the harm prevented in the suite's worst case;
-- **black-box beats white-box**: an accepted attack without weights takes more than `BROKEN` beyond what every attack with
-  weights takes, the suite's included. Such a defense may only hide from those what they follow (gradient masking, Athalye
-  et al., arXiv:1802.00420), so its results against white-box attacks say little.
+- **black-box beats white-box**: an accepted attack without weights takes more than `BROKEN` beyond what every attack
+  with weights takes, the suite's included. Such a defense may only hide from those what they follow (gradient masking,
+  Athalye et al., arXiv:1802.00420), so its results against white-box attacks say little.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def accepted(judged: JudgedEntry, attacks: Iterable[JudgedAttack]) -> Iterator[t
 
 
 def best_known(judged: JudgedEntry, attacks: Sequence[JudgedAttack]) -> BestKnown | None:
-    """The best-known worst case of a defense; None where it has none over the suite's attacks and outsiders have none."""
+    """The best-known worst case of a defense; None where neither the suite nor an outsider has one."""
     worst = judged.numbers.place.worst
     found = [BestKnown(worst.summary, worst.attack, None)] if worst else []
     for attack, result in accepted(judged, attacks):
@@ -145,7 +145,7 @@ def broken_by(judged: JudgedEntry, attacks: Sequence[JudgedAttack]) -> list[tupl
 
 
 def masking(judged: JudgedEntry, attacks: Sequence[JudgedAttack]) -> str:
-    """Why a defense's results against attacks with weights may say little, in a clause; empty if nothing suggests it."""
+    """Why results against attacks with weights may say little, in a clause; empty if nothing suggests it."""
     outside = [(attack, result.prevented) for attack, result in accepted(judged, attacks) if result.prevented]
     white = [prevented.mean for attack, prevented in outside if not attack.entry.manifest.threat.black_box]
     fields = judged.numbers.fields

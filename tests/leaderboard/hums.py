@@ -1,4 +1,4 @@
-"""Attacks that are submitted in tests: one that a tiny model learns in a few rounds, and variants with one fault each."""
+"""Attacks that are submitted in tests: one that a tiny model learns, and variants with one fault each."""
 
 from __future__ import annotations
 
