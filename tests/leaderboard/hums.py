@@ -27,7 +27,7 @@ class Hums(Attack):
         return [view.task.compose(slot.item, self.tune) for slot in view.slots]
 
     def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:
-        return float(self.tune[:5] in completion.text)
+        return float(self.tune[:3] in completion.text)
 
     def describe(self) -> dict[str, str]:
         return {"letters": self.tune}

@@ -164,7 +164,7 @@ def test_what_is_not_possible_is_refused_in_one_sentence(spec: str, said: str) -
 
 
 def test_a_query_budget_holds() -> None:
-    with pytest.raises(AttackError, match="QueryBudgetError: the slot .* has used up its 2 queries"):
+    with pytest.raises(AttackError, match=r"QueryBudgetError: the slot .* has used up its 2 queries"):
         play(IsolatedAttack(f"{HOSTILE}:AsksTooOften"))
 
 
