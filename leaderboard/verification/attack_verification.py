@@ -93,6 +93,7 @@ class _Verifier(Questions):
     fresh_trials: int = 0
     inconclusive: int = 0
     ran: bool = False
+    out_of_reach: list[str] = field(default_factory=list)  # defenses whose weights are not at hand
 
     def verdict(self) -> Verdict:
         """Do the steps that the options ask for, up to the first failed check."""
@@ -118,6 +119,12 @@ class _Verifier(Questions):
                     raise EntryError(wrong)
             if options.archive is None:
                 self.reasons = ["no archive was given, so its scores are those that its authors report"]
+                return "self-reported"
+            if self.out_of_reach:
+                self.reasons = [
+                    f"{', '.join(self.out_of_reach)} has weights, which lie in its own archive; an attack on such a "
+                    "defense cannot be verified yet"
+                ]
                 return "self-reported"
             with self._question("the archive is the entry's"):
                 folder = Path(scratch) / "archive"
@@ -160,7 +167,9 @@ class _Verifier(Questions):
                     f"it was run against another version of {target.slug} than the listed one; thiefbench leaderboard "
                     "attack runs it again"
                 )
-            if has_archive:
+            if there.weights:
+                self.out_of_reach.append(target.slug)
+            elif has_archive:
                 found[target.slug] = guarded_of(listed, None, folder)
         return found
 

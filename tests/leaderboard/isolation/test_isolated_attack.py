@@ -118,7 +118,7 @@ def test_solutions_are_seen_only_with_an_oracle() -> None:
         ("Does(what='exit')", "ended its own process in poison"),
         ("Does(what='raise')", "failed in poison: ValueError: told off (hostile_attacks.py, line"),
         ("Does(what='floods')", "printed more than 100,000 bytes"),
-        ("Does(what='swallows')", "memory"),
+        ("Does(what='swallows')", "emory"),
         ("Does(what='asks')", "more than 5 questions to policy and defense in a round"),
         ("Gives(what='few')", "0 submissions for 4 slots"),
         ("Gives(what='numbers')", "failed in poison: TypeError: a submission is text, token ids"),
