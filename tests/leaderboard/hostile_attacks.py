@@ -60,7 +60,7 @@ class Spies(Plain):
         found += [name for name in os.environ if "CANARY" in name]
         found += [name for name in ("payload", "labels", "verdicts", "history") if hasattr(view, name)]
         found += [name for name in sys.modules if name.startswith(("torch", "thiefbench.engine"))]
-        return f"found {len(found)}"
+        return f"found {len(found)}: {found}"
 
     def _reads(self, path: str) -> bool:
         try:
