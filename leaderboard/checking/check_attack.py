@@ -162,9 +162,11 @@ def _draws_a_family(subject: AttackSubject) -> str:
         if one != other:
             raise RuleBroken(f"equal generators draw {one} and {other}; draw from the generator alone")
         payloads.append(str(one))
-    if len(set(payloads)) < 2 and payloads[0] != "{}":
+    if payloads[0] == "{}":
+        return "`describe` names none"
+    if len(set(payloads)) < 2:
         raise RuleWarning("every seed draws the same payload, which a defense can look for; let `draw` choose one")
-    return f"{len(set(payloads))} payloads at {len(payloads)} seeds"
+    return f"{len(set(payloads))} different ones at {len(payloads)} seeds"
 
 
 def _submits(subject: AttackSubject) -> str:

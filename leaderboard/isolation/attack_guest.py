@@ -187,7 +187,7 @@ _CALLS = {"draw": _draw, "poison": _submit, "placebo": _submit, "outcome": _outc
 class _Task(Task):
     """The task of a view; the parent composes and rewards."""
 
-    name = ""  # type: ignore[misc]  # that of the real one, set below
+    name = ""  # that of the real one, set below
 
     def __init__(self, stream: Stream, about: Mapping[str, Any]) -> None:
         self._stream = stream

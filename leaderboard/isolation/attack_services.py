@@ -189,10 +189,12 @@ class ViewAnswers(TaskAnswers):
     def _measured(self, sampler: Sampler, question: Mapping[str, Any]) -> dict[str, Any]:
         items, _ = self._each(question, "")
         rows = self._tokens(sampler, question.get("rows"), len(items))
-        measure = sampler.in_support if question["ask"] == "in_support" else sampler.token_logprobs
         self._cost.scored += len(rows)
-        measured: Sequence[Sequence[float]] = measure(items, rows) if items else []
-        return {"measured": [list(row) for row in measured]}
+        if not items:
+            return {"measured": []}
+        if question["ask"] == "in_support":
+            return {"measured": sampler.in_support(items, rows)}
+        return {"measured": sampler.token_logprobs(items, rows)}
 
     def _taught(self, sampler: Sampler, question: Mapping[str, Any]) -> dict[str, Any]:
         if len(self._samplers) > MOST_COPIES:

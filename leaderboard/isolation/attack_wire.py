@@ -25,7 +25,7 @@ from thiefbench.attacks.base import (
     ThreatModel,
     Withheld,
 )
-from thiefbench.leaderboard.isolation.wire import Malformed, is_plain, number_in, rng_in, rng_out, shown
+from thiefbench.leaderboard.isolation.wire import Malformed, number_in, rng_in, rng_out, shown
 from thiefbench.tasks.base import Completion, Item, Task
 
 MOST_TEXT = 100_000
@@ -297,16 +297,9 @@ def ids_in(data: Any, vocabulary: int = _LARGEST_TOKEN, most: int = MOST_TOKENS)
 
 def outcome_in(data: Any) -> float | None:
     """An outcome; raises Malformed where it is no share."""
-    if data is None or type(data) is bool:
-        return data
+    if data is None:
+        return None
     return float(number_in(data, "the outcome", 0, 1))
-
-
-def plain_in(data: Any) -> Any:
-    """JSON data without NaN; raises Malformed for anything else."""
-    if not is_plain(data):
-        raise Malformed("data with NaN, or nested too deeply")
-    return data
 
 
 Part = Literal["poison", "placebo"]

@@ -194,7 +194,7 @@ class IsolatedAttack(Attack):
         self._judge.close()
 
     def _take(self, facts: wire.Facts) -> None:
-        self._facts, self.name, self.threat = facts, facts.name, facts.threat  # type: ignore[misc]
+        self._facts, self.name, self.threat = facts, facts.name, facts.threat
 
     def _fresh(self) -> _Process:
         """A new process with the member drawn."""

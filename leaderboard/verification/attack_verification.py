@@ -316,7 +316,8 @@ class _Verifier(Questions):
         record = run_attack_cell(spec, store, factory.against(target), self.watch(f"again: {each.name}"))
         if record.status != there.status:
             raise DisagreesError(f"{each.name}: run again, it ends otherwise: {record.error[:300] or 'with scores'}")
-        before = after = None
+        before: tuple[float, float, float] | None = None
+        after: tuple[float, float, float] | None = None
         equal = True
         if record.status == "ok":
             here = store.cell(record.cell_id).read_rows()
@@ -334,7 +335,8 @@ class _Verifier(Questions):
         agrees = equal or (one is not None and other is not None and close(one, other, MARGIN))
         if not agrees:
             raise DisagreesError(f"{each.name}: run again, its headline ASR is {other}, and the entry's {one}")
-        role: Kind = "own" if each.target else "undefended" if spec.role == "attack" else spec.role
+        clean: Kind = "placebo" if spec.role == "placebo" else "control"
+        role: Kind = "own" if each.target else "undefended" if spec.role == "attack" else clean
         return Rerun(
             part=each.part, role=spec.role, attack=self.entry.manifest.name, seed=spec.seed, measure="headline_asr",
             submitted=(one, one), found=other, equal=equal, agrees=agrees, kind=role,

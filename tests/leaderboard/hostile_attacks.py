@@ -56,7 +56,7 @@ class Spies(Plain):
 
     def word(self, view: AttackerView) -> str:
         found = [path for path in self.paths if self._reads(path)]
-        found += [path for path in ("/proc", "/etc", "/home", "/root") if self._lists(path)]
+        found += [path for path in ("/proc", "/etc", "/home", "/var") if self._lists(path)]
         found += [name for name in os.environ if "CANARY" in name]
         found += [name for name in ("payload", "labels", "verdicts", "history") if hasattr(view, name)]
         found += [name for name in sys.modules if name.startswith(("torch", "thiefbench.engine"))]
