@@ -12,7 +12,6 @@ import ctypes
 import importlib
 import importlib.util
 import json
-import os
 import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -26,83 +25,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from thiefbench.defenses.base import Defense, PastRound, PoolCompletion
+    from thiefbench.leaderboard.isolation.guest_stream import Stream
     from thiefbench.tasks.base import Message, Sampling
-
-MAX_ERROR = 400
-"""Characters of an error that a defense raised."""
 
 # Shared libraries of the system that extension modules of numpy and scipy look for, and that the jail does not hold.
 _SHARED = ("libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libz.so.1")
 _WARM = (
     "numpy.linalg", "numpy.random", "scipy.special", "scipy.stats", "safetensors.numpy", "thiefbench.registry",
-    "thiefbench.leaderboard.isolation.frames", "thiefbench.leaderboard.isolation.wire",
+    "thiefbench.leaderboard.isolation.frames", "thiefbench.leaderboard.isolation.guest_stream",
+    "thiefbench.leaderboard.isolation.wire",
 )  # fmt: skip
-
-
-_REFUSALS: dict[str, type[Exception]] = {"ValueError": ValueError}
-"""Exceptions that stand for a refusal, by name; RuntimeError for any other."""
-
-
-class Stream:
-    """Messages to and from the parent over one open file.
-
-    Args:
-        file: the stream.
-        most: bytes of one message that are sent.
-    """
-
-    def __init__(self, file: int, most: int) -> None:
-        self._file, self._most = file, most
-
-    def send(self, message: dict[str, Any]) -> None:
-        """Send a message.
-
-        Raises:
-            ValueError, TypeError: it is too large, or not plain data.
-        """
-        from thiefbench.leaderboard.isolation.frames import packed
-
-        parts = packed(message)
-        size = sum(map(len, parts))
-        if size > self._most:
-            raise ValueError(f"{size:,} bytes of answer, and at most {self._most:,} are allowed")
-        for part in parts:
-            rest = memoryview(part)
-            while rest:
-                rest = rest[os.write(self._file, rest) :]
-
-    def receive(self) -> tuple[dict[str, Any], list[NDArray[Any]]]:
-        """The parent's next message.
-
-        Raises:
-            EOFError: the stream has ended.
-        """
-        from thiefbench.leaderboard.isolation.frames import HEADER, unpacked
-
-        text, blob = HEADER.unpack(self._read(HEADER.size))
-        return unpacked(self._read(text), self._read(blob))
-
-    def ask(self, question: dict[str, Any]) -> tuple[dict[str, Any], list[NDArray[Any]]]:
-        """Ask the parent a question during a request.
-
-        Raises:
-            RuntimeError, ValueError: it refuses to answer.
-        """
-        self.send(question)
-        answer, arrays = self.receive()
-        if "refused" in answer:
-            raise _REFUSALS.get(answer.get("as", ""), RuntimeError)(answer["refused"])
-        return answer, arrays
-
-    def _read(self, size: int) -> bytes:
-        parts = []
-        while size:
-            part = os.read(self._file, min(size, 1 << 20))
-            if not part:
-                raise EOFError
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
 
 
 class Policy:
@@ -180,6 +112,8 @@ def serve(spec: str, most: int, file: int) -> None:
         most: bytes of one answer.
         file: the stream.
     """
+    from thiefbench.leaderboard.isolation.guest_stream import Stream, send
+
     stream, history = Stream(file, most), list[Any]()
     with suppress(EOFError, BrokenPipeError):
         defense, reply = _make(spec)
@@ -200,6 +134,7 @@ def serve(spec: str, most: int, file: int) -> None:
 def _make(spec: str) -> tuple[Defense | None, dict[str, Any]]:
     from thiefbench import registry
     from thiefbench.defenses.base import Defense
+    from thiefbench.leaderboard.isolation.guest_stream import describe
 
     try:
         defense = registry.make("defense", spec)
@@ -225,6 +160,8 @@ def _answered(
     request: Mapping[str, Any],
     arrays: Sequence[NDArray[Any]],
 ) -> dict[str, Any]:
+    from thiefbench.leaderboard.isolation.guest_stream import describe
+
     try:
         return call(defense, stream, history, request, arrays)
     except EOFError:
@@ -266,28 +203,6 @@ def _prove(defense: Defense, stream: Stream, history: list[PastRound], request: 
 _CALLS: dict[str, Callable[..., dict[str, Any]]] = {
     "inspect": _inspect, "state": _state, "restore": _restore, "prove": _prove,
 }  # fmt: skip
-
-
-def send(stream: Stream, reply: dict[str, Any]) -> None:
-    """Send a reply, or the reason why it cannot be sent."""
-    try:
-        stream.send(reply)
-    except (TypeError, ValueError, RecursionError) as error:  # raised before a byte has left
-        stream.send({"number": reply["number"], "failed": describe(error)})
-
-
-def describe(error: BaseException) -> str:
-    """An error of the guest, with the line of its file where it was raised."""
-    from thiefbench.sources import OF_USER
-
-    place = ""
-    trace = error.__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if trace.tb_frame.f_globals.get("__name__", "").startswith(OF_USER):
-            place = f" ({Path(file).name}, line {trace.tb_lineno})"
-        trace = trace.tb_next
-    return f"{type(error).__name__}: {error}"[:MAX_ERROR] + place
 
 
 # --- before the jail closes ---

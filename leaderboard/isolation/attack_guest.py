@@ -22,10 +22,10 @@ from thiefbench.attacks.base import (
 )
 from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.leaderboard.isolation import attack_wire as wire
-from thiefbench.leaderboard.isolation._isolated_worker import _REFUSALS, Stream, describe, send
+from thiefbench.leaderboard.isolation.guest_stream import REFUSALS, Stream, describe, send
 from thiefbench.tasks.base import Completion, Item, Message, Split, Task, TaskError
 
-_REFUSALS["QueryBudgetError"] = QueryBudgetError
+REFUSALS["QueryBudgetError"] = QueryBudgetError
 _ABOUT = 200  # characters of the docstring's first line
 
 _NOT_YET = {
