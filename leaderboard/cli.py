@@ -126,7 +126,7 @@ def attack(
     with another entry adds that defense.
     """
     from thiefbench.leaderboard.attacking import submit as attacking
-    from thiefbench.leaderboard.attacking.running import DefenseError
+    from thiefbench.leaderboard.isolation.isolated import DefenseError
     from thiefbench.leaderboard.isolation.isolated_attack import AttackError
     from thiefbench.leaderboard.published import SHARED
     from thiefbench.leaderboard.submit import credits_of

@@ -172,7 +172,9 @@ class IsolatedAttack(Attack):
         try:
             request = {"items": [wire.item_out(item) for item in items], "count": count, "rng": rng_out(rng)}
             chosen = process.request("choose", request).get("chosen")
-            sound = isinstance(chosen, list) and all(type(at) is int and 0 <= at < len(items) for at in chosen)
+            if not isinstance(chosen, list):
+                raise process.fault_in("picked something other than a list of items")
+            sound = all(type(at) is int and 0 <= at < len(items) for at in chosen)
             if not sound or len(chosen) != count or len(set(chosen)) != count:
                 raise process.fault_in(f"picked something other than {count} different items")
             return [items[at] for at in chosen]
