@@ -15,10 +15,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from thiefbench.leaderboard.cell_scores import CellScores
-from thiefbench.leaderboard.entry import Entry, EntryError
+from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.isolation.limits import ARCHIVE_BYTES, COMPLETIONS_BYTES, RECORD_BYTES, WEIGHTS_BYTES
 from thiefbench.leaderboard.manifest import Packed
 from thiefbench.leaderboard.verification.foreign_tables import check_tables
@@ -44,6 +44,38 @@ class Member:
     name: str
     sha256: str
     most: int
+
+
+class Named(Protocol):
+    """What the manifest of an entry says of its archive."""
+
+    @property
+    def slug(self) -> str:
+        """The entry's folder."""
+
+    @property
+    def archive(self) -> Packed:
+        """The archive."""
+
+    @property
+    def weights(self) -> tuple[Packed, ...]:
+        """Files of weights in it."""
+
+
+class Archived(Protocol):
+    """An entry with an archive: a defense's or an attack's."""
+
+    @property
+    def manifest(self) -> Named:
+        """Names the archive."""
+
+    @property
+    def cells(self) -> Sequence[CellScores]:
+        """All cells, in the order of their specs."""
+
+    @property
+    def brought(self) -> Sequence[CellScores]:
+        """Those whose files are in the archive."""
 
 
 def members(cells: Sequence[CellScores], weights: Sequence[Packed]) -> list[Member]:
@@ -107,7 +139,7 @@ def packed_file(file: Path) -> Packed:
     return Packed(name=file.name, sha256=file_sha256(file), bytes=file.stat().st_size)
 
 
-def unpack(archive: Path, entry: Entry, folder: Path, specs: Sequence[CellSpec] = ()) -> Store:
+def unpack(archive: Path, entry: Archived, folder: Path, specs: Sequence[CellSpec] = ()) -> Store:
     """Unpack a stranger's archive; only content whose hash is in the entry is accepted.
 
     Args:

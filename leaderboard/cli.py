@@ -1,4 +1,4 @@
-"""`thiefbench leaderboard`: check a defense, submit it, verify an entry, publish shared cells, build the board."""
+"""`thiefbench leaderboard`: check and submit defenses and attacks, verify an entry, publish cells, build the board."""
 
 from __future__ import annotations
 
@@ -83,6 +83,75 @@ def check(
         stops_little = any(finding.question == POISON_STOPPED and finding.status == "warning" for finding in findings)
         out.print(f"{escaped(defense)} may be submitted{', but it stopped almost nothing' if stops_little else ''}")
     raise typer.Exit(FAILED if failed else DONE)
+
+
+@app.command("check-attack")
+def check_attack(
+    attack: Annotated[str, typed_spec_argument("attack", help="mine.py:Attack(key=value), or a name.")],
+) -> None:
+    """Check in about a minute whether an attack may be submitted; if not, say what to change."""
+    from thiefbench.leaderboard.attacking.submit import checked_spec
+
+    checked_spec(attack)  # a mistake is reported before torch is loaded
+    from thiefbench.tasks.sandbox import backend
+
+    err.print(f"in the sandbox ({backend()}); playing a few rounds of a small swarm ...")
+    failed = _ask_attack(attack)
+    if failed:
+        out.print(f"{escaped(attack)} is not ready: {failed} of these rules {'is' if failed == 1 else 'are'} broken")
+    else:
+        out.print(f"{escaped(attack)} may be submitted")
+    raise typer.Exit(FAILED if failed else DONE)
+
+
+@app.command()
+def attack(
+    entry: Annotated[Path, typer.Argument(help="Directory of the entry of a listed defense.")],
+    attack: Annotated[str, typed_spec_argument("attack", help="mine.py:Attack(key=value), or a name.")],
+    name: Annotated[str, typer.Option(help="Name of the attack on the leaderboard.")] = "",
+    authors: Annotated[str, typer.Option(help="Authors of the attack, separated by commas.")] = "",
+    paper: Annotated[str, typer.Option(help="Address of a paper about it: https://...")] = "",
+    store: StoreOption = None,
+    directory: Annotated[
+        Path, typer.Option("--out", help="Directory of entries, to which the attack's entry is written.")
+    ] = Path("leaderboard/entries"),
+    archive: Annotated[
+        Path | None, typer.Option(help="Archive of the defense's entry; needed only where the defense has weights.")
+    ] = None,
+    shared: SharedOption = None,
+) -> None:
+    """Check an attack, run it against a listed defense and write an entry of its own.
+
+    The attack runs in the sandbox, at the suite's seeds and with the numerical settings of the defense's entry, beside
+    its own control, placebo and undefended cells. Stop it at any time; the same command continues. The same command
+    with another entry adds that defense.
+    """
+    from thiefbench.leaderboard.attacking import submit as attacking
+    from thiefbench.leaderboard.isolation.isolated import DefenseError
+    from thiefbench.leaderboard.isolation.isolated_attack import AttackError
+    from thiefbench.leaderboard.published import SHARED
+    from thiefbench.leaderboard.submit import credits_of
+
+    credits = credits_of(name, authors, paper)
+    attacking.checked_spec(attack)
+    try:
+        own = attacking.prepare_attack(
+            entry, attack, credits, store, directory, target_archive=archive, shared=shared or SHARED
+        )
+        err.print("first the rules of `thiefbench leaderboard check-attack`, about a minute ...")
+        if _ask_attack(own.spec):
+            out.print(f"{escaped(attack)} is not ready: fix the rules marked FAILED")
+            raise typer.Exit(FAILED)
+        err.print(escaped(attacking.limits()))
+        err.print(escaped(f"{len(own.cells)} cells of {own.suite.title}; those that the store has are not run again"))
+        with stoppable():
+            records = attacking.run_attack(own, _print_rounds)
+    except (AttackError, DefenseError) as error:
+        out.print(f"[bold red]failed[/bold red]: {escaped(str(error))}")
+        raise typer.Exit(FAILED) from None
+    written = attacking.write_attack(own, records)
+    for line in (*attacking.summary(written, own.suite), *attacking.next_steps(own, written)):
+        out.print(escaped(line))
 
 
 @app.command()
@@ -207,10 +276,12 @@ def verify(
     ] = None,
     shared: SharedOption = None,
 ) -> None:
-    """Verify an entry: read it, compute its scores again, run some of its cells again."""
+    """Verify an entry of a defense or an attack: read it, compute its scores again, run some of its cells again."""
     from thiefbench.engine.keys import new_secret
+    from thiefbench.leaderboard.attacking.entry import is_attack_entry, read_attack_manifest
     from thiefbench.leaderboard.entry import EntryError, read_manifest
     from thiefbench.leaderboard.published import SHARED
+    from thiefbench.leaderboard.verification.attack_verification import verify_attack
     from thiefbench.leaderboard.verification.held_out import HeldOut, read_held_out
     from thiefbench.leaderboard.verification.verdict import write_verification
     from thiefbench.leaderboard.verification.verify import VerifyOptions
@@ -228,9 +299,13 @@ def verify(
     )  # fmt: skip
     try:
         if options.runs and archive is not None:
-            check_device(device or read_manifest(entry).numerics.device)
+            manifest = read_attack_manifest(entry) if is_attack_entry(entry) else read_manifest(entry)
+            check_device(device or manifest.numerics.device)
         with stoppable():
-            verification = verify_entry(entry, options, _print, _print_rounds, _samples)
+            if is_attack_entry(entry):
+                verification = verify_attack(entry, options, _print, _print_rounds)
+            else:
+                verification = verify_entry(entry, options, _print, _print_rounds, _samples)
     except EntryError as error:
         out.print(f"[bold red]rejected[/bold red]: {escaped(str(error))}")
         raise typer.Exit(FAILED) from None
@@ -356,6 +431,21 @@ def _ask(subject: Subject) -> list[Finding]:
         _print(finding)
         findings.append(finding)
     return findings
+
+
+def _ask_attack(attack: str) -> int:
+    """Print the findings of an attack's check, one line for each rule; returns how many rules are broken."""
+    import torch
+
+    from thiefbench.leaderboard.checking.check_attack import AttackSubject
+    from thiefbench.leaderboard.checking.check_attack import check_attack as check_rules
+
+    torch.set_num_threads(1)  # such small models gain nothing from a second one
+    failed = 0
+    for finding in check_rules(AttackSubject(attack)):
+        _print(finding)
+        failed += finding.status == "FAILED"
+    return failed
 
 
 def _print(finding: Finding) -> None:

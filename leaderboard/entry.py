@@ -35,7 +35,7 @@ from thiefbench.leaderboard.manifest import (
     MalformedError,
     Manifest,
     Numerics,
-    parsed,
+    strictly_parsed,
 )
 from thiefbench.leaderboard.named_code import foreign_code
 from thiefbench.leaderboard.names import wrong_names
@@ -81,6 +81,11 @@ class Entry:
         return [cell for cell in self.cells if cell.cell_id not in self.published]
 
     @property
+    def manifest_path(self) -> Path:
+        """The file that names the hashes of all others."""
+        return self.folder / MANIFEST
+
+    @property
     def spec(self) -> str:
         """The defense's spec string with the path of its file on this machine; its code may be a stranger's.
 
@@ -106,7 +111,7 @@ def read_entry(folder: Path, shared: Path = SHARED) -> Entry:
     """
     if not folder.is_dir():
         raise EntryError(f"there is no entry {folder}")
-    present = _present(folder)
+    present = present_files(folder)
     sizes = {name: path.stat().st_size for name, path in present.items()}
     if (total := sum(sizes.get(name, 0) for name in (MANIFEST, SCORES))) > ENTRY_BYTES:
         raise EntryError(
@@ -134,9 +139,9 @@ def read_entry(folder: Path, shared: Path = SHARED) -> Entry:
         path = present.get(name)
         if path is None:
             raise EntryError(f"{folder} lacks {name}, which {MANIFEST} lists")
-        if hashlib.sha256(_bounded(path, FILE_BYTES + ENTRY_BYTES)).hexdigest() != expected:
+        if hashlib.sha256(bounded(path, FILE_BYTES + ENTRY_BYTES)).hexdigest() != expected:
             raise EntryError(f"{folder / name} does not match {MANIFEST}: its SHA-256 differs")
-    return _resolved(folder, manifest, _parsed(Scores, folder / SCORES), shared)
+    return _resolved(folder, manifest, parsed(Scores, folder / SCORES), shared)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -145,7 +150,7 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         EntryError: there is none, or it is malformed.
     """
-    return _parsed(Manifest, folder / MANIFEST)
+    return parsed(Manifest, folder / MANIFEST)
 
 
 def write_entry(
@@ -163,9 +168,9 @@ def write_entry(
     Raises:
         EntryError: it would be larger than an entry may be.
     """
-    content = {SCORES: _written(scores), **source}
+    content = {SCORES: written(scores), **source}
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(content.items())}
-    content[MANIFEST] = _written(manifest.model_copy(update={"files": hashes}))
+    content[MANIFEST] = written(manifest.model_copy(update={"files": hashes}))
     if (total := len(content[MANIFEST]) + len(content[SCORES])) > ENTRY_BYTES:
         raise EntryError(f"the entry would have {total:,} bytes, and at most {ENTRY_BYTES:,} are allowed")
     if (total := sum(map(len, source.values()))) > FILE_BYTES:
@@ -220,7 +225,7 @@ def _referred(reference: Reference, published: Published) -> PublishedCell:
     return cell
 
 
-def _bounded(path: Path, most: int) -> bytes:
+def bounded(path: Path, most: int) -> bytes:
     """The content of a file of an entry.
 
     Raises:
@@ -233,19 +238,20 @@ def _bounded(path: Path, most: int) -> bytes:
         raise EntryError(str(error)) from error
 
 
-_Of = TypeVar("_Of", Manifest, Scores)
+_Of = TypeVar("_Of", bound=BaseModel)
 
 
-def _parsed(kind: type[_Of], path: Path) -> _Of:
+def parsed(kind: type[_Of], path: Path, most: int = ENTRY_BYTES) -> _Of:
+    """A JSON file of an entry, of at most `most` bytes; raises EntryError where it is missing or malformed."""
     try:
-        return parsed(kind, _bounded(path, ENTRY_BYTES), LISTED)
+        return strictly_parsed(kind, bounded(path, most), LISTED)
     except FileNotFoundError as error:
         raise EntryError(f"{path.parent} is not an entry: it has no {path.name}") from error
     except MalformedError as error:
         raise EntryError(f"{path}: {error}") from error
 
 
-def _present(folder: Path) -> dict[str, Path]:
+def present_files(folder: Path) -> dict[str, Path]:
     """The files of a folder by their path in it; anything but plain files and folders is refused."""
     present: dict[str, Path] = {}
     for path in sorted(folder.rglob("*")):
@@ -258,10 +264,10 @@ def _present(folder: Path) -> dict[str, Path]:
     return present
 
 
-def _written(model: BaseModel) -> bytes:
+def written(model: BaseModel) -> bytes:
     """Compact JSON that still gives readable diffs: one line per field, one per cell."""
     data = model.model_dump(mode="json", exclude_defaults=True)
-    data |= {"schema_version": model.schema_version} if isinstance(model, Manifest) else {}
+    data |= {name: getattr(model, name) for name in type(model).model_fields if name == "schema_version"}
     lines = []
     for name, value in data.items():
         if name == "cells":

@@ -19,7 +19,7 @@ from thiefbench import __version__, registry
 from thiefbench.leaderboard import _parsing_worker
 from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.isolation.limits import DEPENDENCIES, FILE_BYTES, WEIGHTS_BYTES, WEIGHTS_NAME
-from thiefbench.leaderboard.isolation.sandbox_paths import files, weights
+from thiefbench.leaderboard.isolation.sandbox_paths import Guests, files, weights
 from thiefbench.leaderboard.published import label_of
 from thiefbench.leaderboard.rows import wanted
 from thiefbench.sources import is_of_package, source_files
@@ -29,10 +29,12 @@ from thiefbench.suite.store.records import file_sha256
 from thiefbench.tasks.text import one_line
 from thiefbench.wording import counted
 
-_FLOORS = ("thiefbench.defenses", "thiefbench.tasks")
 _PARSING_SECONDS, _PARSING_BYTES = 5, 2 << 30
 """Of processor time for all files of an entry together, and of address space."""
-_SHOWN = f"the standard library, {', '.join(DEPENDENCIES)}, {' and '.join(_FLOORS)}"
+_FLOORS: dict[Guests, tuple[str, str]] = {
+    "defense": ("thiefbench.defenses", "thiefbench.tasks"),
+    "attack": ("thiefbench.attacks", "thiefbench.tasks"),
+}
 
 
 def cells_of(entry: Entry, suite: Suite) -> list[tuple[str, CellSpec]]:
@@ -87,7 +89,7 @@ def check_source(entry: Entry) -> None:
     for file in submitted:
         if wrong := wrong_size(file):
             raise EntryError(wrong)
-    if wrong := _unreadable([path for path in entry.source if path.suffix == ".py"]):
+    if wrong := unreadable([path for path in entry.source if path.suffix == ".py"]):
         raise EntryError(wrong)
     for file in submitted:
         if wrong := wrong_import(file):
@@ -139,7 +141,7 @@ def wrong_size(file: Path) -> str:
     return ""
 
 
-def wrong_import(file: Path) -> str:
+def wrong_import(file: Path, kind: Guests = "defense") -> str:
     """The first forbidden import of a submitted file, and what to do about it; empty if there is none.
 
     A file that is a module of a package counts with all files of the package, which may import each other.
@@ -147,12 +149,12 @@ def wrong_import(file: Path) -> str:
     for path in source_files(file):
         if path.suffix == ".py":
             depth = len(path.relative_to(file.parent).parts) if is_of_package(file) else 0
-            if wrong := _wrong_import(path, depth):
+            if wrong := _wrong_import(path, depth, kind):
                 return wrong
     return ""
 
 
-def _unreadable(sources: Sequence[Path]) -> str:
+def unreadable(sources: Sequence[Path]) -> str:
     """The first Python file that is not in UTF-8 or is more than Python's parser can take; empty if there is none.
 
     Another encoding, named in a comment, makes other code of what readers of the file see.
@@ -177,7 +179,7 @@ def _unreadable(sources: Sequence[Path]) -> str:
     )
 
 
-def _wrong_import(file: Path, depth: int) -> str:
+def _wrong_import(file: Path, depth: int, kind: Guests) -> str:
     """As `wrong_import`, of one file; its relative imports may have at most `depth` dots."""
     try:
         tree = ast.parse(file.read_bytes(), file.name)
@@ -187,8 +189,9 @@ def _wrong_import(file: Path, depth: int) -> str:
         if isinstance(node, ast.ImportFrom) and 0 < node.level <= depth:
             continue
         for name in _imported(node):
-            if not _allowed(name):
-                return f"line {node.lineno} of {file.name} imports {name}; it may import only {_SHOWN}"
+            if not _allowed(name, kind):
+                shown = f"the standard library, {', '.join(DEPENDENCIES)}, {' and '.join(_FLOORS[kind])}"
+                return f"line {node.lineno} of {file.name} imports {name}; it may import only {shown}"
     return ""
 
 
@@ -203,8 +206,8 @@ def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
     return [f"thiefbench.{alias.name}" for alias in node.names] if module == "thiefbench" else [module]
 
 
-def _allowed(name: str) -> bool:
+def _allowed(name: str, kind: Guests) -> bool:
     top = name.partition(".")[0]
     if top == "thiefbench":
-        return any(f"{name}.".startswith(f"{floor}.") for floor in _FLOORS)
+        return any(f"{name}.".startswith(f"{floor}.") for floor in _FLOORS[kind])
     return top in sys.stdlib_module_names or top in DEPENDENCIES

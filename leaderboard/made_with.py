@@ -10,7 +10,9 @@ from thiefbench.provenance import DISTRIBUTIONS
 from thiefbench.suite.store.records import SHARED, Record, Store
 
 _NAMES = ("python", *DISTRIBUTIONS)
-_OF_A_CELL = ("started", "finished", "ended", SHARED)
+COST = "attack_cost"
+"""What a submitted attack used in a cell (`thiefbench.leaderboard.attacking.running`)."""
+_OF_A_CELL = ("started", "finished", "ended", SHARED, COST)
 
 
 def versions(records: Sequence[Record], store: Store) -> dict[str, str]:

@@ -49,7 +49,7 @@ class MalformedError(ValueError):
     """Bytes are not the expected JSON. One clause that names the field."""
 
 
-def parsed(kind: type[_M], content: bytes, unnamed: Collection[str] = ()) -> _M:
+def strictly_parsed(kind: type[_M], content: bytes, unnamed: Collection[str] = ()) -> _M:
     """A stranger's JSON, read strictly.
 
     Args:
@@ -82,6 +82,36 @@ class Packed(EntryModel):
     name: Line
     sha256: Sha256
     bytes: int = Field(ge=0)
+
+
+def checked_slug(slug: str) -> str:
+    """A folder's name; raises ValueError where it is not allowed."""
+    if not _SLUG.fullmatch(slug):
+        raise ValueError("write 1 to 48 lower-case letters, digits and hyphens")
+    return slug
+
+
+def checked_paths(files: dict[str, str], source: str) -> dict[str, str]:
+    """The files of an entry; raises ValueError where one is neither `SCORES` nor in the folder `source`."""
+    for name in files:
+        if not PATH.fullmatch(name) or (name != SCORES and PurePosixPath(name).parts[0] != source):
+            raise ValueError(f"{name!r} is neither {SCORES} nor a path in {source}/")
+    if SCORES not in files:
+        raise ValueError(f"{SCORES} is not listed")
+    if len(files) > MOST_FILES:
+        raise ValueError(f"more than {MOST_FILES} files")
+    return files
+
+
+def checked_weights(weights: tuple[Packed, ...]) -> tuple[Packed, ...]:
+    """Files of weights; raises ValueError where one is not named by its content."""
+    for each in weights:
+        named = WEIGHTS_NAME.fullmatch(each.name)
+        if named is None or named.group(2) != each.sha256:
+            raise ValueError(
+                f"{each.name!r} is not named NAME-SHA256.safetensors, where NAME has at most 23 characters"
+            )
+    return weights
 
 
 class SuiteName(EntryModel):
@@ -143,32 +173,17 @@ class Manifest(EntryModel):
     @field_validator("slug")
     @classmethod
     def _slug(cls, slug: str) -> str:
-        if not _SLUG.fullmatch(slug):
-            raise ValueError("write 1 to 48 lower-case letters, digits and hyphens")
-        return slug
+        return checked_slug(slug)
 
     @field_validator("files")
     @classmethod
     def _paths(cls, files: dict[str, str]) -> dict[str, str]:
-        for name in files:
-            if not PATH.fullmatch(name) or (name != SCORES and PurePosixPath(name).parts[0] != SOURCE):
-                raise ValueError(f"{name!r} is neither {SCORES} nor a path in {SOURCE}/")
-        if SCORES not in files:
-            raise ValueError(f"{SCORES} is not listed")
-        if len(files) > MOST_FILES:
-            raise ValueError(f"more than {MOST_FILES} files")
-        return files
+        return checked_paths(files, SOURCE)
 
     @field_validator("weights")
     @classmethod
     def _weights(cls, weights: tuple[Packed, ...]) -> tuple[Packed, ...]:
-        for each in weights:
-            named = WEIGHTS_NAME.fullmatch(each.name)
-            if named is None or named.group(2) != each.sha256:
-                raise ValueError(
-                    f"{each.name!r} is not named NAME-SHA256.safetensors, where NAME has at most 23 characters"
-                )
-        return weights
+        return checked_weights(weights)
 
     @model_validator(mode="after")
     def _archive(self) -> Manifest:

@@ -12,17 +12,18 @@ from collections.abc import Collection
 from thiefbench import registry
 
 
-def foreign_code(defense: str, listed: Collection[str]) -> str:
-    """The forbidden name in an entry's defense, as a clause; empty if there is none.
+def foreign_code(spec: str, listed: Collection[str], kind: registry.Kind = "defense") -> str:
+    """The forbidden name in an entry's defense or attack, as a clause; empty if there is none.
 
     Args:
-        defense: the entry's spec string; nothing of the entry is loaded.
+        spec: the entry's spec string; nothing of the entry is loaded.
         listed: the entry's files, by their path in it.
+        kind: of the spec string.
 
     Raises:
         SpecStringError: it is malformed, or contains a name that is not declared.
     """
-    for _, target in registry.named_in("defense", defense):
+    for _, target in registry.named_in(kind, spec):
         file, colon, _ = target.rpartition(":")
         if colon and not file.endswith(".py"):
             return f"names {target}, which is neither a declared name nor a class in a .py file of the entry"

@@ -35,7 +35,7 @@ from pydantic import Field, ValidationError
 
 from thiefbench.errors import UserError
 from thiefbench.leaderboard.cell_scores import CellScores, Numbers, trimmed
-from thiefbench.leaderboard.manifest import EntryModel, MalformedError, Sha256, parsed
+from thiefbench.leaderboard.manifest import EntryModel, MalformedError, Sha256, strictly_parsed
 from thiefbench.regular_files import NotRegularError, read_regular
 from thiefbench.suite.analysis.cell_drift import honest_drift, of_next_seed
 from thiefbench.suite.analysis.drift import Answers
@@ -340,7 +340,7 @@ def _content(path: Path, most: int) -> bytes | None:
 @lru_cache(maxsize=1024)
 def _parsed_cell(path: Path, content: bytes) -> PublishedCell:
     try:
-        cell = parsed(PublishedCell, content)
+        cell = strictly_parsed(PublishedCell, content)
     except MalformedError as error:
         raise PublishedError(f"{path}: {error}") from error
     if cell.sealed != _seal(cell):

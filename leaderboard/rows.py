@@ -12,7 +12,7 @@ from thiefbench import registry
 from thiefbench.engine.spec import Role
 from thiefbench.leaderboard.cell_scores import CellScores, untrimmed
 from thiefbench.leaderboard.entry import Entry, EntryError
-from thiefbench.leaderboard.manifest import Numerics
+from thiefbench.leaderboard.manifest import Numerics, SuiteName
 from thiefbench.suite.analysis.comparison import Cell, Comparison
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.run_comparisons import comparisons_of_cells
@@ -31,17 +31,21 @@ def suite_of(entry: Entry) -> Suite:
     Raises:
         EntryError: this version of the package has no such suite, or has it with other content.
     """
-    named = entry.manifest.suite
+    return suite_named(entry.manifest.suite, entry.folder)
+
+
+def suite_named(named: SuiteName, folder: Path) -> Suite:
+    """The released suite that the entry in a folder names; raises as `suite_of`."""
     title = f"{named.name}-v{named.version}"
     suite = next((s for s in released().values() if (s.name, s.version) == (named.name, named.version)), None)
     if suite is None:
         raise EntryError(
-            f"{entry.folder} was run on {title}, which this version of thiefbench does not have; submit it again on a "
+            f"{folder} was run on {title}, which this version of thiefbench does not have; submit it again on a "
             "released suite"
         )
     if suite.fingerprint() != named.fingerprint:
         raise EntryError(
-            f"{entry.folder} was run on a {title} whose content differs from that of this version; submit it again"
+            f"{folder} was run on a {title} whose content differs from that of this version; submit it again"
         )
     return suite
 

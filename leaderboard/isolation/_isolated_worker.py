@@ -1,9 +1,9 @@
-"""The process in which a submitted defense runs: a worker of the sandbox with numpy, scipy and the contracts.
+"""The process in which a submitted defense or attack runs: a sandbox's worker with numpy, scipy and the contracts.
 
 Run as a script by an interpreter without packages; `main` receives the paths of the few that are allowed. Before the
-sandbox closes, it imports only modules of the benchmark, numpy and scipy, so that forks start at once. A fork (`serve`)
-constructs the defense and answers the parent until the stream ends. Nothing that it sends is trusted: the parent
-accepts only plain data and checks it.
+sandbox closes, it imports only modules of the benchmark, numpy and scipy, so that forks start at once. A fork (`serve`,
+or `attack_guest.serve`) constructs the defense or attack and answers the parent until the stream ends. Nothing that it
+sends is trusted: the parent accepts only plain data and checks it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import ctypes
 import importlib
 import importlib.util
 import json
-import os
 import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -26,80 +25,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from thiefbench.defenses.base import Defense, PastRound, PoolCompletion
+    from thiefbench.leaderboard.isolation.guest_stream import Stream
     from thiefbench.tasks.answer_keys import AnswerKey
     from thiefbench.tasks.base import Message, Sampling
-
-MAX_ERROR = 400
-"""Characters of an error that a defense raised."""
 
 # Shared libraries of the system that extension modules of numpy and scipy look for, and that the jail does not hold.
 _SHARED = ("libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libz.so.1")
 _WARM = (
     "numpy.linalg", "numpy.random", "scipy.special", "scipy.stats", "safetensors.numpy", "thiefbench.registry",
-    "thiefbench.leaderboard.isolation.frames", "thiefbench.leaderboard.isolation.wire",
+    "thiefbench.leaderboard.isolation.frames", "thiefbench.leaderboard.isolation.guest_stream",
+    "thiefbench.leaderboard.isolation.wire",
 )  # fmt: skip
-
-
-class Stream:
-    """Messages to and from the parent over one open file.
-
-    Args:
-        file: the stream.
-        most: bytes of one message that are sent.
-    """
-
-    def __init__(self, file: int, most: int) -> None:
-        self._file, self._most = file, most
-
-    def send(self, message: dict[str, Any]) -> None:
-        """Send a message.
-
-        Raises:
-            ValueError, TypeError: it is too large, or not plain data.
-        """
-        from thiefbench.leaderboard.isolation.frames import packed
-
-        parts = packed(message)
-        size = sum(map(len, parts))
-        if size > self._most:
-            raise ValueError(f"{size:,} bytes of answer, and at most {self._most:,} are allowed")
-        for part in parts:
-            rest = memoryview(part)
-            while rest:
-                rest = rest[os.write(self._file, rest) :]
-
-    def receive(self) -> tuple[dict[str, Any], list[NDArray[Any]]]:
-        """The parent's next message.
-
-        Raises:
-            EOFError: the stream has ended.
-        """
-        from thiefbench.leaderboard.isolation.frames import HEADER, unpacked
-
-        text, blob = HEADER.unpack(self._read(HEADER.size))
-        return unpacked(self._read(text), self._read(blob))
-
-    def ask(self, question: dict[str, Any]) -> tuple[dict[str, Any], list[NDArray[Any]]]:
-        """Ask the parent a question during an inspection.
-
-        Raises:
-            RuntimeError: it refuses to answer.
-        """
-        self.send(question)
-        answer, arrays = self.receive()
-        if "refused" in answer:
-            raise RuntimeError(answer["refused"])
-        return answer, arrays
-
-    def _read(self, size: int) -> bytes:
-        parts = []
-        while size:
-            part = os.read(self._file, min(size, 1 << 20))
-            if not part:
-                raise EOFError
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
 
 
 class Policy:
@@ -209,11 +145,13 @@ def serve(spec: str, most: int, file: int) -> None:
         most: bytes of one answer.
         file: the stream.
     """
+    from thiefbench.leaderboard.isolation.guest_stream import Stream, send
+
     stream, history = Stream(file, most), list[Any]()
     with suppress(EOFError, BrokenPipeError):
         defense, reply = _make(spec)
         while True:
-            _send(stream, reply)
+            send(stream, reply)
             if defense is None:
                 return
             request, arrays = stream.receive()
@@ -229,6 +167,7 @@ def serve(spec: str, most: int, file: int) -> None:
 def _make(spec: str) -> tuple[Defense | None, dict[str, Any]]:
     from thiefbench import registry
     from thiefbench.defenses.base import Defense
+    from thiefbench.leaderboard.isolation.guest_stream import describe
 
     try:
         defense = registry.make("defense", spec)
@@ -243,7 +182,7 @@ def _make(spec: str) -> tuple[Defense | None, dict[str, Any]]:
             "judge": None if judge is None else [judge.model, judge.endpoint],
         }
     except Exception as error:
-        return None, {"number": 0, "failed": _describe(error)}
+        return None, {"number": 0, "failed": describe(error)}
 
 
 def _answered(
@@ -254,12 +193,14 @@ def _answered(
     request: Mapping[str, Any],
     arrays: Sequence[NDArray[Any]],
 ) -> dict[str, Any]:
+    from thiefbench.leaderboard.isolation.guest_stream import describe
+
     try:
         return call(defense, stream, history, request, arrays)
     except EOFError:
         raise
     except Exception as error:
-        return {"failed": _describe(error)}
+        return {"failed": describe(error)}
 
 
 def _inspect(defense: Defense, stream: Stream, history: list[PastRound], request: Any, _: Any) -> dict[str, Any]:
@@ -297,37 +238,16 @@ _CALLS: dict[str, Callable[..., dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def _send(stream: Stream, reply: dict[str, Any]) -> None:
-    """Send a reply, or the reason why it cannot be sent."""
-    try:
-        stream.send(reply)
-    except (TypeError, ValueError, RecursionError) as error:  # raised before a byte has left
-        stream.send({"number": reply["number"], "failed": _describe(error)})
-
-
-def _describe(error: BaseException) -> str:
-    from thiefbench.sources import OF_USER
-
-    place = ""
-    trace = error.__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if trace.tb_frame.f_globals.get("__name__", "").startswith(OF_USER):
-            place = f" ({Path(file).name}, line {trace.tb_lineno})"
-        trace = trace.tb_next
-    return f"{type(error).__name__}: {error}"[:MAX_ERROR] + place
-
-
 # --- before the jail closes ---
 
 
 def main(backend: str, setup: Mapping[str, Any]) -> None:
-    """Import what defenses need, and serve as a worker of the sandbox.
+    """Import what guests need, and serve as a worker of the sandbox.
 
     Args:
         backend: the jail.
-        setup: `packages`, where the benchmark's packages lie, by name; `search`, folders to import others from;
-            `readable`, paths that a defense may read beside the standard library.
+        setup: `kind`, "defense" or "attack"; `packages`, where the benchmark's packages lie, by name; `search`, folders
+            to import others from; `readable`, paths that a guest may read beside the standard library.
     """
     for name in _SHARED:
         with suppress(OSError):
@@ -341,15 +261,20 @@ def main(backend: str, setup: Mapping[str, Any]) -> None:
     from thiefbench import registry
     from thiefbench.tasks import _sandbox_worker
 
+    serving = serve
+    if setup["kind"] == "attack":
+        from thiefbench.leaderboard.isolation import attack_guest
+
+        serving = attack_guest.serve
     registry.names("defense")  # listed now: inside the sandbox, the installed distributions cannot be read
     registry.names("attack")
     sys.path[:] = library  # the paths that the sandbox shows by itself
 
     def live(spec: str, most: int, *files: int) -> None:
         sys.path += setup["search"]
-        serve(spec, most, *files)
+        serving(spec, most, *files)
 
-    _sandbox_worker.main(backend, [Path(path) for path in setup["readable"]], {"defense": live})
+    _sandbox_worker.main(backend, [Path(path) for path in setup["readable"]], {setup["kind"]: live})
 
 
 def _package(name: str, folder: Path) -> None:

@@ -12,39 +12,29 @@ secret of 256 bits (`thiefbench.engine.keys.secret_seed`), which is published on
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, get_args
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Any, get_args
 
 from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import DefenderView, Defense, JudgeSpec, PastRound, Requirement, Verdict
-from thiefbench.leaderboard.isolation import _isolated_worker, wire
-from thiefbench.leaderboard.isolation.frames import HEADER, Array, FrameError, packed, sizes, unpacked
+from thiefbench.leaderboard.isolation import wire
+from thiefbench.leaderboard.isolation.guest import Guest, host_of
 from thiefbench.leaderboard.isolation.limits import CAPS, JUDGE_BYTES, JUDGES, POOL, Caps
-from thiefbench.leaderboard.isolation.sandbox_paths import absolute, files, setup, weights
 from thiefbench.leaderboard.isolation.view_services import Services
 from thiefbench.leaderboard.isolation.wire import Malformed
-from thiefbench.sources import source_files
-from thiefbench.tasks.sandbox import backend
-from thiefbench.tasks.sandbox_session import DeadlineExceeded, Host, Session, SessionEnded
 from thiefbench.zoo.models import resolve, weights_fingerprint
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_NAME = 200  # characters of a name
-
 
 class DefenseError(Exception):
     """An isolated defense failed, misbehaved or met a limit. One sentence for the user."""
 
 
-class Isolated(Defense):
+class Isolated(Guest, Defense):
     """A defense whose class is loaded in the sandbox, never here.
 
     Args:
@@ -66,14 +56,16 @@ class Isolated(Defense):
         SpecStringError: the spec string is malformed, or names a file that is not there.
     """
 
-    _error: DefenseError | None
+    kind = "defense"
+    fault = DefenseError
+    asking = "inspect"
     _sent_history: list[PastRound]
     name: str  # type: ignore[misc]  # of plain defenses a constant of the class, here reported by the process
 
     def __init__(self, spec: str, caps: Caps = CAPS, hash_seed: int = 0) -> None:
         self.spec, self.caps = spec, caps
         self.name = spec
-        self._host = _host(spec, hash_seed)
+        self._host = host_of(self.kind, spec, hash_seed)
         self._begin()
 
     def inspect(self, view: DefenderView) -> list[Verdict]:
@@ -125,11 +117,6 @@ class Isolated(Defense):
         self._call("renew", {})
         self._sent_history = []
 
-    def close(self) -> None:
-        """End the process; every further call raises DefenseError."""
-        self._error = self._error or DefenseError(f"the defense {self.name} was closed")
-        self._session.close()
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Isolated:
         copied = type(self).__new__(type(self))
         copied.__dict__ |= {name: self.__dict__[name] for name in ("spec", "caps", "name", "_host")}
@@ -139,19 +126,9 @@ class Isolated(Defense):
         return copied
 
     def _begin(self) -> None:
-        self.seconds, self.memory = 0.0, 0
-        self._error, self._sent_history = None, []
-        self._number = 0
-        self._session: Session = self._host.start(
-            {"role": "defense", "spec": absolute(self.spec), "most": self.caps.message},
-            self.caps.memory,
-            self.caps.printed,
-        )
-        description = self._exchange("making it", None, [], self.caps.seconds, None)
-        name, requires, judge = description.get("name"), description.get("requires"), description.get("judge")
-        if not isinstance(name, str) or not 0 < len(name) <= _NAME:
-            self._fail(f"has a name that is not text of 1 to {_NAME} characters")
-        self.name = name
+        self._sent_history = []
+        description = self._open()
+        requires, judge = description.get("requires"), description.get("judge")
         requirements = (*get_args(Requirement), ANSWER_KEYS)
         if not isinstance(requires, list) or not all(need in requirements for need in requires):
             self._fail(f"requires something other than {', '.join(requirements)}")
@@ -171,109 +148,6 @@ class Isolated(Defense):
         if not _is_listed(model):
             self._fail(f"asks {model}, whose files differ from the released ones; install thiefbench again")
         return JudgeSpec(model)
-
-    def _call(
-        self,
-        call: str,
-        request: Mapping[str, Any],
-        arrays: Sequence[Array] = (),
-        seconds: float | None = None,
-        services: Services | None = None,
-    ) -> dict[str, Any]:
-        """Send a request to the process, answer its questions meanwhile, and return its reply."""
-        if self._error is not None:
-            raise self._error
-        if not self._session.silent():
-            self._fail("sent a message without a request")
-        self._number += 1
-        message = packed({"call": call, "number": self._number, **request}, arrays)
-        return self._exchange(call, self._number, message, seconds or self.caps.seconds, services)
-
-    def _exchange(
-        self, what: str, number: int | None, message: Sequence[bytes], seconds: float, services: Services | None
-    ) -> dict[str, Any]:
-        """Send a message and answer questions until the reply comes; only the defense's own time counts."""
-        left = seconds
-        while True:
-            began = time.monotonic()
-            reply = self._guarded(what, seconds, partial(self._turn, message, began + left))
-            left -= time.monotonic() - began
-            if "ask" in reply:
-                if services is None:
-                    self._fail(f"asked a question in {what}, where only inspect may")
-                try:
-                    message = services.answer(reply)
-                except Malformed as error:
-                    self._fail(f"put {error}")
-                except BaseException:
-                    self.close()  # the engine's error, not the defense's; its question will not be answered
-                    raise
-                continue
-            if reply.get("number") != (number or 0):
-                self._fail(f"gave a reply in {what} that belongs to no request")
-            if "failed" in reply:
-                self._fail(f"failed in {what}: {wire.shown(reply['failed'], 600)}")
-            self.seconds = seconds - left
-            held = reply.get("memory")
-            self.memory = max(self.memory, held) if type(held) is int and 0 <= held < 2**50 else self.memory
-            return reply
-
-    def _turn(self, message: Sequence[bytes], deadline: float) -> dict[str, Any]:
-        self._session.send(message, deadline)
-        text, blob = sizes(self._session.receive(HEADER.size, deadline), self.caps.message)
-        # A defense has no arrays to send, and many small ones would cost much.
-        reply, _ = unpacked(self._session.receive(text, deadline), self._session.receive(blob, deadline), most=0)
-        return reply
-
-    def _guarded(self, what: str, seconds: float, turn: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        try:
-            return turn()
-        except DeadlineExceeded:
-            self._fail(f"took more than {seconds:g} seconds of its own for {what}")
-        except FrameError as error:
-            self._fail(f"sent {error} (in {what})")
-        except SessionEnded as ended:
-            self._fail(self._ended(what, ended))
-
-    def _ended(self, what: str, ended: SessionEnded) -> str:
-        ran = ended.result
-        if ran.status == "memory":
-            return f"ran out of memory in {what}: it may use {self.caps.memory >> 20:,} MiB"
-        if ran.status == "output":
-            return f"printed more than {self.caps.printed:,} bytes"
-        if ran.status == "killed":
-            return f"was killed in {what} ({ran.error}), as by too much memory or a broken extension module"
-        return f"ended its own process in {what}" + (f": {ran.error}" if ran.error else "")
-
-    def _fail(self, what: str) -> NoReturn:
-        """End the process, and raise the error that every further call will raise, too."""
-        self._session.close()
-        self._error = DefenseError(f"the defense {self.name} {what}")
-        raise self._error
-
-
-_hosts: WeakValueDictionary[tuple[object, ...], Host] = WeakValueDictionary()
-
-
-def _host(spec: str, hash_seed: int) -> Host:
-    """A worker for a defense: shared by all defenses that see the same files, while any of them lives."""
-    setup_data = setup(spec)
-    stats = [
-        path.stat() for file in files(spec) for path in (*source_files(file), *weights(file))
-    ]  # a sandbox keeps the files that it started with, so changed files need a new one
-    key = (
-        os.getpid(),
-        backend(),
-        setup_data,
-        hash_seed,
-        *((file.st_ino, file.st_mtime_ns, file.st_size) for file in stats),
-    )
-    host = _hosts.get(key)
-    if host is None or not host.works():
-        threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-        script = str(Path(_isolated_worker.__file__).resolve())
-        host = _hosts[key] = Host(script, [setup_data], threads | {"PYTHONHASHSEED": str(hash_seed)})
-    return host
 
 
 @cache

@@ -41,7 +41,7 @@ JUDGE_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True)
 class Caps:
-    """What an isolated defense may use.
+    """What an isolated defense or attack may use.
 
     Attributes:
         seconds: of its own time for a round of `POOL` completions, and for every other call, such as its construction.
@@ -66,3 +66,11 @@ class Caps:
 
 CAPS: Final = Caps()
 """The published limits."""
+
+ATTACK_CAPS: Final = Caps(service_seconds=120.0, memory=1 << 30, answer=64 << 20)
+"""The published limits of an attack, for a round in which it owes `POOL` completions; questions are those to its copy
+of the policy and to the defense."""
+ATTACK_QUERIES: Final = 64
+"""Of the defense, per slot and round: the most that a submitted attack may be granted."""
+CONTROL_ASR: Final = 0.02
+"""An outcome that clean text satisfies at this rate or above measures no poison: the attack is not taken."""

@@ -1,4 +1,7 @@
-"""The paths that an isolated defense may read: its own files, the packages it may import, and two of ThiefBench's."""
+"""The paths that an isolated guest may read: its own files, the packages it may import, and two of ThiefBench's.
+
+A guest is a defense or an attack; a spec string is one of that kind.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +12,35 @@ from collections.abc import Callable
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Literal
 
 from thiefbench import registry
 from thiefbench.leaderboard.isolation.limits import DEPENDENCIES
 from thiefbench.sources import is_of_package
 
 _PACKAGES = ("thiefbench", "thiefbench.tasks", "thiefbench.attacks", "thiefbench.defenses", "thiefbench.leaderboard")
-_SHOWN = ("thiefbench.tasks", "thiefbench.defenses")
+_SHOWN = {"defense": ("thiefbench.tasks", "thiefbench.defenses"), "attack": ("thiefbench.tasks", "thiefbench.attacks")}
+Guests = Literal["defense", "attack"]
+"""Kinds of guests."""
+
 _NAME = re.compile(r"[\w.-]+")
 
 
-def setup(spec: str) -> str:
-    """The setup of `_isolated_worker.main` for a defense, as JSON.
+def setup(spec: str, kind: Guests = "defense") -> str:
+    """The setup of `_isolated_worker.main` for a guest, as JSON.
 
     Raises:
         SpecStringError: the spec string is malformed, or names something that is not there.
     """
     packages = {name: _folder(name) for name in _PACKAGES}
-    installed = [*_libraries(), *_plugins(spec)]
-    paths = [*installed, *(packages[name] for name in _SHOWN)]
-    for file in files(spec):
+    installed = [*_libraries(), *_plugins(spec, kind)]
+    paths = [*installed, *(packages[name] for name in _SHOWN[kind])]
+    for file in files(spec, kind):
         paths += [file.parent] if is_of_package(file) else [file, *weights(file)]
     # Not `sys.path`, which may hold a stranger's folder; the last one is where the built-in names are declared.
     search = [*(path.parent for path in installed), Path(str(distribution("thiefbench").locate_file("")))]
     setup_data = {
+        "kind": kind,
         "packages": {name: str(folder) for name, folder in packages.items()},
         "search": [str(path) for path in dict.fromkeys(path.resolve() for path in search)],
         "readable": [str(path) for path in _outermost(paths)],
@@ -40,7 +48,7 @@ def setup(spec: str) -> str:
     return json.dumps(setup_data)
 
 
-def files(spec: str) -> list[Path]:
+def files(spec: str, kind: Guests = "defense") -> list[Path]:
     """The files that a spec string names, including .py files in its arguments; none of them is loaded.
 
     What stands in arguments counts by the same rule as in `registry.named_in`, by which an entry's files are checked:
@@ -50,14 +58,14 @@ def files(spec: str) -> list[Path]:
         SpecStringError: the spec string is malformed, or there is no such file or name.
     """
     paths: list[Path] = []
-    for part in registry.parts("defense", spec):
-        parsed = registry.parse("defense", part)
+    for part in registry.parts(kind, spec):
+        parsed = registry.parse(kind, part)
         if ":" in parsed.target:
-            paths.append(_regular(parsed.target))
+            paths.append(_regular(parsed.target, kind))
         else:
-            registry.entry("defense", parsed.target)
+            registry.entry(kind, parsed.target)
         for value in parsed.arguments.values():
-            paths += [_regular(target) for target in registry.classes_in(value) if _in_py_file(target)]
+            paths += [_regular(target, kind) for target in registry.classes_in(value) if _in_py_file(target)]
     return list(dict.fromkeys(paths))
 
 
@@ -66,43 +74,44 @@ def _in_py_file(target: str) -> bool:
     return registry.reads_like_class(target) and target.rpartition(":")[0].endswith(".py")
 
 
-def _regular(target: str) -> Path:
+def _regular(target: str, kind: Guests) -> Path:
     path = Path(file := target.rpartition(":")[0]).expanduser()
     if not path.is_file():
-        raise registry.SpecStringError(f"defense {target}: there is no file {file}")
+        raise registry.SpecStringError(f"{kind} {target}: there is no file {file}")
     return path.resolve()
 
 
-def absolute(spec: str) -> str:
+def absolute(spec: str, kind: Guests = "defense") -> str:
     """A spec string with absolute paths, for a process with another working directory.
 
     Raises:
         SpecStringError: it is malformed.
     """
-    return relocated(spec, lambda file: str(Path(file).expanduser().resolve()))
+    return relocated(spec, lambda file: str(Path(file).expanduser().resolve()), kind)
 
 
-def relocated(spec: str, place: Callable[[str], str]) -> str:
+def relocated(spec: str, place: Callable[[str], str], kind: Guests = "defense") -> str:
     """A spec string with other paths; nothing is loaded.
 
     Args:
-        spec: of a defense.
+        spec: of a guest.
         place: old path -> new path, also for paths in arguments.
+        kind: of the guest.
 
     Raises:
         SpecStringError: the spec string is malformed.
     """
-    return _relocated(spec, place, lambda target: ":" in target)
+    return _relocated(spec, place, lambda target: ":" in target, kind)
 
 
-def _relocated(spec: str, place: Callable[[str], str], counts: Callable[[str], bool]) -> str:
+def _relocated(spec: str, place: Callable[[str], str], counts: Callable[[str], bool], kind: Guests) -> str:
     moved = []
-    for part in registry.parts("defense", spec):
-        parsed = registry.parse("defense", part)
+    for part in registry.parts(kind, spec):
+        parsed = registry.parse(kind, part)
         file, _, name = parsed.target.rpartition(":")
         target = f"{place(file)}:{name}" if counts(parsed.target) else parsed.target
         nested = {
-            key: _relocated(value, place, _in_py_file)
+            key: _relocated(value, place, _in_py_file, "defense")
             if isinstance(value, str) and any(map(_in_py_file, registry.classes_in(value)))
             else value
             for key, value in parsed.arguments.items()
@@ -111,14 +120,14 @@ def _relocated(spec: str, place: Callable[[str], str], counts: Callable[[str], b
     return "+".join(moved)
 
 
-def foreign(spec: str) -> list[EntryPoint]:
+def foreign(spec: str, kind: Guests = "defense") -> list[EntryPoint]:
     """The names in a spec string that another installed distribution declares.
 
     Raises:
         SpecStringError: the spec string is malformed, or there is no such name.
     """
-    targets = [registry.parse("defense", part).target for part in registry.parts("defense", spec)]
-    declared = [registry.entry("defense", target) for target in targets if ":" not in target]
+    targets = [registry.parse(kind, part).target for part in registry.parts(kind, spec)]
+    declared = [registry.entry(kind, target) for target in targets if ":" not in target]
     return [each for each in declared if each.dist is not None and each.dist.name != "thiefbench"]
 
 
@@ -153,9 +162,9 @@ def _tops(dist: Distribution) -> tuple[Path, ...]:
     return tuple(path for path in paths if path.exists() and path.suffix not in (".dist-info", ".pth"))
 
 
-def _plugins(spec: str) -> list[Path]:
+def _plugins(spec: str, kind: Guests) -> list[Path]:
     """The paths of the distributions that declare names which a spec string uses."""
-    return [path for declared in foreign(spec) if declared.dist is not None for path in _tops(declared.dist)]
+    return [path for declared in foreign(spec, kind) if declared.dist is not None for path in _tops(declared.dist)]
 
 
 def _folder(package: str) -> Path:

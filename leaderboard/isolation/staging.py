@@ -1,6 +1,8 @@
-"""Copies a submitted defense to `defense/` in a folder of its own, so that its paths are the same wherever it runs.
+"""Copies a submission to a folder of its own, so that its paths are the same wherever it runs.
 
-A cell's identity includes the spec string, and so the path of the defense's file. Submissions are therefore run from a
+A defense's files go into `defense/` there, and those of an attack into `attack/`.
+
+A cell's identity includes the spec string, and so the path of the file. Submissions are therefore run from a
 copy with the layout of the entry; the same spec string then names the same files on every machine.
 """
 
@@ -12,9 +14,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from thiefbench.leaderboard.attacking.entry import AttackEntry
 from thiefbench.leaderboard.entry import Entry, EntryError
-from thiefbench.leaderboard.isolation.sandbox_paths import files, relocated, weights
-from thiefbench.leaderboard.manifest import PATH, SOURCE
+from thiefbench.leaderboard.isolation.sandbox_paths import Guests, files, relocated, weights
+from thiefbench.leaderboard.manifest import PATH
 from thiefbench.sources import is_of_package, source_files
 from thiefbench.suite.store.records import file_sha256, write_atomically
 
@@ -39,20 +42,21 @@ class Staged:
     left_out: tuple[str, ...]
 
 
-def stage(spec: str, folder: Path) -> Staged:
-    """Copy the files of a defense; equal content gets the same folder, so that a stopped run can continue.
+def stage(spec: str, folder: Path, kind: Guests = "defense") -> Staged:
+    """Copy the files of a submission; equal content gets the same folder, so that a stopped run can continue.
 
     Args:
-        spec: of the defense, with paths relative to the working directory.
+        spec: of the submission, with paths relative to the working directory.
         folder: of copies.
+        kind: of the spec string.
 
     Raises:
         EntryError: a file's name is not allowed in an entry.
         SpecStringError: the spec string is malformed, or names a file that is not there.
     """
-    named = files(spec)
-    places, source = _places(named)
-    moved = relocated(spec, lambda text: places[Path(text).expanduser().resolve()])
+    named = files(spec, kind)
+    places, source = _places(named, kind)
+    moved = relocated(spec, lambda text: places[Path(text).expanduser().resolve()], kind)
     beside = {path.name: path for file in named for path in weights(file)}
     searched = b"\0".join([moved.encode(), *source.values()])
     # A weights file's name holds the hash of its content. Whatever names it is part of a cell's identity, and so the
@@ -82,6 +86,15 @@ def restage(entry: Entry, brought: Path, folder: Path) -> str:
     Raises:
         EntryError: weights are missing.
     """
+    return _restaged(entry, entry.manifest.defense, "defense", brought, folder)
+
+
+def restage_attack(entry: AttackEntry, brought: Path, folder: Path) -> str:
+    """As `restage`, for the attack of its entry; the code is to be run by `IsolatedAttack` only."""
+    return _restaged(entry, entry.manifest.attack, "attack", brought, folder)
+
+
+def _restaged(entry: Entry | AttackEntry, submitted: str, kind: Guests, brought: Path, folder: Path) -> str:
     packed_weights = [brought / each.name for each in entry.manifest.weights]
     if missing := next((path for path in packed_weights if not path.is_file()), None):
         raise EntryError(f"{missing} is missing; unpack the entry's archive first")
@@ -92,12 +105,12 @@ def restage(entry: Entry, brought: Path, folder: Path) -> str:
         named.append(file)
         return str(folder.resolve() / file)
 
-    spec = relocated(entry.manifest.defense, place)
+    spec = relocated(submitted, place, kind)
     _lay_out(folder, source, packed_weights, named)
     return spec
 
 
-def _places(named: Sequence[Path]) -> tuple[dict[Path, str], dict[str, bytes]]:
+def _places(named: Sequence[Path], top_folder: str) -> tuple[dict[Path, str], dict[str, bytes]]:
     """The path in the entry of every named file, and the content of these and of all files that belong to them."""
     places: dict[Path, str] = {}
     source: dict[str, bytes] = {}
@@ -109,11 +122,11 @@ def _places(named: Sequence[Path]) -> tuple[dict[Path, str], dict[str, bytes]]:
         top = tops[root]
         for path in source_files(file):
             within = path.relative_to(root).parts if root != file else ()
-            source["/".join((SOURCE, top, *within))] = path.read_bytes()
-        places[file] = "/".join((SOURCE, top, *(file.relative_to(root).parts if root != file else ())))
+            source["/".join((top_folder, top, *within))] = path.read_bytes()
+        places[file] = "/".join((top_folder, top, *(file.relative_to(root).parts if root != file else ())))
     for name in source:
         if not PATH.fullmatch(name):
-            shown = name.removeprefix(f"{SOURCE}/")
+            shown = name.removeprefix(f"{top_folder}/")
             raise EntryError(
                 f"{shown} is not allowed in an entry; use only letters, digits and . _ - in names of files and folders"
             )

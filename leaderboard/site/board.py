@@ -18,8 +18,19 @@ from datetime import date
 from pathlib import Path
 from typing import TypeVar
 
+from thiefbench.leaderboard.attacking.entry import is_attack_entry
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.published import SHARED
+from thiefbench.leaderboard.site.attacks import (
+    BROKEN_BY,
+    MASKING,
+    BestKnown,
+    JudgedAttack,
+    best_known,
+    broken_by,
+    masking,
+    read_attack,
+)
 from thiefbench.leaderboard.site.judging import JudgedEntry, beaten_by_naive, naive_forms, read, titles
 from thiefbench.leaderboard.verification.verdict import FLAGS, Flag, Verdict
 from thiefbench.suite.analysis.comparison import Comparison
@@ -70,6 +81,7 @@ class BoardRow:
         own: whether it is that entry's own row, and not one of the anchors among its shared cells.
         provisional: nobody checked its numbers, so its place is shown in brackets.
         flags: what a reader should know.
+        best: the best-known worst case, over the attacks of outsiders too; None for anchors.
     """
 
     row: SuiteRow
@@ -77,6 +89,7 @@ class BoardRow:
     own: bool
     provisional: bool
     flags: tuple[RedFlag, ...]
+    best: BestKnown | None = None
 
 
 @dataclass(frozen=True)
@@ -88,12 +101,14 @@ class SuiteBoard:
         rows: ranked ones, best first; then anchors; then those that are not ranked.
         table: the same rows as a report's table.
         apart: entries without a row, with the reasons.
+        attacks: those of outsiders, by name.
     """
 
     suite: Suite
     rows: tuple[BoardRow, ...]
     table: SuiteTable
     apart: tuple[tuple[JudgedEntry, str], ...]
+    attacks: tuple[JudgedAttack, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,15 +131,26 @@ def board(entries: Path, verified: Path, shared: Path = SHARED) -> Board:
         EntryError: there is no such folder.
     """
     judged, broken = read_all(entries, verified, shared)
-    return board_of(list(judged.values()), broken)
+    attacks, unread = read_attacks(entries, verified)
+    return board_of(list(judged.values()), [*broken, *unread], list(attacks.values()))
 
 
 def read_all(entries: Path, verified: Path, shared: Path = SHARED) -> tuple[dict[str, JudgedEntry], list[Broken]]:
-    """The entries of a folder by name, and the folders that cannot be read. Raises: see `board`."""
+    """The defenses' entries of a folder by name, and the folders that cannot be read. Raises: see `board`."""
+    folders = {folder.name: folder for folder in _folders(entries) if not is_attack_entry(folder)}
+    return each_alone(folders, lambda folder: read(folder, verified, shared))
+
+
+def read_attacks(entries: Path, verified: Path) -> tuple[dict[str, JudgedAttack], list[Broken]]:
+    """The attacks' entries of a folder by name, and those that cannot be read. Raises: see `board`."""
+    folders = {folder.name: folder for folder in _folders(entries) if is_attack_entry(folder)}
+    return each_alone(folders, lambda folder: read_attack(folder, verified))
+
+
+def _folders(entries: Path) -> list[Path]:
     if not entries.is_dir():
         raise EntryError(f"there is no folder {entries}; name the folder of entries with --entries DIR")
-    folders = sorted(path for path in entries.iterdir() if path.is_dir() and not path.name.startswith((".", "_")))
-    return each_alone({folder.name: folder for folder in folders}, lambda folder: read(folder, verified, shared))
+    return sorted(path for path in entries.iterdir() if path.is_dir() and not path.name.startswith((".", "_")))
 
 
 def each_alone(inputs: Mapping[str, _Of], do: Callable[[_Of], _Made]) -> tuple[dict[str, _Made], list[Broken]]:
@@ -141,17 +167,21 @@ def each_alone(inputs: Mapping[str, _Of], do: Callable[[_Of], _Made]) -> tuple[d
     return results, broken
 
 
-def board_of(entries: Sequence[JudgedEntry], broken: Sequence[Broken]) -> Board:
+def board_of(entries: Sequence[JudgedEntry], broken: Sequence[Broken], attacks: Sequence[JudgedAttack] = ()) -> Board:
     """The board of entries that were read."""
     suites = {judged.suite.title: judged.suite for judged in entries}
     boards = [
-        suite_board(suite, [each for each in entries if each.suite.title == title])
+        suite_board(
+            suite,
+            [each for each in entries if each.suite.title == title],
+            [each for each in attacks if each.suite.title == title],
+        )
         for title, suite in sorted(suites.items())
     ]
     return Board(tuple(boards), tuple(broken))
 
 
-def suite_board(suite: Suite, entries: Sequence[JudgedEntry]) -> SuiteBoard:
+def suite_board(suite: Suite, entries: Sequence[JudgedEntry], attacks: Sequence[JudgedAttack] = ()) -> SuiteBoard:
     """The table of one suite; see the module."""
     trusted = sorted((each for each in entries if each.trust != "rejected"), key=_most_trust_first)
     own = {each.label: each for each in reversed(trusted)}  # an anchor may be submitted twice
@@ -177,11 +207,13 @@ def suite_board(suite: Suite, entries: Sequence[JudgedEntry]) -> SuiteBoard:
         judged = own.get(place.defense)
         if judged is not None:
             numbers = replace(judged.numbers, place=place, tied=shares)
-            board_rows.append(BoardRow(numbers, judged, True, provisional, flags(judged, numbers)))
+            shown = (*flags(judged, numbers), *_attacked_flags(judged, attacks))
+            board_rows.append(BoardRow(numbers, judged, True, provisional, shown, best_known(judged, attacks)))
         else:
             measured_by, _, numbers = anchors[place.defense]
             board_rows.append(BoardRow(numbers, measured_by, False, False, ()))
-    return SuiteBoard(suite, tuple(board_rows), _table(suite, entries, board_rows), tuple(apart))
+    table = _table(suite, entries, board_rows)
+    return SuiteBoard(suite, tuple(board_rows), table, tuple(apart), tuple(attacks))
 
 
 def flags(judged: JudgedEntry, numbers: SuiteRow) -> tuple[RedFlag, ...]:
@@ -193,6 +225,12 @@ def flags(judged: JudgedEntry, numbers: SuiteRow) -> tuple[RedFlag, ...]:
     if cases := ", ".join(f"from {names[naive]} than from {names[adaptive]}" for adaptive, naive in pairs):
         shown.append(RedFlag(NAIVE, f"it prevents less harm {cases}: an attacker does better without adapting"))
     return tuple(shown)
+
+
+def _attacked_flags(judged: JudgedEntry, attacks: Sequence[JudgedAttack]) -> list[RedFlag]:
+    """The flags that follow from outsiders' attacks on an entry."""
+    found = [RedFlag(f"{BROKEN_BY} {attack.entry.manifest.name}", said) for attack, said in broken_by(judged, attacks)]
+    return [*found, *([RedFlag(MASKING, said)] if (said := masking(judged, attacks)) else [])]
 
 
 def trust_order(verdict: Verdict) -> int:

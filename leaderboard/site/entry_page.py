@@ -61,8 +61,8 @@ def shown_entry(judged: JudgedEntry) -> dict[str, Any]:
         "reasons": verification.reasons if verification else (),
         "facts": _facts(judged),
         "verification": verification,
-        "verified_on": _listed(verification.versions) if verification else "",
-        "reruns": [_rerun(each) for each in verification.reruns] if verification else [],
+        "verified_on": listed_versions(verification.versions) if verification else "",
+        "reruns": [shown_rerun(each) for each in verification.reruns] if verification else [],
         "kinds": _kinds(judged),
         "seeds": sorted(judged.suite.seeds),
         "maps": [shown for one in _MAPS if (shown := _map(judged, headings, *one))["rows"]],
@@ -99,7 +99,7 @@ def shown_entry(judged: JudgedEntry) -> dict[str, Any]:
         "making": _making(judged),
         "archive": manifest.archive,
         "versions": manifest.versions,
-        "lock": _lock(manifest.versions),
+        "lock": lock_of(manifest.versions),
     }
 
 
@@ -167,7 +167,8 @@ def _kinds(judged: JudgedEntry) -> str:
     return kinds_of(known) if known else ""
 
 
-def _rerun(rerun: Rerun) -> dict[str, Any]:
+def shown_rerun(rerun: Rerun) -> dict[str, Any]:
+    """A cell that was run again, as a line of the page's table."""
     unattacked = {"control": f"no attack (control of {rerun.attack})", "placebo": f"placebo of {rerun.attack}"}.get(
         rerun.role
     )
@@ -226,9 +227,11 @@ def _making(judged: JudgedEntry) -> list[tuple[str, str]]:
     ]
 
 
-def _lock(versions: dict[str, str]) -> str:
+def lock_of(versions: dict[str, str]) -> str:
+    """Versions as lines of a lock file."""
     return "\n".join(f"{name}=={value}"[:_SHORTER] for name, value in sorted(versions.items()))
 
 
-def _listed(versions: dict[str, str]) -> str:
+def listed_versions(versions: dict[str, str]) -> str:
+    """Versions in one line."""
     return ", ".join(f"{name} {value}" for name, value in sorted(versions.items()))[:_SHORTER]

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from thiefbench.leaderboard.site.attacks import JudgedAttack
 from thiefbench.leaderboard.site.board import Board, BoardRow, SuiteBoard
 from thiefbench.leaderboard.verification.verdict import entry_sha256
 from thiefbench.spreadsheet import csv_of
@@ -58,11 +59,26 @@ def _suite(board: SuiteBoard) -> dict[str, Any]:
             for c, name in zip(board.table.comparisons, names, strict=True)
         ],
         "rows": [_row(row) for row in board.rows],
+        "attacks_by_outsiders": [_attack(judged) for judged in board.attacks],
         "apart": [
             {"slug": of.entry.manifest.slug, "name": of.entry.manifest.name, "trust": of.trust, "reason": why}
             for of, why in board.apart
         ],
     }  # fmt: skip
+
+
+def _attack(judged: JudgedAttack) -> dict[str, Any]:
+    manifest = judged.entry.manifest
+    return {
+        **{name: getattr(manifest, name) for name in ("slug", "name", "paper", "attack")},
+        "authors": list(manifest.authors),
+        "threat": manifest.threat.model_dump(mode="json"),
+        "trust": judged.trust,
+        "since": judged.since.isoformat(),
+        "results": [
+            asdict(each) | {"prevented": _summary(each.prevented), "cost": dict(each.cost)} for each in judged.results
+        ],
+    }
 
 
 def _row(row: BoardRow) -> dict[str, Any]:
@@ -91,6 +107,9 @@ def _row(row: BoardRow) -> dict[str, Any]:
         "reason": place.reason,
         "worst_case": _summary(place.worst.summary if place.worst else None),
         "worst_attack": place.worst and place.worst.attack,
+        "best_known": _summary(row.best.summary if row.best else None),
+        "best_known_attack": row.best and row.best.attack,
+        "best_known_by": row.best and row.best.by and row.best.by.entry.manifest.slug,
         "utility": _summary(numbers.utility),
         "false_rejection": numbers.false_rejection and numbers.false_rejection.value,
         "false_rejection_where": numbers.false_rejection

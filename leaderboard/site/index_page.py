@@ -7,9 +7,12 @@ from typing import Any
 
 from markupsafe import Markup
 
+from thiefbench.leaderboard.site.attack_page import shown_result
+from thiefbench.leaderboard.site.attacks import ATTACK_FLAGS, JudgedAttack
 from thiefbench.leaderboard.site.board import MEANS, NAIVE, BoardRow, SuiteBoard, trust_order
 from thiefbench.suite.report.drawing import embed
 from thiefbench.suite.report.suite_files import shown_table, write_rank
+from thiefbench.suite.report.tables import show_summary
 from thiefbench.suite.report.tradeoff import draw_tradeoff
 
 NAMED = 3
@@ -23,7 +26,11 @@ _FIXED = (
 )  # fmt: skip
 """Key, name, kind and the direction of the first click; drift is left out where no entry says it."""
 
-FLAGS = (*MEANS.items(), (NAIVE, "it prevents less harm from an attack than from the same attack adapted to it"))
+FLAGS = (
+    *MEANS.items(),
+    (NAIVE, "it prevents less harm from an attack than from the same attack adapted to it"),
+    *ATTACK_FLAGS,
+)
 
 
 def page_of(slug: str) -> str:
@@ -60,7 +67,38 @@ def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
             }
             for judged, reason in board.apart
         ],
+        "attacks": [_attack(judged, board) for judged in board.attacks],
         "tradeoff": tradeoff and {"svg": Markup(embed(tradeoff, f"suite{number}")), "note": tradeoff.note},
+    }
+
+
+def _attack(judged: JudgedAttack, board: SuiteBoard) -> dict[str, Any]:
+    """An outsider's attack, for the list below the table."""
+    manifest = judged.entry.manifest
+    names = {row.judged.entry.manifest.slug: row.judged.entry.manifest.name for row in board.rows if row.own}
+    return {
+        "name": manifest.name,
+        "page": page_of(manifest.slug),
+        "authors": _authors(manifest.authors),
+        "trust": judged.trust,
+        "since": judged.since.isoformat(),
+        "threat": "; ".join(manifest.threat.in_words()),
+        "results": [
+            shown_result(judged, each) | {"defense": names.get(each.target, each.target)} for each in judged.results
+        ],
+    }
+
+
+def _best(row: BoardRow) -> dict[str, Any] | None:
+    """The best-known worst case, where it is an outsider's."""
+    if row.best is None or row.best.by is None:
+        return None
+    manifest = row.best.by.entry.manifest
+    return {
+        "value": show_summary(row.best.summary, "ratio").value,
+        "name": manifest.name,
+        "page": page_of(manifest.slug),
+        "since": row.best.by.since.isoformat(),
     }
 
 
@@ -79,6 +117,7 @@ def _row(row: BoardRow, shown: Mapping[str, Any], has_drift: bool) -> dict[str, 
         "rank": rank_of(row),
         "status": {"inconclusive": "unranked"}.get(place.status, place.status),
         "flags": row.flags,
+        "best": _best(row),
         "footnotes": _footnotes(row, shown["footnotes"]),
         "sorts": _sorts(row, has_drift),
     }

@@ -8,7 +8,17 @@ from typing import Any
 
 from thiefbench import __version__
 from thiefbench.leaderboard.published import SHARED
-from thiefbench.leaderboard.site.board import Board, BoardRow, SuiteBoard, board_of, each_alone, read_all
+from thiefbench.leaderboard.site.attack_page import shown_attack, shown_result
+from thiefbench.leaderboard.site.attacks import ACCEPTED, BROKEN, JudgedAttack, broken_by
+from thiefbench.leaderboard.site.board import (
+    Board,
+    BoardRow,
+    SuiteBoard,
+    board_of,
+    each_alone,
+    read_all,
+    read_attacks,
+)
 from thiefbench.leaderboard.site.entry_page import shown_entry
 from thiefbench.leaderboard.site.files import board_csv, board_data, board_json
 from thiefbench.leaderboard.site.index_page import FLAGS, page_of, rank_of, shown_suite
@@ -38,12 +48,23 @@ def write_site(folder: Path, entries: Path, verified: Path, shared: Path = SHARE
     """
     judged_entries, unread = read_all(entries, verified, shared)
     shown, unshown = each_alone(judged_entries, shown_entry)
-    board = board_of([judged_entries[name] for name in shown], sorted([*unread, *unshown]))
+    judged_attacks, attacks_unread = read_attacks(entries, verified)
+    attacks, attacks_unshown = each_alone(judged_attacks, shown_attack)
+    board = board_of(
+        [judged_entries[name] for name in shown],
+        sorted([*unread, *unshown, *attacks_unread, *attacks_unshown]),
+        [judged_attacks[name] for name in attacks],
+    )
     data = board_data(board)
     pages = {
         page_of(slug := each.entry.manifest.slug): _entry(suite, each, shown[slug])
         for suite in board.suites
         for each in _shown(suite)
+    }
+    pages |= {
+        page_of(slug := each.entry.manifest.slug): _attack(suite, each, attacks[slug])
+        for suite in board.suites
+        for each in suite.attacks
     }
     pages["index.html"] = render(
         "index.html.jinja", ("theme.js", "table.js") if board.suites else ("theme.js",),
@@ -72,6 +93,31 @@ def _entry(suite: SuiteBoard, judged: JudgedEntry, shown: Mapping[str, Any]) -> 
     return render(
         "entry.html.jinja", ("theme.js",), **shown, claim=claim, flags=flags, scale=legend(), version=__version__
     )
+
+
+def _attack(suite: SuiteBoard, judged: JudgedAttack, shown: Mapping[str, Any]) -> bytes:
+    rows = {row.judged.entry.manifest.slug: row for row in suite.rows if row.own}
+    results, beaten = [], []
+    for result in judged.results:
+        row = rows.get(result.target)
+        broke = row is not None and any(each is judged for each, _ in broken_by(row.judged, suite.attacks))
+        worst = row.row.place.worst if row else None
+        took = worst is not None and result.prevented is not None and worst.summary.mean - result.prevented.mean
+        verdict = f"takes {took:z.2f} more than the suite's attacks" if took and took > BROKEN else "it holds"
+        if broke and row is not None:
+            beaten.append(row.judged.entry.manifest.name)
+        if result.prevented is None:
+            verdict = result.problem + (f": {result.crashed}" if result.crashed else "")
+        page = page_of(result.target) if row else ""
+        results.append(
+            shown_result(judged, result)
+            | {"defense": row.judged.entry.manifest.name if row else result.target, "page": page, "verdict": verdict,
+               "worst": worst and show_summary(worst.summary, "ratio")}
+        )  # fmt: skip
+    claim = f"It breaks {', '.join(dict.fromkeys(beaten))}." if beaten else "It breaks no listed defense."
+    if judged.trust not in ACCEPTED:
+        claim = "Its numbers were not checked, so it counts against no defense."
+    return render("attack.html.jinja", ("theme.js",), **shown, claim=claim, results=results, version=__version__)
 
 
 def _claim(row: BoardRow, suite: SuiteBoard) -> str:

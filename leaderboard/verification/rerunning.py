@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from thiefbench import provenance
+from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
 from thiefbench.errors import UserError
 from thiefbench.leaderboard.isolation.isolated import Isolated
@@ -28,7 +29,7 @@ MOST_SAID = 60
 @dataclass
 class IsolatedFactory:
     """Makes the submitted defense in the sandbox, and all others in this process
-    (`thiefbench.suite.execution.cell_identity.DefenseFactory`).
+    (`thiefbench.suite.execution.cell_identity.CellFactory`).
 
     Attributes:
         defense: its spec string as cells name it.
@@ -50,6 +51,14 @@ class IsolatedFactory:
     def source_hash(self, spec: str) -> str:
         """As the cell's identity has it."""
         return self.sha256 if spec == self.defense else self._others.source_hash(spec)
+
+    def make_attack(self, spec: str) -> Attack:
+        """An attack of the suite."""
+        return self._others.make_attack(spec)
+
+    def attack_hash(self, spec: str) -> str:
+        """As the cell's identity has it."""
+        return self._others.attack_hash(spec)
 
 
 def run(spec: CellSpec, store: Store, guest: IsolatedFactory, progress: Progress) -> Record:

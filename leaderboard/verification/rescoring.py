@@ -20,6 +20,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from thiefbench import registry
+from thiefbench.attacks.base import Attack
 from thiefbench.attacks.completions import writes_programs
 from thiefbench.engine.backends.recorded import RecordedSwarm, RerunError
 from thiefbench.engine.model.policy import Policy
@@ -123,33 +124,39 @@ def check_record(submitted: SubmittedCell, source_sha256: str) -> None:
             )
 
 
-def check_identity(record: Record, spec: CellSpec, source_sha256: str | None = None) -> None:
+def check_identity(
+    record: Record, spec: CellSpec, source_sha256: str | None = None, here: Mapping[str, Any] | None = None
+) -> None:
     """Check that a record belongs to the suite's cell and to this version.
 
     Args:
         record: of a cell.
         spec: the suite's cell.
         source_sha256: of the defense's source, where it is not one that comes with this version.
+        here: the cell's identity as this version computes it; by default that of a cell whose attack is declared.
 
     Raises:
         OtherVersionError: it was made with another version of the benchmark.
         InconsistentError: it belongs to another cell.
     """
     _check_cell(record.parameters, spec)
-    _check_identity(record.identity, spec, source_sha256)
+    _check_identity(record.identity, here or _declared_identity(spec, source_sha256))
     if record.cell.get("topology") != spec.swarm.topology:
         raise InconsistentError("its record names another topology than its swarm's")
     if identify({"cell": record.parameters, **record.identity}) != record.cell_id:
         raise InconsistentError("its id is not the hash of its record's identity")
 
 
-def check_completions(submitted: SubmittedCell, table: pa.Table, policy: Policy | None = None) -> int:
+def check_completions(
+    submitted: SubmittedCell, table: pa.Table, policy: Policy | None = None, attack: Attack | None = None
+) -> int:
     """Check that a cell's scores follow from its completions, and these from the recorded tokens and verdicts.
 
     Args:
         submitted: the cell, with status "ok".
         table: its completions.
         policy: its model; by default loaded for its tokenizer.
+        attack: of the cell; by default, the declared one that its spec names.
 
     Returns:
         How many rewards were computed again.
@@ -167,7 +174,7 @@ def check_completions(submitted: SubmittedCell, table: pa.Table, policy: Policy 
         raise InconsistentError(f"a completion has no {name}")
     blocks = _blocks(table, spec, planned)
     _check_scores(submitted.record, table)
-    task, attack = registry.make("task", spec.task), registry.make("attack", spec.attack)
+    task, attack = registry.make("task", spec.task), attack or registry.make("attack", spec.attack)
     again = RecordedSwarm(spec.swarm, spec.role, policy or _policy(spec.model), task, attack, spec.seed)
     try:
         again.recall(submitted.record.payload)
@@ -244,21 +251,26 @@ def _check_cell(parameters: Mapping[str, Any], spec: CellSpec) -> None:
         raise InconsistentError(f"its record has the parameter {strange[0]}, which cells of this version do not have")
 
 
-def _check_identity(recorded: Mapping[str, Any], spec: CellSpec, source_sha256: str | None) -> None:
+def _declared_identity(spec: CellSpec, source_sha256: str | None) -> dict[str, Any]:
+    """The identity of a cell whose attack is declared; for all seeds and defenses, the rest is computed once."""
     expected = _identity_here(replace(spec, defense="none", seed=0, role="attack"))
     defense = source_sha256 or registry.source_hash("defense", spec.defense)
-    expected = expected | {"sources": expected["sources"] | {"defense": defense}}
+    return expected | {"sources": expected["sources"] | {"defense": defense}}
+
+
+def _check_identity(recorded: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     if recorded.get("engine_revision") != expected["engine_revision"]:
         raise OtherVersionError(
             f"engine revision {recorded.get('engine_revision')!s:.20}; this is revision {expected['engine_revision']}"
         )
     for name, value in expected.items():
-        if name != "cell" and recorded.get(name) != value:
+        if name not in ("cell", "judge") and recorded.get(name) != value:
             part = f"the {name.replace('_', ' ')}"
             if name == "sources":
                 part = f"the source of the {_differing(recorded.get(name), value)}"
             elif name in ("weights", "task_data"):
-                part = f"the weights of {spec.model}" if name == "weights" else f"the data of {spec.task}"
+                cell = expected["cell"]
+                part = f"the weights of {cell['model']}" if name == "weights" else f"the data of {cell['task']}"
             raise OtherVersionError(f"{part} changed")
     if strange := sorted(recorded.keys() - (expected.keys() - {"cell"}) - {"judge"}):
         raise InconsistentError(f"its identity names {strange[0]}, which this version does not know")

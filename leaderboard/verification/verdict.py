@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Literal, Protocol, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from thiefbench.error_messages import problem
-from thiefbench.leaderboard.entry import Entry, EntryError
-from thiefbench.leaderboard.manifest import MANIFEST, Line, Sha256
+from thiefbench.leaderboard.entry import EntryError
+from thiefbench.leaderboard.manifest import Line, Sha256
 from thiefbench.suite.store.records import write_atomically
 
 VERIFICATION_SCHEMA: Final = 1
@@ -117,9 +117,29 @@ def kinds_of(reruns: Sequence[Rerun]) -> str:
     return ", ".join(f"{counts[kind]} {name}" for kind, name in KINDS.items() if counts[kind]) + " cells"
 
 
-def entry_sha256(entry: Entry) -> str:
+class Slugged(Protocol):
+    """A manifest, as far as a verification is concerned."""
+
+    @property
+    def slug(self) -> str:
+        """The folder's name."""
+
+
+class Listed(Protocol):
+    """An entry of the board: a defense's or an attack's."""
+
+    @property
+    def manifest_path(self) -> Path:
+        """The file that names the hashes of all others."""
+
+    @property
+    def manifest(self) -> Slugged:
+        """Its content."""
+
+
+def entry_sha256(entry: Listed) -> str:
     """SHA-256 of an entry's manifest, which names the hashes of everything else."""
-    return hashlib.sha256((entry.folder / MANIFEST).read_bytes()).hexdigest()
+    return hashlib.sha256(entry.manifest_path.read_bytes()).hexdigest()
 
 
 def verification_path(folder: Path, slug: str) -> Path:
@@ -134,7 +154,7 @@ def write_verification(folder: Path, verification: Verification) -> Path:
     return path
 
 
-def read_verification(folder: Path, entry: Entry) -> Verification | None:
+def read_verification(folder: Path, entry: Listed) -> Verification | None:
     """The verification of an entry; None if there is none, or if the entry has changed since.
 
     Raises:

@@ -21,27 +21,26 @@ its submission: its scores are correct, so it is rescored, but they do not gener
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 
-from thiefbench import provenance, registry
+from thiefbench import provenance
 from thiefbench.defenses.base import Defense
 from thiefbench.engine.keys import new_secret
 from thiefbench.engine_revision import engine_revision
 from thiefbench.leaderboard.archive import unpack
 from thiefbench.leaderboard.cell_scores import CellScores
-from thiefbench.leaderboard.checking.check import FAIL_ABOVE, QUESTIONS, Finding, RuleBroken, Status, Subject
+from thiefbench.leaderboard.checking.check import FAIL_ABOVE, QUESTIONS, RuleBroken, Subject
 from thiefbench.leaderboard.checking.samples import Sample
-from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
-from thiefbench.leaderboard.entry_validation import cells_of, check_source, other_version
-from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
+from thiefbench.leaderboard.entry import Entry, read_entry
+from thiefbench.leaderboard.entry_validation import cells_of, check_source
+from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, Caps
 from thiefbench.leaderboard.isolation.staging import restage
-from thiefbench.leaderboard.published import SHARED, Published, PublishedError
+from thiefbench.leaderboard.published import SHARED, Published
 from thiefbench.leaderboard.rows import suite_of
 from thiefbench.leaderboard.verification.baseline import (
     OtherCell,
@@ -53,6 +52,7 @@ from thiefbench.leaderboard.verification.baseline import (
 from thiefbench.leaderboard.verification.drawing import FOUND, SEVERAL, chance_of_finding, comparisons_needed
 from thiefbench.leaderboard.verification.expectation import Results
 from thiefbench.leaderboard.verification.held_out import HeldOut, trials
+from thiefbench.leaderboard.verification.questions import MOST_REASONS, Questions, RejectedError, Tell, each_cell
 from thiefbench.leaderboard.verification.reexecution import (
     DisagreesError,
     Fresh,
@@ -68,7 +68,6 @@ from thiefbench.leaderboard.verification.reexecution import (
 from thiefbench.leaderboard.verification.rerunning import IsolatedFactory, surroundings_apart
 from thiefbench.leaderboard.verification.rescoring import (
     InconsistentError,
-    OtherVersionError,
     SubmittedCell,
     check_completions,
     check_drift,
@@ -93,19 +92,12 @@ from thiefbench.tasks.text import one_line
 from thiefbench.trust import reads_strangers
 from thiefbench.wording import counted
 
-MOST_REASONS = 5
 _VERSIONS = ("thiefbench", "torch", "transformers", "numpy", "python")
 _FLAG_OF: dict[str, Flag] = {
     "equal views, equal verdicts": "non-deterministic",
     "order changes nothing": "depends on order",
 }
 """Questions of `check` for the isolated defense, and the flag for a failure of each."""
-
-Tell = Callable[[Finding], None]
-
-
-class RejectedError(Exception):
-    """A check failed; the reasons are its arguments, one sentence each."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +151,7 @@ class _Isolated(Subject):
 
 
 @dataclass
-class _Verifier:
+class _Verifier(Questions):
     entry: Entry
     options: VerifyOptions
     tell: Tell
@@ -246,39 +238,9 @@ class _Verifier:
 
     # --- reporting ---
 
-    @contextmanager
-    def _question(self, question: str) -> Iterator[list[str]]:
-        """Report the outcome of a check; a failure rejects the entry.
-
-        Yields a list; details appended to it are reported if the check succeeds.
-
-        Raises:
-            RejectedError: the check failed.
-        """
-        details: list[str] = []
-        try:
-            yield details
-        except RejectedError as error:
-            self._tell(question, "FAILED", "; ".join(map(str, error.args)))
-            raise
-        except (
-            EntryError,
-            InconsistentError,
-            DisagreesError,
-            DefenseError,
-            PublishedError,
-            registry.SpecStringError,
-        ) as error:
-            self._tell(question, "FAILED", str(error))
-            raise RejectedError(str(error)) from error
-        self._tell(question, "ok", ", ".join(details))
-
     def _flag(self, flag: Flag, detail: str) -> None:
         self.flags.add(flag)
         self._tell(flag, "warning", detail)
-
-    def _tell(self, question: str, status: Status, detail: str) -> None:
-        self.tell(Finding(question, status, one_line(detail)))
 
     # --- the steps ---
 
@@ -327,7 +289,7 @@ class _Verifier:
         cells = list(submitted_cells(self.entry, specs, archive))
         source = self.entry.manifest.source_sha256
         with self._question("records are of this version and match the entry"):
-            _each(cells, lambda cell: check_record(cell, source))
+            each_cell(cells, lambda cell: check_record(cell, source))
             check_arithmetic(self.entry, [cell.record for cell in cells if cell.own])
         with self._question("completions are consistent and give the scores") as details:
             completions: list[int] = []
@@ -342,7 +304,7 @@ class _Verifier:
                     completions.append(len(table))
                     rewards.append(check_completions(cell, table))
 
-            _each(cells, rescore)
+            each_cell(cells, rescore)
             details.append(f"{sum(completions):,} completions in {counted(len(completions), 'cell')}")
             details.append(f"{sum(rewards):,} rewards computed again")
             if measured := check_drift(cells, archive, published_words(self.entry, published)):
@@ -521,27 +483,3 @@ def verify(
         versions={name: str(here[name]) for name in _VERSIONS},
         machine={name: here[name] for name in (*provenance.MACHINE, "git_commit", "git_dirty")},
     )
-
-
-def _each(cells: Sequence[SubmittedCell], check: Callable[[SubmittedCell], None]) -> None:
-    """Check every cell.
-
-    Raises:
-        RejectedError: some fail. The first ones are named; if all of them were made with another version, one reason
-            says so.
-    """
-    failures: list[tuple[SubmittedCell, InconsistentError]] = []
-    for cell in cells:
-        try:
-            check(cell)
-        except InconsistentError as error:
-            failures.append((cell, error))
-    if failures and all(isinstance(error, OtherVersionError) for _, error in failures):
-        count, verb = len(failures), "was" if len(failures) == 1 else "were"
-        which = "it was" if count == len(cells) else f"{count} of its {len(cells)} cells {verb}"
-        raise RejectedError(other_version(which, str(failures[0][1])))
-    reasons = [f"{cell.part + ': ' if cell.part else ''}{cell.spec.label}: {error}" for cell, error in failures]
-    if len(reasons) > MOST_REASONS:
-        reasons[MOST_REASONS:] = [f"and {len(reasons) - MOST_REASONS} more cells fail the same check"]
-    if reasons:
-        raise RejectedError(*reasons)

@@ -152,7 +152,7 @@ def test_an_entry_of_the_standard_suite_fits(tmp_path: Path) -> None:
         drift = dict.fromkeys(("drift", "divergence"), record.scores["asr"])
         cells.append(trimmed(record, part, cell.defense == defense, "0" * 64, drift))
     assert len(cells) == 195, "5 seeds, 6 attacks, 3 parts"
-    written = len(entries._written(Scores(cells=tuple(cells)))) + len(entries._written(some.manifest))
+    written = len(entries.written(Scores(cells=tuple(cells)))) + len(entries.written(some.manifest))
     assert written < 0.95 * ENTRY_BYTES, "it fits, with room for longer names"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from thiefbench import provenance, registry, user_frames
+from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
 from thiefbench.engine_revision import engine_revision
 from thiefbench.judges import judge_identity
@@ -17,8 +18,8 @@ _R = TypeVar("_R")
 _MOST_THREADS_LOOKED_FOR = 16
 
 
-class DefenseFactory(Protocol):
-    """Who makes a cell's defense and names its source."""
+class CellFactory(Protocol):
+    """Who makes a cell's defense and its attack, and names their sources."""
 
     def make(self, spec: str) -> Defense:
         """The defense of a spec string, fresh."""
@@ -26,9 +27,15 @@ class DefenseFactory(Protocol):
     def source_hash(self, spec: str) -> str:
         """SHA-256 over what defines it, as `registry.source_hash` has it."""
 
+    def make_attack(self, spec: str) -> Attack:
+        """The attack of a spec string, fresh."""
+
+    def attack_hash(self, spec: str) -> str:
+        """As `source_hash`, of an attack."""
+
 
 class RegistryFactory:
-    """The registry, which loads the defense's class in this process."""
+    """The registry, which loads the classes of defense and attack in this process."""
 
     def make(self, spec: str) -> Defense:
         """As `registry.make`."""
@@ -39,6 +46,15 @@ class RegistryFactory:
         """As `registry.source_hash`."""
         return registry.source_hash("defense", spec)
 
+    def make_attack(self, spec: str) -> Attack:
+        """As `registry.make`."""
+        attack: Attack = registry.make("attack", spec)
+        return attack
+
+    def attack_hash(self, spec: str) -> str:
+        """As `registry.source_hash`."""
+        return registry.source_hash("attack", spec)
+
 
 class Identities:
     """Identities of the cells of one run: what several cells share, such as a task's data, is hashed once.
@@ -46,10 +62,10 @@ class Identities:
     A later edit to a file is not seen, so there is a new one for every run.
 
     Args:
-        maker: makes their defenses.
+        maker: makes their defenses and attacks.
     """
 
-    def __init__(self, maker: DefenseFactory = RegistryFactory()) -> None:  # noqa: B008  (it holds nothing)
+    def __init__(self, maker: CellFactory = RegistryFactory()) -> None:  # noqa: B008  (it holds nothing)
         self._maker = maker
         self._known: dict[tuple[str, str], Any] = {}
 
@@ -62,7 +78,7 @@ class Identities:
             "weights": self._weights_of(spec),
             "sources": {
                 "task": self._once("task", task, lambda: registry.source_hash("task", task)),
-                "attack": self._once("attack", attack, lambda: registry.source_hash("attack", attack)),
+                "attack": self._once("attack", attack, lambda: self._maker.attack_hash(attack)),
                 "defense": self._once("defense", defense, lambda: self._maker.source_hash(defense)),
             },
             "engine_revision": engine_revision(),
@@ -90,7 +106,7 @@ class Identities:
         return {model: weights_of(model) for model in spec.models} if spec.swarm.population else weights_of(spec.model)
 
 
-def identity(spec: CellSpec, maker: DefenseFactory = RegistryFactory()) -> dict[str, Any]:  # noqa: B008  (it holds nothing)
+def identity(spec: CellSpec, maker: CellFactory = RegistryFactory()) -> dict[str, Any]:  # noqa: B008  (it holds nothing)
     """Everything that can change a cell's outcome, as plain data; see `Identities` for several cells."""
     return Identities(maker).of(spec)
 

@@ -23,7 +23,7 @@ from thiefbench.engine.spec import Batches
 from thiefbench.engine.swarm import Swarm
 from thiefbench.judges import judge_of
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, last_evaluation, other_scores
-from thiefbench.suite.execution.cell_identity import DefenseFactory, RegistryFactory, identified
+from thiefbench.suite.execution.cell_identity import CellFactory, RegistryFactory, identified
 from thiefbench.suite.execution.checkpoints import CellInProgress
 from thiefbench.suite.execution.shared import NotReproducedError, SharedRounds, may_share
 from thiefbench.suite.scenario import CellSpec
@@ -94,7 +94,7 @@ def run_cell(
     stop: Callable[[], bool] = lambda: False,
     recorded: Sequence[int] = (),
     note: Callable[[str], None] = lambda message: None,
-    maker: DefenseFactory = RegistryFactory(),  # noqa: B008  (it holds nothing)
+    maker: CellFactory = RegistryFactory(),  # noqa: B008  (it holds nothing)
     runtime: CellRuntime = ALONE,
     share: bool = False,
     shared_bytes: int = 0,
@@ -109,7 +109,7 @@ def run_cell(
         stop: called after every round; if it returns True, the cell is checkpointed and the run stops.
         recorded: rounds whose weights are stored; `keep_weights_of` adds those that a restart missed.
         note: receives messages for the user, such as that a judge does not answer.
-        maker: makes its defense.
+        maker: makes its defense and its attack.
         runtime: the other processes.
         share: take over rounds that are the same as in a finished cell of the store; see
             `thiefbench.suite.execution.shared`.
@@ -140,7 +140,7 @@ def _run_cell(
     stop: Callable[[], bool],
     recorded: Sequence[int],
     note: Callable[[str], None],
-    maker: DefenseFactory,
+    maker: CellFactory,
     runtime: CellRuntime,
     shared: SharedRounds | None,
 ) -> Record:
@@ -253,7 +253,7 @@ def _sampled(directory: CellDir) -> dict[int, list[tuple[int, ...]]]:
 def build_swarm(
     spec: CellSpec,
     note: Callable[[str], None] = lambda message: None,
-    maker: DefenseFactory = RegistryFactory(),  # noqa: B008  (it holds nothing)
+    maker: CellFactory = RegistryFactory(),  # noqa: B008  (it holds nothing)
     runtime: CellRuntime = ALONE,
 ) -> Swarm:
     """The swarm of a cell, with its start weights.
@@ -267,7 +267,7 @@ def build_swarm(
         role=spec.role,
         policy=[Policy.load(resolve(model), spec.device, spec.dtype) for model in spec.models],
         task=registry.make("task", spec.task),
-        attack=registry.make("attack", spec.attack),
+        attack=maker.make_attack(spec.attack),
         defense=defense,
         seed=spec.seed,
         judge=None if defense.judge is None else judge_of(defense.judge, spec.device, spec.dtype, note),

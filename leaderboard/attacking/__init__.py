@@ -1,0 +1,1 @@
+"""Attacks that outsiders submit against listed defenses."""

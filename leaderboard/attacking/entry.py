@@ -1,0 +1,142 @@
+"""An attack's entry: a folder like a defense's, with a manifest of its own.
+
+    NAME/attack.json    who, which attack, against which defenses, on which suite; hashes of all other files
+    NAME/scores.json    one trimmed record per cell, and a few completions
+    NAME/attack/        the submitted file or package, as it was run; absent for an attack that comes with the package
+
+It lies among the entries of defenses. Everything read here comes from a stranger: sizes are bounded, names are checked,
+unknown fields are errors, and nothing is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from thiefbench import registry
+from thiefbench.leaderboard.attacking.manifest import ATTACK_MANIFEST, AttackManifest
+from thiefbench.leaderboard.attacking.scores import AttackCell, AttackScores, Example
+from thiefbench.leaderboard.entry import EntryError, bounded, parsed, present_files, written
+from thiefbench.leaderboard.isolation.limits import FILE_BYTES
+from thiefbench.leaderboard.isolation.sandbox_paths import relocated
+from thiefbench.leaderboard.manifest import SCORES
+from thiefbench.leaderboard.named_code import foreign_code
+from thiefbench.leaderboard.names import wrong_names
+from thiefbench.suite.store.records import write_atomically
+
+ATTACK_ENTRY_BYTES: Final = 400_000
+"""Most bytes of the two JSON files together; its source has at most `limits.FILE_BYTES`."""
+
+
+class AttackEntry:
+    """An attack's entry that was read and is complete.
+
+    Attributes:
+        folder: of the entry.
+        manifest, cells, examples: the content of its two JSON files.
+    """
+
+    def __init__(
+        self, folder: Path, manifest: AttackManifest, cells: Sequence[AttackCell], examples: Sequence[Example]
+    ) -> None:
+        self.folder, self.manifest = folder, manifest
+        self.cells, self.examples = tuple(cells), tuple(examples)
+
+    @property
+    def brought(self) -> tuple[AttackCell, ...]:
+        """The cells whose files are in its archive: all."""
+        return self.cells
+
+    @property
+    def manifest_path(self) -> Path:
+        """The file that names the hashes of all others."""
+        return self.folder / ATTACK_MANIFEST
+
+    @property
+    def spec(self) -> str:
+        """The attack's spec string with the path of its file on this machine; its code may be a stranger's."""
+        return relocated(self.manifest.attack, lambda file: str(self.folder.resolve() / file), "attack")
+
+    @property
+    def source(self) -> list[Path]:
+        """The submitted files, sorted; none for an attack that comes with the package."""
+        return sorted(self.folder / name for name in self.manifest.files if name != SCORES)
+
+
+def is_attack_entry(folder: Path) -> bool:
+    """Whether a folder of entries holds an attack's."""
+    return (folder / ATTACK_MANIFEST).is_file()
+
+
+def read_attack_entry(folder: Path) -> AttackEntry:
+    """Read an attack's entry; none of its code is loaded or run.
+
+    Raises:
+        EntryError: something is missing, malformed or too large, or does not match its hash.
+    """
+    if not folder.is_dir():
+        raise EntryError(f"there is no entry {folder}")
+    present = present_files(folder)
+    sizes = {name: path.stat().st_size for name, path in present.items()}
+    if (total := sum(sizes.get(name, 0) for name in (ATTACK_MANIFEST, SCORES))) > ATTACK_ENTRY_BYTES:
+        raise EntryError(
+            f"{ATTACK_MANIFEST} and {SCORES} of {folder} have {total:,} bytes, and at most {ATTACK_ENTRY_BYTES:,} are "
+            "allowed"
+        )
+    if (rest := sum(sizes.values()) - total) > FILE_BYTES:
+        raise EntryError(f"the source in {folder} has {rest:,} bytes, and at most {FILE_BYTES:,} are allowed")
+    manifest = read_attack_manifest(folder)
+    path = folder / ATTACK_MANIFEST
+    if manifest.slug != folder.resolve().name:
+        raise EntryError(f"{path}: the slug is {manifest.slug}, but the folder has another name")
+    if unlisted := sorted(present.keys() - manifest.files.keys() - {ATTACK_MANIFEST}):
+        raise EntryError(f"{folder} holds {unlisted[0]}, which {ATTACK_MANIFEST} does not list")
+    try:
+        foreign = foreign_code(manifest.attack, manifest.files.keys(), "attack")
+    except registry.SpecStringError as error:
+        raise EntryError(f"{path}: attack: {error}") from error
+    if foreign:
+        raise EntryError(f"{path}: attack {foreign}")
+    # An attack that comes with the package may have the benchmark's own name as its author.
+    if wrong := wrong_names(
+        manifest.name, manifest.authors, manifest.attack, baseline=manifest.files.keys() == {SCORES}
+    ):
+        raise EntryError(f"{path}: {wrong}")
+    for name, expected in manifest.files.items():
+        if name not in present:
+            raise EntryError(f"{folder} lacks {name}, which {ATTACK_MANIFEST} lists")
+        if hashlib.sha256(bounded(present[name], FILE_BYTES + ATTACK_ENTRY_BYTES)).hexdigest() != expected:
+            raise EntryError(f"{folder / name} does not match {ATTACK_MANIFEST}: its SHA-256 differs")
+    scores = parsed(AttackScores, folder / SCORES, ATTACK_ENTRY_BYTES)
+    return AttackEntry(folder, manifest, scores.cells, scores.examples)
+
+
+def read_attack_manifest(folder: Path) -> AttackManifest:
+    """The manifest of an attack's entry; raises EntryError where there is none, or it is malformed."""
+    return parsed(AttackManifest, folder / ATTACK_MANIFEST, ATTACK_ENTRY_BYTES)
+
+
+def write_attack_entry(
+    folder: Path, manifest: AttackManifest, scores: AttackScores, source: Mapping[str, bytes]
+) -> AttackEntry:
+    """Write an attack's entry and read it back.
+
+    Args:
+        folder: will be created; its name is the manifest's slug.
+        manifest: this function fills in its `files`.
+        scores: of all cells.
+        source: the submitted files by their path in the entry.
+
+    Raises:
+        EntryError: it would be larger than an entry may be.
+    """
+    content = {SCORES: written(scores), **source}
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(content.items())}
+    content[ATTACK_MANIFEST] = written(manifest.model_copy(update={"files": hashes}))
+    if (total := len(content[ATTACK_MANIFEST]) + len(content[SCORES])) > ATTACK_ENTRY_BYTES:
+        raise EntryError(f"the entry would have {total:,} bytes, and at most {ATTACK_ENTRY_BYTES:,} are allowed")
+    for name, data in content.items():
+        write_atomically(folder / name, data)
+    return read_attack_entry(folder)

@@ -1,0 +1,162 @@
+"""Runs the cells of an attack's entry: the attack is isolated, and so is a defense that comes with files of its entry.
+
+Whoever runs them, the submitter or a verifier, runs them alike. What the attack used is kept round by round beside the
+cell, so that a stopped cell goes on counting, and ends up in its record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from thiefbench.attacks.base import Attack
+from thiefbench.defenses.base import Defense
+from thiefbench.leaderboard.isolation.attack_services import Cost
+from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
+from thiefbench.leaderboard.isolation.isolated_attack import AttackError, IsolatedAttack
+from thiefbench.leaderboard.made_with import COST
+from thiefbench.suite.execution.cell_identity import RegistryFactory, failed_record, identity
+from thiefbench.suite.execution.cell_run import LocalRuntime, Progress, run_cell
+from thiefbench.suite.execution.runner import USER_ERRORS
+from thiefbench.suite.scenario import CellSpec
+from thiefbench.suite.store.records import BrokenRecordError, Record, Store, identify, write_atomically
+from thiefbench.tasks.sandbox import SandboxUnavailable
+
+_KEPT: Final = "asked.json"
+_COSTS: Final = TypeAdapter(dict[int, Cost])
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A listed defense as it is made here.
+
+    Attributes:
+        defense: its spec string as cells name it.
+        spec: its spec string here, with the path of its files.
+        sha256: of its source.
+        isolated: whether it is a stranger's; the benchmark's own run in this process.
+    """
+
+    defense: str
+    spec: str
+    sha256: str
+    isolated: bool
+
+
+@dataclass
+class AttackFactory:
+    """Makes the isolated attack and the defense that it is run against
+    (`thiefbench.suite.execution.cell_identity.CellFactory`).
+
+    Attributes:
+        attack: its spec string as cells name it.
+        spec: its spec string here, with the path of its file.
+        sha256: of its source.
+        target: the defense; None in cells without one.
+        make_guest: spec string -> the isolated attack.
+        made: the attack that was made last.
+    """
+
+    attack: str
+    spec: str
+    sha256: str
+    target: Guarded | None = None
+    make_guest: Callable[[str], IsolatedAttack] = IsolatedAttack
+    made: IsolatedAttack | None = None
+    _others: RegistryFactory = field(default_factory=RegistryFactory)
+
+    def make(self, spec: str) -> Defense:
+        """A fresh defense; raises DefenseError, SandboxUnavailable."""
+        if self.target is None or spec != self.target.defense:
+            return self._others.make(spec)
+        return Isolated(self.target.spec) if self.target.isolated else self._others.make(self.target.spec)
+
+    def source_hash(self, spec: str) -> str:
+        """As the cell's identity has it."""
+        if self.target is None or spec != self.target.defense:
+            return self._others.source_hash(spec)
+        return self.target.sha256
+
+    def make_attack(self, spec: str) -> Attack:
+        """The isolated attack; raises AttackError, SandboxUnavailable."""
+        assert spec == self.attack, "an entry's cells are all of its attack"
+        self.made = self.make_guest(self.spec)
+        return self.made
+
+    def attack_hash(self, spec: str) -> str:
+        """As the cell's identity has it."""
+        return self.sha256
+
+    def against(self, target: Guarded | None) -> AttackFactory:
+        """The same attack against another defense."""
+        return AttackFactory(self.attack, self.spec, self.sha256, target, self.make_guest)
+
+
+def run_attack_cell(spec: CellSpec, store: Store, factory: AttackFactory, progress: Progress) -> Record:
+    """The record of a cell: from the store if it is finished there, otherwise run.
+
+    An error of the defense ends up in the record, which then has the status "error": it is no success of the attack.
+
+    Raises:
+        AttackError: the attack fails or misbehaves.
+        DefenseError: the defense cannot be made.
+        SandboxUnavailable, ModelError, TaskError, SpecError, OSError: this machine lacks what the cell needs.
+    """
+    what = identity(spec, factory)
+    directory = store.cell(identify(what))
+    with directory.locked(waiting=lambda: None):
+        try:
+            record = directory.read()
+            if record is not None and record.status == "ok":
+                return record
+        except BrokenRecordError:
+            directory.set_aside()
+        counting = _Counting(factory, directory.path / _KEPT)
+
+        def step(done: int, total: int) -> None:
+            counting.keep()
+            progress(done, total)
+
+        try:
+            record = run_cell(spec, what, directory, step, maker=factory, runtime=counting)
+        except (AttackError, *USER_ERRORS, SandboxUnavailable, OSError):
+            raise
+        except DefenseError as error:
+            record = failed_record(spec, what, error)
+            directory.write(record)
+        finally:
+            if factory.made is not None:
+                factory.made.close()
+        counting.path.unlink(missing_ok=True)
+        return record
+
+
+class _Counting(LocalRuntime):
+    """Keeps what the attack used, by round, and puts the sums into the record."""
+
+    def __init__(self, factory: AttackFactory, path: Path) -> None:
+        self._factory, self.path = factory, path
+        self._earlier: Mapping[int, Cost] = {}
+        with suppress(FileNotFoundError, ValidationError):  # the first time, or half written
+            self._earlier = _COSTS.validate_json(path.read_bytes())
+
+    def keep(self) -> None:
+        """Write what was used so far to the cell's folder."""
+        plain = {str(number): asdict(cost) for number, cost in self._costs().items()}
+        write_atomically(self.path, json.dumps(plain).encode())
+
+    def about(self) -> dict[str, Any]:
+        """The sums over all rounds, and in how many rounds a payload was sent."""
+        rounds = [asdict(cost) for cost in self._costs().values()]
+        sums = {name: sum(cost[name] for cost in rounds) for name in asdict(Cost())}
+        return {COST: {"rounds": sum(cost["sent"] > 0 for cost in rounds), **sums}}
+
+    def _costs(self) -> dict[int, Cost]:
+        """Of every round; one that was played again counts once."""
+        return {**self._earlier, **(self._factory.made.costs if self._factory.made else {})}

@@ -1,0 +1,345 @@
+"""From an attack to its entry: which attacks may be submitted, running them, and writing the entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from tempfile import mkdtemp
+
+from thiefbench import registry
+from thiefbench.leaderboard import rows
+from thiefbench.leaderboard.archive import pack, packed_file, unpack
+from thiefbench.leaderboard.attacking import measured
+from thiefbench.leaderboard.attacking.cells import Wanted, fitting_parts, wanted
+from thiefbench.leaderboard.attacking.entry import (
+    AttackEntry,
+    is_attack_entry,
+    read_attack_entry,
+    write_attack_entry,
+)
+from thiefbench.leaderboard.attacking.manifest import (
+    ATTACK_MANIFEST,
+    MOST_TARGETS,
+    AttackManifest,
+    Target,
+    granted,
+)
+from thiefbench.leaderboard.attacking.running import AttackFactory, Guarded, run_attack_cell
+from thiefbench.leaderboard.attacking.scores import AttackCell, AttackScores, attack_cell, examples
+from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
+from thiefbench.leaderboard.entry_validation import check_source, wrong_import, wrong_size
+from thiefbench.leaderboard.isolation.isolated_attack import IsolatedAttack
+from thiefbench.leaderboard.isolation.limits import ATTACK_CAPS, CONTROL_ASR, POOL
+from thiefbench.leaderboard.isolation.sandbox_paths import files, foreign, relocated
+from thiefbench.leaderboard.isolation.staging import Staged, restage, stage
+from thiefbench.leaderboard.made_with import machine, versions
+from thiefbench.leaderboard.manifest import MANIFEST, SCORES, Numerics, SuiteName
+from thiefbench.leaderboard.names import wrong_names
+from thiefbench.leaderboard.published import SHARED
+from thiefbench.leaderboard.submit import Credits
+from thiefbench.leaderboard.verification.verdict import entry_sha256
+from thiefbench.loading import names_module
+from thiefbench.suite.analysis.ranking import anchor_of
+from thiefbench.suite.execution.cell_run import Progress
+from thiefbench.suite.scenario import CellSpec, Suite
+from thiefbench.suite.store.records import Record, Store, file_sha256
+
+Watch = Callable[[str], Progress]
+"""A cell's name -> receives the progress of its rounds."""
+
+
+@dataclass(frozen=True)
+class AttackSubmission:
+    """An attack that is being submitted.
+
+    Attributes:
+        credits: name and authors.
+        suite: the suite of the listed defense.
+        parts: the names of its parts that the attack fits.
+        staged: its files.
+        attack: its spec string in the entry.
+        isolated: the attack, whose threat model counts.
+        targets: the defenses that it is run against; those of an earlier version of the entry come first.
+        guarded: these defenses as they are made here, by the folder of their entry.
+        numerics: of every cell.
+        store: of the records; the archive is written there too.
+        folder: of the entry.
+    """
+
+    credits: Credits
+    suite: Suite
+    parts: tuple[str, ...]
+    staged: Staged
+    attack: str
+    isolated: IsolatedAttack
+    targets: tuple[Target, ...]
+    guarded: Mapping[str, Guarded]
+    numerics: Numerics
+    store: Store
+    folder: Path
+
+    @property
+    def cells(self) -> list[Wanted]:
+        """The cells of the entry."""
+        return wanted(self.suite, self.parts, self.attack, self.targets, self.numerics)
+
+    @property
+    def spec(self) -> str:
+        """The attack's spec string with absolute paths."""
+        return relocated(self.attack, lambda file: str(self.staged.folder.resolve() / file), "attack")
+
+    @property
+    def factory(self) -> AttackFactory:
+        """Makes the attack in the sandbox."""
+        return AttackFactory(self.attack, self.spec, registry.source_hash("attack", self.spec, load=False))
+
+    @property
+    def archive(self) -> Path:
+        """The path of the entry's archive."""
+        return self.store.root / f"{self.folder.name}.tar"
+
+
+def checked_spec(spec: str) -> None:
+    """Check that an attack's spec string and files may be submitted; nothing is loaded.
+
+    Raises:
+        EntryError: they may not.
+        SpecStringError: the spec string is malformed, or names what is not there.
+    """
+    parsed = registry.parse("attack", spec)
+    if names_module(parsed.target):
+        raise EntryError(f"{parsed.target} is a class of an installed module; submit its file, as in mine.py:Attack")
+    for declared in foreign(spec, "attack"):
+        assert declared.dist is not None
+        raise EntryError(
+            f"{declared.name} is installed by {declared.dist.name}, which others do not have; submit its file instead, "
+            "as path/to/file.py:Class"
+        )
+    named = [target for value in parsed.arguments.values() for target in registry.classes_in(value)]
+    if any(map(registry.reads_like_class, named)):
+        raise EntryError("an argument of the attack names another file; put all that it needs into one file or package")
+    for file in files(spec, "attack"):
+        if wrong := wrong_size(file) or wrong_import(file, "attack"):
+            raise EntryError(wrong)
+
+
+def prepare_attack(
+    entry_folder: Path,
+    spec: str,
+    credits: Credits,
+    store: Path | None,
+    out: Path,
+    numerics: Numerics | None = None,
+    target_archive: Path | None = None,
+    shared: Path = SHARED,
+) -> AttackSubmission:
+    """Copy an attack to the folder from which it runs, isolate it, and list the cells that it needs.
+
+    Args:
+        entry_folder: of the listed defense.
+        spec: of the attack.
+        credits: name and authors.
+        store: of records; by default the suite's in ``runs``.
+        out: the folder of entries. Where it has the same attack's entry by the same authors, the defense is added.
+        numerics: of every cell; those of the defense's entry by default.
+        target_archive: of the defense's entry, if it has weights.
+        shared: the board's published shared cells, which the defense's entry may refer to.
+
+    Raises:
+        EntryError: the attack or the defense cannot be used here.
+        AttackError: the attack cannot be constructed, or needs what a submitted attack cannot have.
+        PublishedError, SandboxUnavailable, SpecStringError: see there.
+    """
+    checked_spec(spec)
+    if wrong := wrong_names(credits.name, credits.authors, spec, baseline=":" not in spec):
+        raise EntryError(wrong)
+    entry = _listed(entry_folder, shared)
+    suite = rows.suite_of(entry)
+    root = (store or Path("runs") / suite.name).expanduser().resolve()
+    staged = stage(spec, root / "submissions", "attack")
+    attack = str(registry.parse("attack", staged.spec))
+    if ":" not in attack:
+        attack = registry.canonical("attack", attack)
+    isolated = IsolatedAttack(relocated(attack, lambda file: str(staged.folder.resolve() / file), "attack"))
+    parts, why = fitting_parts(suite, isolated)
+    if not parts:
+        raise EntryError(f"the attack {isolated.name} fits no part of {suite.title}: {why}")
+    own = AttackSubmission(
+        credits, suite, tuple(parts), staged, attack, isolated, (), {}, numerics or entry.manifest.numerics,
+        Store(root), out / credits.slug,
+    )  # fmt: skip
+    targets = [each for each in _earlier(own) if each.slug != entry.manifest.slug]
+    target = Target(
+        slug=entry.manifest.slug,
+        defense=entry.manifest.defense,
+        entry_sha256=entry_sha256(entry),
+        source_sha256=entry.manifest.source_sha256,
+    )
+    if len(targets) >= MOST_TARGETS:
+        raise EntryError(f"{own.folder} was run against {len(targets)} defenses, and more do not fit into one entry")
+    guarded = {entry.manifest.slug: guarded_of(entry, target_archive, root / "listed")}
+    for each in targets:
+        guarded[each.slug] = guarded_of(_listed(entry_folder.parent / each.slug, shared), None, root / "listed")
+    return replace(own, targets=(*targets, target), guarded=guarded)
+
+
+def guarded_of(entry: Entry, archive: Path | None, folder: Path, specs: Sequence[CellSpec] = ()) -> Guarded:
+    """A listed defense, laid out so that it can be made here; its code is a stranger's where it comes with files.
+
+    Args:
+        entry: of the defense.
+        archive: of the entry; needed where the defense has weights.
+        folder: for copies.
+        specs: as in `archive.unpack`.
+
+    Raises:
+        EntryError: it is not of this version, or its weights are missing.
+    """
+    manifest = entry.manifest
+    check_source(entry)
+    if not entry.source:
+        return Guarded(manifest.defense, manifest.defense, manifest.source_sha256, isolated=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    scratch = Path(mkdtemp(dir=folder, prefix=f"{manifest.slug}-"))
+    if manifest.weights:
+        if archive is None:
+            raise EntryError(f"{manifest.slug} has weights, which are in its archive: add --archive PATH")
+        unpack(archive, entry, scratch / "archive", specs)
+    spec = restage(entry, scratch / "archive" / "weights", scratch / "staged")
+    return Guarded(manifest.defense, spec, manifest.source_sha256, isolated=True)
+
+
+def run_attack(own: AttackSubmission, watch: Watch) -> list[Record]:
+    """Run the cells that the store lacks; returns the records of all.
+
+    Raises:
+        EntryError: the attack's own cells already say that it cannot be taken.
+        AttackError, DefenseError: see `run_attack_cell`.
+    """
+    records, factory = [], own.factory
+    cells = own.cells
+    for number, each in enumerate(cells, 1):
+        target = own.guarded[each.target.slug] if each.target else None
+        progress = watch(f"cell {number} of {len(cells)}, {each.name}")
+        record = run_attack_cell(each.spec, own.store, factory.against(target), progress)
+        if record.status == "ok" and (wrong := measured.too_true([_cell(own, each, record)])):
+            raise EntryError(f"the attack {own.isolated.name} cannot be taken: {wrong}")
+        records.append(record)
+    return records
+
+
+def write_attack(own: AttackSubmission, records: Sequence[Record]) -> AttackEntry:
+    """Write the archive and the entry; equal records give equal bytes.
+
+    Raises:
+        EntryError: they were made with several versions of a package, or are too large for an entry.
+    """
+    cells = [_cell(own, each, record) for each, record in zip(own.cells, records, strict=True)]
+    finished = [record for record in records if record.status == "ok"]
+    if not finished:
+        raise EntryError("no cell of the attack has scores")
+    manifest = AttackManifest(
+        slug=own.credits.slug,
+        name=own.credits.name,
+        authors=own.credits.authors,
+        paper=own.credits.paper,
+        about=own.isolated.about if own.isolated.about.isprintable() else "",
+        attack=own.attack,
+        threat=granted(own.isolated.threat),
+        targets=own.targets,
+        suite=SuiteName(name=own.suite.name, version=own.suite.version, fingerprint=own.suite.fingerprint()),
+        parts=own.parts,
+        seeds=own.suite.seeds,
+        submitted=max(date.fromisoformat(record.provenance["finished"][:10]) for record in records),
+        numerics=own.numerics,
+        versions=versions(records, own.store),
+        machine=machine(finished),
+        source_sha256=own.factory.sha256,
+        files={SCORES: "0" * 64},
+        weights=tuple(packed_file(path) for path in own.staged.weights),
+        archive=pack(own.archive, own.store, cells, own.staged.weights),
+    )
+    shown = examples(cells, {record.cell_id: record for record in records}, own.store)
+    kept = {ATTACK_MANIFEST, SCORES, *own.staged.source}
+    for path in sorted(own.folder.rglob("*")) if own.folder.exists() else ():
+        if path.is_file() and path.relative_to(own.folder).as_posix() not in kept:
+            path.unlink()  # of an earlier version of the entry
+    return write_attack_entry(own.folder, manifest, AttackScores(cells=tuple(cells), examples=shown), own.staged.source)
+
+
+def summary(entry: AttackEntry, suite: Suite) -> list[str]:
+    """The results of an entry, as lines for its author."""
+    lines = []
+    for each in measured.results(entry, suite.ranking):
+        where = f"{each.part}: " if each.part else ""
+        if each.crashed:
+            lines.append(f"{where}{each.target} failed under it: {each.crashed}")
+        if each.prevented is None:
+            lines.append(f"{where}against {each.target}: nothing is concluded, because {each.problem}")
+        else:
+            lines.append(f"{where}against {each.target}: it prevents {each.prevented.text()} of the harm")
+        if each.cost:
+            used = ", ".join(f"{value:,.0f} {name}" for name, value in each.cost.items() if value)
+            lines.append(f"{where}cost against {each.target}, per seed: {used or 'nothing'}")
+    return lines
+
+
+def next_steps(own: AttackSubmission, entry: AttackEntry) -> list[str]:
+    """Where the results are, and what to do with them, in lines for the author."""
+    size = entry.manifest.archive.bytes
+    return [
+        f"the entry: {own.folder}",
+        f"its archive: {own.archive} ({size / 1e6:,.1f} MB)",
+        f"to try it: thiefbench leaderboard verify {own.folder} --archive {own.archive}",
+        "to submit it: open a pull request that adds the folder beside the entry that it attacks, and attach the "
+        "archive to a release of your fork (nothing has been uploaded)",
+    ]
+
+
+def limits() -> str:
+    """The limits of a submitted attack, as a sentence for its author."""
+    return (
+        f"limits for {POOL} slots of a round: {ATTACK_CAPS.seconds:g} s of the attack's own time, "
+        f"{ATTACK_CAPS.service_seconds:g} s for the answers of policy and defense, {ATTACK_CAPS.memory >> 20:,} MiB; "
+        f"its outcome on clean text must stay below {CONTROL_ASR:g}"
+    )
+
+
+def _cell(own: AttackSubmission, each: Wanted, record: Record) -> AttackCell:
+    return attack_cell(
+        record,
+        each.part,
+        each.target.slug if each.target else "",
+        file_sha256(own.store.cell(record.cell_id).record_path),
+    )
+
+
+def _listed(folder: Path, shared: Path) -> Entry:
+    """The entry of a listed defense."""
+    if is_attack_entry(folder):
+        raise EntryError(f"{folder} is an attack's entry; name the entry of the defense that you attack")
+    if not (folder / MANIFEST).is_file():
+        raise EntryError(f"there is no entry of a defense in {folder}")
+    entry = read_entry(folder, shared)
+    if anchor := anchor_of(entry.manifest.defense):
+        raise EntryError(f"{anchor} is a row of the benchmark itself, against which an attack shows nothing")
+    return entry
+
+
+def _earlier(own: AttackSubmission) -> tuple[Target, ...]:
+    """The targets of the version of the entry that is there already; raises EntryError where it is another's."""
+    if not own.folder.exists():
+        return ()
+    if not is_attack_entry(own.folder):
+        if any(own.folder.iterdir()):
+            raise EntryError(f"{own.folder} already exists and is not an attack's entry; give another --name or --out")
+        return ()
+    there = read_attack_entry(own.folder).manifest
+    if there.authors != own.credits.authors:
+        raise EntryError(f"{own.folder} is an entry of {', '.join(there.authors)}; give yours another --name")
+    same = (there.attack, there.source_sha256, there.suite.fingerprint) == (
+        own.attack, own.factory.sha256, own.suite.fingerprint(),
+    )  # fmt: skip
+    return there.targets if same and there.numerics == own.numerics else ()

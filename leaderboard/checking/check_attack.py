@@ -1,0 +1,287 @@
+"""Check in about a minute whether an attack may be submitted, and say what to change.
+
+The attack is isolated as in its cells, and plays two rounds of a small swarm of a built-in model against `logit`, once
+as an attack and once as its own placebo; an honest swarm then answers without it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from thiefbench import registry
+from thiefbench.attacks.completions import TaskRewards
+from thiefbench.engine.compatibility import drawn
+from thiefbench.engine.context import items_of
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.round_record import CompletionRow
+from thiefbench.engine.spec import Role, SpecError, SwarmSpec
+from thiefbench.engine.swarm import Swarm
+from thiefbench.leaderboard.attacking.manifest import granted
+from thiefbench.leaderboard.checking.check import Finding, RuleBroken, RuleWarning
+from thiefbench.leaderboard.checking.samples import RECIPES, SampleRecipe
+from thiefbench.leaderboard.entry_validation import wrong_import, wrong_size
+from thiefbench.leaderboard.isolation.isolated_attack import AttackError, IsolatedAttack
+from thiefbench.leaderboard.isolation.limits import ATTACK_CAPS, CONTROL_ASR
+from thiefbench.leaderboard.isolation.sandbox_paths import files
+from thiefbench.tasks.base import Completion, Sampling, Task
+from thiefbench.zoo.models import resolve
+
+SEEDS = range(4)
+ROUNDS = 2
+ANSWERS = 256
+"""Answers of an honest swarm on which the outcome is tried."""
+RECOGNISED = 0.5
+"""Below this mean outcome of the attack's own rewarded submissions there is a warning."""
+_SEED = 0
+
+
+@dataclass
+class AttackSubject:
+    """An attack to check.
+
+    Attributes:
+        spec: of the attack.
+        caps: what it may use.
+        recipes: the small swarms that it may be tried in; the first that it fits counts.
+        size: prompts of a round, and completions of each.
+        answers: of the honest swarm.
+    """
+
+    spec: str
+    recipes: Sequence[SampleRecipe] = RECIPES
+    size: tuple[int, int] = (12, 8)
+    answers: int = ANSWERS
+    _rounds: dict[tuple[Role, int], list[CompletionRow]] = field(default_factory=dict)
+
+    @cached_property
+    def attack(self) -> IsolatedAttack:
+        """The attack, isolated."""
+        return IsolatedAttack(self.spec)
+
+    @cached_property
+    def recipe(self) -> SampleRecipe:
+        """The first swarm that the attack fits; raises RuleBroken without one."""
+        why = ""
+        for recipe in self.recipes:
+            try:
+                drawn(self.attack, _SEED, self.swarm_of(recipe), registry.make("task", recipe.task))
+            except SpecError as error:
+                why = str(error)
+            else:
+                return recipe
+        raise RuleBroken(f"it fits none of the {len(self.recipes)} small swarms: {why}")
+
+    @cached_property
+    def task(self) -> Task:
+        """That of the swarm."""
+        task: Task = registry.make("task", self.recipe.task)
+        return task
+
+    def swarm_of(self, recipe: SampleRecipe) -> SwarmSpec:
+        """The settings of a small swarm."""
+        prompts, group = self.size
+        sampling = Sampling(max_new_tokens=recipe.max_new_tokens)
+        return SwarmSpec(topology=recipe.topology, prompts=prompts, group=group, sampling=sampling)  # type: ignore[arg-type]
+
+    def swarm(self, role: Role, hash_seed: int = 0) -> Swarm:
+        """A fresh small swarm with a fresh attack."""
+        attack = self.attack if hash_seed == 0 else IsolatedAttack(self.spec, hash_seed=hash_seed)
+        policy = Policy.load(resolve(self.recipe.model))
+        defense = registry.make("defense", "logit")
+        return Swarm(self.swarm_of(self.recipe), role, policy, self.task, attack, defense, _SEED)
+
+    def rounds(self, role: Role, hash_seed: int = 0) -> list[CompletionRow]:
+        """The malicious nodes' completions of the first rounds."""
+        at = (role, hash_seed)
+        if at not in self._rounds:
+            swarm = self.swarm(role, hash_seed)
+            rows = [row for number in range(1, ROUNDS + 1) for row in swarm.round(number).rows]
+            self._rounds[at] = [row for row in rows if row.malicious]
+        return self._rounds[at]
+
+    @cached_property
+    def clean(self) -> list[CompletionRow]:
+        """Answers of an honest swarm that has met no attacker."""
+        return self.swarm("control").evaluate(0, self.answers).rows
+
+
+def check_attack(subject: AttackSubject) -> Iterator[Finding]:
+    """Ask all questions, in order; stop where the attack cannot be constructed or does not submit.
+
+    Raises:
+        SandboxUnavailable: this machine has no working sandbox.
+        SpecStringError: the spec string is malformed, or names a file that does not exist.
+    """
+    with suppress(AttackError):
+        warm = subject.attack  # while it lives, others start at once  # noqa: F841
+    for question, ask in ATTACK_QUESTIONS:
+        try:
+            finding = Finding(question, "ok", ask(subject))
+        except RuleWarning as doubt:
+            finding = Finding(question, "warning", str(doubt))
+        except (RuleBroken, AttackError) as wrong:
+            finding = Finding(question, "FAILED", str(wrong))
+        yield finding
+        if finding.status == "FAILED" and ask in (_is_made, _fits, _submits):
+            return
+
+
+def _is_small(subject: AttackSubject) -> str:
+    for file in files(subject.spec, "attack"):
+        if wrong := wrong_size(file):
+            raise RuleBroken(wrong)
+    return ""
+
+
+def _imports(subject: AttackSubject) -> str:
+    for file in files(subject.spec, "attack"):
+        if wrong := wrong_import(file, "attack"):
+            raise RuleBroken(wrong)
+    return ""
+
+
+def _is_made(subject: AttackSubject) -> str:
+    first, second = subject.attack, IsolatedAttack(subject.spec)
+    if (first.name, first.threat) != (second.name, second.threat):
+        raise RuleBroken("two instances differ in name or threat model; make both constant")
+    return f"{first.name}: {'; '.join(granted(first.threat).in_words())}"
+
+
+def _fits(subject: AttackSubject) -> str:
+    return f"{subject.recipe.task}, {subject.recipe.topology}"
+
+
+def _draws_a_family(subject: AttackSubject) -> str:
+    swarm, payloads = subject.swarm_of(subject.recipe), []
+    for seed in SEEDS:
+        one, other = (drawn(subject.attack, seed, swarm, subject.task).describe() for _ in range(2))
+        if one != other:
+            raise RuleBroken(f"equal generators draw {one} and {other}; draw from the generator alone")
+        payloads.append(str(one))
+    if payloads[0] == "{}":
+        return "`describe` names none"
+    if len(set(payloads)) < 2:
+        raise RuleWarning("every seed draws the same payload, which a defense can look for; let `draw` choose one")
+    return f"{len(set(payloads))} different ones at {len(payloads)} seeds"
+
+
+def _submits(subject: AttackSubject) -> str:
+    rows = subject.rounds("attack")
+    sent = sum(row.payload for row in rows)
+    if not sent:
+        raise RuleWarning(f"it sent no payload in {ROUNDS} rounds; an attack that never does measures nothing")
+    return f"{sent} of {len(rows)} slots carry the payload"
+
+
+def _is_rewarded(subject: AttackSubject) -> str:
+    sent = [row for row in subject.rounds("attack") if row.payload]
+    earned = sum(row.reward > 0 for row in sent)
+    if sent and not earned:
+        raise RuleWarning("no submission with the payload earns a reward, so it has no advantage and teaches nothing")
+    return f"{earned} of {len(sent)}"
+
+
+def _is_determined(subject: AttackSubject) -> str:
+    one, other = subject.rounds("attack"), subject.rounds("attack", hash_seed=1)
+    for first, second in zip(one, other, strict=True):
+        if (first.ids, first.payload, first.outcome) != (second.ids, second.payload, second.outcome):
+            raise RuleBroken(
+                f"in round {first.round} it submits {first.text[:60]!r} and, in another process with another "
+                f"PYTHONHASHSEED, {second.text[:60]!r}; draw from view.rng, not from a clock, os.urandom or hash(), "
+                "and sort what comes from a set"
+            )
+    return f"{len(one)} completions, in processes of two rounds"
+
+
+def _has_a_placebo(subject: AttackSubject) -> str:
+    rows = subject.rounds("placebo")
+    if poisoned := next((row for row in rows if row.outcome), None):
+        raise RuleBroken(f"its placebo carries the payload: {poisoned.text[:100]!r}")
+    return f"{sum(row.reward > 0 for row in rows)} of {len(rows)} rewarded"
+
+
+def _recognises_itself(subject: AttackSubject) -> str:
+    outcomes = [row.outcome for row in subject.rounds("attack") if row.payload and row.outcome is not None]
+    if not outcomes:
+        return "no submission can be judged"
+    mean = sum(outcomes) / len(outcomes)
+    if mean < RECOGNISED:
+        raise RuleWarning(f"the mean outcome of its own submissions is {mean:.2f}")
+    return f"mean outcome {mean:.2f}"
+
+
+def _spares_clean_text(subject: AttackSubject) -> str:
+    texts = [row for row in subject.clean if row.outcome is not None]
+    if not texts:
+        raise RuleWarning("no honest answer can be judged, so a cell would have no result")
+    rate = sum(row.outcome or 0.0 for row in texts) / len(texts)
+    if rate >= CONTROL_ASR:
+        hit = next(row for row in texts if row.outcome)
+        raise RuleBroken(
+            f"clean text satisfies its outcome: the mean over {len(texts)} honest answers is {rate:.3f}, and it must "
+            f"stay below {CONTROL_ASR:g}; such as {hit.text[:100]!r}"
+        )
+    return f"{rate:.3f} over {len(texts)} honest answers"
+
+
+def _judges_alike(subject: AttackSubject) -> str:
+    rows = [*subject.rounds("attack"), *subject.clean]
+    wrong = other_outcomes(
+        subject.attack, subject.swarm_of(subject.recipe), subject.task, _SEED, rows, random.Random(3)
+    )
+    if wrong:
+        raise RuleBroken(f"{wrong}; let `outcome` depend on the item and the completion alone")
+    return f"{len(rows)} completions in another order"
+
+
+def _is_quick_and_small(subject: AttackSubject) -> str:
+    began = subject.attack.slowest
+    return f"{began:.2g} s of at most {ATTACK_CAPS.seconds:g} s a round"
+
+
+ATTACK_QUESTIONS: Sequence[tuple[str, Callable[[AttackSubject], str]]] = (
+    ("files are small, weights named by hash", _is_small),
+    ("imports only what is allowed", _imports),
+    ("can be constructed from its spec string, twice", _is_made),
+    ("fits a swarm", _fits),
+    ("draws a payload from a family", _draws_a_family),
+    ("one valid submission per slot", _submits),
+    ("its poison is rewarded", _is_rewarded),
+    ("equal views, equal submissions", _is_determined),
+    ("its placebo is clean", _has_a_placebo),
+    ("its outcome recognises its poison", _recognises_itself),
+    ("clean text does not satisfy its outcome", _spares_clean_text),
+    ("its outcome depends on item and completion alone", _judges_alike),
+    ("time", _is_quick_and_small),
+)
+"""Every question with the function that answers it, in the order in which they are asked."""
+
+
+def other_outcomes(
+    attack: IsolatedAttack, swarm: SwarmSpec, task: Task, seed: int, rows: Sequence[CompletionRow], rng: random.Random
+) -> str:
+    """How the outcome of a completion differs once it is judged in a new process and in another order; empty if not.
+
+    Args:
+        attack: not drawn yet.
+        swarm, task, seed: of the cells.
+        rows: completions with their recorded outcomes.
+        rng: the order.
+    """
+    member = drawn(attack, seed, swarm, task)
+    probes = {item.id: item for item in member.probes(task) or ()}
+    items = {item.id: item for split in task.splits for item in items_of(task, split)} | probes
+    ask = TaskRewards(task.with_libraries(member.libraries()))
+    measured = [row for row in rows if not (probes and row.phase == "eval")]  # beside probes, spill is measured there
+    for row in rng.sample(measured, len(measured)):
+        outcome = member.outcome(items[row.item_id], Completion(row.ids, row.text, row.ended), ask)
+        if outcome != row.outcome:
+            return (
+                f"the outcome of a completion is {row.outcome} and, judged in a new process in another order, "
+                f"{outcome}: {row.text[:80]!r}"
+            )
+    return ""

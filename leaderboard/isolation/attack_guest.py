@@ -1,0 +1,324 @@
+"""The guest's side of an isolated attack: constructs it, draws its payload, and lets it poison and judge.
+
+It runs in the sandbox only (`_isolated_worker`). The task, the policy and the defense stay with the parent, where
+stand-ins send every question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from thiefbench.attacks.base import (
+    Attack,
+    AttackSpec,
+    DefenseAnswer,
+    QueryBudgetError,
+    Sampler,
+    Slot,
+    Submission,
+)
+from thiefbench.attacks.wrapper import AttackWrapper
+from thiefbench.leaderboard.isolation import attack_wire as wire
+from thiefbench.leaderboard.isolation.guest_stream import REFUSALS, Stream, describe, send
+from thiefbench.tasks.base import Completion, Item, Message, Split, Task, TaskError
+
+REFUSALS["QueryBudgetError"] = QueryBudgetError
+_ABOUT = 200  # characters of the docstring's first line
+
+_NOT_YET = {
+    "harm": "a measure of harm of its own (the harm of a submitted attack is the difference of mean outcomes)",
+    "hand_over": "models that it hands over to recovering nodes",
+}
+"""Methods that no submitted attack may override, each with what it asks for."""
+
+
+@dataclass
+class _Guest:
+    """The attack, and the stream to the parent.
+
+    Attributes:
+        made: as constructed.
+        drawn: the member whose payload was drawn.
+        task: the stand-in for the task.
+        items: of the training split, as far as they were sent.
+    """
+
+    stream: Stream
+    made: Attack
+    drawn: Attack | None = None
+    task: Task | None = None
+    items: list[Item] = field(default_factory=list)
+
+    @property
+    def member(self) -> Attack:
+        assert self.drawn is not None, "the parent draws first"
+        return self.drawn
+
+
+def serve(spec: str, most: int, file: int) -> None:
+    """Construct the attack of a spec string, and answer the parent's requests until the stream ends.
+
+    Args:
+        spec: the attack.
+        most: bytes of one answer.
+        file: the stream.
+    """
+    stream = Stream(file, most)
+    with suppress(EOFError, BrokenPipeError):
+        guest, reply = _make(spec, stream)
+        while True:
+            send(stream, reply)
+            if guest is None:
+                return
+            request, _ = stream.receive()
+            reply = _answered(guest, request) | {"number": request["number"]}
+
+
+def _make(spec: str, stream: Stream) -> tuple[_Guest | None, dict[str, Any]]:
+    from thiefbench import registry
+
+    try:
+        attack = registry.make("attack", spec)
+        if not isinstance(attack, Attack):
+            raise TypeError(f"{type(attack).__name__} is not a subclass of thiefbench.attacks.base.Attack")
+        return _Guest(stream, attack), {"number": 0, **_facts(attack)}
+    except Exception as error:
+        return None, {"number": 0, "failed": describe(error)}
+
+
+def _answered(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return _CALLS[request["call"]](guest, request)
+    except EOFError:
+        raise
+    except Exception as error:
+        return {"failed": describe(error)}
+
+
+def _facts(attack: Attack) -> dict[str, Any]:
+    """What an attack says of itself before anything is drawn."""
+    threat = attack.threat
+    lacking = [clause for name, clause in _NOT_YET.items() if _overrides(attack, name)]
+    if _overrides(attack, "choose_items_from") and (threat.beacon or threat.history):
+        lacking.append("a choice of its items by the beacon or the history")
+    if attack.variants != AttackSpec():
+        lacking.append("a variant of the swarm (varied), which is the suite's to say")
+    if attack.copies != 1:
+        lacking.append("more offers than it owes")
+    if attack.reference != "placebo":
+        lacking.append("harm measured against the control (that of a submitted attack is measured against its placebo)")
+    words = (type(attack).__doc__ or "").strip().split("\n")[0]
+    return {
+        "name": attack.name,
+        "threat": wire.threat_out(threat),
+        "about": words[:_ABOUT],
+        "lacking": lacking,
+        "chooses": _overrides(attack, "choose_items"),
+    }
+
+
+def _overrides(attack: Attack, name: str) -> bool:
+    """Whether an attack has a method of its own, or passes it on to an attack that has."""
+    method = getattr(type(attack), name)
+    if method is getattr(Attack, name):
+        return False
+    if isinstance(attack, AttackWrapper) and method is getattr(AttackWrapper, name):
+        return _overrides(attack.attack, name)
+    return True
+
+
+# --- requests ---
+
+
+def _draw(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
+    about = request["task"]
+    kind = _ProgramTask if about["programs"] else _Task
+    guest.task = kind(guest.stream, about)
+    guest.drawn = guest.made.draw_for(guest.task, wire.generator_in(request["rng"]))
+    member = guest.drawn
+    facts = _facts(member) | {"fits": bool(member.fits(guest.task)), "payload": dict(member.describe())}
+    if facts["fits"]:
+        probes = member.probes(guest.task)
+        facts |= {
+            "libraries": dict(member.libraries()),
+            "probes": None if not probes else [wire.item_out(item) for item in probes],
+        }
+    return facts
+
+
+def _submit(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
+    data = request["view"]
+    items = [wire.item_of(each) for each in data["items"]]
+    assert isinstance(guest.task, _Task)
+    guest.task.places = places = {item: place for place, item in enumerate(items)}
+    policy = None if data["policy"] is None else _Sampler(guest.stream, places, **data["policy"])
+    defense = _Defense(guest.stream) if data["defense"] else None
+    view = wire.view_in(data, items, guest.task, policy, defense)
+    if defense is not None:
+        defense.places = {slot: place for place, slot in enumerate(view.slots)}
+    member = guest.member
+    submissions = list(member.poison(view) if request["call"] == "poison" else member.placebo(view))
+    return {"submissions": [wire.submission_out(each) for each in submissions]}
+
+
+def _outcome(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
+    item, completion = wire.item_of(request["item"]), wire.completion_of(request["completion"])
+    outcome = guest.member.outcome(item, completion, _Ask(guest.stream, item))
+    return {"outcome": outcome if outcome is None else float(outcome)}
+
+
+def _choose(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
+    if request["items"] is not None:
+        guest.items = [wire.item_of(each) for each in request["items"]]
+    known = {item: place for place, item in enumerate(guest.items)}
+    chosen = guest.member.choose_items(guest.items, request["count"], wire.generator_in(request["rng"]))
+    return {"chosen": [known[item] for item in chosen]}
+
+
+_CALLS = {"draw": _draw, "poison": _submit, "placebo": _submit, "outcome": _outcome, "choose": _choose}
+
+
+# --- stand-ins ---
+
+
+class _Task(Task):
+    """The task of a view; the parent composes and rewards."""
+
+    name = ""  # that of the real one, set below
+
+    def __init__(self, stream: Stream, about: Mapping[str, Any]) -> None:
+        self._stream = stream
+        self.places: dict[Item, int] = {}
+        self.name, self.splits = about["name"], tuple(about["splits"])  # type: ignore[misc]
+        self.domains = tuple(about["domains"])  # type: ignore[misc]
+
+    def items(self, split: Split) -> NoReturn:
+        raise TaskError("an isolated attack knows the items of its slots only, not those of a whole split")
+
+    def messages(self, item: Item) -> list[Message]:
+        return [dict(each) for each in self._asked("messages", item)["messages"]]
+
+    def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
+        return list(self._asked("reward", item, texts=list(completions))["rewards"])
+
+    def compose(self, item: Item, reasoning: str) -> str:
+        return str(self._asked("compose", item, text=reasoning)["text"])
+
+    def oracle(self, item: Item) -> str:
+        return str(self._asked("oracle", item)["text"])
+
+    def domain(self, item: Item) -> str:
+        return str(self._asked("domain", item)["text"])
+
+    def _asked(self, what: str, item: Item, **more: Any) -> dict[str, Any]:
+        return self._stream.ask({"ask": what, "item": _place(self.places, item), **more})[0]
+
+
+class _ProgramTask(_Task):
+    """A task whose completions are programs, which `attacks.completions.writes_programs` tells by this method."""
+
+    def with_libraries(self, libraries: Mapping[str, str]) -> _ProgramTask:
+        return self
+
+
+class _Sampler:
+    """The attacker's copy of the policy (`thiefbench.attacks.base.Sampler`); the parent computes.
+
+    Args:
+        number: of the copies in the parent, the one that is meant.
+    """
+
+    def __init__(self, stream: Stream, places: Mapping[Item, int], eos: int, limit: int, number: int = 0) -> None:
+        self._stream, self._places, self._number = stream, places, number
+        self.eos, self.limit = eos, limit
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._asked("encode", text=text)["ids"])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._asked("decode", ids=_tokens(ids))["text"])
+
+    def sample(self, items: Sequence[Item], count: int) -> list[list[Completion]]:
+        return _rows(self._asked("sample", items=self._all(items), count=count))
+
+    def sample_after(
+        self, items: Sequence[Item], prefixes: Sequence[Sequence[int]], count: int
+    ) -> list[list[Completion]]:
+        rows = [_tokens(prefix) for prefix in prefixes]
+        return _rows(self._asked("sample_after", items=self._all(items), prefixes=rows, count=count))
+
+    def sample_seeded(self, items: Sequence[Item], seeds: Sequence[int]) -> list[Completion]:
+        return _rows(self._asked("sample_seeded", items=self._all(items), seeds=list(seeds)))[0]
+
+    def sample_near(
+        self, items: Sequence[Item], seeds: Sequence[int], tolerance: float, count: int
+    ) -> list[list[Completion]]:
+        asked = {"items": self._all(items), "seeds": list(seeds), "tolerance": tolerance, "count": count}
+        return _rows(self._asked("sample_near", **asked))
+
+    def in_support(self, items: Sequence[Item], ids: Sequence[Sequence[int]]) -> list[list[bool]]:
+        rows = [_tokens(row) for row in ids]
+        return [list(row) for row in self._asked("in_support", items=self._all(items), rows=rows)["measured"]]
+
+    def token_logprobs(self, items: Sequence[Item], ids: Sequence[Sequence[int]]) -> list[list[float]]:
+        rows = [_tokens(row) for row in ids]
+        return [list(row) for row in self._asked("token_logprobs", items=self._all(items), rows=rows)["measured"]]
+
+    def taught(self, examples: Sequence[tuple[Item, str]], steps: int, learning_rate: float) -> Sampler:
+        pairs = [[_place(self._places, item), text] for item, text in examples]
+        number = self._asked("taught", examples=pairs, steps=steps, learning_rate=learning_rate)["number"]
+        return _Sampler(self._stream, self._places, self.eos, self.limit, number)
+
+    def _all(self, items: Sequence[Item]) -> list[int]:
+        return [_place(self._places, item) for item in items]
+
+    def _asked(self, what: str, **more: Any) -> dict[str, Any]:
+        return self._stream.ask({"ask": what, "sampler": self._number, **more})[0]
+
+
+class _Defense:
+    """The honest nodes' defense to query (`thiefbench.attacks.base.DefenseOracle`); the parent asks it."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.places: dict[Slot, int] = {}
+
+    def accepts(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, bool]:
+        """Whether each submission would be accepted."""
+        return {slot: answer.accepted for slot, answer in self.answers(submissions).items()}
+
+    def answers(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, DefenseAnswer]:
+        """The same query with a more detailed answer."""
+        asked = [[self.places[slot], wire.submission_out(submission)] for slot, submission in submissions.items()]
+        answer, _ = self._stream.ask({"ask": "defense", "submissions": asked})
+        return {slot: DefenseAnswer(*each) for slot, each in zip(submissions, answer["answers"], strict=True)}
+
+
+class _Ask:
+    """What an outcome may ask (`thiefbench.tasks.base.Ask`): the parent rewards texts on the item that is judged."""
+
+    def __init__(self, stream: Stream, item: Item) -> None:
+        self._stream, self._item = stream, item
+
+    def reward(self, item: Item, text: str) -> float:
+        """The task's reward."""
+        if item != self._item:
+            raise ValueError("an isolated attack may ask for rewards on the item that it judges only")
+        return float(self._stream.ask({"ask": "reward", "text": text})[0]["reward"])
+
+
+def _place(places: Mapping[Item, int], item: Item) -> int:
+    if item not in places:
+        raise ValueError(f"an isolated attack may ask about the items of its slots only, and {item.id!r} is none")
+    return places[item]
+
+
+def _tokens(ids: Sequence[int]) -> list[int]:
+    return [int(token) for token in ids]
+
+
+def _rows(answer: Mapping[str, Any]) -> list[list[Completion]]:
+    return [[wire.completion_of(each) for each in row] for row in answer["rows"]]

@@ -1,0 +1,183 @@
+"""A process in which a stranger's class runs in the sandbox, and the conversation with it.
+
+Both kinds of guests, defenses (`isolated`) and attacks (`isolated_attack`), are talked to in the same way: a request is
+sent, the questions that the guest puts on the way are answered by whoever made the request, and its reply is returned.
+Whatever it sends is data to be checked. The first thing wrong ends the process.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn, Protocol
+from weakref import WeakValueDictionary
+
+from thiefbench.leaderboard.isolation import _isolated_worker, wire
+from thiefbench.leaderboard.isolation.frames import HEADER, Array, FrameError, packed, sizes, unpacked
+from thiefbench.leaderboard.isolation.limits import Caps
+from thiefbench.leaderboard.isolation.sandbox_paths import Guests, absolute, files, setup, weights
+from thiefbench.leaderboard.isolation.wire import Malformed
+from thiefbench.sources import source_files
+from thiefbench.tasks.sandbox import backend
+from thiefbench.tasks.sandbox_session import DeadlineExceeded, Host, Session, SessionEnded
+
+LONGEST_NAME = 200
+"""Characters of a guest's name."""
+
+
+class Answers(Protocol):
+    """Answers the questions that a guest asks during a request."""
+
+    def answer(self, question: Mapping[str, Any]) -> list[bytes]:
+        """The answer as a message; raises Malformed for a question that is not allowed."""
+
+
+class Guest:
+    """A sandboxed process with a stranger's object.
+
+    Attributes:
+        kind: of the object.
+        fault: the exception for whatever the guest does wrong.
+        asking: the requests during which it may ask questions, for messages.
+        spec, caps: which class, and what it may use.
+        name: of the object, for messages.
+        seconds: of the guest's own time in the last request, without the answers to its questions.
+        memory: peak memory of the process in bytes, as it reports it.
+    """
+
+    kind: ClassVar[Guests]
+    fault: ClassVar[type[Exception]]
+    asking: ClassVar[str]
+    spec: str
+    caps: Caps
+    name: str
+    _host: Host
+    _error: Exception | None
+
+    def close(self) -> None:
+        """End the process; every further request raises an error."""
+        self._error = self._error or self.fault(f"the {self.kind} {self.name} was closed")
+        self._session.close()
+
+    def _open(self) -> dict[str, Any]:
+        """Start the process; returns what it says of the object that it made."""
+        self.seconds, self.memory = 0.0, 0
+        self._error = None
+        self._number = 0
+        self._session: Session = self._host.start(
+            {"role": self.kind, "spec": absolute(self.spec, self.kind), "most": self.caps.message},
+            self.caps.memory,
+            self.caps.printed,
+        )
+        description = self._exchange("making it", None, [], self.caps.seconds, None)
+        name = description.get("name")
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+            self._fail(f"has a name that is not text of 1 to {LONGEST_NAME} characters")
+        self.name = name
+        return description
+
+    def _call(
+        self,
+        call: str,
+        request: Mapping[str, Any],
+        arrays: Sequence[Array] = (),
+        seconds: float | None = None,
+        services: Answers | None = None,
+    ) -> dict[str, Any]:
+        """Send a request to the process, answer its questions meanwhile, and return its reply."""
+        if self._error is not None:
+            raise self._error
+        if not self._session.silent():
+            self._fail("sent a message without a request")
+        self._number += 1
+        message = packed({"call": call, "number": self._number, **request}, arrays)
+        return self._exchange(call, self._number, message, seconds or self.caps.seconds, services)
+
+    def _exchange(
+        self, what: str, number: int | None, message: Sequence[bytes], seconds: float, services: Answers | None
+    ) -> dict[str, Any]:
+        """Send a message and answer questions until the reply comes; only the process's own time counts."""
+        left = seconds
+        while True:
+            began = time.monotonic()
+            reply = self._guarded(what, seconds, partial(self._turn, message, began + left))
+            left -= time.monotonic() - began
+            if "ask" in reply:
+                if services is None:
+                    self._fail(f"asked a question in {what}, where only {self.asking} may")
+                try:
+                    message = services.answer(reply)
+                except Malformed as error:
+                    self._fail(f"put {error}")
+                except BaseException:
+                    self.close()  # the engine's error, not the guest's; its question will not be answered
+                    raise
+                continue
+            if reply.get("number") != (number or 0):
+                self._fail(f"gave a reply in {what} that belongs to no request")
+            if "failed" in reply:
+                self._fail(f"failed in {what}: {wire.shown(reply['failed'], 600)}")
+            self.seconds = seconds - left
+            held = reply.get("memory")
+            self.memory = max(self.memory, held) if type(held) is int and 0 <= held < 2**50 else self.memory
+            return reply
+
+    def _turn(self, message: Sequence[bytes], deadline: float) -> dict[str, Any]:
+        self._session.send(message, deadline)
+        text, blob = sizes(self._session.receive(HEADER.size, deadline), self.caps.message)
+        # A guest has no arrays to send, and many small ones would cost much.
+        reply, _ = unpacked(self._session.receive(text, deadline), self._session.receive(blob, deadline), most=0)
+        return reply
+
+    def _guarded(self, what: str, seconds: float, turn: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        try:
+            return turn()
+        except DeadlineExceeded:
+            self._fail(f"took more than {seconds:g} seconds of its own for {what}")
+        except FrameError as error:
+            self._fail(f"sent {error} (in {what})")
+        except SessionEnded as ended:
+            self._fail(self._ended(what, ended))
+
+    def _ended(self, what: str, ended: SessionEnded) -> str:
+        ran = ended.result
+        if ran.status == "memory":
+            return f"ran out of memory in {what}: it may use {self.caps.memory >> 20:,} MiB"
+        if ran.status == "output":
+            return f"printed more than {self.caps.printed:,} bytes"
+        if ran.status == "killed":
+            return f"was killed in {what} ({ran.error}), as by too much memory or a broken extension module"
+        return f"ended its own process in {what}" + (f": {ran.error}" if ran.error else "")
+
+    def _fail(self, what: str) -> NoReturn:
+        """End the process, and raise the error that every further call will raise, too."""
+        self._session.close()
+        self._error = self.fault(f"the {self.kind} {self.name} {what}")
+        raise self._error
+
+
+_hosts: WeakValueDictionary[tuple[object, ...], Host] = WeakValueDictionary()
+
+
+def host_of(kind: Guests, spec: str, hash_seed: int) -> Host:
+    """A worker for a guest: shared by all guests that see the same files, while any of them lives."""
+    setup_data = setup(spec, kind)
+    stats = [
+        path.stat() for file in files(spec, kind) for path in (*source_files(file), *weights(file))
+    ]  # a sandbox keeps the files that it started with, so changed files need a new one
+    key = (
+        os.getpid(),
+        backend(),
+        setup_data,
+        hash_seed,
+        *((file.st_ino, file.st_mtime_ns, file.st_size) for file in stats),
+    )
+    host = _hosts.get(key)
+    if host is None or not host.works():
+        threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+        script = str(Path(_isolated_worker.__file__).resolve())
+        host = _hosts[key] = Host(script, [setup_data], threads | {"PYTHONHASHSEED": str(hash_seed)})
+    return host

@@ -1,0 +1,96 @@
+"""The guest's end of the conversation with the parent, in the sandbox: messages, questions, errors in words."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from thiefbench.leaderboard.isolation.frames import HEADER, packed, unpacked
+from thiefbench.sources import OF_USER
+
+MAX_ERROR = 400
+"""Characters of an error that a guest raised."""
+
+REFUSALS: dict[str, type[Exception]] = {"ValueError": ValueError}
+"""Exceptions that stand for a refusal, by name; RuntimeError for any other."""
+
+
+class Stream:
+    """Messages to and from the parent over one open file.
+
+    Args:
+        file: the stream.
+        most: bytes of one message that are sent.
+    """
+
+    def __init__(self, file: int, most: int) -> None:
+        self._file, self._most = file, most
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message.
+
+        Raises:
+            ValueError, TypeError: it is too large, or not plain data.
+        """
+        parts = packed(message)
+        size = sum(map(len, parts))
+        if size > self._most:
+            raise ValueError(f"{size:,} bytes of answer, and at most {self._most:,} are allowed")
+        for part in parts:
+            rest = memoryview(part)
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+
+    def receive(self) -> tuple[dict[str, Any], list[NDArray[Any]]]:
+        """The parent's next message.
+
+        Raises:
+            EOFError: the stream has ended.
+        """
+        text, blob = HEADER.unpack(self._read(HEADER.size))
+        return unpacked(self._read(text), self._read(blob))
+
+    def ask(self, question: dict[str, Any]) -> tuple[dict[str, Any], list[NDArray[Any]]]:
+        """Ask the parent a question during a request.
+
+        Raises:
+            RuntimeError, ValueError: it refuses to answer.
+        """
+        self.send(question)
+        answer, arrays = self.receive()
+        if "refused" in answer:
+            raise REFUSALS.get(answer.get("as", ""), RuntimeError)(answer["refused"])
+        return answer, arrays
+
+    def _read(self, size: int) -> bytes:
+        parts = []
+        while size:
+            part = os.read(self._file, min(size, 1 << 20))
+            if not part:
+                raise EOFError
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+
+def send(stream: Stream, reply: dict[str, Any]) -> None:
+    """Send a reply, or the reason why it cannot be sent."""
+    try:
+        stream.send(reply)
+    except (TypeError, ValueError, RecursionError) as error:  # raised before a byte has left
+        stream.send({"number": reply["number"], "failed": describe(error)})
+
+
+def describe(error: BaseException) -> str:
+    """An error of the guest, with the line of its file where it was raised."""
+    place = ""
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if trace.tb_frame.f_globals.get("__name__", "").startswith(OF_USER):
+            place = f" ({Path(file).name}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {error}"[:MAX_ERROR] + place

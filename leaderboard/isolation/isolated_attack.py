@@ -1,0 +1,236 @@
+"""A submitted attack in separate, sandboxed processes, where it sees its view and nothing else.
+
+To the swarm, `IsolatedAttack` is an attack like any other. The real class runs in the sandbox in which submitted
+defenses run: no network, no files but its own, no writable place, limits on time, memory and output. It is a stranger,
+so it is trusted neither with the round nor with its own success:
+
+- **It poisons in a process of the round.** Each call of `poison` and `placebo` starts a fresh process, constructs the
+  attack and draws its payload again. So its submissions are a function of the view and its generator: nothing is
+  remembered between rounds, and a cell that was stopped goes on as if it had not been.
+- **It judges in another process**, which never sees a view: whether a cell is attacked, defended or a control is not
+  known there. What is judged is a completion and its item; verification asks again, in another order.
+- **It asks through narrow questions**: the task composes and rewards, its copy of the policy samples and measures, the
+  defense is queried, each as far as the threat model grants it (`attack_services`). Neither the model's weights nor the
+  defense, its memory or its labels are ever in its process.
+
+What is not possible yet is a rehearsal, and what `attack_guest` lists; such an attack is refused by name.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from thiefbench.attacks.base import Attack, AttackerView, Decoy, Poison, ThreatModel, Withheld
+from thiefbench.attacks.completions import writes_programs
+from thiefbench.leaderboard.isolation import attack_wire as wire
+from thiefbench.leaderboard.isolation.attack_services import Cost, OutcomeAnswers, TaskAnswers, ViewAnswers
+from thiefbench.leaderboard.isolation.guest import Guest, host_of
+from thiefbench.leaderboard.isolation.limits import ATTACK_CAPS, ATTACK_QUERIES, POOL, Caps
+from thiefbench.leaderboard.isolation.wire import Malformed, rng_out
+from thiefbench.tasks.base import Ask, Completion, Item, Task
+
+
+class AttackError(Exception):
+    """An isolated attack failed, misbehaved or met a limit. One sentence for the user."""
+
+
+class _Process(Guest):
+    """One process of an attack."""
+
+    kind = "attack"
+    fault = AttackError
+    asking = "draw, poison, placebo and outcome"
+
+    def __init__(self, spec: str, caps: Caps, hash_seed: int) -> None:
+        self.spec, self.caps, self.name = spec, caps, spec
+        self._host = host_of("attack", spec, hash_seed)
+        self.facts = self.checked(self._open())
+
+    def request(
+        self, call: str, request: Mapping[str, Any], seconds: float | None = None, answers: Any = None
+    ) -> dict[str, Any]:
+        """As `Guest`'s; raises AttackError."""
+        return self._call(call, request, (), seconds, answers)
+
+    def checked(self, data: Mapping[str, Any]) -> wire.Facts:
+        """What the attack says of itself; raises AttackError where it is not allowed."""
+        try:
+            facts = wire.facts_in(data)
+        except Malformed as error:
+            self._fail(f"gave {error}")
+        if facts.threat.rehearsal:
+            self._fail("wants to rehearse before round 1, which is not possible yet for a submitted attack")
+        if facts.threat.history and not (facts.threat.policy or facts.threat.queries):
+            self._fail(
+                "keeps the pools of earlier rounds, which is possible only together with the policy or queries: "
+                "without these, a verifier computes its submissions again round by round"
+            )
+        if facts.threat.queries > ATTACK_QUERIES:
+            self._fail(
+                f"wants {facts.threat.queries} queries of the defense per slot and round, and a submitted attack is "
+                f"granted at most {ATTACK_QUERIES}"
+            )
+        if facts.lacking:
+            self._fail(f"needs {facts.lacking[0]}, which is not possible yet for a submitted attack")
+        return facts
+
+    def fault_in(self, what: str) -> AttackError:
+        """End the process and return the error that says why."""
+        try:
+            self._fail(what)
+        except AttackError as error:
+            return error
+
+
+class IsolatedAttack(Attack):
+    """An attack whose class is loaded in the sandbox, never here.
+
+    Args:
+        spec: its spec string; it may name a file.
+        caps: what it may use.
+        hash_seed: of the isolated Python; equal ones make sets and dictionaries of text iterate alike.
+
+    Attributes:
+        spec, caps: the arguments.
+        about: the first line of its docstring.
+        costs: by round, what it used there; of a round that is played again, the last time counts.
+
+    Raises:
+        AttackError: it cannot be constructed, or needs what a submitted attack cannot have.
+        SandboxUnavailable: this machine has no working sandbox.
+        SpecStringError: the spec string is malformed, or names a file that is not there.
+    """
+
+    name: str  # type: ignore[misc]  # of plain attacks constants of the class, here reported by the process
+    threat: ThreatModel  # type: ignore[misc]
+
+    def __init__(self, spec: str, caps: Caps = ATTACK_CAPS, hash_seed: int = 0) -> None:
+        self.spec, self.caps, self._hash_seed = spec, caps, hash_seed
+        self.costs: dict[int, Cost] = {}
+        self._times: list[float] = []
+        self._drawn: tuple[Task, tuple[Any, ...]] | None = None
+        self._judge = _Process(spec, caps, hash_seed)
+        self._take(self._judge.facts)
+
+    def draw_for(self, task: Task, rng: random.Random) -> IsolatedAttack:
+        """The member that the attack draws, which judges in a process of its own."""
+        member = IsolatedAttack(self.spec, self.caps, self._hash_seed)
+        member.costs, member._times = self.costs, self._times  # whoever made this one reads what the member used
+        member._drawn = (task, rng.getstate())
+        facts = member._draw(member._judge)
+        if facts.threat != self.threat:
+            raise member._judge.fault_in("has another threat model once its payload is drawn")
+        member._take(facts)
+        return member
+
+    def fits(self, task: Task) -> bool:
+        """What the drawn member said of the task."""
+        return self._facts.fits
+
+    def describe(self) -> dict[str, str]:
+        """The drawn payload in words."""
+        return dict(self._facts.payload)
+
+    def libraries(self) -> dict[str, str]:
+        """Modules that it has published."""
+        return dict(self._facts.libraries)
+
+    def probes(self, task: Task) -> Sequence[Item] | None:
+        """The items to evaluate, if it has any."""
+        return self._facts.probes
+
+    def poison(self, view: AttackerView) -> list[Poison]:
+        """The isolated attack's submissions; raises AttackError."""
+        cost = self.costs[view.round] = Cost()
+        submissions = self._submitted("poison", view, cost)
+        cost.sent = sum(not (each is None or isinstance(each, (Decoy, Withheld))) for each in submissions)
+        return submissions
+
+    def placebo(self, view: AttackerView) -> list[Poison]:
+        """Their clean counterparts; raises AttackError."""
+        cost = self.costs[view.round] = Cost()
+        return self._submitted("placebo", view, cost)
+
+    def outcome(self, item: Item, completion: Completion, ask: Ask) -> float | None:
+        """What the judging process says of a completion; raises AttackError."""
+        request = {"item": wire.item_out(item), "completion": wire.completion_out(completion)}
+        answers = OutcomeAnswers(ask, item, self.caps)
+        reply = self._judge.request("outcome", request, OUTCOME_SECONDS, answers)
+        try:
+            return wire.outcome_in(reply.get("outcome"))
+        except Malformed as error:
+            raise self._judge.fault_in(f"gave {error}") from error
+
+    def choose_items(self, items: Sequence[Item], count: int, rng: random.Random) -> Sequence[Item]:
+        """The items that it picks; raises AttackError."""
+        if not self._facts.chooses:
+            return super().choose_items(items, count, rng)
+        process = self._fresh()
+        try:
+            request = {"items": [wire.item_out(item) for item in items], "count": count, "rng": rng_out(rng)}
+            chosen = process.request("choose", request).get("chosen")
+            if not isinstance(chosen, list):
+                raise process.fault_in("picked something other than a list of items")
+            sound = all(type(at) is int and 0 <= at < len(items) for at in chosen)
+            if not sound or len(chosen) != count or len(set(chosen)) != count:
+                raise process.fault_in(f"picked something other than {count} different items")
+            return [items[at] for at in chosen]
+        finally:
+            process.close()
+
+    @property
+    def about(self) -> str:
+        """The first line of its docstring."""
+        return self._facts.about
+
+    @property
+    def slowest(self) -> float:
+        """Seconds of its own time in the slowest round so far."""
+        return max(self._times, default=0.0)
+
+    def close(self) -> None:
+        """End the judging process."""
+        self._judge.close()
+
+    def _take(self, facts: wire.Facts) -> None:
+        self._facts, self.name, self.threat = facts, facts.name, facts.threat
+
+    def _fresh(self) -> _Process:
+        """A new process with the member drawn."""
+        process = _Process(self.spec, self.caps, self._hash_seed)
+        if self._drawn is not None and self._draw(process) != self._facts:
+            raise process.fault_in("draws another payload in a second process; draw from the generator alone")
+        return process
+
+    def _draw(self, process: _Process) -> wire.Facts:
+        assert self._drawn is not None
+        task, state = self._drawn
+        rng = random.Random()
+        rng.setstate(state)
+        request = {"task": wire.task_out(task, writes_programs(task)), "rng": rng_out(rng)}
+        return process.checked(process.request("draw", request, answers=TaskAnswers(task, (), self.caps)))
+
+    def _submitted(self, call: wire.Part, view: AttackerView, cost: Cost) -> list[Poison]:
+        items = list(dict.fromkeys((*(slot.item for slot in view.slots), *(self._facts.probes or ()))))
+        process = self._fresh()
+        try:
+            answers = ViewAnswers(view, items, self.caps, cost)
+            seconds = self.caps.seconds * max(1.0, len(view.slots) / POOL)
+            reply = process.request(call, {"view": wire.view_out(view, items)}, seconds, answers)
+            self._times.append(process.seconds)
+            try:
+                return wire.submissions_in(reply.get("submissions"), len(view.slots))
+            except Malformed as error:
+                raise process.fault_in(f"gave {error}") from error
+        finally:
+            process.close()
+
+
+OUTCOME_SECONDS: Final = 10.0
+"""Of an attack's own time to judge one completion."""
+
+SMALL = replace(ATTACK_CAPS, seconds=10.0)
+"""The limits of a quick look, as in a check."""

@@ -1,0 +1,466 @@
+"""`thiefbench leaderboard verify` for an attack's entry: the same verdicts by the same means as for a defense's.
+
+- **self-reported**: only the entry was read. Its files match their hashes, its cells are those of a released suite, the
+  defenses are listed, and clean text does not satisfy its outcome.
+- **rescored**: the raw completions give the entry's scores. The isolated attack judges every completion again, once in
+  the recorded order and once shuffled, as what it says of a completion may depend on nothing else; where it needs no
+  weights, it also submits again.
+- **re-executed**: all cells of drawn seeds were run again with attack and defense isolated, and gave the submitted
+  completions and costs; and at a seed hashed with a secret, the defense prevented no more than predicted.
+- **rejected**: a check failed; the reasons say which.
+
+An attack's entry brings everything that it is measured against, so nothing of it rests on another entry's cells.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pydantic import ValidationError
+
+from thiefbench import provenance, registry
+from thiefbench.engine.keys import generator, secret_seed
+from thiefbench.engine_revision import engine_revision
+from thiefbench.leaderboard.archive import unpack
+from thiefbench.leaderboard.attacking import measured
+from thiefbench.leaderboard.attacking.cells import Wanted, fitting_parts, wanted
+from thiefbench.leaderboard.attacking.entry import AttackEntry, read_attack_entry
+from thiefbench.leaderboard.attacking.manifest import granted
+from thiefbench.leaderboard.attacking.running import AttackFactory, Guarded, run_attack_cell
+from thiefbench.leaderboard.attacking.scores import AttackCell, AttackCost, attack_cell, examples
+from thiefbench.leaderboard.attacking.submit import guarded_of
+from thiefbench.leaderboard.checking.check_attack import other_outcomes
+from thiefbench.leaderboard.entry import EntryError, read_entry
+from thiefbench.leaderboard.entry_validation import other_version, unreadable, wrong_import, wrong_size
+from thiefbench.leaderboard.isolation.isolated_attack import IsolatedAttack
+from thiefbench.leaderboard.isolation.sandbox_paths import files
+from thiefbench.leaderboard.isolation.staging import restage_attack
+from thiefbench.leaderboard.made_with import COST
+from thiefbench.leaderboard.rows import suite_named
+from thiefbench.leaderboard.verification.drawing import FOUND, chance_of_finding, comparisons_needed, drawn
+from thiefbench.leaderboard.verification.expectation import MARGIN, close, expected, headline, prevented
+from thiefbench.leaderboard.verification.questions import Questions, RejectedError, Tell, each_cell
+from thiefbench.leaderboard.verification.reexecution import DisagreesError, Watch
+from thiefbench.leaderboard.verification.rerunning import first_difference, surroundings_apart
+from thiefbench.leaderboard.verification.rescoring import (
+    InconsistentError,
+    SubmittedCell,
+    check_completions,
+    check_identity,
+)
+from thiefbench.leaderboard.verification.verdict import (
+    FLAGS,
+    Flag,
+    Kind,
+    Rerun,
+    Verdict,
+    Verification,
+    entry_sha256,
+    kinds_of,
+)
+from thiefbench.leaderboard.verification.verify import VerifyOptions
+from thiefbench.sources import source_files
+from thiefbench.suite.execution.cell_identity import identity
+from thiefbench.suite.scenario import Suite
+from thiefbench.suite.store.records import Record, Store, file_sha256, table_rows
+from thiefbench.suite.store.tables import TableError
+from thiefbench.tasks.text import one_line
+from thiefbench.trust import reads_strangers
+
+MOST_ASKED_AGAIN = 1000
+"""Completions of the last evaluations, of all cells of one part and seed together, whose outcome is asked again."""
+_VERSIONS = ("thiefbench", "torch", "transformers", "numpy", "python")
+
+Drawn = tuple[str, int]
+"""A part and a seed: what is run again together."""
+
+
+@dataclass
+class _Verifier(Questions):
+    entry: AttackEntry
+    options: VerifyOptions
+    tell: Tell
+    watch: Watch
+    reasons: list[str] = field(default_factory=list)
+    flags: set[Flag] = field(default_factory=set)
+    reruns: list[Rerun] = field(default_factory=list)
+    comparisons: tuple[int, int] | None = None
+    forgery_found: float | None = None
+    fresh_trials: int = 0
+    inconclusive: int = 0
+    ran: bool = False
+    out_of_reach: list[str] = field(default_factory=list)  # defenses whose weights are not at hand
+
+    def verdict(self) -> Verdict:
+        """Do the steps that the options ask for, up to the first failed check."""
+        try:
+            return self._verdict()
+        except RejectedError as error:
+            self.reasons = [one_line(str(reason), 1000) for reason in error.args]
+            return "rejected"
+
+    def _verdict(self) -> Verdict:
+        entry, options, manifest = self.entry, self.options, self.entry.manifest
+        with self._question("the suite is a released one"):
+            suite = suite_named(manifest.suite, entry.folder)
+        with self._question("its cells are those of the suite"):
+            cells = _cells_of(entry, suite)
+        with TemporaryDirectory(prefix="thiefbench-verify-") as scratch:
+            with self._question("the defenses that it was run against are listed, and unchanged since"):
+                guarded = self._targets(Path(scratch) / "listed", has_archive=options.archive is not None)
+            with self._question("its source is the one that was run"):
+                _check_source(entry)
+            with self._question("clean text does not satisfy its outcome"):
+                if wrong := measured.too_true(entry.cells):
+                    raise EntryError(wrong)
+            if options.archive is None:
+                self.reasons = ["no archive was given, so its scores are those that its authors report"]
+                return "self-reported"
+            if self.out_of_reach:
+                self.reasons = [
+                    f"{', '.join(self.out_of_reach)} has weights, which lie in its own archive; an attack on such a "
+                    "defense cannot be verified yet"
+                ]
+                return "self-reported"
+            with self._question("the archive is the entry's"):
+                folder = Path(scratch) / "archive"
+                archive = unpack(options.archive, entry, folder, [each.spec for each in cells])
+            with self._question("the attack can be made in isolation, with its threat model") as details:
+                spec = restage_attack(entry, folder / "weights", Path(scratch) / "staged")
+                isolated = IsolatedAttack(spec)  # while it lives, others start at once
+                details += self._check_attack(isolated, suite)
+            factory = AttackFactory(manifest.attack, spec, manifest.source_sha256)
+            records = self._rescored(cells, archive, factory, guarded)
+            self._judged_again(cells, records, archive, spec)
+            if not options.runs:
+                self.reasons = ["no cell was run again"]
+                return "rescored"
+            self.ran = True
+            store = Store(options.store or Path(scratch) / "store")
+            lacking = self._run_again(cells, records, archive, store, factory, guarded)
+            if options.fresh:
+                lacking += self._try_fresh(cells, suite, store, factory, guarded)
+            else:
+                lacking.append("it was not tried at a fresh seed")
+            isolated.close()
+        if lacking:
+            self.reasons[:0] = [one_line(reason, 1000) for reason in lacking]
+            return "rescored"
+        return "re-executed"
+
+    # --- reading ---
+
+    def _targets(self, folder: Path, has_archive: bool) -> dict[str, Guarded]:
+        found = {}
+        for target in self.entry.manifest.targets:
+            listed = read_entry(self.entry.folder.resolve().parent / target.slug, self.options.shared)
+            there = listed.manifest
+            same = (there.defense, there.source_sha256, entry_sha256(listed)) == (
+                target.defense, target.source_sha256, target.entry_sha256,
+            )  # fmt: skip
+            if not same:
+                raise EntryError(
+                    f"it was run against another version of {target.slug} than the listed one; thiefbench leaderboard "
+                    "attack runs it again"
+                )
+            if there.weights:
+                self.out_of_reach.append(target.slug)
+            elif has_archive:
+                found[target.slug] = guarded_of(listed, None, folder)
+        return found
+
+    def _check_attack(self, isolated: IsolatedAttack, suite: Suite) -> list[str]:
+        manifest = self.entry.manifest
+        if granted(isolated.threat) != manifest.threat:
+            raise EntryError("the entry states another threat model than its attack has")
+        parts, _ = fitting_parts(suite, isolated)
+        if tuple(parts) != manifest.parts:
+            raise EntryError(
+                f"the attack fits {len(parts)} parts of the suite, and the entry has {len(manifest.parts)}"
+            )
+        return [isolated.name]
+
+    # --- rescoring ---
+
+    def _rescored(
+        self, cells: Sequence[Wanted], archive: Store, factory: AttackFactory, guarded: dict[str, Guarded]
+    ) -> dict[str, Record]:
+        """The records of all cells by id, after checking each of them; raises RejectedError."""
+        records: dict[str, Record] = {}
+        submitted = []
+        for each, cell in zip(cells, self.entry.cells, strict=True):
+            record = archive.cell(cell.cell_id).read()
+            assert record is not None, "an archive that was unpacked holds a record of every cell"
+            records[cell.cell_id] = record
+            submitted.append(SubmittedCell(each.spec, each.part, cell, record, own=True))
+        targets = {cell.cell_id: guarded.get(each.target.slug) if each.target else None
+                   for each, cell in zip(cells, self.entry.cells, strict=True)}  # fmt: skip
+
+        def of_version(cell: SubmittedCell) -> None:
+            assert isinstance(cell.scores, AttackCell)
+            here = identity(cell.spec, factory.against(targets[cell.scores.cell_id]))
+            check_identity(cell.record, cell.spec, here=here)
+            digest = file_sha256(archive.cell(cell.record.cell_id).record_path)
+            try:
+                again = attack_cell(cell.record, cell.part, cell.scores.target, digest)
+            except (ValidationError, KeyError) as error:
+                raise InconsistentError(
+                    "its record in the archive holds a number or a name that no entry takes"
+                ) from error
+            for name in type(again).model_fields:
+                if (one := getattr(cell.scores, name)) != (other := getattr(again, name)):
+                    raise InconsistentError(
+                        f"the entry differs from the record in the archive in its {name}: {one!r:.120} instead of "
+                        f"{other!r:.120}"
+                    )
+
+        with self._question("records are of this version and match the entry") as details:
+            each_cell(submitted, of_version)
+            details.append(f"{len(submitted)} cells")
+        with self._question("scores follow from the completions, and these from the tokens and verdicts") as details:
+            rewards: list[int] = []
+
+            def rescore(cell: SubmittedCell) -> None:
+                if cell.record.status == "ok":
+                    try:
+                        table = archive.cell(cell.record.cell_id).read_rows()
+                    except TableError as error:
+                        raise InconsistentError(f"its completions.parquet {error.problem}") from error
+                    attack = IsolatedAttack(factory.spec)
+                    rewards.append(check_completions(cell, table, attack=attack))
+
+            each_cell(submitted, rescore)
+            details.append(f"{sum(rewards):,} rewards and outcomes computed again in {len(rewards)} cells")
+        with self._question("the completions that its page shows are in the archive"):
+            if self.entry.examples != examples(self.entry.cells, records, archive):
+                raise InconsistentError("the entry shows other completions than the archive holds")
+        return records
+
+    def _judged_again(self, cells: Sequence[Wanted], records: dict[str, Record], archive: Store, spec: str) -> None:
+        """Ask for outcomes again, in one process that is shown the completions of all cells, mixed."""
+        rng = random.Random(secret_seed(self.options.secret, "outcomes"))
+        with self._question("its outcome depends on item and completion alone") as details:
+            asked = 0
+            for part, seed in dict.fromkeys((each.part, each.spec.seed) for each in cells):
+                rows, some = [], next(each.spec for each in cells if (each.part, each.spec.seed) == (part, seed))
+                for each, cell in zip(cells, self.entry.cells, strict=True):
+                    if (each.part, each.spec.seed) == (part, seed) and records[cell.cell_id].status == "ok":
+                        last = [row for row in table_rows(archive.cell(cell.cell_id).read_rows())
+                                if row.phase != "train" and row.round == each.spec.rounds]  # fmt: skip
+                        rows += rng.sample(last, min(len(last), MOST_ASKED_AGAIN // 4))
+                task = registry.make("task", some.task)
+                if wrong := other_outcomes(IsolatedAttack(spec), some.swarm, task, seed, rows, rng):
+                    raise InconsistentError(wrong)
+                asked += len(rows)
+            details.append(f"{asked:,} completions")
+
+    # --- running ---
+
+    def _run_again(
+        self,
+        cells: Sequence[Wanted],
+        records: dict[str, Record],
+        archive: Store,
+        store: Store,
+        factory: AttackFactory,
+        guarded: dict[str, Guarded],
+    ) -> list[str]:
+        """Run all cells of drawn parts and seeds again; returns what is lacking for "re-executed"."""
+        options = self.options
+        groups: dict[str, list[int]] = {}
+        for each in cells:
+            seeds = groups.setdefault(each.part, [])
+            if each.spec.seed not in seeds:
+                seeds.append(each.spec.seed)
+        bits = not (options.device or options.threads) and not any(map(surroundings_apart, records.values()))
+        parts, count = len(groups), max(map(len, groups.values()))
+        needed = comparisons_needed(parts, count, bits)
+        rng = generator(secret_seed(options.secret, "reruns"))
+        again = drawn(groups, needed if options.reruns is None else options.reruns, rng)
+        for part, seed in again:
+            with self._question(f"run again: {part + ', ' if part else ''}seed {seed}") as details:
+                reruns: list[Rerun] = []
+                try:
+                    for each, cell in zip(cells, self.entry.cells, strict=True):
+                        if (each.part, each.spec.seed) == (part, seed):
+                            reruns.append(self._again(each, cell, records, archive, store, factory, guarded, bits))
+                finally:
+                    self.reruns += reruns
+                details.append(f"{kinds_of(reruns)}: {sum(bool(r.equal) for r in reruns)} of {len(reruns)} bit-equal")
+        self.comparisons = len(again), parts * count
+        self.forgery_found = chance_of_finding(parts, count, len(again), [count])
+        if len(again) < min(needed, parts * count):
+            return [f"{len(again)} of its seeds were run again, and {needed} are needed, so that a forgery of one "
+                    f"part's cells would be found with a chance of {FOUND:g}"]  # fmt: skip
+        return []
+
+    def _again(
+        self,
+        each: Wanted,
+        cell: AttackCell,
+        records: dict[str, Record],
+        archive: Store,
+        store: Store,
+        factory: AttackFactory,
+        guarded: dict[str, Guarded],
+        bits: bool,
+    ) -> Rerun:
+        there, options = records[cell.cell_id], self.options
+        changes = {name: value for name, value in (("device", options.device), ("threads", options.threads)) if value}
+        spec = replace(each.spec, **changes)  # type: ignore[arg-type]
+        target = guarded[each.target.slug] if each.target else None
+        record = run_attack_cell(spec, store, factory.against(target), self.watch(f"again: {each.name}"))
+        if record.status != there.status:
+            raise DisagreesError(f"{each.name}: run again, it ends otherwise: {record.error[:300] or 'with scores'}")
+        before: tuple[float, float, float] | None = None
+        after: tuple[float, float, float] | None = None
+        equal = True
+        if record.status == "ok":
+            here = store.cell(record.cell_id).read_rows()
+            difference = first_difference(here, archive.cell(cell.cell_id).read_rows())
+            before, after, equal = headline(there), headline(record), not difference
+            if difference and bits:
+                raise DisagreesError(
+                    f"{each.name}: run again on the same kind of machine and versions, its completions differ "
+                    f"{difference}"
+                )
+            spent, said = AttackCost.model_validate(record.provenance.get(COST, {})), cell.cost
+            if equal and spent != said:
+                raise DisagreesError(f"{each.name}: run again, it uses {spent}, and the entry says {said}")
+        one, other = before and before[0], after and after[0]
+        agrees = equal or (one is not None and other is not None and close(one, other, MARGIN))
+        if not agrees:
+            raise DisagreesError(f"{each.name}: run again, its headline ASR is {other}, and the entry's {one}")
+        clean: Kind = "placebo" if spec.role == "placebo" else "control"
+        role: Kind = "own" if each.target else "undefended" if spec.role == "attack" else clean
+        return Rerun(
+            part=each.part, role=spec.role, attack=self.entry.manifest.name, seed=spec.seed, measure="headline_asr",
+            submitted=(one, one), found=other, equal=equal, agrees=agrees, kind=role,
+        )  # fmt: skip
+
+    def _try_fresh(
+        self, cells: Sequence[Wanted], suite: Suite, store: Store, factory: AttackFactory, guarded: dict[str, Guarded]
+    ) -> list[str]:
+        """Play one part against every defense at secret seeds; returns what is lacking for "re-executed"."""
+        options, manifest, lacking = self.options, self.entry.manifest, list[str]()
+        rng = generator(secret_seed(options.secret, "attack"))
+        with self._question("seeds unknown to the submitter") as details:
+            for number in range(1, options.fresh + 1):
+                part = rng.choice(manifest.parts)
+                seed = secret_seed(options.secret, "fresh", number)
+                here = replace(suite, seeds=(seed,))
+                records: dict[tuple[str, str], Record] = {}
+                for each in wanted(here, (part,), manifest.attack, manifest.targets, manifest.numerics):
+                    target = guarded[each.target.slug] if each.target else None
+                    progress = self.watch(f"fresh {number} of {options.fresh}: {each.spec.role}")
+                    record = run_attack_cell(each.spec, store, factory.against(target), progress)
+                    records[each.spec.role, each.target.slug if each.target else ""] = record
+                for target_slug in (target.slug for target in manifest.targets):
+                    self.fresh_trials += 1
+                    lacking += self._fresh_result(part, target_slug, records, suite, factory)
+            details.append(f"{self.fresh_trials} tried, {self.inconclusive} inconclusive")
+        if self.fresh_trials and self.fresh_trials == self.inconclusive:
+            lacking.append("its trials at fresh seeds are inconclusive: undefended, it does too little harm there")
+        return lacking
+
+    def _fresh_result(
+        self, part: str, slug: str, records: dict[tuple[str, str], Record], suite: Suite, factory: AttackFactory
+    ) -> list[str]:
+        submitted = measured.against(self.entry.cells, part, slug, suite.ranking)
+        none, placebo, own = records["attack", ""], records["placebo", ""], records["attack", slug]
+        result = prevented(IsolatedAttack(factory.spec), own, none, placebo) if own.status == "ok" else None
+        if submitted.prevented is None or result is None:
+            self.inconclusive += 1
+            return []
+        value, slack = result
+        low, high = expected([v for _, v in submitted.prevented.points], slack)
+        self.reruns.append(
+            Rerun(part=part, role="attack", attack=self.entry.manifest.name, seed=None, measure="harm_prevented",
+                  submitted=(low, high), found=value, equal=None, agrees=value <= high, kind="own")
+        )  # fmt: skip
+        if value <= high:
+            return []
+        self.flags.add("does not generalise")
+        return [
+            f"does not generalise: at a fresh seed, {slug} prevents {value:.3f} of its harm, above the range predicted "
+            f"from the submitted seeds, {low:.3f} to {high:.3f}"
+        ]
+
+
+def _cells_of(entry: AttackEntry, suite: Suite) -> list[Wanted]:
+    """The cells that the entry has to have; raises EntryError where it has others, or in another order."""
+    manifest = entry.manifest
+    if manifest.seeds != suite.seeds:
+        raise EntryError(f"it was run at the seeds {manifest.seeds}, but {suite.title} has {suite.seeds}")
+    if strange := [name for name in manifest.parts if name not in [part.name for part in suite.scenes]]:
+        raise EntryError(f"{suite.title} has no part {strange[0]!r}")
+    cells = wanted(suite, manifest.parts, manifest.attack, manifest.targets, manifest.numerics)
+    due = [
+        (each.part, each.spec.role, each.spec.attack, each.spec.defense, each.spec.seed,
+         each.target.slug if each.target else "")
+        for each in cells
+    ]  # fmt: skip
+    present = [(c.part, c.role, c.attack, c.defense, c.seed, c.target) for c in entry.cells]
+    if due != present:
+        raise EntryError(f"its {len(present)} cells are not the {len(due)} that such an entry has, in their order")
+    if any(cell.status == "error" and not cell.target for cell in entry.cells):
+        raise EntryError("a cell without a defense failed, and only a defense's error may be part of an entry")
+    return cells
+
+
+def _check_source(entry: AttackEntry) -> None:
+    submitted = files(entry.spec, "attack")
+    for file in submitted:
+        if wrong := wrong_size(file):
+            raise EntryError(wrong)
+    if wrong := unreadable([path for file in submitted for path in source_files(file) if path.suffix == ".py"]):
+        raise EntryError(wrong)
+    for file in submitted:
+        if wrong := wrong_import(file, "attack"):
+            raise EntryError(wrong)
+    if registry.source_hash("attack", entry.spec, load=False) != entry.manifest.source_sha256:
+        made_with = entry.manifest.versions.get("thiefbench", "unknown")
+        raise EntryError(other_version("it was", f"its source, or what it imports of thiefbench {made_with}, differs"))
+
+
+@reads_strangers
+def verify_attack(folder: Path, options: VerifyOptions, tell: Tell, watch: Watch) -> Verification:
+    """Verify an attack's entry; the defenses are those listed beside it.
+
+    Args:
+        folder: of the entry.
+        options: how far to go; `held_out`, `all_attacks` and `caps` are those of a defense's.
+        tell: receives every finding.
+        watch: receives the progress of the cells that are run.
+
+    Raises:
+        EntryError: the folder cannot be read as an entry.
+        SandboxUnavailable: this machine has no working sandbox.
+    """
+    entry = read_attack_entry(folder)
+    verifier = _Verifier(entry, options, tell, watch)
+    verdict = verifier.verdict()
+    numerics = entry.manifest.numerics
+    here = provenance.provenance(options.device or numerics.device, options.threads or numerics.threads)
+    return Verification(
+        slug=entry.manifest.slug,
+        entry_sha256=entry_sha256(entry),
+        verdict=verdict,
+        reasons=tuple(verifier.reasons),
+        flags=tuple(flag for flag in FLAGS if flag in verifier.flags),
+        reruns=tuple(verifier.reruns),
+        comparisons=verifier.comparisons,
+        forgery_found=verifier.forgery_found,
+        fresh_trials=verifier.fresh_trials,
+        inconclusive=verifier.inconclusive,
+        key=options.secret.hex() if verifier.ran else "",
+        verified=datetime.now(UTC).date(),
+        engine_revision=engine_revision(),
+        versions={name: str(here[name]) for name in _VERSIONS},
+        machine={name: here[name] for name in (*provenance.MACHINE, "git_commit", "git_dirty")},
+    )

@@ -1,0 +1,298 @@
+"""An outsider's attack on a listed defense: run, written as an entry, verified, shown on the board; and forged ones."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.leaderboard import made_entries, tiny_entries
+from tests.leaderboard.tiny_entries import Made
+from thiefbench import trust
+from thiefbench.leaderboard import archive
+from thiefbench.leaderboard.attacking import measured
+from thiefbench.leaderboard.attacking import submit as attacking
+from thiefbench.leaderboard.attacking.entry import AttackEntry, read_attack_entry, write_attack_entry
+from thiefbench.leaderboard.attacking.scores import AttackScores
+from thiefbench.leaderboard.entry import EntryError
+from thiefbench.leaderboard.isolation.isolated_attack import AttackError, IsolatedAttack
+from thiefbench.leaderboard.site.board import board
+from thiefbench.leaderboard.site.writing import write_site
+from thiefbench.leaderboard.submit import credits_of
+from thiefbench.leaderboard.verification.attack_verification import verify_attack
+from thiefbench.leaderboard.verification.verdict import Verification, write_verification
+from thiefbench.leaderboard.verification.verify import VerifyOptions
+from thiefbench.suite.scenario import Evaluation, Suite
+from thiefbench.suite.store.records import Store, file_sha256, rows_table, table_rows
+from thiefbench.tasks.sandbox import SandboxUnavailable
+
+HERE = Path(__file__).parent.parent
+HUMS, LISTED = HERE / "hums.py", HERE / "listed.py"
+
+
+def suite() -> Suite:
+    return tiny_entries.suite(evaluation=Evaluation(every=1, completions=32, final=32))
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """An attack's entry beside the defense's that it was run against."""
+
+    entry: AttackEntry
+    archive: Path
+    store: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.entry.folder
+
+
+@pytest.fixture(scope="module")
+def patched() -> Iterator[pytest.MonkeyPatch]:
+    try:
+        warm = IsolatedAttack(f"{HUMS}:Hums")
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    with pytest.MonkeyPatch.context() as patch, trust.plugins():
+        made_entries.tiny(suite(), patch)
+        yield patch
+    warm.close()
+
+
+@pytest.fixture(scope="module")
+def listed(patched: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A defense that stops nothing; its entry's store is used for the attacks, too."""
+    return tiny_entries.made(tmp_path_factory.mktemp("listed"), f"{LISTED}:Deaf", patched, suite())
+
+
+def submitted(of: Made, cls: str, name: str = "Hums at will") -> attacking.AttackSubmission:
+    store, credits = of.archive.parent / "store", credits_of(name, "B. Breaker", "")
+    return attacking.prepare_attack(of.folder, f"{HUMS}:{cls}", credits, store, of.folder.parent)
+
+
+def attacked(of: Made, cls: str, name: str = "Hums at will") -> Attacked:
+    own = submitted(of, cls, name)
+    entry = attacking.write_attack(own, attacking.run_attack(own, lambda cell: lambda done, total: None))
+    return Attacked(entry, own.archive, own.store.root)
+
+
+@pytest.fixture(scope="module")
+def hums(listed: Made) -> Attacked:
+    return attacked(listed, "Hums")
+
+
+def verified(of: Attacked, **options: Any) -> Verification:
+    options = {"reruns": 0, "fresh": 0} | options
+    chosen = VerifyOptions(of.archive, **options)
+    return verify_attack(of.folder, chosen, lambda finding: None, lambda cell: lambda done, total: None)
+
+
+def forged(of: Attacked, folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], None]) -> Attacked:
+    """A copy of the entry beside a copy of the defense's, whose JSON files were edited, with hashes made to fit."""
+    for each in of.folder.parent.iterdir():
+        shutil.copytree(each, folder / each.name)
+    target = folder / of.folder.name
+    manifest, scores = (json.loads((target / name).read_text()) for name in ("attack.json", "scores.json"))
+    change(manifest, scores)
+    (target / "scores.json").write_text(json.dumps(scores))
+    manifest["files"]["scores.json"] = hashlib.sha256((target / "scores.json").read_bytes()).hexdigest()
+    (target / "attack.json").write_text(json.dumps(manifest))
+    return Attacked(read_attack_entry(target), of.archive, of.store)
+
+
+# --- an entry ---
+
+
+def test_an_entry_has_its_own_control_placebo_and_undefended_cells(hums: Attacked) -> None:
+    roles = [(cell.role, cell.target, cell.status) for cell in hums.entry.cells]
+    assert roles == [("control", "", "ok"), ("placebo", "", "ok"), ("attack", "", "ok"), ("attack", "mine", "ok")]
+    manifest = hums.entry.manifest
+    assert (manifest.slug, manifest.attack, manifest.parts) == ("hums-at-will", "attack/hums.py:Hums", ("",))
+    assert [target.slug for target in manifest.targets] == ["mine"]
+    assert "cannot query the defense" in " ".join(manifest.threat.in_words())
+    assert manifest.about == "Teaches honest models to repeat one letter."
+
+
+def test_the_cost_and_the_completions_are_in_it(hums: Attacked) -> None:
+    costs = [cell.cost for cell in hums.entry.cells]
+    assert [cost.rounds for cost in costs] == [0, 0, 4, 4]
+    assert [cost.sent for cost in costs] == [0, 0, 32, 32], "8 slots in each of 4 rounds"
+    sent = next(each for each in hums.entry.examples if each.kind == "sent")
+    assert sent.payload["letters"] in sent.text
+
+
+def test_the_same_command_gives_the_same_bytes(listed: Made, hums: Attacked) -> None:
+    before = hums.entry.manifest_path.read_bytes(), file_sha256(hums.archive)
+    again = attacked(listed, "Hums")
+    assert (again.entry.manifest_path.read_bytes(), file_sha256(again.archive)) == before
+
+
+def test_a_defense_that_stops_nothing_prevents_nothing(hums: Attacked) -> None:
+    (result,) = measured.results(hums.entry, suite().ranking)
+    assert result.prevented is not None, result.problem
+    assert result.prevented.mean == pytest.approx(0, abs=1e-9), "its cell is the undefended one"
+    assert (result.target, result.crashed) == ("mine", "")
+
+
+# --- what is not taken ---
+
+
+def test_an_outcome_that_clean_text_satisfies_is_not_taken(listed: Made) -> None:
+    own = submitted(listed, "TrueOfAnything", "Anything")
+    with pytest.raises(EntryError, match=r"clean text satisfies its outcome: without an attacker, 1.000 of"):
+        attacking.run_attack(own, lambda cell: lambda done, total: None)
+
+
+@pytest.mark.parametrize("cls", ["Measures", "Rehearses", "Greedy"])
+def test_what_no_submitted_attack_may_have_is_refused(listed: Made, cls: str) -> None:
+    with pytest.raises(AttackError):
+        submitted(listed, cls)
+
+
+def test_a_crash_is_an_error_of_the_defense(patched: pytest.MonkeyPatch, listed: Made, tmp_path: Path) -> None:
+    fragile = tiny_entries.made(tmp_path, f"{LISTED}:Fragile", patched, suite(), listed.archive.parent / "store")
+    broken = attacked(Made(fragile.entry, listed.archive), "Breaks", "Breaks it")
+    (result,) = measured.results(broken.entry, suite().ranking)
+    assert result.prevented is None, "it is no success of the attack"
+    assert "a word that it does not know" in result.crashed
+    assert "an error of the defense and no success of the attack" in result.problem
+    assert verified(broken).verdict == "rescored"
+
+
+def test_an_anchor_and_an_attack_are_no_targets(hums: Attacked, listed: Made, tmp_path: Path) -> None:
+    with pytest.raises(EntryError, match="is an attack's entry; name the entry of the defense"):
+        attacking.prepare_attack(
+            hums.folder, f"{HUMS}:Hums", credits_of("Again", "B", ""), tmp_path, listed.folder.parent
+        )
+
+
+def test_what_a_file_may_not_import_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("import torch\n" + HUMS.read_text())
+    with pytest.raises(EntryError, match=r"line 1 of mine.py imports torch; it may import only .* thiefbench.attacks"):
+        attacking.checked_spec(f"{file}:Hums")
+
+
+# --- verification ---
+
+
+def test_a_true_entry_is_rescored(hums: Attacked) -> None:
+    found = verified(hums)
+    assert (found.verdict, found.reasons) == ("rescored", ("no cell was run again",))
+    assert verify_attack(hums.folder, VerifyOptions(), lambda f: None, lambda c: lambda d, t: None).verdict == (
+        "self-reported"
+    )
+
+
+def test_a_true_entry_is_run_again_to_the_bit(hums: Attacked) -> None:
+    found = verified(hums, reruns=None, fresh=1)
+    assert found.verdict in ("re-executed", "rescored"), found.reasons
+    again = [each for each in found.reruns if each.seed is not None]
+    assert [(each.kind, each.equal) for each in again] == [
+        ("control", True), ("placebo", True), ("undefended", True), ("own", True),
+    ]  # fmt: skip
+    assert found.fresh_trials == 1
+    assert found.key
+
+
+@pytest.mark.parametrize("name", ["asr", "curve", "cost", "threat", "example"])
+def test_an_edited_entry_is_rejected(hums: Attacked, tmp_path: Path, name: str) -> None:
+    def change(manifest: dict[str, Any], scores: dict[str, Any]) -> None:
+        cell = scores["cells"][-1]
+        if name == "asr":
+            cell["scores"]["asr"][0] = 0.9
+        elif name == "curve":
+            cell["curves"]["eval_asr"][-1][1] = 0.9
+        elif name == "cost":
+            cell["cost"]["sent"] = 1
+        elif name == "threat":
+            manifest["threat"]["oracle"] = False
+        else:
+            scores["examples"][0]["text"] = "something nicer"
+
+    found = verified(forged(hums, tmp_path, change))
+    assert found.verdict == "rejected", name
+    words = {"asr": "scores", "curve": "curves", "cost": "cost", "threat": "threat model", "example": "completions"}
+    assert words[name] in found.reasons[0]
+
+
+def test_outcomes_that_do_not_follow_from_the_completions_are_rejected(hums: Attacked, tmp_path: Path) -> None:
+    """Records, completions and entry agree with each other, and the attack says otherwise."""
+    first = tmp_path / "store"
+    archive.unpack(hums.archive, hums.entry, first)
+    store, cells = Store(first), list(hums.entry.cells)
+    directory = store.cell(cells[-1].cell_id)
+    record = directory.read()
+    assert record is not None
+    rows = [replace(row, outcome=1.0) if row.phase == "eval" and row.round else row for row in
+            table_rows(directory.read_rows())]  # fmt: skip
+    table = rows_table(rows)
+    scored = tiny_entries.cell_scores(table), tiny_entries.cell_curves(table)
+    record = record.model_copy(
+        update={
+            "completions_sha256": directory.write_rows(table),
+            "scores": scored[0],
+            "curves": scored[1] | {"grad_norm": record.curves["grad_norm"]},
+        }
+    )
+    directory.write(record)
+    cells[-1] = attacking.attack_cell(record, "", "mine", file_sha256(directory.record_path))
+    entries = tmp_path / "entries"
+    for each in hums.folder.parent.iterdir():
+        shutil.copytree(each, entries / each.name)
+    target = tmp_path / f"{hums.entry.manifest.slug}.tar"
+    manifest = hums.entry.manifest.model_copy(update={"archive": archive.pack(target, store, cells)})
+    shown = attacking.examples(cells, {c.cell_id: r for c in cells if (r := store.cell(c.cell_id).read())}, store)
+    source = {path.relative_to(hums.folder).as_posix(): path.read_bytes() for path in hums.entry.source}
+    made = write_attack_entry(
+        entries / hums.folder.name, manifest, AttackScores(cells=tuple(cells), examples=shown), source
+    )
+    found = verified(Attacked(made, target, hums.store))
+    assert found.verdict == "rejected"
+    assert "its outcome does not follow" in found.reasons[0]
+
+
+def test_a_defense_that_changed_since_is_noticed(hums: Attacked, tmp_path: Path) -> None:
+    def change(manifest: dict[str, Any], scores: dict[str, Any]) -> None:
+        manifest["targets"][0]["entry_sha256"] = "0" * 64
+
+    found = verified(forged(hums, tmp_path, change))
+    assert found.verdict == "rejected"
+    assert "another version of mine than the listed one" in found.reasons[0]
+
+
+def test_a_path_out_of_the_entry_is_refused(hums: Attacked, tmp_path: Path) -> None:
+    def change(manifest: dict[str, Any], scores: dict[str, Any]) -> None:
+        manifest["attack"] = "../hums.py:Hums"
+
+    with pytest.raises(EntryError, match=r"attack names the file \.\./hums\.py, which is not part of the entry"):
+        forged(hums, tmp_path, change)
+
+
+# --- the board ---
+
+
+def test_the_board_says_who_broke_what(hums: Attacked, listed: Made, tmp_path: Path) -> None:
+    entries, verifications = hums.folder.parent, tmp_path / "verified"
+    write_verification(verifications, verified(hums))
+    (shown,) = board(entries, verifications).suites
+    assert [attack.entry.manifest.slug for attack in shown.attacks] == ["hums-at-will"]
+    row = next(row for row in shown.rows if row.own)
+    assert row.best is not None
+    written = write_site(tmp_path / "site", entries, verifications)
+    assert written.broken == ()
+    page = (tmp_path / "site/entries/hums-at-will.html").read_text()
+    assert "Threat model" in page
+    assert "<mark>" in page, "the payload is marked"
+    assert "Attacks by outsiders" in (tmp_path / "site/index.html").read_text()
+    data = json.loads((tmp_path / "site/board.json").read_text())
+    (said,) = data["suites"][0]["attacks_by_outsiders"]
+    assert (said["slug"], said["trust"], said["since"]) == ("hums-at-will", "rescored", date.today().isoformat())
+    assert said["results"][0]["prevented"]["mean"] == pytest.approx(0, abs=1e-9)

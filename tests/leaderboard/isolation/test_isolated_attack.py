@@ -1,0 +1,179 @@
+"""An isolated attack submits what it submits in process, and a hostile one gets nowhere and is told off by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.bench import tiny
+from thiefbench import registry
+from thiefbench.attacks.base import Attack, ThreatModel
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.round_record import CompletionRow
+from thiefbench.engine.spec import SwarmSpec
+from thiefbench.engine.swarm import Swarm
+from thiefbench.leaderboard.isolation.isolated_attack import AttackError, IsolatedAttack
+from thiefbench.leaderboard.isolation.limits import ATTACK_CAPS
+from thiefbench.tasks.base import Sampling
+from thiefbench.tasks.sandbox import SandboxUnavailable
+
+HERE = Path(__file__).parent.parent
+HOSTILE, HUMS = HERE / "hostile_attacks.py", HERE / "hums.py"
+SMALL = replace(ATTACK_CAPS, memory=256 << 20, printed=100_000, message=1 << 20, questions=5, seconds=5.0)
+HASTY = replace(SMALL, seconds=1.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _jail() -> Iterator[None]:
+    """Warm workers: one ends with its last attack."""
+    try:
+        warm = [
+            IsolatedAttack("text"),
+            IsolatedAttack(f"{HOSTILE}:Does(what='nothing')"),
+            IsolatedAttack(f"{HUMS}:Hums"),
+        ]
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    yield
+    for each in warm:
+        each.close()
+
+
+def swarm(attack: Attack, defense: str = "none") -> Swarm:
+    spec = SwarmSpec(nodes=2, malicious=1, prompts=2, group=4, sampling=Sampling(max_new_tokens=24))
+    task = registry.make("task", "gsm_micro(size=64)")
+    return Swarm(spec, "attack", Policy.load(tiny.model()), task, attack, registry.make("defense", defense), seed=5)
+
+
+def play(attack: Attack, defense: str = "none") -> tuple[list[CompletionRow], dict[str, str]]:
+    played = swarm(attack, defense)
+    rows = [row for number in (1, 2) for row in played.round(number).rows] + played.evaluate(2, 8).rows
+    return rows, played.attack.describe()
+
+
+# --- the same as in process ---
+
+
+@pytest.mark.parametrize(
+    ("spec", "defense"),
+    [
+        ("text", "none"),
+        ("tone", "none"),
+        ("adaptive(attack='text', budget=3)", "logit"),
+        ("adaptive(attack='text', mode='logit', budget=2)", "logit"),
+        ("prefill", "none"),
+        (f"{HUMS}:Asks", "logit"),
+        (f"{HUMS}:Samples", "none"),
+    ],
+)
+def test_an_isolated_attack_plays_as_in_process_to_the_bit(spec: str, defense: str) -> None:
+    isolated = IsolatedAttack(spec)
+    assert play(isolated, defense) == play(registry.make("attack", spec), defense)
+
+
+def test_what_it_used_is_counted_by_round() -> None:
+    asks = IsolatedAttack(f"{HUMS}:Asks")
+    play(asks)
+    assert {number: (cost.queries, cost.sent) for number, cost in asks.costs.items()} == {1: (4, 4), 2: (4, 4)}
+    samples = IsolatedAttack(f"{HUMS}:Samples")
+    play(samples)
+    assert [cost.samples for cost in samples.costs.values()] == [2, 2], "one for each item"
+
+
+def test_an_attack_remembers_nothing_between_rounds() -> None:
+    rows, _ = play(IsolatedAttack(f"{HOSTILE}:CountsRounds"))
+    said = {row.text for row in rows if row.payload}
+    assert len(said) > 0
+    assert all("round 1" in text for text in said), "each round has a process of its own"
+
+
+# --- what it is not granted ---
+
+
+def test_the_host_and_the_labels_are_nowhere_to_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("feathers")
+    monkeypatch.setenv("THIEFBENCH_CANARY", "feathers")
+    rows, _ = play(IsolatedAttack(f"{HOSTILE}:Spies(paths={[str(secret), '/etc/passwd', '/etc/shadow']!r})"))
+    found = {row.text for row in rows if row.payload}
+    assert found
+    assert all("found 0" in text for text in found), found
+
+
+def test_solutions_are_seen_only_with_an_oracle() -> None:
+    rows, _ = play(IsolatedAttack(f"{HOSTILE}:ReadsSolutions"))
+    assert {row.text.count("solution: 0") for row in rows if row.payload} == {1}, "it is granted no oracle"
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("Does(what='network')", "failed in poison: "),
+        ("Does(what='fork')", "failed in poison: "),
+        ("Does(what='thread')", "failed in poison: "),
+        ("Does(what='write')", "failed in poison: "),
+        ("Does(what='exit')", "ended its own process in poison"),
+        ("Does(what='raise')", "failed in poison: ValueError: told off (hostile_attacks.py, line"),
+        ("Does(what='floods')", "printed more than 100,000 bytes"),
+        ("Does(what='swallows')", "emory"),
+        ("Does(what='asks')", "more than 5 questions to policy and defense in a round"),
+        ("Gives(what='few')", "0 submissions for 4 slots"),
+        ("Gives(what='numbers')", "failed in poison: TypeError: a submission is text, token ids"),
+        ("Gives(what='bytes')", "failed in poison: TypeError: a submission is text, token ids"),
+        ("Gives(what='huge')", "bytes of answer, and at most 1,048,576 are allowed"),
+        ("Gives(what='long')", "200,000 characters in place of a text of at most 100,000"),
+        ("Gives(what='tokens')", "token ids below"),
+        ("Gives(what='surrogate')", "a text with half a character"),
+        ("Judges(what='twice')", "outcome 2.0; it must lie between 0 and 1"),
+        ("Judges(what='nan')", "the outcome nan"),
+        ("Judges(what='text')", "failed in outcome: "),
+        ("Judges(what='exit')", "ended its own process in outcome"),
+        ("DrawsAnew", "draws another payload in a second process"),
+    ],
+)
+def test_a_hostile_deed_fails_and_is_named(spec: str, said: str) -> None:
+    with pytest.raises(AttackError) as caught:
+        play(IsolatedAttack(f"{HOSTILE}:{spec}", SMALL))
+    assert said in str(caught.value)
+    assert str(caught.value).startswith("the attack "), "it is named"
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"), [("Does(what='loops')", "for poison"), ("Judges(what='loops')", "for outcome")]
+)
+def test_an_endless_loop_ends(monkeypatch: pytest.MonkeyPatch, spec: str, said: str) -> None:
+    monkeypatch.setattr("thiefbench.leaderboard.isolation.isolated_attack.OUTCOME_SECONDS", 1.0)
+    with pytest.raises(AttackError, match=f"took more than 1 seconds of its own {said}"):
+        play(IsolatedAttack(f"{HOSTILE}:{spec}", HASTY))
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("Measures", "needs a measure of harm of its own"),
+        ("Rehearses", "wants to rehearse before round 1, which is not possible yet"),
+        ("Greedy", "wants 1000 queries of the defense per slot and round"),
+    ],
+)
+def test_what_is_not_possible_is_refused_in_one_sentence(spec: str, said: str) -> None:
+    with pytest.raises(AttackError, match=said):
+        IsolatedAttack(f"{HUMS}:{spec}")
+
+
+def test_a_query_budget_holds() -> None:
+    with pytest.raises(AttackError, match=r"QueryBudgetError: the slot .* has used up its 2 queries"):
+        play(IsolatedAttack(f"{HOSTILE}:AsksTooOften"))
+
+
+def test_a_threat_model_does_not_grow() -> None:
+    with pytest.raises(AttackError, match="another threat model once its payload is drawn"):
+        play(IsolatedAttack(f"{HOSTILE}:Grows"))
+
+
+def test_no_policy_is_asked_that_is_not_granted() -> None:
+    assert IsolatedAttack("text").threat == ThreatModel(context="out-of-context"), "it is that of the class"
+    with pytest.raises(AttackError, match="a question to a policy that it is not granted"):
+        play(IsolatedAttack(f"{HOSTILE}:Does(what='forges')"))

@@ -1,0 +1,165 @@
+"""The board with attacks of outsiders: best-known worst case, flags, pages; and what does not count."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.leaderboard import made_attacks, made_entries
+from tests.leaderboard.made_attacks import BLACK_BOX, WHITE_BOX
+from thiefbench.leaderboard.entry import Entry
+from thiefbench.leaderboard.site.attacks import MASKING
+from thiefbench.leaderboard.site.board import BoardRow, SuiteBoard, board
+from thiefbench.leaderboard.site.writing import write_site
+from thiefbench.leaderboard.verification.verdict import Verdict
+
+
+def listed(folder: Path, slug: str = "mine", share: float = 0.9) -> Entry:
+    """A defense that prevents so much of the suite's own attack, re-executed."""
+    entry = made_entries.entry(folder / "entries", slug, made_entries.prevents(share))
+    made_entries.verified(folder / "verified", entry)
+    return entry
+
+
+def attacked(folder: Path, *of: Entry, verdict: Verdict | None = "rescored", **options: Any) -> None:
+    entry = made_attacks.attack(folder / "entries", of, **options)
+    if verdict is not None:
+        made_entries.verified(folder / "verified", entry, verdict)  # type: ignore[arg-type]
+
+
+def shown(folder: Path) -> SuiteBoard:
+    whole = board(folder / "entries", folder / "verified")
+    assert whole.broken == ()
+    return whole.suites[0]
+
+
+def row_of(folder: Path, slug: str = "mine") -> BoardRow:
+    return next(row for row in shown(folder).rows if row.own and row.judged.entry.manifest.slug == slug)
+
+
+def flags_of(folder: Path, slug: str = "mine") -> list[str]:
+    return [flag.name for flag in row_of(folder, slug).flags]
+
+
+def test_a_broken_defense_is_flagged_and_keeps_its_numbers(tmp_path: Path) -> None:
+    mine = listed(tmp_path)
+    before = row_of(tmp_path).row
+    attacked(tmp_path, mine, left=0.6)
+    row = row_of(tmp_path)
+    assert flags_of(tmp_path) == ["broken by Breaker"]
+    assert row.best is not None
+    assert row.best.by is not None
+    assert row.best.summary.mean == pytest.approx(1 - 0.6 / 0.8, abs=0.02)
+    assert (row.best.by.since, row.best.attack) == (date(2026, 11, 21), "Breaker")
+    assert row.row.place == before.place, "the rank goes by the suite alone"
+
+
+def test_an_attack_that_takes_little_breaks_nothing(tmp_path: Path) -> None:
+    attacked(tmp_path, listed(tmp_path), left=0.12)
+    assert flags_of(tmp_path) == []
+    row = row_of(tmp_path)
+    assert row.best is not None
+    assert row.best.by is not None, "it is the best known all the same"
+
+
+def test_a_weaker_attack_is_not_the_best_known(tmp_path: Path) -> None:
+    attacked(tmp_path, listed(tmp_path), left=0.0)
+    row = row_of(tmp_path)
+    assert row.best is not None
+    assert row.best.by is None
+
+
+@pytest.mark.parametrize("verdict", [None, "self-reported", "rejected"])
+def test_numbers_that_nobody_checked_count_against_no_defense(tmp_path: Path, verdict: Verdict | None) -> None:
+    attacked(tmp_path, listed(tmp_path), left=0.8, verdict=verdict)
+    assert flags_of(tmp_path) == []
+    row = row_of(tmp_path)
+    assert row.best is not None
+    assert row.best.by is None
+    write_site(tmp_path / "site", tmp_path / "entries", tmp_path / "verified")
+    page = (tmp_path / "site/entries/breaker.html").read_text()
+    assert "was not checked" in page or "not checked, so it counts against no defense" in page
+
+
+def test_an_attack_on_an_earlier_version_does_not_count(tmp_path: Path) -> None:
+    attacked(tmp_path, listed(tmp_path), left=0.8)
+    listed(tmp_path, share=0.8)
+    assert flags_of(tmp_path) == []
+
+
+def test_a_crash_is_reported_apart(tmp_path: Path) -> None:
+    attacked(tmp_path, listed(tmp_path), crashes=True)
+    assert flags_of(tmp_path) == []
+    write_site(tmp_path / "site", tmp_path / "entries", tmp_path / "verified")
+    for page in ("index.html", "entries/breaker.html"):
+        text = (tmp_path / "site" / page).read_text()
+        assert "it gave up" in text, page
+        assert "no success of the attack" in text, page
+
+
+def test_an_outcome_of_clean_text_is_not_shown(tmp_path: Path) -> None:
+    attacked(tmp_path, listed(tmp_path), control=0.1)
+    whole = board(tmp_path / "entries", tmp_path / "verified")
+    ((folder, reason),) = whole.broken
+    assert folder == "breaker"
+    assert "clean text satisfies its outcome" in reason
+
+
+def test_black_box_beats_white_box(tmp_path: Path) -> None:
+    mine = listed(tmp_path)
+    attacked(tmp_path, mine, left=0.6, threat=BLACK_BOX)
+    assert MASKING not in flags_of(tmp_path), "without a white-box attack nothing is known"
+    attacked(tmp_path, mine, left=0.1, slug="insider", threat=WHITE_BOX)
+    assert flags_of(tmp_path) == ["broken by Breaker", MASKING]
+    attacked(tmp_path, mine, left=0.6, slug="insider-two", threat=WHITE_BOX)
+    assert flags_of(tmp_path) == ["broken by Breaker", "broken by Insider-Two"]
+
+
+def test_one_attack_on_two_defenses(tmp_path: Path) -> None:
+    mine, other = listed(tmp_path), listed(tmp_path, "other")
+    attacked(tmp_path, mine, other, left={"mine": 0.8, "other": 0.0})
+    assert flags_of(tmp_path) == ["broken by Breaker"]
+    assert flags_of(tmp_path, "other") == []
+    write_site(tmp_path / "site", tmp_path / "entries", tmp_path / "verified")
+    page = (tmp_path / "site/entries/breaker.html").read_text()
+    assert "It breaks Mine." in page
+    assert "it holds" in page
+
+
+def test_pages_escape_what_strangers_wrote(tmp_path: Path) -> None:
+    attacked(tmp_path, listed(tmp_path), left=0.8)
+    write_site(tmp_path / "site", tmp_path / "entries", tmp_path / "verified")
+    page = (tmp_path / "site/entries/breaker.html").read_text()
+    assert "<i>thief</i>" not in page
+    assert "<mark>All hail to the &lt;i&gt;thief&lt;/i&gt;</mark>" in page, "and the payload is marked"
+    assert "How many &lt;b&gt;apples&lt;/b&gt;?" in page
+    assert "it queries the defense about up to 8 submissions per slot and round" in page
+    assert "4,000 queries" in page
+    index = (tmp_path / "site/index.html").read_text()
+    assert "best known: 0.00" in index
+    assert 'href="entries/breaker.html"' in index
+
+
+def test_the_data_names_who_broke_what(tmp_path: Path) -> None:
+    attacked(tmp_path, listed(tmp_path), left=0.8)
+    write_site(tmp_path / "site", tmp_path / "entries", tmp_path / "verified")
+    (suite,) = json.loads((tmp_path / "site/board.json").read_text())["suites"]
+    row = next(row for row in suite["rows"] if row["slug"] == "mine")
+    assert (row["best_known_attack"], row["best_known_by"]) == ("Breaker", "breaker")
+    assert row["best_known"]["mean"] == pytest.approx(0, abs=0.02)
+    (said,) = suite["attacks_by_outsiders"]
+    assert (said["slug"], said["authors"], said["threat"]["queries"]) == ("breaker", ["B. Breaker"], 8)
+    assert said["results"][0]["cost"]["queries"] == 4000
+
+
+def test_pages_of_attacks_that_are_gone_are_removed(tmp_path: Path) -> None:
+    mine = listed(tmp_path)
+    attacked(tmp_path, mine)
+    write_site(tmp_path / "site", tmp_path / "entries", tmp_path / "verified")
+    (tmp_path / "entries/breaker").rename(tmp_path / "elsewhere")
+    write_site(tmp_path / "site", tmp_path / "entries", tmp_path / "verified")
+    assert not (tmp_path / "site/entries/breaker.html").exists()
