@@ -19,14 +19,12 @@ from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
 from thiefbench.leaderboard.isolation.attack_services import Cost
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
-from thiefbench.leaderboard.isolation.isolated_attack import AttackError, IsolatedAttack
+from thiefbench.leaderboard.isolation.isolated_attack import IsolatedAttack
 from thiefbench.leaderboard.made_with import COST
 from thiefbench.suite.execution.cell_identity import RegistryFactory, failed_record, identity
 from thiefbench.suite.execution.cell_run import LocalRuntime, Progress, run_cell
-from thiefbench.suite.execution.runner import USER_ERRORS
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import BrokenRecordError, Record, Store, identify, write_atomically
-from thiefbench.tasks.sandbox import SandboxUnavailable
 
 _KEPT: Final = "asked.json"
 _COSTS: Final = TypeAdapter(dict[int, Cost])
@@ -125,8 +123,6 @@ def run_attack_cell(spec: CellSpec, store: Store, factory: AttackFactory, progre
 
         try:
             record = run_cell(spec, what, directory, step, maker=factory, runtime=counting)
-        except (AttackError, *USER_ERRORS, SandboxUnavailable, OSError):
-            raise
         except DefenseError as error:
             record = failed_record(spec, what, error)
             directory.write(record)
