@@ -96,7 +96,7 @@ def against(cells: Sequence[AttackCell], part: str, target: str, rules: RankingR
     problem, prevented = _inconclusive(none, placebo, harms, seeds, rules), None
     failed = [cell for cell in defended.values() if cell.status == "error"]
     crashed = f"{failed[0].error} (seed {listed([cell.seed for cell in failed])})" if failed else ""
-    if not problem and crashed:
+    if crashed:
         problem = "the defense failed under it, which is an error of the defense and no success of the attack"
     elif not problem and set(left_harms) != set(seeds):
         problem = "a defended cell has no score"

@@ -130,7 +130,7 @@ def run_attack_cell(spec: CellSpec, store: Store, factory: AttackFactory, progre
             if factory.made is not None:
                 factory.made.close()
         counting.path.unlink(missing_ok=True)
-        return record
+        return directory.read() or record  # as stored, so that a later submission of it has the same bytes
 
 
 class _Counting(LocalRuntime):

@@ -501,7 +501,7 @@ def surroundings(examples: Bases) -> Iterator[None]:
         stack.enter_context(mock.patch.object(rows, "released", lambda: examples.released))
         stack.enter_context(mock.patch.object(provenance, "provenance", lambda *options: dict(here)))
         stack.enter_context(mock.patch.object(foreign_tables, "_problems", _problems))
-        stack.enter_context(mock.patch.object(entry_validation, "_unreadable", lambda sources: ""))
+        stack.enter_context(mock.patch.object(entry_validation, "unreadable", lambda sources: ""))
         stack.enter_context(mock.patch.object(reading, "parquet_columns", lambda path: []))
         stack.enter_context(mock.patch.object(run_plan, "measure", lambda spec: MeasuredCell(spec, 1, 1.0)))
         stack.enter_context(mock.patch("os.fsync"))
