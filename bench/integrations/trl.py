@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from thiefbench import registry
+from thiefbench.attacks.answer_keys import KeyedThreatModel
 from thiefbench.attacks.base import Attack
+from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import Defense
 from thiefbench.engine.backends.trainer import TrainerRounds, TrainerVerdict
 from thiefbench.engine.compatibility import drawn
@@ -116,6 +118,16 @@ class TrainerSwarm:
         judging: Defense = registry.make("defense", defense)
         # Checks that need no trainer; only the trainer knows how many completions a group has.
         some = SwarmSpec(nodes=nodes, malicious=malicious, group=2 * nodes)
+        if ANSWER_KEYS in judging.requires:
+            raise SpecError(
+                f"the defense {judging.name} compares the answers and tests that senders send, and a trainer scores by "
+                "its own task's; choose another defense, such as logit"
+            )
+        if isinstance(poisoner.threat, KeyedThreatModel):
+            raise SpecError(
+                f"the attack {poisoner.name} sends its own answers and tests, and a trainer scores by its own task's; "
+                "choose another attack, such as text"
+            )
         self._drawn = drawn(poisoner, seed, some, self._task)
         if "beacon" in judging.requires:
             raise SpecError(

@@ -18,10 +18,13 @@ class LiveSwarm:
     """Processes on this machine, one per peer, that play one GenRL game over a DHT on the loopback interface.
 
     Attributes:
-        attack, defense, task: spec strings.
+        attack: a spec string.
+        defense: a spec string; every honest peer runs a copy of its own.
+        task: a spec string.
         model: a built-in model or a local directory.
         role: "attack"; "placebo" (malicious peers send clean completions); "control" (every peer is honest).
-        nodes: m, peers. malicious: f, the last f of them.
+        nodes: m, peers.
+        malicious: f, the last f of them.
         local: I, own items per peer and round.
         external: J, groups of others that a peer learns from per round.
         group: G, completions per item.
