@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
@@ -23,12 +24,12 @@ from thiefbench.engine.spec import Batches
 from thiefbench.engine.swarm import Swarm
 from thiefbench.judges import judge_of
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, last_evaluation, other_scores
-from thiefbench.suite.execution.cell_identity import CellFactory, RegistryFactory, identified
+from thiefbench.suite.execution.cell_identity import CellFactory, RegistryFactory, identified, identity
 from thiefbench.suite.execution.checkpoints import CellInProgress
 from thiefbench.suite.execution.shared import NotReproducedError, SharedRounds, may_share
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store import weights
-from thiefbench.suite.store.records import CellDir, Point, Record, identify, table_rows
+from thiefbench.suite.store.records import BrokenRecordError, CellDir, Point, Record, identify, table_rows
 from thiefbench.zoo.models import resolve
 
 Progress = Callable[[int, int], None]
@@ -111,8 +112,8 @@ def run_cell(
         note: receives messages for the user, such as that a judge does not answer.
         maker: makes its defense and its attack.
         runtime: the other processes.
-        share: take over rounds that are the same as in a finished cell of the store; see
-            `thiefbench.suite.execution.shared`.
+        share: take over rounds that are the same as in a finished cell of the store, see
+            `thiefbench.suite.execution.shared`, and what the attack chose in the rehearsal of the same attacked cell.
         shared_bytes: the most bytes for weights that cells share.
 
     Raises:
@@ -125,7 +126,7 @@ def run_cell(
     if share and runtime is ALONE and may_share(spec):
         shared = SharedRounds(spec, what, directory, shared_bytes)
     try:
-        return _run_cell(spec, what, directory, progress, stop, recorded, note, maker, runtime, shared)
+        return _run_cell(spec, what, directory, progress, stop, recorded, note, maker, runtime, shared, share)
     except NotReproducedError:
         note(f"{spec.label}: recorded rounds do not come out the same here, so it begins again and is trained alone")
         shutil.rmtree(directory.checkpoint, ignore_errors=True)
@@ -143,10 +144,13 @@ def _run_cell(
     maker: CellFactory,
     runtime: CellRuntime,
     shared: SharedRounds | None,
+    share: bool = False,
 ) -> Record:
     """Like `run_cell`; raises NotReproducedError if shared rounds cannot be reproduced."""
     started = provenance.now()
     swarm = build_swarm(spec, note, maker, runtime if shared is None else _Following(shared))
+    if share and spec.role == "placebo" and not swarm.prepared:
+        _recall_choice(swarm, spec, directory, maker)
     if shared is not None:
         shared.attach(swarm)
     run = CellInProgress(spec, swarm, directory, recorded, shared)
@@ -193,6 +197,20 @@ def _run_cell(
     directory.write(record)
     run.clear()
     return record
+
+
+def _recall_choice(swarm: Swarm, spec: CellSpec, directory: CellDir, maker: CellFactory) -> None:
+    """Let a placebo cell play what the attack chose in the rehearsal of the attacked cell, if the store has that cell.
+
+    Both cells rehearse on copies of an attacked swarm in the same state, so its own rehearsal would end the same way.
+    """
+    attacked = CellDir(directory.path.parent / identify(identity(replace(spec, role="attack"), maker)))
+    try:
+        record = attacked.read()
+        if record is not None and record.status == "ok":
+            swarm.recall(record.payload)
+    except (BrokenRecordError, ValueError):
+        return  # of a damaged or edited record; the cell rehearses itself
 
 
 STARTS_KEPT = 32

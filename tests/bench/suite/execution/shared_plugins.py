@@ -6,7 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from thiefbench.attacks.auto import Auto
 from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
+from thiefbench.attacks.varied import Varied
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, PoolCompletion, Verdict
 from thiefbench.tasks.base import Ask, Completion, Item, Message, Split, Task
 
@@ -196,3 +198,12 @@ class Clock(Defense):
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         return [Verdict("zero") if time.time_ns() // 1000 % 2 else ACCEPT for _ in view.completions]
+
+
+class Picks(Auto):
+    """Has two members."""
+
+    name: ClassVar[str] = "picks"
+
+    def members(self) -> dict[str, Attack]:
+        return {"half": Varied(self.attack, share=0.5), "names": Varied(self.attack, identities=3)}

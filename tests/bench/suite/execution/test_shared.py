@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -14,6 +14,9 @@ import torch
 from tests.bench import tiny
 from tests.bench.tiny import Attacked, Watcher, run, suite
 from thiefbench import registry
+from thiefbench.attacks import auto
+from thiefbench.attacks.auto import Auto
+from thiefbench.attacks.base import Attack, Rehearsal
 from thiefbench.engine.backends import local
 from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.spec import LearnerSpec
@@ -70,7 +73,15 @@ def of(*defenses: str, attack: str = TEXT, **changes: Any) -> Suite:
         "swarm": replace(tiny.SWARM, prompts=6, learner=LearnerSpec(learning_rate=3e-3)),
         "task": f"{FILE}:Vowels", "rounds": ROUNDS, "evaluation": Evaluation(every=2, completions=16, final=16),
     }  # fmt: skip
-    return suite(*defenses, kind=Attacked, attacks=(attack,), **(fields | changes))
+    return suite(*defenses, **({"kind": Attacked, "attacks": (attack,)} | fields | changes))
+
+
+@dataclass(frozen=True)
+class AttackedAndPlacebo(Suite):
+    """Without the control."""
+
+    def cells(self, device: str, dtype: Literal["float32", "bfloat16"], threads: int) -> list[CellSpec]:
+        return [spec for spec in super().cells(device, dtype, threads) if spec.role != "control"]
 
 
 def until(round_: int, kind: str = "Until", then: str = "payload", seed: int = 0) -> str:
@@ -319,3 +330,29 @@ def test_weights_that_do_not_come_out_again_are_noticed(tmp_path: Path, monkeypa
     run(both, tmp_path / "alone", share=False)
     equal(both, tmp_path / "shared", tmp_path / "alone")
     assert taken(records(both, tmp_path / "shared")[1]) == set()
+
+
+def test_a_placebo_plays_what_the_attack_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rehearsed = []
+
+    def prepared(attack: Auto, rehearsal: Rehearsal) -> Attack:
+        rehearsed.append(attack)
+        return prepare(attack, rehearsal)
+
+    prepare = Auto.prepared
+    monkeypatch.setattr(Auto, "prepared", prepared)
+    monkeypatch.setattr(auto, "ROUNDS", 1)
+    monkeypatch.setattr(auto, "COMPLETIONS", 16)
+    both = of("none", attack=f"{FILE}:Picks(attack={TEXT!r})", kind=AttackedAndPlacebo, placebo=True, rounds=1)
+    run(both, tmp_path / "shared")
+    assert len(rehearsed) == 1
+    run(both, tmp_path / "alone", share=False)
+    assert len(rehearsed) == 3
+    equal(both, tmp_path / "shared", tmp_path / "alone")
+
+    attacked, placebo = directories(both, tmp_path / "shared")
+    attacked.record_path.write_text("{")
+    placebo.record_path.unlink()
+    spec = tiny.cells(both)[1]
+    assert cell_run.run_cell(spec, identity(spec), placebo, share=True).payload["member"]
+    assert len(rehearsed) == 4, "beside a damaged record it rehearses itself"
