@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -383,6 +385,13 @@ def test_a_reader_that_runs_out_of_memory_ends_alone(
 
 def test_the_reader_s_memory_follows_from_the_limit() -> None:
     assert _tables_worker.memory_of(4 << 20) < 512 << 20 < _tables_worker.memory_of(1 << 30)
+
+
+def test_the_reader_starts_without_torch() -> None:
+    command = [sys.executable, "-X", "importtime", "-P", _tables_worker.__file__, "9"]
+    loaded = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True).stderr
+    assert "thiefbench.suite.store.tables" in loaded
+    assert "torch" not in loaded, "it would take seconds for every archive"
 
 
 def test_the_caps_hold_for_what_is_packed_too(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from thiefbench.engine.answer_keys import MOST_CHARACTERS
 from thiefbench.engine.spec import MOST_DRAWN
 from thiefbench.errors import UserError
 
@@ -26,8 +25,9 @@ _REENCODED = 2
 
 _ROW_BYTES = 2048
 """Of a completion, beside its tokens: its names, numbers and reasons. A mean; single ones may have more."""
-_KEY_BYTES = 4 * MOST_CHARACTERS
-"""Of an answer with its tests, where completions are scored by those that come with them."""
+_KEY_BYTES = 4 * 16_384
+"""Of an answer with its tests, where completions are scored by those that come with them: the engine's
+`MOST_CHARACTERS`, which is not imported because the process that reads strangers' tables would load torch with it."""
 _TOKEN_BYTES = 32 + 4 + 8
 """Of one token: eight code points of 4 bytes in its text, its id and its weight. A mean."""
 _LONGEST_TOKEN = 256

@@ -13,6 +13,8 @@ import pytest
 
 from tests.bench import handmade
 from tests.fuzz.mutations import bomb
+from thiefbench.engine.answer_keys import MOST_CHARACTERS
+from thiefbench.suite.store import tables
 from thiefbench.suite.store.records import CellDir, Store, file_sha256
 from thiefbench.suite.store.tables import TableError, TableLimit, limit_of, read_limited
 
@@ -134,3 +136,7 @@ def test_a_store_with_a_bomb_ends_a_report_in_one_sentence(tmp_path: Path) -> No
         hold(kept.cell(record.cell_id), bomb(kept.cell(record.cell_id).read_rows(), 400_000, 1000))
     with pytest.raises(TableError, match="are allowed"):
         write_report(Store(tmp_path))
+
+
+def test_the_characters_of_an_answer_key_are_the_engine_s() -> None:
+    assert tables._KEY_BYTES == 4 * MOST_CHARACTERS
