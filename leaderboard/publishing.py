@@ -16,6 +16,7 @@ from thiefbench.leaderboard.published import (
     Key,
     Published,
     PublishedCell,
+    cell_path,
     first_apart,
     key_of,
     label_of,
@@ -36,7 +37,15 @@ from thiefbench.suite.analysis.cell_drift import COLUMNS, answers_in
 from thiefbench.suite.execution.cell_identity import Identities
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.arithmetic import arithmetic_of
-from thiefbench.suite.store.records import BrokenRecordError, Record, Store, file_sha256, identify, write_atomically
+from thiefbench.suite.store.records import (
+    BrokenRecordError,
+    Record,
+    Store,
+    file_sha256,
+    half_written,
+    identify,
+    write_atomically,
+)
 from thiefbench.wording import counted
 
 _CLOSE = 1e-5
@@ -103,7 +112,7 @@ def publish(
     """Publish the shared cells of a suite that a store has.
 
     Before a cell is published, its scores, texts, rewards and advantages are computed again from the recorded tokens.
-    Each is written by itself, so a stop loses nothing. Nothing that is published is written again.
+    Each is written by itself, so a stop or a kill loses nothing. Nothing that is published is written again.
 
     Args:
         suite: a released one.
@@ -146,6 +155,7 @@ def publish(
             continue
         made = _published(suite.title, cell, control, finished, folder)
         write_cell(folder, made)
+        _remove_half_written(cell_path(folder, made.cell_id))
         Published(out, suite.title).find(made.cell_id)  # it can be read
         tell(f"published: {cell.label}")
         outcome.added.append(cell.label)
@@ -297,9 +307,17 @@ def _published(title: str, cell: _Stored, control: _Stored, store: Store, folder
         content = words_file(answers_in(table.select(COLUMNS)))
         words = hashlib.sha256(content).hexdigest()
         write_atomically(words_path(folder, words), content)
+        _remove_half_written(words_path(folder, words))
     else:
         drift = _drift(cell, control, store)
     return published_cell(title, cell.part, cell.record, record_sha256, table, drift, words)
+
+
+def _remove_half_written(path: Path) -> None:
+    """Remove what killed processes left of a file that is complete now."""
+    for left in half_written(path.parent):
+        if left.name.startswith(f".{path.name}-"):
+            left.unlink(missing_ok=True)
 
 
 def _control_of(cell: _Stored, cells: Sequence[_Stored]) -> _Stored | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -40,7 +41,7 @@ from thiefbench.leaderboard.referring import published_threads
 from thiefbench.suite.analysis.cell_drift import COLUMNS, answers_in
 from thiefbench.suite.analysis.drift import MEASURES
 from thiefbench.suite.execution.runner import run_suite
-from thiefbench.suite.store.records import Record, Store, file_sha256, rows_table, table_rows
+from thiefbench.suite.store.records import HALF_WRITTEN, Record, Store, file_sha256, rows_table, table_rows
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +171,48 @@ def test_a_stop_loses_nothing(published: Board, tmp_path: Path) -> None:
     whole = copy_of(published, tmp_path / "whole")
     publish_all(whole)
     assert in_folder(copy.shared) == in_folder(whole.shared)
+
+
+class Killed(BaseException):
+    """What follows a SIGKILL: nothing."""
+
+
+def test_a_kill_at_any_write_loses_nothing(published: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = in_folder(published.shared)
+    whole = copy_of(published, tmp_path / "whole")
+    publish_all(whole)
+    finished = in_folder(whole.shared)
+    fsync, left, kills, half = os.fsync, 0, 0, 0
+
+    def dying(descriptor: int) -> None:
+        nonlocal left
+        if left == 0:
+            monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)  # no process is there to clean up
+            raise Killed
+        left -= 1
+        fsync(descriptor)
+
+    while True:
+        copy, left = copy_of(published, tmp_path / str(kills)), kills
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", dying)
+            try:
+                publish_all(copy)
+            except Killed:
+                pass
+            else:
+                break
+            finally:
+                monkeypatch.undo()
+        there = in_folder(copy.shared)
+        parts = [name for name in there if name.endswith(HALF_WRITTEN)]
+        half += len(parts)
+        complete = {name: content for name, content in there.items() if name not in parts}
+        assert before.items() <= complete.items() <= finished.items(), f"killed at write {kills}: whole files only"
+        publish_all(copy)
+        assert in_folder(copy.shared) == finished, "the same command goes on, and nothing is left of the kill"
+        kills += 1
+    assert kills == half == len(finished) - len(before)
 
 
 def test_a_cell_that_differs_is_never_overwritten(published: Board, tmp_path: Path) -> None:
