@@ -148,7 +148,7 @@ def test_a_directory_without_the_files(tmp_path: Path) -> None:
         ("no json", "cannot be read at line 3"),
         ('["How many?", "#### 1"]', "cannot be read at line 3"),
         ('{"question": 1, "answer": "#### 1"}', "(row|line) 3"),  # which of them depends on the version of datasets
-        ('{"question": "How many?"}', "row 3 lacks the text field"),
+        ('{"question": "How many?"}', "row 3 lacks the text field|line 3 .*write one JSON object with the text fields"),
         ('{"question": "How many?", "answer": null}', "row 3 lacks the text field"),
         ('{"question": "How many?", "answer": "42"}', "row 3 has no number behind"),
         ('{"question": "How many?", "answer": "#### many"}', "row 3 has no number behind"),

@@ -23,6 +23,8 @@ CELL_ID: Final = r"^[0-9a-f]{16}$"
 
 _LONGEST = 10_000
 Text = Annotated[StrictStr, Field(max_length=_LONGEST)]
+Spec = Annotated[StrictStr, Field(min_length=1, max_length=_LONGEST)]
+"""Not `Text` with another `Field` around it: pydantic 2.10 and 2.11.0 gives such a field the default of other ones."""
 
 
 class RunError(UserError):
@@ -37,8 +39,8 @@ class RunCell(BaseModel):
     cell_id: Annotated[StrictStr, Field(pattern=CELL_ID)]
     part: Text = ""
     role: Role
-    attack: Annotated[Text, Field(min_length=1)]
-    defense: Annotated[Text, Field(min_length=1)]
+    attack: Spec
+    defense: Spec
     seed: Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)]
     label: Text = ""
 

@@ -52,6 +52,7 @@ def without(name: str) -> Change:
         (in_cell(defense=["none"]), r"cells\.0\.defense"),
         (without("cell_id"), r"cells\.0\.cell_id: Field required"),
         (without("attack"), r"cells\.0\.attack: Field required"),
+        (without("defense"), r"cells\.0\.defense: Field required"),
         (without("seed"), r"cells\.0\.seed: Field required"),
         (lambda run: run.pop("suite"), "suite: Field required"),
         (lambda run: run.pop("title"), "title: Field required"),
