@@ -117,7 +117,8 @@ def test_a_worker_knows_what_the_user_typed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "typed"), [(1, True), (1, False), (2, False), pytest.param(2, True, marks=pytest.mark.slow)]
+    ("workers", "typed"),
+    [(1, True), (1, False), *(pytest.param(2, typed, marks=pytest.mark.slow) for typed in (True, False))],
 )
 def test_a_suite_file_gets_no_key_for_its_judge(tmp_path: Path, workers: int, typed: bool) -> None:
     tiny.run(

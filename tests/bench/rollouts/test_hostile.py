@@ -190,6 +190,7 @@ def test_rows_of_nothing_end_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "the rest is left out" in str(found[-1].mistake)
 
 
+@pytest.mark.slow
 def test_a_row_of_a_hundred_million_tokens_is_refused_alone(tmp_path: Path) -> None:
     table = pq.read_table(GRAIL)
     path = tmp_path / "long.parquet"

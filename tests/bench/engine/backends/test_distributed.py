@@ -86,21 +86,31 @@ def same(one: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"attacks": [ADAPTIVE], "defenses": [COUNTS, "oracle"], "swarm": COLLUDING, "rounds": 2},
-        {
-            "attacks": [PICKS],
-            "placebo": True,
-            "defenses": ["toploc+seed_replay"],
-            "swarm": SWARM | {"topology": "vertical"},
-        },
-        {
-            "attacks": [f"{PLUGINS.with_name('forging.py')}:Forges"],
-            "placebo": True,
-            "defenses": ["none", "public_items+reputation"],
-            "swarm": SWARM | {"topology": "vertical", "truth": "sender"},
-        },
+        pytest.param(
+            {"attacks": [ADAPTIVE], "defenses": [COUNTS, "oracle"], "swarm": COLLUDING, "rounds": 2},
+            id="horizontal",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {
+                "attacks": [PICKS],
+                "placebo": True,
+                "defenses": ["toploc+seed_replay"],
+                "swarm": SWARM | {"topology": "vertical"},
+            },
+            id="vertical",
+        ),
+        pytest.param(
+            {
+                "attacks": [f"{PLUGINS.with_name('forging.py')}:Forges"],
+                "placebo": True,
+                "defenses": ["none", "public_items+reputation"],
+                "swarm": SWARM | {"topology": "vertical", "truth": "sender"},
+            },
+            id="truth from senders",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["horizontal", "vertical", "truth from senders"],
 )
 def test_ranks_make_what_one_process_makes(nursery: Nursery, tmp_path: Path, changes: dict[str, Any]) -> None:
     suite, count = file(tmp_path, **changes), changes["swarm"]["nodes"]
