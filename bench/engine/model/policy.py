@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -94,7 +95,7 @@ class _Recorder:
         self.values: list[torch.Tensor] = []
 
     def update(
-        self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any
+        self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         self.keys.append(keys)
         self.values.append(values)
@@ -111,7 +112,7 @@ class _BehindPrompt:
         self.prefix, self.prompt = prefix, prompt
 
     def update(
-        self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any
+        self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         shared_keys = self.prefix.keys[layer].index_select(0, self.prompt)
         shared_values = self.prefix.values[layer].index_select(0, self.prompt)
@@ -160,6 +161,9 @@ class Policy:
         self.context: int | None = getattr(model.config, "max_position_embeddings", None)
         """Most tokens of prompt and completion together; None if the model sets no limit."""
         written = sorted(tokenizer.convert_ids_to_tokens(sorted(self.special)), key=len, reverse=True)
+        # transformers 5.24 has begun to rename the argument, model by model.
+        arguments = inspect.signature(model.base_model.forward).parameters
+        self._cache_argument = "cache" if "cache" in arguments else "past_key_values"
         self._control = re.compile("|".join(re.escape(token) for token in written))
 
     @classmethod
@@ -326,8 +330,8 @@ class Policy:
             input_ids=ids.to(self.device),
             position_ids=positions.to(self.device),
             attention_mask=visible.to(self.device),
-            past_key_values=cache,
             use_cache=True,
+            **{self._cache_argument: cache},
         ).last_hidden_state
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:

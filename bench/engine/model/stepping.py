@@ -76,7 +76,7 @@ class _RowCache:
         self.states = [torch.stack(side).index_select(1, prompt) for side in sides]  # (2, rows, heads, length, size)
 
     def update(
-        self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any
+        self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         self.states[layer] = torch.cat([self.states[layer], torch.stack([keys, values])], 3)
         return self.states[layer][0], self.states[layer][1]

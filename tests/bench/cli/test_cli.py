@@ -181,6 +181,7 @@ def test_what_is_mistyped_is_answered_before_anything_heavy_is_loaded(
 )
 def test_a_shell_completes_names(cli: Cli, monkeypatch: pytest.MonkeyPatch, typed: str, offered: list[str]) -> None:
     words = ["thiefbench", *typed.split()]
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", "")  # else click calls the program python -m pytest
     monkeypatch.setenv("_THIEFBENCH_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", " ".join(words))
     monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
