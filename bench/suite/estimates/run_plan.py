@@ -34,7 +34,7 @@ from thiefbench.suite.execution.runner import intact, jobs_of, run_of, taken_up,
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import BrokenRecordError, Store, rounds_taken
 from thiefbench.trust import reads_strangers
-from thiefbench.wording import counted
+from thiefbench.wording import counted, ranges
 
 # Enough to fill the sampler's batch, and drawn in a few seconds.
 MEASURED_EVALUATION = 64
@@ -221,7 +221,7 @@ def print_run_plan(out: Console, plan: RunPlan, gaps: Sequence[float] = GAPS) ->
     for kind, cells in kinds.items():
         waiting = [stages[spec] for spec in cells if spec in stages]
         begun = ", ".join(f"seed {stage.spec.seed} at round {stage.done}" for stage in waiting if stage.done)
-        seeds = _ranges(sorted({spec.seed for spec in cells}))
+        seeds = ranges(sorted({spec.seed for spec in cells}))
         counts = (str(len(cells) - len(waiting)), str(len(waiting)))
         table.add_row(*(escaped(part) for part in kind), seeds, *counts, begun or "-")
     wide = out if out.is_terminal else Console(file=out.file, highlight=False, width=200, emoji=False)
@@ -299,14 +299,3 @@ def _disk(jobs: Collection[Job]) -> int | None:
 
 def _bytes(paths: Iterable[Path]) -> int:
     return sum(path.stat().st_size for path in paths)
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers in short: 0-4, 7."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

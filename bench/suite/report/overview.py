@@ -23,6 +23,7 @@ from thiefbench.suite.analysis.ranking_inputs import doubts, line_of, places, ro
 from thiefbench.suite.analysis.statistics import Summary, summarize
 from thiefbench.suite.report.timings import Cost, cost
 from thiefbench.suite.store.records import NOTHING
+from thiefbench.wording import by_reason
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,15 @@ class SuiteRow:
     @property
     def problems(self) -> list[str]:
         """Why numbers of it are missing."""
-        missing = [f"{title}: {field.problem}" for title, field in self.fields.items() if field.problem]
+        titles: dict[str, list[str]] = {}
+        for title, field in self.fields.items():
+            titles.setdefault(field.problem, []).append(title)
+        alike = "every attack" if len(self.fields) > 1 else ""
+        missing = [
+            f"{alike if alike and len(named) == len(self.fields) else ', '.join(named)}: {problem}"
+            for problem, named in titles.items()
+            if problem
+        ]
         return [*missing, *([f"no utility: {self.no_utility}"] if self.no_utility else [])]
 
     @property
@@ -157,14 +166,14 @@ def suite_row(
     seeds = seeds_of(comparisons)
     free = {seed: row.unattacked.get(seed, NOT_RUN) for seed in seeds}
     utility = {seed: cell.utility for seed, cell in free.items() if cell.utility is not None}
-    lost = [f"seed {seed}: {free[seed].problem or 'it has none'}" for seed in seeds if seed not in utility]
+    lost = by_reason({seed: free[seed].problem or "it has none" for seed in seeds if seed not in utility})
     lines = {c.title: line for c in comparisons if (line := line_of(c, "attack", row.defense)) is not None}
     timed = [each for c in comparisons if (each := cost(c, row.defense)).ratio is not None]
     return SuiteRow(
         place=place,
         tied=tied,
         utility=None if lost or not has_utility else summarize(utility, 1 - comparisons[0].rules.margin),
-        no_utility="; ".join(lost) if has_utility else "",
+        no_utility=lost if has_utility else "",
         false_rejection=_false_rejection(row.defense, comparisons),
         drift=_drift(row.defense, comparisons),
         cost=min(timed, key=lambda each: (-each.ratio.mean if each.ratio else 0.0, each.comparison), default=None),
@@ -177,14 +186,12 @@ def _field(
     comparison: Comparison, line: Line | None, cells: Mapping[int, AttackOutcome], seeds: Sequence[int]
 ) -> Field:
     outcomes = {seed: cells.get(seed, NOT_RUN) for seed in seeds}
-    lost = [
-        f"seed {seed}: {_missing(comparison, seed, cell)}"
-        for seed, cell in outcomes.items()
-        if cell.harm_prevented is None
-    ]
+    lost = by_reason(
+        {seed: _missing(comparison, seed, cell) for seed, cell in outcomes.items() if cell.harm_prevented is None}
+    )
     none = comparison.line("none")
     if lost or line is None or none is None:
-        return Field(None, problem="; ".join(lost))
+        return Field(None, problem=lost)
     return Field(prevented_over(outcomes, comparison.rules), _headline(none, seeds), _headline(line, seeds))
 
 

@@ -291,7 +291,9 @@ def _claims(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def _claim(who: str, line: Line, spec: str = "") -> dict[str, Any]:
-    return {"who": who, "spec": spec, "line": line, "shown": show(line.scores("asr"), "rate")}
+    scores = line.scores("asr")
+    scored = sum(score.value is not None for score in scores)
+    return {"who": who, "spec": spec, "line": line, "shown": show(scores, "rate"), "seeds": scored}
 
 
 def _verdict(line: Line) -> dict[str, Any]:

@@ -366,7 +366,7 @@ class TestPage:
         html, page, _ = shown
         cells = page.row("similarity")
         assert (cells[1], cells[2], cells[8], cells[10]) == ("\u2013", "unranked", "\u2013", "\u2013")
-        assert "a: tone: seed 1: failed: RuntimeError: <b>no</b>" in page.text
+        assert "a: tone, b: tone: seed 1: failed: RuntimeError: <b>no</b>" in page.text
         assert "<b>no</b>" not in html
 
     def test_anchors_are_marked(self, shown: tuple[str, Page, Path]) -> None:
