@@ -191,6 +191,7 @@ def test_a_true_entry_is_rescored(hums: Attacked) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_true_entry_is_run_again_to_the_bit(hums: Attacked) -> None:
     found = verified(hums, reruns=None, fresh=1)
     assert found.verdict in ("re-executed", "rescored"), found.reasons

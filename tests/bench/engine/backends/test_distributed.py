@@ -99,6 +99,7 @@ def same(one: Path, other: Path) -> None:
                 "swarm": SWARM | {"topology": "vertical"},
             },
             id="vertical",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             {
