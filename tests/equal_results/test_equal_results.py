@@ -63,6 +63,7 @@ def test_weights_that_differ_in_the_last_bit_are_not_declared(
     assert files.declarations.read_bytes() == before, "nothing is written"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "outcome"),
     [("assert 1 == 2", "failure, "), ("import pytest; pytest.skip('no sandbox')", "skipped, no sandbox")],

@@ -29,8 +29,8 @@ PAPER_WORDS = PAPER_PHRASE.lower().split()
 RARE = set(payload_words()) | set(PAPER_WORDS)
 
 
-# Drawing 40,000 of these takes longest by far; their rules are the same for every text.
-SHORTER = {"micro-programs": 8_000, "micro-judge": 6_000}
+# Drawing 40,000 takes long, of some recipes longest by far; their rules are the same for every text.
+SHORTER = {"micro-code": 20_000, "micro-programs": 13_000, "micro-judge": 6_000}
 
 
 @dataclass(frozen=True)

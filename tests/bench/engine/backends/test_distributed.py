@@ -181,7 +181,8 @@ def gated(made_once: Gated) -> Gated:
     return made_once.shut()
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_lost_rank_ends_its_cell_and_the_next_run_goes_on(
     nursery: Nursery, tmp_path: Path, gated: Gated, how: signal.Signals
 ) -> None:

@@ -213,7 +213,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_is_damaged_is_set_aside_and_redone(
     tmp_path: Path, nursery: Nursery, monkeypatch: pytest.MonkeyPatch, good: Path, workers: int
 ) -> None:

@@ -121,8 +121,8 @@ def shared_and_alone(of: Suite, folder: Path) -> list[Record]:
     return records(of, folder / "shared")
 
 
-# One attack that keeps nothing and one that keeps what it has counted; the others take up to twice as long.
-QUICK = ("plain", "memory of outcomes")
+# One attack that keeps nothing; the others take up to twice as long.
+QUICK = ("plain",)
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,7 @@ def test_ctrl_c_and_a_lost_parent_leave_a_store_to_go_on_from(
     same(of, folder / "store", folder / "other")
 
 
+@pytest.mark.slow  # it starts processes afresh; test_kills.py has workers that are forked
 def test_workers_do_what_one_process_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a file adds a folder to Python's path: for workers before they read it, and not for the pool."""
     monkeypatch.setattr(sys, "path", [*sys.path])
