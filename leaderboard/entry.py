@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from pydantic import BaseModel
 
@@ -97,6 +97,31 @@ class Entry:
     def source(self) -> list[Path]:
         """The submitted files, sorted; none for a defense that comes with the package."""
         return sorted(self.folder / name for name in self.manifest.files if name != SCORES)
+
+
+class Slugged(Protocol):
+    """A manifest, as far as the entry's name is concerned."""
+
+    @property
+    def slug(self) -> str:
+        """The folder's name."""
+
+
+class Listed(Protocol):
+    """An entry of the board: a defense's or an attack's."""
+
+    @property
+    def manifest_path(self) -> Path:
+        """The file that names the hashes of all others."""
+
+    @property
+    def manifest(self) -> Slugged:
+        """Its content."""
+
+
+def entry_sha256(entry: Listed) -> str:
+    """SHA-256 of an entry's manifest, which names the hashes of everything else."""
+    return hashlib.sha256(entry.manifest_path.read_bytes()).hexdigest()
 
 
 def read_entry(folder: Path, shared: Path = SHARED) -> Entry:

@@ -39,10 +39,10 @@ from thiefbench.leaderboard.published import SHARED, Published, PublishedCell, m
 from thiefbench.leaderboard.referring import check_arithmetic, check_machine, referred
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.ranking_inputs import lacking
-from thiefbench.suite.estimates.run_plan import look_ahead, plan_lines
 from thiefbench.suite.execution.jobs import Listener
 from thiefbench.suite.execution.runner import run_suite
 from thiefbench.suite.report.overview import SuiteRow, suite_table
+from thiefbench.suite.run_plan import look_ahead, plan_lines
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Record, Score, Store, file_sha256
 from thiefbench.suite.suite_yaml import load_suite

@@ -205,10 +205,10 @@ def run(
     changed = Overrides(defense, attack, task, model, topology, seeds, rounds)
     as_released = load_suite(suite)
     from thiefbench.progress import watch
-    from thiefbench.suite.estimates.run_plan import GAPS, look_ahead, print_run_plan
     from thiefbench.suite.execution.runner import run_suite
     from thiefbench.suite.report.run_table import print_results, results_as_data, rows_of_run
     from thiefbench.suite.report.terminal import print_failures
+    from thiefbench.suite.run_plan import GAPS, look_ahead, print_run_plan
     from thiefbench.suite.store.records import Store
 
     execution = Execution(device, dtype, threads, workers, executor, ray_address, gpus_per_cell, batches, rank_timeout)

@@ -21,6 +21,7 @@ from thiefbench.leaderboard.attacking.scores import AttackCell, AttackScores, Ex
 from thiefbench.leaderboard.entry import EntryError, bounded, parsed, present_files, written
 from thiefbench.leaderboard.isolation.limits import FILE_BYTES
 from thiefbench.leaderboard.isolation.sandbox_paths import relocated
+from thiefbench.leaderboard.isolation.staging import restaged
 from thiefbench.leaderboard.manifest import SCORES
 from thiefbench.leaderboard.named_code import foreign_code
 from thiefbench.leaderboard.names import wrong_names
@@ -68,6 +69,11 @@ class AttackEntry:
 def is_attack_entry(folder: Path) -> bool:
     """Whether a folder of entries holds an attack's."""
     return (folder / ATTACK_MANIFEST).is_file()
+
+
+def restage_attack(entry: AttackEntry, brought: Path, folder: Path) -> str:
+    """As `staging.restage`, for the attack of its entry; the code is to be run by `IsolatedAttack` only."""
+    return restaged(entry, entry.manifest.attack, "attack", brought, folder)
 
 
 def read_attack_entry(folder: Path) -> AttackEntry:

@@ -13,11 +13,11 @@ import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from thiefbench.leaderboard.attacking.entry import AttackEntry
 from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.isolation.sandbox_paths import Guests, files, relocated, weights
-from thiefbench.leaderboard.manifest import PATH
+from thiefbench.leaderboard.manifest import PATH, Packed
 from thiefbench.sources import is_of_package, source_files
 from thiefbench.suite.store.records import file_sha256, write_atomically
 
@@ -40,6 +40,30 @@ class Staged:
     source: Mapping[str, bytes]
     weights: tuple[Path, ...]
     left_out: tuple[str, ...]
+
+
+class WithWeights(Protocol):
+    """A manifest, as far as the archive's weights are concerned."""
+
+    @property
+    def weights(self) -> Sequence[Packed]:
+        """Their names and hashes."""
+
+
+class Submitted(Protocol):
+    """The files of an entry, a defense's or an attack's."""
+
+    @property
+    def folder(self) -> Path:
+        """The entry's folder."""
+
+    @property
+    def source(self) -> Sequence[Path]:
+        """The submitted files in it."""
+
+    @property
+    def manifest(self) -> WithWeights:
+        """Its content."""
 
 
 def stage(spec: str, folder: Path, kind: Guests = "defense") -> Staged:
@@ -86,15 +110,15 @@ def restage(entry: Entry, brought: Path, folder: Path) -> str:
     Raises:
         EntryError: weights are missing.
     """
-    return _restaged(entry, entry.manifest.defense, "defense", brought, folder)
+    return restaged(entry, entry.manifest.defense, "defense", brought, folder)
 
 
-def restage_attack(entry: AttackEntry, brought: Path, folder: Path) -> str:
-    """As `restage`, for the attack of its entry; the code is to be run by `IsolatedAttack` only."""
-    return _restaged(entry, entry.manifest.attack, "attack", brought, folder)
+def restaged(entry: Submitted, spec: str, kind: Guests, brought: Path, folder: Path) -> str:
+    """As `restage`, for the spec string of a defense or an attack in its entry.
 
-
-def _restaged(entry: Entry | AttackEntry, submitted: str, kind: Guests, brought: Path, folder: Path) -> str:
+    Raises:
+        EntryError: weights are missing.
+    """
     packed_weights = [brought / each.name for each in entry.manifest.weights]
     if missing := next((path for path in packed_weights if not path.is_file()), None):
         raise EntryError(f"{missing} is missing; unpack the entry's archive first")
@@ -105,9 +129,9 @@ def _restaged(entry: Entry | AttackEntry, submitted: str, kind: Guests, brought:
         named.append(file)
         return str(folder.resolve() / file)
 
-    spec = relocated(submitted, place, kind)
+    absolute = relocated(spec, place, kind)
     _lay_out(folder, source, packed_weights, named)
-    return spec
+    return absolute
 
 
 def _places(named: Sequence[Path], top_folder: str) -> tuple[dict[Path, str], dict[str, bytes]]:

@@ -23,10 +23,10 @@ from thiefbench import registry
 from thiefbench.leaderboard.attacking import measured
 from thiefbench.leaderboard.attacking.entry import AttackEntry, read_attack_entry
 from thiefbench.leaderboard.attacking.measured import Against
-from thiefbench.leaderboard.entry import EntryError
+from thiefbench.leaderboard.entry import EntryError, entry_sha256
 from thiefbench.leaderboard.rows import suite_named
 from thiefbench.leaderboard.site.judging import MOST, JudgedEntry
-from thiefbench.leaderboard.verification.verdict import Verdict, Verification, entry_sha256, read_verification
+from thiefbench.leaderboard.verification.verdict import Verdict, Verification, read_verification
 from thiefbench.suite.analysis.statistics import Summary
 from thiefbench.suite.scenario import Suite, heading
 

@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from thiefbench.leaderboard.entry import entry_sha256
 from thiefbench.leaderboard.site.attacks import JudgedAttack
 from thiefbench.leaderboard.site.board import Board, BoardRow, SuiteBoard
-from thiefbench.leaderboard.verification.verdict import entry_sha256
 from thiefbench.spreadsheet import csv_of
 from thiefbench.suite.analysis.statistics import Summary
 from thiefbench.suite.report.tables import short_names

@@ -29,17 +29,16 @@ from thiefbench.engine_revision import engine_revision
 from thiefbench.leaderboard.archive import unpack
 from thiefbench.leaderboard.attacking import measured
 from thiefbench.leaderboard.attacking.cells import Wanted, fitting_parts, wanted
-from thiefbench.leaderboard.attacking.entry import AttackEntry, read_attack_entry
+from thiefbench.leaderboard.attacking.entry import AttackEntry, read_attack_entry, restage_attack
 from thiefbench.leaderboard.attacking.manifest import granted
 from thiefbench.leaderboard.attacking.running import AttackFactory, Guarded, run_attack_cell
 from thiefbench.leaderboard.attacking.scores import AttackCell, AttackCost, attack_cell, examples
 from thiefbench.leaderboard.attacking.submit import guarded_of
 from thiefbench.leaderboard.checking.check_attack import other_outcomes
-from thiefbench.leaderboard.entry import EntryError, read_entry
+from thiefbench.leaderboard.entry import EntryError, entry_sha256, read_entry
 from thiefbench.leaderboard.entry_validation import other_version, unreadable, wrong_import, wrong_size
 from thiefbench.leaderboard.isolation.isolated_attack import IsolatedAttack
 from thiefbench.leaderboard.isolation.sandbox_paths import files
-from thiefbench.leaderboard.isolation.staging import restage_attack
 from thiefbench.leaderboard.made_with import COST
 from thiefbench.leaderboard.rows import suite_named
 from thiefbench.leaderboard.verification.drawing import FOUND, chance_of_finding, comparisons_needed, drawn
@@ -60,7 +59,6 @@ from thiefbench.leaderboard.verification.verdict import (
     Rerun,
     Verdict,
     Verification,
-    entry_sha256,
     kinds_of,
 )
 from thiefbench.leaderboard.verification.verify import VerifyOptions

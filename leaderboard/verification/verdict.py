@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Final, Literal, Protocol, get_args
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from thiefbench.error_messages import problem
-from thiefbench.leaderboard.entry import EntryError
+from thiefbench.leaderboard.entry import EntryError, Listed, entry_sha256
 from thiefbench.leaderboard.manifest import Line, Sha256
 from thiefbench.suite.store.records import write_atomically
 
@@ -115,31 +114,6 @@ def kinds_of(reruns: Sequence[Rerun]) -> str:
     """The numbers of cells that were run again, by kind: "2 own, 1 undefended cells"."""
     counts = Counter(each.kind for each in reruns if each.kind is not None)
     return ", ".join(f"{counts[kind]} {name}" for kind, name in KINDS.items() if counts[kind]) + " cells"
-
-
-class Slugged(Protocol):
-    """A manifest, as far as a verification is concerned."""
-
-    @property
-    def slug(self) -> str:
-        """The folder's name."""
-
-
-class Listed(Protocol):
-    """An entry of the board: a defense's or an attack's."""
-
-    @property
-    def manifest_path(self) -> Path:
-        """The file that names the hashes of all others."""
-
-    @property
-    def manifest(self) -> Slugged:
-        """Its content."""
-
-
-def entry_sha256(entry: Listed) -> str:
-    """SHA-256 of an entry's manifest, which names the hashes of everything else."""
-    return hashlib.sha256(entry.manifest_path.read_bytes()).hexdigest()
 
 
 def verification_path(folder: Path, slug: str) -> Path:

@@ -35,7 +35,7 @@ from thiefbench.leaderboard.archive import unpack
 from thiefbench.leaderboard.cell_scores import CellScores
 from thiefbench.leaderboard.checking.check import FAIL_ABOVE, QUESTIONS, RuleBroken, Subject
 from thiefbench.leaderboard.checking.samples import Sample
-from thiefbench.leaderboard.entry import Entry, read_entry
+from thiefbench.leaderboard.entry import Entry, entry_sha256, read_entry
 from thiefbench.leaderboard.entry_validation import cells_of, check_source
 from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, Caps
@@ -80,7 +80,6 @@ from thiefbench.leaderboard.verification.verdict import (
     Rerun,
     Verdict,
     Verification,
-    entry_sha256,
     kinds_of,
 )
 from thiefbench.suite.analysis.ranking import anchor_of

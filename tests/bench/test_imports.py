@@ -124,6 +124,54 @@ def test_what_results_are_does_not_depend_on_how_they_look() -> None:
     assert upward == []
 
 
+def folder_of(module: str) -> str:
+    """The folder that a module lies in; a package lies in itself."""
+    inside = any(other.startswith(f"{module}.") for other in imports())
+    return module if inside else module.rpartition(".")[0]
+
+
+def test_folders_do_not_import_each_other() -> None:
+    """Nor by way of other folders. A folder and the one around it may: the outer one holds what its parts share."""
+    graph: dict[str, set[str]] = {folder_of(module): set() for module in imports()}
+    for module, others in imports().items():
+        here = folder_of(module)
+        there = {folder_of(other) for other in others}
+        graph[here] |= {folder for folder in there if not _nested(here, folder)}
+    assert circles({folder: frozenset(to) for folder, to in graph.items()}) == []
+
+
+def _nested(one: str, other: str) -> bool:
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+
+
+def test_the_engine_rests_on_the_contracts_and_little_else() -> None:
+    allowed = {f"{PACKAGE}.{name}" for name in ("errors", "limits", "strict_json")}
+    upward = [
+        f"{module} imports {other}"
+        for module, others in imports().items()
+        for other in sorted(others)
+        if module.startswith(f"{PACKAGE}.engine.")
+        and floor(other) == floor(module)
+        and other not in allowed
+        and not other.startswith(f"{PACKAGE}.engine.")
+    ]
+    assert upward == []
+
+
+def test_suites_know_none_of_their_front_doors() -> None:
+    doors = tuple(
+        f"{PACKAGE}.{name}"
+        for name in ("__main__", "cli", "pytest_plugin", "testing", "integrations", "rollouts", "progress", "metrics")
+    )
+    upward = [
+        f"{module} imports {other}"
+        for module, others in imports().items()
+        for other in sorted(others)
+        if module.startswith(f"{PACKAGE}.suite") and other.startswith(doors)
+    ]
+    assert upward == []
+
+
 @pytest.mark.parametrize("room", ["attacks", "defenses", "tasks"])
 def test_the_engine_knows_no_concrete_plugin(room: str) -> None:
     """It knows the three contracts: of each room the modules that hold no registered plugin."""

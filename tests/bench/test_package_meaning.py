@@ -419,7 +419,7 @@ MOVES = {
     "defenses.base": "defenses.contract", "defenses.rejection": "defenses.verdicts.objections",
     "attacks.base": "attacks.deep.base", "attacks.completions": "attacks.wires",
     "tasks.base": "tasks.items.base", "tasks.rewards": "tasks.maths.rewards",
-    "engine.keys": "engine.noise.keys", "suite.estimates.run_plan": "suite.plans.run_plan",
+    "engine.keys": "engine.noise.keys", "suite.run_plan": "suite.plans.run_plan",
 }  # fmt: skip
 """Modules that get another place, each with its new one."""
 

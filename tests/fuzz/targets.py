@@ -43,9 +43,9 @@ from thiefbench.pools.rounds import read_rounds
 from thiefbench.rollouts import reading
 from thiefbench.rollouts.reading import SOURCES, format_of, read_rollouts
 from thiefbench.rollouts.source import Reading
+from thiefbench.suite import run_plan
 from thiefbench.suite.analysis.replay import Recording
 from thiefbench.suite.analysis.run_comparisons import last_run
-from thiefbench.suite.estimates import run_plan
 from thiefbench.suite.estimates.eta import MeasuredCell
 from thiefbench.suite.execution.runner import run_suite
 from thiefbench.suite.report.compare import compared, write_comparison

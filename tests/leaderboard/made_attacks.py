@@ -14,10 +14,9 @@ from thiefbench.leaderboard.attacking.cells import wanted
 from thiefbench.leaderboard.attacking.entry import AttackEntry, write_attack_entry
 from thiefbench.leaderboard.attacking.manifest import AttackManifest, Granted, Target
 from thiefbench.leaderboard.attacking.scores import AttackScores, Example, attack_cell
-from thiefbench.leaderboard.entry import Entry
+from thiefbench.leaderboard.entry import Entry, entry_sha256
 from thiefbench.leaderboard.made_with import COST
 from thiefbench.leaderboard.manifest import Packed, SuiteName
-from thiefbench.leaderboard.verification.verdict import entry_sha256
 from thiefbench.suite.suite_yaml import load_suite
 
 SOURCE = b'"""An attack."""\n\nfrom thiefbench.attacks.base import Attack\n\n\nclass Mine(Attack):\n    pass\n'

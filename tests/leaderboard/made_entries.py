@@ -14,9 +14,9 @@ from tests.bench import handmade
 from tests.bench.handmade import Numbers
 from thiefbench.leaderboard import rows
 from thiefbench.leaderboard.cell_scores import CURVES, Scores, trimmed
-from thiefbench.leaderboard.entry import Entry, write_entry
+from thiefbench.leaderboard.entry import Entry, entry_sha256, write_entry
 from thiefbench.leaderboard.manifest import Manifest, Numerics, Packed, SuiteName
-from thiefbench.leaderboard.verification.verdict import Verdict, Verification, entry_sha256, write_verification
+from thiefbench.leaderboard.verification.verdict import Verdict, Verification, write_verification
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Point, identify
 from thiefbench.suite.suite_yaml import load_suite

@@ -379,8 +379,8 @@ def test_workers_share_the_cores(
 ) -> None:
     asked = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    monkeypatch.setattr("thiefbench.suite.estimates.run_plan.look_ahead", lambda _, cells, *__: asked.extend(cells))
-    monkeypatch.setattr("thiefbench.suite.estimates.run_plan.print_run_plan", lambda *_: None)
+    monkeypatch.setattr("thiefbench.suite.run_plan.look_ahead", lambda _, cells, *__: asked.extend(cells))
+    monkeypatch.setattr("thiefbench.suite.run_plan.print_run_plan", lambda *_: None)
     assert cli("run", file, "--plan", *words).code == 0
     assert {cell.threads for cell in asked} == {threads}
 

@@ -13,14 +13,14 @@ from tests.bench import handmade, tiny
 from tests.bench.tiny import Attacked, Watcher, cells, run, suite
 from thiefbench import provenance
 from thiefbench.engine.spec import SpecError
+from thiefbench.suite import run_plan
 from thiefbench.suite.analysis.power import ASSUMED_SPREAD, power, seeds_needed
 from thiefbench.suite.analysis.ranking_inputs import spread_over_seeds
-from thiefbench.suite.estimates import run_plan
 from thiefbench.suite.estimates.eta import EVALUATED, MeasuredCell
 from thiefbench.suite.estimates.reference import reference_pace, setting_of
-from thiefbench.suite.estimates.run_plan import Resolution, RunPlan, look_ahead, print_run_plan
 from thiefbench.suite.execution import checkpoints
 from thiefbench.suite.execution.runner import run_suite
+from thiefbench.suite.run_plan import Resolution, RunPlan, look_ahead, print_run_plan
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Record, Store
 from thiefbench.suite.suite_yaml import load_suite
