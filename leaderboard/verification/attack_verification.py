@@ -33,7 +33,7 @@ from thiefbench.leaderboard.attacking.entry import AttackEntry, read_attack_entr
 from thiefbench.leaderboard.attacking.manifest import granted
 from thiefbench.leaderboard.attacking.running import AttackFactory, Guarded, run_attack_cell
 from thiefbench.leaderboard.attacking.scores import AttackCell, AttackCost, attack_cell, examples
-from thiefbench.leaderboard.attacking.submit import guarded_of
+from thiefbench.leaderboard.attacking.submit import check_target, guarded_of
 from thiefbench.leaderboard.checking.check_attack import other_outcomes
 from thiefbench.leaderboard.entry import EntryError, read_entry
 from thiefbench.leaderboard.entry_validation import other_version, unreadable, wrong_import, wrong_size
@@ -160,6 +160,7 @@ class _Verifier(Questions):
         for target in self.entry.manifest.targets:
             listed = read_entry(self.entry.folder.resolve().parent / target.slug, self.options.shared)
             there = listed.manifest
+            check_target(listed)
             same = (there.defense, there.source_sha256, entry_sha256(listed)) == (
                 target.defense, target.source_sha256, target.entry_sha256,
             )  # fmt: skip
