@@ -148,10 +148,22 @@ class _Verifier(Questions):
             else:
                 lacking.append("it was not tried at a fresh seed")
             isolated.close()
+        self.reasons += self._about_bits()
         if lacking:
             self.reasons[:0] = [one_line(reason, 1000) for reason in lacking]
             return "rescored"
         return "re-executed"
+
+    def _about_bits(self) -> list[str]:
+        """What a reader should know where equal bits were not promised, and did not come out."""
+        ran = [each for each in self.reruns if each.seed is not None]
+        if not (unequal := sum(not each.equal for each in ran)):
+            return []
+        return [
+            f"{unequal} of {len(ran)} cells that were run again are not bit-equal, but their ASRs are within "
+            f"{MARGIN:g} of the submitted ones; equal bits are promised only on a CPU of the same kind with the same "
+            "versions, and the costs of these cells are those that the authors report"
+        ]
 
     # --- reading ---
 

@@ -210,7 +210,7 @@ class TestJudges:
         """A listed entry without files of its own is run by whoever attacks it, and by whoever verifies the attack."""
         digest = registry.source_hash("defense", defense)
         listed = made_entries.entry(tmp_path, defense=defense, source_sha256=digest)
-        with pytest.raises(EntryError, match="names a judge that no submission may ask|names a judge behind a server"):
+        with pytest.raises(EntryError, match="names a judge"):
             guarded_of(listed, None, tmp_path / "listed")
 
     def test_a_listed_judge_is_asked_from_the_sandbox(self, tmp_path: Path) -> None:
