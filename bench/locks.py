@@ -29,6 +29,8 @@ def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[No
         LockedError: another process holds the lock, and `waiting` is None.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_symlink():  # in a folder that somebody else made; some versions of filelock empty what it leads to
+        path.unlink(missing_ok=True)
     lock = FileLock(path)
     seconds = 0.0
     while not lock.is_locked:

@@ -45,6 +45,8 @@ from thiefbench.suite.store.records import write_atomically
 
 ENTRY_BYTES: Final = 200_000
 """Most bytes of an entry's two JSON files together; its source has at most `limits.FILE_BYTES`."""
+_MOST_PATHS: Final = 10 * MOST_FILES
+"""Most files and folders that are looked at: what is said to be an entry may be the root of a disk."""
 
 
 class EntryError(UserError):
@@ -279,14 +281,14 @@ def parsed(kind: type[_Of], path: Path, most: int = ENTRY_BYTES) -> _Of:
 def present_files(folder: Path) -> dict[str, Path]:
     """The files of a folder by their path in it; anything but plain files and folders is refused."""
     present: dict[str, Path] = {}
-    for path in sorted(folder.rglob("*")):
+    for number, path in enumerate(folder.rglob("*")):
+        if number > _MOST_PATHS or len(present) > MOST_FILES + 2:
+            raise EntryError(f"{folder} holds more than {MOST_FILES} files")
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise EntryError(f"{path} is not a plain file")
         if path.is_file():  # compiled Python is an error too, because it could run instead of the source that was read
             present[path.relative_to(folder).as_posix()] = path
-        if len(present) > MOST_FILES + 2:
-            raise EntryError(f"{folder} holds more than {MOST_FILES} files")
-    return present
+    return dict(sorted(present.items()))
 
 
 def written(model: BaseModel) -> bytes:

@@ -30,6 +30,7 @@ from thiefbench.leaderboard.attacking.running import AttackFactory, Guarded, run
 from thiefbench.leaderboard.attacking.scores import AttackCell, AttackScores, attack_cell, examples
 from thiefbench.leaderboard.entry import Entry, EntryError, entry_sha256, read_entry
 from thiefbench.leaderboard.entry_validation import check_source, wrong_import, wrong_size
+from thiefbench.leaderboard.isolation.isolated import forbidden_judge
 from thiefbench.leaderboard.isolation.isolated_attack import IsolatedAttack
 from thiefbench.leaderboard.isolation.limits import ATTACK_CAPS, CONTROL_ASR, POOL
 from thiefbench.leaderboard.isolation.sandbox_paths import files, foreign, relocated
@@ -44,6 +45,7 @@ from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.execution.cell_run import Progress
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Record, Store, file_sha256
+from thiefbench.tasks.text import one_line
 
 Watch = Callable[[str], Progress]
 """A cell's name -> receives the progress of its rounds."""
@@ -194,12 +196,14 @@ def guarded_of(entry: Entry, archive: Path | None, folder: Path, specs: Sequence
         specs: as in `archive.unpack`.
 
     Raises:
-        EntryError: it is not of this version, or its weights are missing.
+        EntryError: it is not of this version, an anchor, or asks a judge that it may not, or its weights are missing.
     """
     manifest = entry.manifest
+    check_target(entry)
     check_source(entry)
     if not entry.source:
-        return Guarded(manifest.defense, manifest.defense, manifest.source_sha256, isolated=False)
+        isolated = _needs_isolation(manifest.defense)
+        return Guarded(manifest.defense, manifest.defense, manifest.source_sha256, isolated)
     folder.mkdir(parents=True, exist_ok=True)
     scratch = Path(mkdtemp(dir=folder, prefix=f"{manifest.slug}-"))
     if manifest.weights:
@@ -315,6 +319,18 @@ def _cell(own: AttackSubmission, each: Wanted, record: Record) -> AttackCell:
     )
 
 
+def _needs_isolation(defense: str) -> bool:
+    """Whether a listed defense that comes with the package runs isolated: its arguments are a stranger's.
+
+    Raises:
+        EntryError: it names a judge that no submission may ask.
+    """
+    made = registry.make("defense", defense)
+    if made.judge is not None and (why := forbidden_judge(made.judge.model, made.judge.endpoint)):
+        raise EntryError(f"{one_line(defense, 60)} {why}")
+    return made.judge is not None or made.sees_labels  # isolated, the one is limited, and the other refused
+
+
 def _listed(folder: Path, shared: Path) -> Entry:
     """The entry of a listed defense."""
     if is_attack_entry(folder):
@@ -322,9 +338,14 @@ def _listed(folder: Path, shared: Path) -> Entry:
     if not (folder / MANIFEST).is_file():
         raise EntryError(f"there is no entry of a defense in {folder}")
     entry = read_entry(folder, shared)
+    check_target(entry)
+    return entry
+
+
+def check_target(entry: Entry) -> None:
+    """Check that an entry is a defense's that can be attacked; raises EntryError for an anchor's."""
     if anchor := anchor_of(entry.manifest.defense):
         raise EntryError(f"{anchor} is a row of the benchmark itself, against which an attack shows nothing")
-    return entry
 
 
 def _earlier(own: AttackSubmission) -> tuple[Target, ...]:

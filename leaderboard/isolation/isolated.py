@@ -141,13 +141,20 @@ class Isolated(Guest, Defense):
         if judge is None:
             return None
         model, endpoint = judge if isinstance(judge, list) and len(judge) == 2 else (None, None)
-        if endpoint is not None:
-            self._fail("names a judge behind a server; a submission names a model, without an endpoint")
-        if not isinstance(model, str) or model not in JUDGES:
-            self._fail(f"names a judge that no submission may ask; it may ask {', '.join(JUDGES)}")
-        if not _is_listed(model):
-            self._fail(f"asks {model}, whose files differ from the released ones; install thiefbench again")
-        return JudgeSpec(model)
+        if why := forbidden_judge(model, endpoint):
+            self._fail(why)
+        return JudgeSpec(str(model))
+
+
+def forbidden_judge(model: object, endpoint: object) -> str:
+    """Why a submission may not ask a judge, to follow the submission's name; empty if it may. Nothing is loaded."""
+    if endpoint is not None:
+        return "names a judge behind a server; a submission names a model, without an endpoint"
+    if not isinstance(model, str) or model not in JUDGES:
+        return f"names a judge that no submission may ask; it may ask {', '.join(JUDGES)}"
+    if not _is_listed(model):
+        return f"asks {model}, whose files differ from the released ones; install thiefbench again"
+    return ""
 
 
 @cache

@@ -3,7 +3,8 @@
 The rank of a defense goes by the suite's own attacks alone, which are the same for all. Beside it the board shows the
 **best-known worst case**: the least harm prevented over these and over every accepted attack that was run against it.
 An attack is accepted if its numbers were checked, the defense's entry is the one that it was run against, and
-undefended it works. Two flags follow from this:
+undefended it works. What it takes counts if it also does more harm under the defense than the suite's attacks
+(`holds_back`). Two flags follow from this:
 
 - **broken by NAME**: the attack takes more than `BROKEN` of the harm prevented in the suite's worst case;
 - **black-box beats white-box**: an accepted attack without weights takes more than `BROKEN` beyond what every attack
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Final
 
 from thiefbench import registry
+from thiefbench.attacks.base import Attack
+from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.leaderboard.attacking import measured
 from thiefbench.leaderboard.attacking.entry import AttackEntry, read_attack_entry
 from thiefbench.leaderboard.attacking.measured import Against
@@ -120,12 +123,37 @@ def accepted(judged: JudgedEntry, attacks: Iterable[JudgedAttack]) -> Iterator[t
                 yield attack, result
 
 
+def holds_back(judged: JudgedEntry, result: Against) -> bool:
+    """Whether an outsider's attack does less harm under a defense than an attack of the suite in the same part.
+
+    The share prevented is relative to the attack's own harm without a defense. So an attack that stops as soon as its
+    poison is learned, which it can find out by asking its copy of the policy or the defense, would seem to be prevented
+    by little, although it does less harm than what is known. Attacks that are measured in lengths are not compared.
+    """
+    left = [0.0]
+    for part in judged.suite.scenes:
+        for spec in (registry.canonical("attack", each) for each in part.attacks if part.name == result.part):
+            shown = judged.numbers.fields.get(heading(part.name, spec))
+            if shown is not None and shown.defended is not None and _in_shares(registry.make("attack", spec)):
+                left.append(shown.defended)
+    return result.defended is not None and result.defended < max(left)
+
+
+def _in_shares(attack: Attack) -> bool:
+    """Whether an attack's harm is a difference of mean outcomes, as that of every submitted attack is."""
+    while isinstance(attack, AttackWrapper):
+        attack = attack.attack
+    return type(attack).harm is Attack.harm
+
+
 def best_known(judged: JudgedEntry, attacks: Sequence[JudgedAttack]) -> BestKnown | None:
     """The best-known worst case of a defense; None where neither the suite nor an outsider has one."""
     worst = judged.numbers.place.worst
     found = [BestKnown(worst.summary, worst.attack, None)] if worst else []
     for attack, result in accepted(judged, attacks):
         assert result.prevented is not None
+        if holds_back(judged, result):
+            continue
         found.append(BestKnown(result.prevented, attack.entry.manifest.name, attack))
     return min(found, key=lambda each: each.summary.mean, default=None)
 
@@ -135,7 +163,11 @@ def broken_by(judged: JudgedEntry, attacks: Sequence[JudgedAttack]) -> list[tupl
     worst = judged.numbers.place.worst
     if worst is None:
         return []
-    found = [(attack, result.prevented) for attack, result in accepted(judged, attacks) if result.prevented]
+    found = [
+        (attack, result.prevented)
+        for attack, result in accepted(judged, attacks)
+        if result.prevented and not holds_back(judged, result)
+    ]
     return [
         (attack, f"against {attack.entry.manifest.name} it prevents {prevented.mean:z.2f} of the harm, and "
          f"{worst.summary.mean:z.2f} in the suite's worst case, {worst.attack}")
@@ -146,16 +178,20 @@ def broken_by(judged: JudgedEntry, attacks: Sequence[JudgedAttack]) -> list[tupl
 
 def masking(judged: JudgedEntry, attacks: Sequence[JudgedAttack]) -> str:
     """Why results against attacks with weights may say little, in a clause; empty if nothing suggests it."""
-    outside = [(attack, result.prevented) for attack, result in accepted(judged, attacks) if result.prevented]
-    white = [prevented.mean for attack, prevented in outside if not attack.entry.manifest.threat.black_box]
+    outside = [(attack, result) for attack, result in accepted(judged, attacks) if result.prevented]
+    white = [result.prevented.mean for attack, result in outside
+             if result.prevented and not attack.entry.manifest.threat.black_box]  # fmt: skip
     fields = judged.numbers.fields
     for part in judged.suite.scenes:
         for spec in (registry.canonical("attack", each) for each in part.attacks):
             shown = fields.get(heading(part.name, spec))
             if shown is not None and shown.prevented is not None and registry.make("attack", spec).threat.policy:
                 white.append(shown.prevented.mean)
-    black = [(prevented.mean, attack.entry.manifest.name) for attack, prevented in outside
-             if attack.entry.manifest.threat.black_box]  # fmt: skip
+    black = [
+        (result.prevented.mean, attack.entry.manifest.name)
+        for attack, result in outside
+        if result.prevented and attack.entry.manifest.threat.black_box and not holds_back(judged, result)
+    ]
     if not white or not black or min(white) - min(black)[0] <= BROKEN:
         return ""
     return (

@@ -9,7 +9,7 @@ from typing import Any
 from thiefbench import __version__
 from thiefbench.leaderboard.published import SHARED
 from thiefbench.leaderboard.site.attack_page import shown_attack, shown_result
-from thiefbench.leaderboard.site.attacks import ACCEPTED, BROKEN, JudgedAttack, broken_by
+from thiefbench.leaderboard.site.attacks import ACCEPTED, BROKEN, JudgedAttack, broken_by, holds_back
 from thiefbench.leaderboard.site.board import (
     Board,
     BoardRow,
@@ -104,6 +104,8 @@ def _attack(suite: SuiteBoard, judged: JudgedAttack, shown: Mapping[str, Any]) -
         worst = row.row.place.worst if row else None
         took = worst is not None and result.prevented is not None and worst.summary.mean - result.prevented.mean
         verdict = f"takes {took:z.2f} more than the suite's attacks" if took and took > BROKEN else "it holds"
+        if took and took > BROKEN and row is not None and holds_back(row.judged, result):
+            verdict = "it does less harm under the defense than the suite's attacks, so it breaks nothing"
         if broke and row is not None:
             beaten.append(row.judged.entry.manifest.name)
         if result.prevented is None:

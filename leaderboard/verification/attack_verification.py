@@ -33,7 +33,7 @@ from thiefbench.leaderboard.attacking.entry import AttackEntry, read_attack_entr
 from thiefbench.leaderboard.attacking.manifest import granted
 from thiefbench.leaderboard.attacking.running import AttackFactory, Guarded, run_attack_cell
 from thiefbench.leaderboard.attacking.scores import AttackCell, AttackCost, attack_cell, examples
-from thiefbench.leaderboard.attacking.submit import guarded_of
+from thiefbench.leaderboard.attacking.submit import check_target, guarded_of
 from thiefbench.leaderboard.checking.check_attack import other_outcomes
 from thiefbench.leaderboard.entry import EntryError, entry_sha256, read_entry
 from thiefbench.leaderboard.entry_validation import other_version, unreadable, wrong_import, wrong_size
@@ -146,10 +146,22 @@ class _Verifier(Questions):
             else:
                 lacking.append("it was not tried at a fresh seed")
             isolated.close()
+        self.reasons += self._about_bits()
         if lacking:
             self.reasons[:0] = [one_line(reason, 1000) for reason in lacking]
             return "rescored"
         return "re-executed"
+
+    def _about_bits(self) -> list[str]:
+        """What a reader should know where equal bits were not promised, and did not come out."""
+        ran = [each for each in self.reruns if each.seed is not None]
+        if not (unequal := sum(not each.equal for each in ran)):
+            return []
+        return [
+            f"{unequal} of {len(ran)} cells that were run again are not bit-equal, but their ASRs are within "
+            f"{MARGIN:g} of the submitted ones; equal bits are promised only on a CPU of the same kind with the same "
+            "versions, and the costs of these cells are those that the authors report"
+        ]
 
     # --- reading ---
 
@@ -158,6 +170,7 @@ class _Verifier(Questions):
         for target in self.entry.manifest.targets:
             listed = read_entry(self.entry.folder.resolve().parent / target.slug, self.options.shared)
             there = listed.manifest
+            check_target(listed)
             same = (there.defense, there.source_sha256, entry_sha256(listed)) == (
                 target.defense, target.source_sha256, target.entry_sha256,
             )  # fmt: skip

@@ -8,14 +8,16 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Final, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from thiefbench.error_messages import problem
 from thiefbench.leaderboard.entry import EntryError, Listed, entry_sha256
-from thiefbench.leaderboard.manifest import Line, Sha256
+from thiefbench.leaderboard.manifest import Line, MalformedError, Sha256, strictly_parsed
+from thiefbench.regular_files import NotRegularError, read_regular
 from thiefbench.suite.store.records import write_atomically
 
 VERIFICATION_SCHEMA: Final = 1
+VERIFICATION_BYTES: Final = 1 << 20
+"""Of the file; those of standard-v1 have some ten thousand."""
 
 Verdict = Literal["self-reported", "rescored", "re-executed", "rejected"]
 """In order of growing trust: only the entry was read; its raw completions give its scores; whole comparisons were run
@@ -138,7 +140,9 @@ def read_verification(folder: Path, entry: Listed) -> Verification | None:
     if not path.is_file():
         return None
     try:
-        verification = Verification.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise EntryError(f"{path}: {problem(error.errors()[0])}") from error
+        verification = strictly_parsed(Verification, read_regular(path, VERIFICATION_BYTES))
+    except MalformedError as error:
+        raise EntryError(f"{path}: {error}") from error
+    except NotRegularError as error:
+        raise EntryError(str(error)) from error
     return verification if verification.entry_sha256 == entry_sha256(entry) else None

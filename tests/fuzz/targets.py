@@ -27,6 +27,7 @@ from tests.bench import handmade
 from tests.bench.pools import lines
 from tests.bench.rollouts.parts import FILES
 from tests.fuzz.mutations import Mutator
+from tests.leaderboard import made_attacks, made_entries
 from thiefbench import provenance, registry, trust
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.errors import UserError
@@ -35,7 +36,8 @@ from thiefbench.leaderboard.cell_scores import Scores, trimmed
 from thiefbench.leaderboard.checking.check import Finding
 from thiefbench.leaderboard.entry import Entry, read_entry
 from thiefbench.leaderboard.manifest import Numerics
-from thiefbench.leaderboard.verification import foreign_tables, verify
+from thiefbench.leaderboard.site.board import board
+from thiefbench.leaderboard.verification import attack_verification, foreign_tables, verify
 from thiefbench.pools.export import header_of, lines_of, of_cohort
 from thiefbench.pools.files import write as write_lines
 from thiefbench.pools.judging import judge_file
@@ -114,6 +116,11 @@ class Bases:
         return self.folder / "seeds"
 
     @property
+    def attacked(self) -> Path:
+        """A folder with the entries of a defense and of an attack on it, made of numbers."""
+        return self.folder / "attacked"
+
+    @property
     def played(self) -> Path:
         """A store whose cells were run."""
         return self.folder / "played"
@@ -122,6 +129,8 @@ class Bases:
 def bases(folder: Path, played: bool = True) -> Bases:
     """Make the examples, or take those in the folder; `played` is whether cells are run, which takes half a minute."""
     examples = Bases(folder, dict(rows.released()))
+    if not examples.attacked.exists():
+        made_attacks.attack(examples.attacked, [made_entries.entry(examples.attacked)])
     for store, seeds in ((examples.numbers, (0,)), (examples.seeds, (0, 1))):
         if not store.exists():
             handmade.store(store, handmade.suite(attacks=(handmade.TEXT,), defenses=("none", "logit"), seeds=seeds))
@@ -202,6 +211,25 @@ def _mutate_entry(target: Path, mutator: Mutator, cells: bool = True) -> None:
     if isinstance(manifest, dict) and isinstance(manifest.get("files"), dict) and rng.random() < 0.95:
         manifest["files"]["scores.json"] = file_sha256(target / "scores.json")
     (target / "entry.json").write_bytes(mutator.text(manifest))
+
+
+def attack_entry(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
+    """`leaderboard verify` of an attack's entry beside the defense's, and `leaderboard build` with both."""
+    rng, entries = mutator.rng, Path(shutil.copytree(examples.attacked, folder / "entries"))
+    target = entries / "breaker"
+    manifest, scores = (json.loads((target / name).read_bytes()) for name in ("attack.json", "scores.json"))
+    if rng.random() < 0.5:
+        (target / "scores.json").write_bytes(mutator.text(mutator.tree(scores)))
+    else:
+        manifest = mutator.tree(manifest)
+    if rng.random() < 0.2:
+        _mutate_entry(entries / "mine", mutator)
+    if isinstance(manifest, dict) and isinstance(manifest.get("files"), dict) and rng.random() < 0.95:
+        manifest["files"]["scores.json"] = file_sha256(target / "scores.json")
+    (target / "attack.json").write_bytes(mutator.text(manifest))
+    if rng.random() < 0.1:
+        return lambda: board(entries, folder / "verified")
+    return lambda: attack_verification.verify_attack(target, verify.VerifyOptions(), _tell, _Quiet())
 
 
 def rescored(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
@@ -478,7 +506,7 @@ def _tell(finding: Finding) -> None:
 TARGETS: dict[str, tuple[Case, float]] = {
     "record": (record, 60), "run": (run, 40), "suite": (suite, 20), "entry": (entry, 40), "replay": (replay, 40),
     "rollouts": (rollouts, 40),
-    "rescored": (rescored, 6), "report": (report, 0.3), "compare": (compare, 7), "merge": (merging, 7),
+    "attack_entry": (attack_entry, 10), "rescored": (rescored, 6), "report": (report, 0.3), "compare": (compare, 7), "merge": (merging, 7),
     "export": (export, 6), "plan": (plan, 1),
 }  # fmt: skip
 """By name what is done, and its share of the cases."""

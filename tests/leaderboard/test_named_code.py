@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from tests.leaderboard import made_entries
 from thiefbench import registry
 from thiefbench.cli import app
+from thiefbench.leaderboard.attacking.submit import guarded_of
 from thiefbench.leaderboard.entry import EntryError, read_entry
 from thiefbench.leaderboard.isolation import isolated, limits
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
@@ -195,6 +196,29 @@ class TestJudges:
                 Isolated("judge")
         finally:
             isolated._is_listed.cache_clear()
+
+    @pytest.mark.parametrize(
+        "defense",
+        [
+            "judge(model='any/hub-model')",
+            "judge(endpoint='http://localhost:1/v1')",
+            "logit+judge(model='./mine')",
+            "reputation(defense=\"judge(model='any/hub-model')\")",
+        ],
+    )
+    def test_nor_for_a_listed_defense_that_an_attack_meets(self, tmp_path: Path, defense: str) -> None:
+        """A listed entry without files of its own is run by whoever attacks it, and by whoever verifies the attack."""
+        digest = registry.source_hash("defense", defense)
+        listed = made_entries.entry(tmp_path, defense=defense, source_sha256=digest)
+        with pytest.raises(EntryError, match="names a judge"):
+            guarded_of(listed, None, tmp_path / "listed")
+
+    def test_a_listed_judge_is_asked_from_the_sandbox(self, tmp_path: Path) -> None:
+        """There, its votes and the length of its replies have limits."""
+        for defense, isolated_there in (("judge(votes=1000000)", True), ("logit", False)):
+            digest = registry.source_hash("defense", defense)
+            listed = made_entries.entry(tmp_path, defense=defense, source_sha256=digest)
+            assert guarded_of(listed, None, tmp_path / "listed").isolated is isolated_there
 
     def test_a_run_of_ones_own_may_ask_any_model(self) -> None:
         assert registry.make("defense", "judge(model='/my/model')").judge.model == "/my/model"

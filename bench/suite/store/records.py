@@ -225,7 +225,14 @@ class CellDir:
         return self.path / "weights"
 
     def locked(self, waiting: Callable[[], None] | None = None) -> AbstractContextManager[None]:
-        """Hold the cell's lock, so that no other process works on it; see `thiefbench.locks.locked`."""
+        """Hold the cell's lock, so that no other process works on it; see `thiefbench.locks.locked`.
+
+        Folders that are links, as a store from somebody else could contain, are removed first: the holder of the lock
+        writes, moves and deletes files in them.
+        """
+        for folder in (self.path, self.checkpoint, self.weights):
+            if folder.is_symlink():
+                folder.unlink(missing_ok=True)
         return locked(self.path / "lock", waiting)
 
     def read(self) -> Record | None:
@@ -277,9 +284,10 @@ class CellDir:
     def leftovers(self) -> list[Path]:
         """Files that remain only after a kill: half-written files, and the checkpoint of a finished cell.
 
-        A failed cell keeps its checkpoint, so that it can be tried again from there.
+        A failed cell keeps its checkpoint, so that it can be tried again from there. What lies behind a link is not the
+        store's.
         """
-        folders = (self.path, self.checkpoint, self.weights)
+        folders = [each for each in (self.path, self.checkpoint, self.weights) if not each.is_symlink()]
         paths = [path for folder in folders for path in half_written(folder)]
         return [*paths, self.checkpoint] if self.checkpoint.exists() and self._has_scores() else paths
 

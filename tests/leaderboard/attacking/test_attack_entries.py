@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.leaderboard import made_entries, tiny_entries
+from tests.leaderboard import made_attacks, made_entries, tiny_entries
 from tests.leaderboard.tiny_entries import Made
 from thiefbench import trust
 from thiefbench.leaderboard import archive
@@ -26,6 +26,7 @@ from thiefbench.leaderboard.isolation.isolated_attack import AttackError, Isolat
 from thiefbench.leaderboard.site.board import board
 from thiefbench.leaderboard.site.writing import write_site
 from thiefbench.leaderboard.submit import credits_of
+from thiefbench.leaderboard.verification import attack_verification
 from thiefbench.leaderboard.verification.attack_verification import verify_attack
 from thiefbench.leaderboard.verification.verdict import Verification, write_verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions
@@ -201,6 +202,22 @@ def test_a_true_entry_is_run_again_to_the_bit(hums: Attacked) -> None:
     ]  # fmt: skip
     assert found.fresh_trials == 1
     assert found.key
+
+
+def test_bits_that_are_not_equal_elsewhere_are_said(hums: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attack_verification, "surroundings_apart", lambda record: ("another processor",))
+    monkeypatch.setattr(attack_verification, "first_difference", lambda here, there: "from round 1 on")
+    found = verified(hums, reruns=None, fresh=0)
+    assert [each.equal for each in found.reruns] == [False] * 4
+    assert any("4 of 4 cells that were run again are not bit-equal" in reason for reason in found.reasons)
+
+
+def test_an_anchor_is_no_target_in_a_verification_either(tmp_path: Path) -> None:
+    anchor = made_entries.entry(tmp_path, defense="reject_all")
+    made_attacks.attack(tmp_path, [anchor], slug="breaker")
+    found = verify_attack(tmp_path / "breaker", VerifyOptions(), lambda f: None, lambda c: lambda d, t: None)
+    assert found.verdict == "rejected"
+    assert "reject_all is a row of the benchmark itself" in found.reasons[0]
 
 
 @pytest.mark.parametrize("name", ["asr", "curve", "cost", "threat", "example"])

@@ -66,6 +66,21 @@ def test_an_attack_that_takes_little_breaks_nothing(tmp_path: Path) -> None:
     assert row.best.by is not None, "it is the best known all the same"
 
 
+def test_an_attack_that_holds_back_undefended_breaks_nothing(tmp_path: Path) -> None:
+    """It stops as soon as its poison is learned, so that the defense seems to prevent little of it."""
+    mine = listed(tmp_path)
+    attacked(tmp_path, mine, left=0.075, undefended=0.15, threat=BLACK_BOX)
+    attacked(tmp_path, mine, left=0.1, slug="insider", threat=WHITE_BOX)
+    assert flags_of(tmp_path) == [], "the suite's attack does more harm under the defense"
+    row = row_of(tmp_path)
+    assert row.best is not None
+    assert row.best.attack == "Insider"
+    write_site(tmp_path / "site", tmp_path / "entries", tmp_path / "verified")
+    assert "so it breaks nothing" in (tmp_path / "site/entries/breaker.html").read_text()
+    attacked(tmp_path, mine, left=0.12, undefended=0.15)
+    assert "broken by Breaker" in flags_of(tmp_path), "a weak attack that does more breaks it all the same"
+
+
 def test_a_weaker_attack_is_not_the_best_known(tmp_path: Path) -> None:
     attacked(tmp_path, listed(tmp_path), left=0.0)
     row = row_of(tmp_path)

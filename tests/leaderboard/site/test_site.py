@@ -321,6 +321,33 @@ class TestBroken:
         found = board(entries, seen)
         assert [folder for folder, _ in found.broken] == ["odd"] and "good" in ranks(found)
 
+    def test_a_verification_without_end_breaks_its_entry_alone(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        entry(entries, "good")
+        entry(entries, "odd")
+        with (seen / "odd.json").open("wb") as file:
+            file.truncate(1 << 40)
+        found = board(entries, seen)
+        assert [folder for folder, _ in found.broken] == ["odd"] and "good" in ranks(found)
+        assert "has more than 1,048,576 bytes" in found.broken[0][1]
+
+    def test_a_link_to_a_whole_disk_breaks_its_entry_alone(
+        self, made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entries, seen = made
+        entry(entries, "good")
+        disk = entries.parent / "disk"
+        for number in range(3000):
+            (disk / str(number)).mkdir(parents=True)
+        (entries / "odd").symlink_to(disk)
+        looked: list[Path] = []
+        is_symlink = Path.is_symlink
+        monkeypatch.setattr(Path, "is_symlink", lambda path: looked.append(path) or is_symlink(path))
+        found = board(entries, seen)
+        assert [folder for folder, _ in found.broken] == ["odd"] and "good" in ranks(found)
+        assert "holds more than 200 files" in found.broken[0][1]
+        assert len(looked) < 2500
+
     def test_numbers_that_no_table_can_hold_break_their_entry_alone(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
         entry(entries, "good")
