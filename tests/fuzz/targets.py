@@ -506,7 +506,8 @@ def _tell(finding: Finding) -> None:
 TARGETS: dict[str, tuple[Case, float]] = {
     "record": (record, 60), "run": (run, 40), "suite": (suite, 20), "entry": (entry, 40), "replay": (replay, 40),
     "rollouts": (rollouts, 40),
-    "attack_entry": (attack_entry, 10), "rescored": (rescored, 6), "report": (report, 0.3), "compare": (compare, 7), "merge": (merging, 7),
+    "attack_entry": (attack_entry, 10), "rescored": (rescored, 6), "report": (report, 0.3), "compare": (compare, 7),
+    "merge": (merging, 7),
     "export": (export, 6), "plan": (plan, 1),
 }  # fmt: skip
 """By name what is done, and its share of the cases."""
