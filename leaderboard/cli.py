@@ -71,7 +71,7 @@ def check(
 
     if not unsafe:
         try:
-            err.print(f"in the sandbox ({backend()}); playing two rounds of three small swarms ...")
+            err.print(f"in the sandbox ({backend()}); running two rounds of three small swarms ...")
         except SandboxUnavailable as error:
             raise SandboxUnavailable(f"{error} --unsafe runs the defense without a sandbox, if you trust it.") from None
     else:
@@ -95,7 +95,7 @@ def check_attack(
     checked_spec(attack)  # a mistake is reported before torch is loaded
     from thiefbench.tasks.sandbox import backend
 
-    err.print(f"in the sandbox ({backend()}); playing a few rounds of a small swarm ...")
+    err.print(f"in the sandbox ({backend()}); running a few rounds of a small swarm ...")
     failed = _ask_attack(attack)
     if failed:
         out.print(f"{escaped(attack)} is not ready: {failed} of these rules {'is' if failed == 1 else 'are'} broken")

@@ -144,7 +144,7 @@ SharedOption = Annotated[
 MeasureOption = Annotated[
     bool,
     typer.Option(
-        "--measure", help="With --plan: play two rounds of each kind of cell never run here, to estimate its time.",
+        "--measure", help="With --plan: run two rounds of each kind of cell never run here, to estimate its time.",
         rich_help_panel=_AHEAD,
     ),
 ]  # fmt: skip

@@ -23,6 +23,7 @@ class CompletionRow:
         round: rounds finished so far for "eval", the round's own number for "train".
         node: who sent it; -1 for an evaluation.
         sender: the pseudonym the defense saw.
+        group, place: its group, and its index in the group.
         malicious: sent by a malicious node.
         payload: carries the attack's payload.
         reward: the task's reward, before any verdict.
@@ -106,7 +107,7 @@ def remembered(rows: Sequence[CompletionRow], seed: int) -> PastRound:
     """A finished round as later rounds remember it.
 
     Args:
-        rows: of the round's pool, ordered by group and place.
+        rows: of the round's pool, ordered by group and index.
         seed: the cell's.
     """
     ordered = [rows[i] for i in shuffled(seed, rows[0].round, len(rows))]

@@ -147,7 +147,7 @@ def look_ahead(
         cells: all of them.
         store: where they would be.
         workers: processes that would share them.
-        play: play two rounds of a cell of every setting that the records do not tell, and judge by the second.
+        play: run two rounds of a cell of every setting that the records do not tell, and judge by the second.
         share: whether cells would take over rounds.
 
     Nothing is written. Raises what `run_suite` raises for mistakes of the user.
@@ -171,7 +171,7 @@ def _estimate(stages: Sequence[Stage], store: Store, workers: int, play: bool, s
     settings = {setting(spec): spec for spec in reversed(honest_first)}  # with the first cell of each
     probes = [measure(spec) for where, spec in settings.items() if where not in estimable] if play else []
     if probes:
-        sources.append(f"measured on the second round of {probes[0].spec.label}, played now")
+        sources.append(f"measured on the second round of {probes[0].spec.label}, run now")
         estimable |= settings.keys()
     lows, highs = ([replace(m, seconds=m.seconds * share) for m in (*recorded, *probes)] for share in SPREAD)
     paces = {
@@ -197,7 +197,7 @@ def _resolution(suite: Suite, jobs: Mapping[CellSpec, Job], store: Store) -> Res
 
 
 def measure(spec: CellSpec) -> MeasuredCell:
-    """Play two rounds of a cell and small evaluations, without storing them; the first is a warm-up and not counted."""
+    """Run two rounds of a cell and small evaluations, without storing them; the first is a warm-up and not counted."""
     torch.set_num_threads(spec.threads)
     swarm = build_swarm(spec)
     for number in (1, 2):
@@ -255,7 +255,7 @@ def plan_lines(plan: RunPlan, can_measure: bool = False) -> list[str]:
         lines.append(f"{write_span(plan.estimate.seconds)} with {who}, {source}")
     if plan.estimate.unknown:
         which = "" if plan.estimate.unknown == len(plan.stages) else f" of {plan.estimate.unknown} of them"
-        how = "; --measure plays two of them here" if can_measure else ""
+        how = "; --measure runs two of them here" if can_measure else ""
         lines.append(f"how long the rounds{which} take is not known{how}")
     if plan.share and len(plan.stages) > 1:
         lines.append("less if defenses reach equal verdicts, because cells then share rounds")

@@ -354,7 +354,7 @@ def _compare(rows: Sequence[CompletionRow], rebuilt: Sequence[CompletionRow], wh
         for field in fields(CompletionRow):
             one, other = getattr(row, field.name), getattr(rebuilt_row, field.name)
             if not _equal(field.name, one, other, row):
-                place = f"group {row.group}, place {row.place}" if row.group >= 0 else f"completion {row.place}"
+                place = f"group {row.group}, index {row.place}" if row.group >= 0 else f"completion {row.place}"
                 raise InconsistentError(
                     f"{where}, {place}: its {field.name} does not follow from the tokens and verdicts: "
                     f"{_difference(one, other)}"

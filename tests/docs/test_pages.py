@@ -58,7 +58,7 @@ def test_suites_that_pages_show_are_suites() -> None:
 @pytest.mark.parametrize(
     ("kind", "page", "head"),
     [
-        ("attack", "write-an-attack.md", "| attack | what honest models shall learn |"),
+        ("attack", "write-an-attack.md", "| attack | what honest models are to learn |"),
         ("defense", "write-a-defense.md", "| defense | what it rejects |"),
         ("task", "write-a-task.md", "| task | what is asked |"),
         ("suite", "suites.md", "| suite | for |"),

@@ -88,7 +88,7 @@ class FollowingBackend(LocalBackend):
         """The deferred update of a recorded round.
 
         Args:
-            pool: the round's rows, ordered by group and place.
+            pool: the round's rows, ordered by group and index.
             schedule: as `schedule_places` gives it.
             grad_norm: the update's gradient norm.
         """

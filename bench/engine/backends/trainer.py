@@ -59,7 +59,7 @@ class TrainerVerdict:
 
 @dataclass(frozen=True)
 class TrainerBatch:
-    """A generation batch, ordered by group and place.
+    """A generation batch, ordered by group and index.
 
     Attributes:
         prompts: token ids of every completion's prompt.

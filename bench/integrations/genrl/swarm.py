@@ -288,7 +288,7 @@ def play(swarm: LiveSwarm, store: Path, note: Note = lambda line: None) -> Recor
     started = provenance.now()
     peers = _Peers(swarm, directory.path, note)
     interrupted = False
-    with directory.locked(lambda: note("another process plays this swarm; waiting")), _terminated_as_interrupted():
+    with directory.locked(lambda: note("another process runs this swarm; waiting")), _terminated_as_interrupted():
         try:
             peers.start()
             payload = peers.peers[0].start["payload"]

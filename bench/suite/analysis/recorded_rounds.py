@@ -94,7 +94,7 @@ class Recorded(Protocol):
 
     @property
     def pools(self) -> Mapping[int, Sequence[CompletionRow]]:
-        """The rows of every round, ordered by cohort, group and place; rounds ascend."""
+        """The rows of every round, ordered by cohort, group and index; rounds ascend."""
 
     @property
     def cohorts(self) -> Sequence[Recorded]:
@@ -147,7 +147,7 @@ def pool_of(
     Args:
         number: the round.
         items: of every group.
-        offered: ordered by group and place.
+        offered: ordered by group and index.
         cache_of: creates the forward cache for the distinct items' prompts; if it returns an `Absent`, the pool has
             no answers for a policy.
     """

@@ -63,7 +63,7 @@ class Recording:
         judges: creates the judge for a defense from its name, a device and a dtype.
 
     Attributes:
-        pools: the rows of every round, ordered by cohort, group and place.
+        pools: the rows of every round, ordered by cohort, group and index.
         cohorts: a recording of every cohort's own pools, because each has its own defense; with one cohort, only this
             recording.
         cohort: the number of the first cohort.
@@ -175,7 +175,7 @@ class Recording:
         owed = {(duty.group, duty.index): duty for duty in everyone}
         if odd := next((row for row in rows if (row.group, row.place) not in owed), None):
             raise ReplayError(
-                f"round {number} has a completion in group {odd.group}, place {odd.place}, that none owed"
+                f"round {number} has a completion in group {odd.group}, index {odd.place}, that none owed"
             )
         return [slot_seed(self.seed, number, owed[row.group, row.place], row.item_id) for row in rows]
 

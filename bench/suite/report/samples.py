@@ -163,7 +163,7 @@ def _below_1(table: pa.Table) -> NDArray[np.bool_]:
 
 
 def _hashes(table: pa.Table) -> NDArray[np.uint64]:
-    """A number for each row that says nothing of what is in it: by phase, round, item, group and place."""
+    """A number for each row that says nothing of what is in it: by phase, round, item, group and index."""
     names = ("phase", "round", "item_id", "group", "place")
     keys = zip(*(table[name].to_pylist() for name in names), strict=True)
     checksums = [zlib.crc32(repr(key).encode("utf-8", "replace")) for key in keys]
@@ -241,7 +241,7 @@ def _facts(row: Mapping[str, Any], spans: list[tuple[int, int]] | None) -> Itera
     yield "tokens", f"{length}{'' if row['ended'] else ', not ended by EOS'}"
     if trained:
         yield "sender", f"{printable(row['sender'][:_LONGEST_NAME])} (node {row['node']})"
-        yield "group, place", f"{row['group']}, {row['place']}"
+        yield "group, index", f"{row['group']}, {row['place']}"
     if label := row.get("label"):
         yield "model of", printable(label[:_LONGEST_NAME])
     yield "item", printable(row["item_id"][:_LONGEST_NAME])

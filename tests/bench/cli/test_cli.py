@@ -314,9 +314,9 @@ def test_a_plan_runs_nothing(cli: Cli, file: Path, tmp_path: Path) -> None:
     ended = cli(*words, "--defense", "logit", "--seeds", "2", "--rounds", "2", "--workers", "2", "--plan")
     assert ended.code == 0, ended.err
     assert "tiny-v1, modified: 2 seeds, 2 rounds: 6 cells to run, 0 in the store already" in ended.out
-    assert "how long the rounds take is not known; --measure plays two of them here" in ended.out
+    assert "how long the rounds take is not known; --measure runs two of them here" in ended.out
     measured = cli(*words, "--seeds", "1", "--rounds", "2", "--workers", "2", "--plan", "--measure")
-    assert "with 2 workers, measured on the second round of no attack x none, seed 0, played now" in measured.out
+    assert "with 2 workers, measured on the second round of no attack x none, seed 0, run now" in measured.out
     assert not (tmp_path / "store").exists()
     assert "did you mean logit" in sentence(cli(*words, "--defense", "logits", "--plan"))
     assert "write --plan beside it" in sentence(cli(*words, "--gap", "0.2"))

@@ -46,7 +46,7 @@ def test_where_asked_two_rounds_are_played_and_nothing_written(tmp_path: Path) -
     assert not (tmp_path / "store").exists(), "a plan writes nothing"
     assert len(found.stages) == 9
     assert 0 < found.estimate.seconds.low < found.estimate.seconds.high
-    assert found.estimate.source == "measured on the second round of no attack x none, seed 0, played now"
+    assert found.estimate.source == "measured on the second round of no attack x none, seed 0, run now"
     assert found.disk is None, "nobody knows how large its cells are"
     said = printed(found)
     assert "tiny-v1: 9 cells to run, 0 in the store already" in said
@@ -79,7 +79,7 @@ def test_every_released_suite_of_built_in_models_has_a_reference_pace() -> None:
 def test_what_nobody_measured_is_said(tmp_path: Path) -> None:
     found = ahead(suite("none"), tmp_path / "store")
     assert (found.estimate.seconds.high, found.estimate.unknown) == (0.0, 2)
-    assert "how long the rounds take is not known; --measure plays two of them here" in printed(found)
+    assert "how long the rounds take is not known; --measure runs two of them here" in printed(found)
 
 
 def test_cells_with_another_number_of_threads_are_named(tmp_path: Path) -> None:
