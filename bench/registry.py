@@ -43,6 +43,8 @@ _NESTED: dict[type, tuple[Kind, str]] = {Attack: ("attack", "text"), Defense: ("
 # The required base classes, because a spec string may name any class of any module.
 _BASES: dict[Kind, type] = {"attack": Attack, "defense": Defense, "task": Task}
 _CLASS_IN_FILE = re.compile(r":\s*[^\W\d]\w*\s*")
+_LONGEST = 100_000
+"""Most characters of a spec string, which may be a stranger's."""
 _R = TypeVar("_R")
 
 
@@ -83,15 +85,23 @@ def parts(kind: Kind, spec: str) -> list[str]:
     quotes; any other + belongs to a path. A path whose beginning is a declared name is written with ./ before it.
 
     Raises:
-        SpecStringError: there are several, and this kind does not compose, or one of them is empty.
+        SpecStringError: there are several, and this kind does not compose, one of them is empty, or it is too long.
     """
+    if len(spec) > _LONGEST:
+        raise SpecStringError(
+            f"malformed {kind} spec: it has {len(spec):,} characters, and at most {_LONGEST:,} are allowed"
+        )
     pieces = _between_pluses(spec)
+    last = max((place for place, piece in enumerate(pieces) if ":" in piece.partition("(")[0]), default=-1)
     specs: list[str] = []
-    while pieces:
-        piece = pieces.pop(0)
-        while pieces and not _is_whole(kind, piece) and any(":" in rest.partition("(")[0] for rest in pieces):
-            piece += f"+{pieces.pop(0)}"
-        specs.append(piece.strip())
+    place = 0
+    while place < len(pieces):
+        joined, whole = [pieces[place]], pieces[place].strip() in _entries(kind)
+        while not whole and not _ends(joined[-1]) and place < last:
+            place += 1
+            joined.append(pieces[place])
+        specs.append("+".join(joined).strip())
+        place += 1
     if len(specs) > 1 and kind != "defense":
         raise SpecStringError(
             f"malformed {kind} spec: only defenses compose with +; write each {kind} as a spec of its own, not {spec!r}"
@@ -419,10 +429,13 @@ def _between_pluses(spec: str) -> list[str]:
     return [*pieces, spec[start:]]
 
 
-def _is_whole(kind: Kind, piece: str) -> bool:
-    """Whether a spec string could end behind this piece, rather than go on with a + in a path."""
+def _ends(piece: str) -> bool:
+    """Whether a spec string that does not begin with a declared name could end behind this piece.
+
+    Otherwise it goes on with a + in a path.
+    """
     head, bracket, _ = piece.partition("(")
-    return bool(bracket) or head.strip() in _entries(kind) or bool(_CLASS_IN_FILE.search(head))
+    return bool(bracket) or bool(_CLASS_IN_FILE.search(head))
 
 
 def _of_inner(function: Callable[[Kind, str], _R], kind: Kind, parsed: ParsedSpec, plugin: Any) -> dict[str, _R]:

@@ -546,3 +546,20 @@ def test_a_package_that_does_not_load_is_named(package: Path) -> None:
     with pytest.raises(SpecStringError) as error:
         registry.make("defense", f"{package}/own.py:Mine")
     assert "__init__.py: ZeroDivisionError while loading it: division by zero" in sentence(error)
+
+
+def test_taking_a_spec_string_apart_reads_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be a stranger's, and a suite's file has room for a hundred thousand names."""
+    real, read = registry._CLASS_IN_FILE, []
+
+    class Counting:
+        def search(self, text: str) -> object:
+            read.append(len(text))
+            return real.search(text)
+
+    monkeypatch.setattr(registry, "_CLASS_IN_FILE", Counting())
+    spec = "x+" * 2000 + "y:Z"
+    assert registry.parts("defense", spec) == [spec]
+    assert sum(read) <= len(spec)
+    with pytest.raises(registry.SpecStringError, match="100,001 characters, and at most 100,000 are allowed"):
+        registry.parse("defense", "x" * 100_001)

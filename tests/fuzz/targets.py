@@ -130,7 +130,9 @@ def bases(folder: Path, played: bool = True) -> Bases:
     """Make the examples, or take those in the folder; `played` is whether cells are run, which takes half a minute."""
     examples = Bases(folder, dict(rows.released()))
     if not examples.attacked.exists():
-        made_attacks.attack(examples.attacked, [made_entries.entry(examples.attacked)])
+        listed = made_entries.entry(examples.attacked)
+        source = registry.source_hash("attack", made_attacks.attack(examples.attacked, [listed]).spec, load=False)
+        made_attacks.attack(examples.attacked, [listed], source_sha256=source)
     for store, seeds in ((examples.numbers, (0,)), (examples.seeds, (0, 1))):
         if not store.exists():
             handmade.store(store, handmade.suite(attacks=(handmade.TEXT,), defenses=("none", "logit"), seeds=seeds))
@@ -505,9 +507,8 @@ def _tell(finding: Finding) -> None:
 
 TARGETS: dict[str, tuple[Case, float]] = {
     "record": (record, 60), "run": (run, 40), "suite": (suite, 20), "entry": (entry, 40), "replay": (replay, 40),
-    "rollouts": (rollouts, 40),
-    "attack_entry": (attack_entry, 10), "rescored": (rescored, 6), "report": (report, 0.3), "compare": (compare, 7),
-    "merge": (merging, 7),
+    "rollouts": (rollouts, 40), "attack_entry": (attack_entry, 20),
+    "rescored": (rescored, 6), "report": (report, 0.3), "compare": (compare, 7), "merge": (merging, 7),
     "export": (export, 6), "plan": (plan, 1),
 }  # fmt: skip
 """By name what is done, and its share of the cases."""
@@ -530,7 +531,8 @@ def surroundings(examples: Bases) -> Iterator[None]:
         stack.enter_context(mock.patch.object(rows, "released", lambda: examples.released))
         stack.enter_context(mock.patch.object(provenance, "provenance", lambda *options: dict(here)))
         stack.enter_context(mock.patch.object(foreign_tables, "_problems", _problems))
-        stack.enter_context(mock.patch.object(entry_validation, "unreadable", lambda sources: ""))
+        for module in (entry_validation, attack_verification):
+            stack.enter_context(mock.patch.object(module, "unreadable", lambda sources: ""))
         stack.enter_context(mock.patch.object(reading, "parquet_columns", lambda path: []))
         stack.enter_context(mock.patch.object(run_plan, "measure", lambda spec: MeasuredCell(spec, 1, 1.0)))
         stack.enter_context(mock.patch("os.fsync"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,9 @@ from thiefbench.tasks.text import printable
 
 LONGEST = 1500
 """Characters of a completion that are shown."""
+
+_MOST_MARKED = 1000
+"""Characters of a payload's strings that are marked; those of the built-in attacks have at most some hundred."""
 
 _ABOUT_THE_ATTACK = ("position", "member", "rehearsal")
 """What payloads say of where and how they are put in. It is no string that stands in a text."""
@@ -109,15 +111,39 @@ def first_submission(comparison: Comparison) -> Submission | None:
 def mark(text: str, payload: Mapping[str, str]) -> tuple[tuple[str, bool], ...]:
     """Cut a text into pieces, each with whether it is one of the payload's strings, in any case.
 
-    As attacks count a phrase without its first word, so does this.
+    As attacks count a phrase without its first word, so does this. Of a longer payload than `_MOST_MARKED`, only
+    some strings are looked for: text and payload may be a stranger's, who would let a search for all take hours.
     """
+    needles, lowered = _needles(payload), _lowered(text)
+    places = {needle: lowered.find(needle) for needle in needles}
+    pieces: list[tuple[str, bool]] = []
+    at = 0
+    while hits := [(place, -len(needle)) for needle, place in places.items() if place >= 0]:
+        place, size = min(hits)
+        pieces += [(text[at:place], False), (text[place : place - size], True)]
+        at = place - size
+        places |= {needle: lowered.find(needle, at) for needle, next_place in places.items() if 0 <= next_place < at}
+    return tuple(piece for piece in (*pieces, (text[at:], False)) if piece[0])
+
+
+def _needles(payload: Mapping[str, str]) -> list[str]:
+    """A payload's strings, and each without its first word, in lower case."""
     values = [value for name, value in payload.items() if name not in _ABOUT_THE_ATTACK and value.strip()]
-    needles = [*values, *(value.split(" ", 1)[1] for value in values if " " in value.strip())]
-    if not needles:
-        return ((text, False),)
-    longest_first = sorted(needles, key=len, reverse=True)
-    pieces = re.split(f"({'|'.join(re.escape(needle) for needle in longest_first)})", text, flags=re.IGNORECASE)
-    return tuple((piece, i % 2 == 1) for i, piece in enumerate(pieces) if piece)
+    needles: dict[str, None] = {}
+    left = _MOST_MARKED
+    for value in values:
+        if len(value) > left:
+            continue
+        left -= len(value)
+        shorter = value.split(" ", 1)[1] if " " in value.strip() else value
+        needles |= {_lowered(value): None, _lowered(shorter): None}
+    return [needle for needle in needles if needle]
+
+
+def _lowered(text: str) -> str:
+    """A text in lower case; every character stays one."""
+    lowered = text.lower()
+    return lowered if len(lowered) == len(text) else "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
 
 
 def _undefended(comparison: Comparison) -> list[tuple[Cell, Record]]:

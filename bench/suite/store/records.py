@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from thiefbench import strict_json
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.errors import UserError
+from thiefbench.limits import MOST_ROUNDS
 from thiefbench.locks import locked
 from thiefbench.regular_files import open_regular, read_regular
 from thiefbench.suite.store.tables import TableError, TableLimit, limit_of, read_limited
@@ -142,9 +143,15 @@ class Record(BaseModel):
 
 
 def rounds_taken(record: Record) -> dict[int, str]:
-    """The rounds that a finished cell took over, each with the cell from which it came."""
-    spans = re.findall(r"(\d+)-(\d+) of (\w+)", str(record.provenance.get(SHARED, "")))
-    return {number: cell for first, last, cell in spans for number in range(int(first), int(last) + 1)}
+    """The rounds that a finished cell took over, each with the cell from which it came; at most as many as it has."""
+    rounds = record.cell.get("rounds")
+    most = min(rounds, MOST_ROUNDS) if type(rounds) is int else 0
+    taken: dict[int, str] = {}
+    done = 0
+    for first, last, cell in re.findall(r"\b(\d{1,7})-(\d{1,7}) of (\w+)", str(record.provenance.get(SHARED, ""))):
+        taken |= dict.fromkeys(range(max(done + 1, int(first)), min(most, int(last)) + 1), cell)
+        done = max(done, int(last))
+    return taken
 
 
 class BrokenRecordError(Exception):

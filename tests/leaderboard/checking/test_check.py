@@ -16,8 +16,10 @@ from typer.testing import CliRunner
 from tests.bench import tiny
 from thiefbench import registry
 from thiefbench.cli import app
+from thiefbench.console import out
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SwarmSpec
+from thiefbench.leaderboard import cli as commands
 from thiefbench.leaderboard import entry_validation
 from thiefbench.leaderboard.checking.check import POISON_STOPPED, QUESTIONS, Finding, RuleWarning, Subject, check
 from thiefbench.leaderboard.checking.samples import RECIPES, ROUNDS, Sample, SampleRecipe, sample_of
@@ -285,6 +287,13 @@ def test_the_command_prints_a_line_per_question(on_the_sample: None, spec: str, 
     done = CliRunner().invoke(app, ["leaderboard", "check", spec])
     assert (done.exit_code, said in done.output) == (code, True), done.output
     assert sum(line.startswith(("ok ", "FAILED ", "warning")) for line in done.output.splitlines()) == len(QUESTIONS)
+
+
+def test_what_a_finding_says_moves_no_cursor() -> None:
+    """An error's words are those of the submitted class."""
+    with out.capture() as captured:
+        commands._print(Finding("can be made\x1b[2J", "FAILED", "ValueError: \x1b]0;title\x07 [red]no[/red]"))
+    assert captured.get() == "FAILED  can be made<U+001B>[2J: ValueError: <U+001B>]0;title<U+0007> [red]no[/red]\n"
 
 
 @pytest.mark.parametrize("spec", ["nowhere.py:Mine", "nonsense(", "loggit"])

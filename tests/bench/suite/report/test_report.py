@@ -21,6 +21,7 @@ from thiefbench.suite.analysis.measures import COLUMNS
 from thiefbench.suite.analysis.run_comparisons import ReportError, comparisons_of_run
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, final_outcomes, rejection_rates, wilson
 from thiefbench.suite.analysis.statistics import SeedCount
+from thiefbench.suite.report import excerpts
 from thiefbench.suite.report.excerpts import mark
 from thiefbench.suite.report.page import write_report
 from thiefbench.suite.report.tables import columns_of, paired_difference, show, tex_text
@@ -344,6 +345,19 @@ class TestHostileText:
         assert mark("from the start", {"position": "start"}) == (("from the start", False),)
         assert mark("its own", {"member": "own", "rehearsal": "own 0.1"}) == (("its own", False),)
         assert mark("x (a+)+ y", {"phrase": "(a+)+"}) == (("x ", False), ("(a+)+", True), (" y", False))
+        assert mark("\u0130 HAIL hail", {"phrase": "hail"}) == (
+            ("\u0130 ", False), ("HAIL", True), (" ", False), ("hail", True),
+        )  # fmt: skip
+        assert mark("abab abc", {"one": "ab", "two": "abc"}) == (
+            ("ab", True), ("ab", True), (" ", False), ("abc", True),
+        )  # fmt: skip
+        assert mark("", {"phrase": PHRASE}) == ()
+
+    def test_little_of_a_stranger_s_payload_is_looked_for(self) -> None:
+        """With a megabyte of it, a search for all took a minute for each text."""
+        payload = {str(number): f"a {'a' * 90}{number}" for number in range(3000)}
+        assert 0 < sum(map(len, excerpts._needles(payload))) <= 2 * excerpts._MOST_MARKED
+        assert mark("the thief", {"long": "x" * 5000, "phrase": "thief"}) == (("the ", False), ("thief", True))
 
 
 class TestNumbers:

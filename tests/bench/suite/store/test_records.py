@@ -28,6 +28,7 @@ from thiefbench.suite.store.records import (
     Score,
     Store,
     identify,
+    rounds_taken,
     rows_table,
     table_rows,
     write_atomically,
@@ -348,3 +349,19 @@ def test_a_store_without_cells_has_no_records(tmp_path: Path) -> None:
 
 def test_the_schema_version_is_recorded() -> None:
     assert record().schema_version == records.SCHEMA_VERSION
+
+
+def test_no_more_rounds_are_shared_than_a_cell_has() -> None:
+    """What a record says of them may be a stranger's."""
+
+    def taken(said: str, **cell: Any) -> dict[int, str]:
+        known = Record(
+            cell_id="0" * 16, cell={"rounds": 3} | cell, identity={}, status="ok", provenance={records.SHARED: said}
+        )
+        return rounds_taken(known)
+
+    assert taken("1-2 of a, 3-3 of b") == {1: "a", 2: "a", 3: "b"}
+    assert taken("1-5 of a") == {1: "a", 2: "a", 3: "a"}
+    assert taken("1-1 of a, " * 1000 + "1-3 of b") == {1: "a", 2: "b", 3: "b"}, "each once"
+    assert taken(f"1-{'9' * 5000} of a") == {}
+    assert taken("1-2 of a", rounds="many") == {}
