@@ -21,7 +21,6 @@ from thiefbench.suite.analysis.measures import COLUMNS
 from thiefbench.suite.analysis.run_comparisons import ReportError, comparisons_of_run
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, final_outcomes, rejection_rates, wilson
 from thiefbench.suite.analysis.statistics import SeedCount
-from thiefbench.suite.report.excerpts import mark
 from thiefbench.suite.report.page import write_report
 from thiefbench.suite.report.tables import columns_of, paired_difference, show, tex_text
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
@@ -335,15 +334,6 @@ class TestHostileText:
         html, _ = report(store)
         assert not re.search(r"[\x00\x1b\u2028]", html)
         assert all(f"&lt;U+{code}&gt;" in html for code in ("0000", "001B", "2028")), "a reader sees what is there"
-
-    def test_mark(self) -> None:
-        assert mark("a ALL HAIL to the thief b", {"phrase": PHRASE}) == (
-            ("a ", False), ("ALL HAIL to the thief", True), (" b", False),
-        )  # fmt: skip
-        assert mark("hail to the thief", {"phrase": PHRASE}) == (("hail to the thief", True),)
-        assert mark("from the start", {"position": "start"}) == (("from the start", False),)
-        assert mark("its own", {"member": "own", "rehearsal": "own 0.1"}) == (("its own", False),)
-        assert mark("x (a+)+ y", {"phrase": "(a+)+"}) == (("x ", False), ("(a+)+", True), (" y", False))
 
 
 class TestNumbers:

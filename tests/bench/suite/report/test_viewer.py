@@ -17,7 +17,8 @@ from thiefbench.suite.analysis.run_comparisons import cells_of_run, last_run, tr
 from thiefbench.suite.report import samples
 from thiefbench.suite.report.masked_tokens import masked_spans
 from thiefbench.suite.report.page import write_report
-from thiefbench.suite.report.samples import MASKED, PAYLOAD, PAYLOADS, SENDERS, VERDICTS, Sample, draw, pieces
+from thiefbench.suite.report.payload_marks import MASKED, NO_WORDS, PAYLOAD, UNKNOWN, pieces
+from thiefbench.suite.report.samples import PAYLOADS, SENDERS, VERDICTS, Sample, draw
 from thiefbench.suite.report.viewer import FIRST, PAGE, embedded, write_viewer
 from thiefbench.suite.store.records import Store
 
@@ -146,15 +147,39 @@ class TestMarks:
         assert dict(poison.facts)["masked tokens"].startswith("7 of ")
 
     def test_pieces_are_cut_before_hidden_characters_are_written_out(self) -> None:
-        cut = pieces("a\x1b\U0001f600 All hail to the thief\u202e", sampled.PAYLOAD, [(2, 5)])
-        assert cut == (
+        cut = pieces("a\x1b\U0001f600 All hail to the thief\u202e", [(4, 25)], [(2, 5)], 100)
+        assert cut == ((
             ("a<U+001B>", 0), ("\U0001f600 ", MASKED), ("A", PAYLOAD | MASKED), ("ll hail to the thief", PAYLOAD),
             ("<U+202E>", 0),
-        )  # fmt: skip
+        ), 0)  # fmt: skip
+        assert pieces("abcdef", [(1, 9)], [], 3) == ((("a", 0), ("bc", PAYLOAD)), 3)
+        assert pieces("", [], [], 3) == ((), 0)
 
-    def test_a_long_text_says_what_is_left_out(self) -> None:
-        assert pieces("x" * 7_000, {}, []) == (("x" * 6_000, 0), (" \N{HORIZONTAL ELLIPSIS} 1,000 more characters", 0))
-        assert pieces("", {}, []) == ()
+    def test_a_long_text_says_what_is_left_out(self, tmp_path: Path) -> None:
+        every, _ = drawn(sampled.store(tmp_path, completions=4, hostile="x" * 7_000))
+        shown = {each.pieces[-1][0] for each in every if each.characters > samples.LONGEST}
+        assert shown == {" \N{HORIZONTAL ELLIPSIS} 1,000 more characters"}
+
+    @pytest.mark.parametrize("phrase", ["another", None])
+    def test_a_payload_that_cannot_be_drawn_again_is_not_marked(self, tmp_path: Path, phrase: str | None) -> None:
+        kept = sampled.store(tmp_path, completions=24)
+        for record in kept.records():
+            changes = {"payload": {"phrase": phrase}} if phrase else {"cell": {**record.cell, "attack": "gone"}}
+            kept.cell(record.cell_id).write(record.model_copy(update=changes))
+        every, _ = drawn(kept)
+        poison = [each for each in every if PAYLOADS[each.payload] == "sent by an attacker"]
+        assert poison and not any(kind & PAYLOAD for each in poison for _, kind in each.pieces)
+        assert {dict(each.facts)["payload marks"] for each in poison} == {f"none: {UNKNOWN}"}
+
+    def test_outcomes_that_are_lengths(self, tmp_path: Path) -> None:
+        kept = sampled.store(tmp_path, completions=24, of=sampled.suite(attacks=("dos",)))
+        for record in kept.records():
+            kept.cell(record.cell_id).write(record.model_copy(update={"payload": {}}))
+        changed(kept, outcome=[float(10 + number) for number in range(24)])
+        every, _ = drawn(kept)
+        lengths = [each for each in every if PAYLOADS[each.payload] == "measured as a number"]
+        assert lengths and not any(PAYLOADS[each.payload] == "said by an honest model" for each in lengths)
+        assert {dict(each.facts)["payload marks"] for each in lengths} == {f"none: {NO_WORDS}"}
 
     @pytest.mark.parametrize("model", ["no-such/model-in-any-cache", "/etc", "../..", ""])
     def test_without_the_tokenizer_nothing_is_marked(self, model: str) -> None:
