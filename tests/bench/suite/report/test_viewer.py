@@ -17,7 +17,7 @@ from thiefbench.suite.analysis.run_comparisons import cells_of_run, last_run, tr
 from thiefbench.suite.report import samples
 from thiefbench.suite.report.masked_tokens import masked_spans
 from thiefbench.suite.report.page import write_report
-from thiefbench.suite.report.payload_marks import MASKED, NO_WORDS, PAYLOAD, UNKNOWN, pieces
+from thiefbench.suite.report.payload_marks import MASKED, NO_WORDS, PAYLOAD, UNKNOWN, marks_of, pieces
 from thiefbench.suite.report.samples import PAYLOADS, SENDERS, VERDICTS, Sample, draw
 from thiefbench.suite.report.viewer import FIRST, PAGE, embedded, write_viewer
 from thiefbench.suite.store.records import Store
@@ -155,21 +155,31 @@ class TestMarks:
         assert pieces("abcdef", [(1, 9)], [], 3) == ((("a", 0), ("bc", PAYLOAD)), 3)
         assert pieces("", [], [], 3) == ((), 0)
 
-    def test_a_long_text_says_what_is_left_out(self, tmp_path: Path) -> None:
-        every, _ = drawn(sampled.store(tmp_path, completions=4, hostile="x" * 7_000))
-        shown = {each.pieces[-1][0] for each in every if each.characters > samples.LONGEST}
-        assert shown == {" \N{HORIZONTAL ELLIPSIS} 1,000 more characters"}
+    def test_a_long_text_says_what_is_left_out(self) -> None:
+        left = " \N{HORIZONTAL ELLIPSIS} 1,000 more characters"
+        assert samples._pieces("x" * 7_000, [], []) == (("x" * 6_000, 0), (left, 0))
 
-    @pytest.mark.parametrize("phrase", ["another", None])
-    def test_a_payload_that_cannot_be_drawn_again_is_not_marked(self, tmp_path: Path, phrase: str | None) -> None:
+    def test_a_payload_that_is_not_drawn_again_is_not_marked(self, tmp_path: Path) -> None:
         kept = sampled.store(tmp_path, completions=24)
         for record in kept.records():
-            changes = {"payload": {"phrase": phrase}} if phrase else {"cell": {**record.cell, "attack": "gone"}}
-            kept.cell(record.cell_id).write(record.model_copy(update=changes))
+            kept.cell(record.cell_id).write(record.model_copy(update={"payload": {"phrase": "another"}}))
         every, _ = drawn(kept)
         poison = [each for each in every if PAYLOADS[each.payload] == "sent by an attacker"]
         assert poison and not any(kind & PAYLOAD for each in poison for _, kind in each.pieces)
         assert {dict(each.facts)["payload marks"] for each in poison} == {f"none: {UNKNOWN}"}
+
+    @pytest.mark.parametrize(
+        "attack", ["gone", "mine.py:Mine", "text(phrase=3)", "subliminal(trait=", "code_injection"]
+    )
+    def test_an_attack_that_cannot_be_had(self, store: Store, attack: str) -> None:
+        record = store.records()[0]
+        row = {"payload": True, "outcome": None, "text": SHOWN}
+        assert marks_of(record).spans(row) == ([(8, 29)], "")
+        assert marks_of(record.model_copy(update={"cell": {**record.cell, "attack": attack}})).spans(row) == (
+            [],
+            UNKNOWN,
+        )
+        assert marks_of(record).spans(row | {"payload": False, "outcome": 0.0}) == ([], "")
 
     def test_outcomes_that_are_lengths(self, tmp_path: Path) -> None:
         kept = sampled.store(tmp_path, completions=24, of=sampled.suite(attacks=("dos",)))
