@@ -140,7 +140,7 @@ def _render(
         unseen=[shown for comparison in comparisons for shown in _unseen(comparison)],
         samples=samples,
         unfinished=len(unfinished),
-        problems=_problems(unfinished, len(comparisons) > 1),
+        problems=_problems(unfinished, _titles(comparisons, sections)),
         listed=LISTED,
         making=_making(run, comparisons),
         timings=[(cell, cell.record) for comparison in comparisons for cell in comparison.cells],
@@ -173,16 +173,22 @@ def _said_once(shown: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _problems(cells: Sequence[Cell], several: bool) -> list[tuple[str, list[str]]]:
-    """Why cells have no score, each reason once, failures first, and which cells; `several` attacks are named."""
+def _problems(cells: Sequence[Cell], titles: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """Why cells have no score, each reason once, failures first, and which cells; of several attacks it is named."""
     named: dict[str, dict[str, list[int]]] = {}
     for cell in sorted(cells, key=lambda cell: cell.problem.startswith("missing")):
-        name = f"{cell.name} ({cell.title})" if several else cell.name
+        name = f"{cell.name} ({titles[cell.title]})" if len(titles) > 1 else cell.name
         named.setdefault(cell.problem, {}).setdefault(name, []).append(cell.seed)
     return [
         (problem, [f"{name}, seed{'s' * (len(seeds) > 1)} {ranges(sorted(seeds))}" for name, seeds in names.items()])
         for problem, names in named.items()
     ]
+
+
+def _titles(comparisons: Sequence[Comparison], sections: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What the page calls each comparison, by its title."""
+    headed = zip(comparisons, (section["heading"] for section in sections), strict=True)
+    return {each.title: f"{each.part}: {heading}" if each.part else heading for each, heading in headed}
 
 
 def _contents(
@@ -201,8 +207,7 @@ def _contents(
     entries: list[dict[str, Any]] = []
     if len(sections) > 1:
         entries.append({"id": "suite", "title": "Every defense against every attack", "parts": []})
-    for section, comparison in zip(sections, comparisons, strict=True):
-        title = f"{comparison.part}: {section['heading']}" if comparison.part else section["heading"]
+    for section, title in zip(sections, _titles(comparisons, sections).values(), strict=True):
         entries.append({"id": f"attack-{section['number']}", "title": title, "parts": parts(section)})
     if ranked:
         entries.append({"id": "ranking", "title": "Ranking", "parts": []})

@@ -39,6 +39,8 @@ SENDERS: Final = ("honest node", "malicious node", "held-out answer", "answer to
 VERDICTS: Final = ("accepted", "masked", "zeroed", "dropped", "refused", "no verdict")
 REWARDS: Final = ("above 0", "0 or less")
 PAYLOADS: Final = ("sent by an attacker", "said by an honest model", "not in it", "measured as a number", "not judged")
+MEASURED: Final = PAYLOADS.index("measured as a number")
+"""Of the completions of an attack whose outcomes are not shares of 1, such as lengths."""
 SAYS: Final = ("payload", "learned", "", "", "")
 """What a completion is marked with, by its place in `PAYLOADS`."""
 
@@ -131,8 +133,11 @@ def _kinds(table: pa.Table) -> _Kinds:
     verdict = np.select(conditions, [VERDICTS.index(name) for name in names], VERDICTS.index("accepted"))
     reward = np.where(column("reward") > 0, 0, 1)
     outcome = pc.fill_null(table["outcome"], np.nan).to_numpy()
-    known = [column("payload"), outcome == 0, (outcome > 0) & ~malicious, ~np.isnan(outcome)]
-    payload = np.select(known, [0, 2, 3 if np.nanmax(outcome, initial=0.0) > 1 else 1, 3], 4)
+    said = MEASURED if np.nanmax(outcome, initial=0.0) > 1 else PAYLOADS.index("said by an honest model")
+    payload = np.select(
+        [column("payload"), outcome == 0, (outcome > 0) & ~malicious], [0, PAYLOADS.index("not in it"), said],
+        PAYLOADS.index("not judged"),
+    )  # fmt: skip
 
     rounds = column("round").astype(np.int64)
     rounds -= rounds.min(initial=0)

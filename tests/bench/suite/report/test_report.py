@@ -527,7 +527,9 @@ class TestWhatIsNotThere:
         store.cell(ids[label("control", "none")]).completions_path.write_bytes(b"gone")
         _, page = report(store)
         assert "2 of 3 cells have no score" in page.text
-        assert page.row("logit")[1].startswith("missing: it has not been run to its end")
+        assert "missing: it has not been run to its end; run the suite again to finish it: logit, seed 0" in page.text
+        assert "Not run to the end yet: logit. Run the suite again to finish it." in page.text
+        assert not [row for row in page.rows if row[0] == "logit"], "it has no row of dashes"
         assert page.row("no attack")[1].startswith("damaged: ")
         assert str(tmp_path) not in page.text
 
