@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,6 @@ from thiefbench.leaderboard.verification.verdict import kinds_of
 from thiefbench.suite.analysis.comparison import Cell, Comparison, Line, Result
 from thiefbench.suite.report import plots
 from thiefbench.suite.report.drawing import embed
-from thiefbench.suite.report.excerpts import mark
 from thiefbench.suite.report.tables import show_summary
 from thiefbench.suite.store.records import CellDir
 
@@ -26,6 +27,11 @@ _COSTS = {
     "rounds": "rounds with a payload", "sent": "payloads sent", "queries": "queries", "samples": "samples",
     "scored": "completions measured", "steps": "steps of teaching",
 }  # fmt: skip
+
+_ABOUT_THE_ATTACK = (
+    "position", "member", "rehearsal", "steps", "opening", "rule", "imports", "replaced", "functions", "trigger",
+)  # fmt: skip
+"""What payloads say of where and how they are put in. It is no string that a text contains because of the attack."""
 
 
 def shown_attack(judged: JudgedAttack) -> dict[str, Any]:
@@ -100,8 +106,23 @@ def _example(example: Example) -> dict[str, Any]:
         "title": f"{who}, {where}",
         "where": f"{part}seed {example.seed}, round {example.round}, reward {example.reward:g}",
         "question": example.question,
-        "parts": mark(example.text, example.payload),
+        "parts": marked(example.text, example.payload),
     }
+
+
+def marked(text: str, payload: Mapping[str, str]) -> tuple[tuple[str, bool], ...]:
+    """Cut a text into pieces, each with whether it is one of the payload's strings, in any case.
+
+    As attacks count a phrase without its first word, so does this. The attack itself is a stranger's and is not loaded
+    for a page, so a payload that it words anew each time is not marked.
+    """
+    values = [value for name, value in payload.items() if name not in _ABOUT_THE_ATTACK and value.strip()]
+    needles = [*values, *(value.split(" ", 1)[1] for value in values if " " in value.strip())]
+    if not needles:
+        return ((text, False),)
+    longest_first = sorted(needles, key=len, reverse=True)
+    pieces = re.split(f"({'|'.join(re.escape(needle) for needle in longest_first)})", text, flags=re.IGNORECASE)
+    return tuple((piece, i % 2 == 1) for i, piece in enumerate(pieces) if piece)
 
 
 def _curves(judged: JudgedAttack, part: str) -> dict[str, Any]:

@@ -12,18 +12,12 @@ import pyarrow.compute as pc
 from thiefbench import registry
 from thiefbench.suite.analysis.comparison import Cell, Comparison
 from thiefbench.suite.analysis.untrained_lines import task_of
+from thiefbench.suite.report.payload_marks import marks_of, pieces
 from thiefbench.suite.store.records import Record
 from thiefbench.tasks.base import Split, TaskError
-from thiefbench.tasks.text import printable
 
 LONGEST = 1500
 """Characters of a completion that are shown."""
-
-_MOST_MARKED = 1000
-"""Characters of a payload's strings that are marked; those of the built-in attacks have at most some hundred."""
-
-_ABOUT_THE_ATTACK = ("position", "member", "rehearsal")
-"""What payloads say of where and how they are put in. It is no string that stands in a text."""
 
 _COLUMNS = ["phase", "round", "group", "item_id", "place", "text", "reward", "outcome", "payload", "advantage"]
 
@@ -56,12 +50,15 @@ class Answers:
         seed, round: of the evaluation.
         question: the item's, or empty where the task is not at hand.
         excerpts: the poisoned answer first.
+        graded: whether the attack's outcomes are not only 0 and 1, so that the poisoned answer is that with the
+            highest.
     """
 
     seed: int
     round: int
     question: str
     excerpts: tuple[Excerpt, ...]
+    graded: bool
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ class Submission:
 
 
 def poisoned_answers(comparison: Comparison) -> Answers | None:
-    """The first poisoned answer in the undefended cell's last evaluation, a rewarded one if there is any.
+    """The first answer with the highest outcome in the undefended cell's last evaluation, a rewarded one if possible.
 
     Beside it stand the answers of the defended models and of the control to the same item with the same random draw.
 
@@ -83,16 +80,20 @@ def poisoned_answers(comparison: Comparison) -> Answers | None:
     """
     for cell, record in _undefended(comparison):
         final = _final_evaluation(cell)
-        hit = _first(final.filter(pc.equal(final["outcome"], 1.0)), [("reward", "descending"), ("place", "ascending")])
+        poisoned = final.filter(pc.greater(final["outcome"], 0.0))
+        rewarded = poisoned.filter(pc.greater(poisoned["reward"], 0.0))
+        order = [("outcome", "descending"), ("reward", "descending"), ("place", "ascending")]
+        hit = _first(rewarded if len(rewarded) else poisoned, order)
         if hit is None:
             continue
-        shown = [_excerpt("none", hit, record.payload)]
-        for other, _ in comparison.finished:
+        shown = [_excerpt("none", hit, record)]
+        for other, beside in comparison.finished:
             if other.seed == cell.seed and _stands_beside(other):
                 rows = _final_evaluation(other)
                 same = rows.filter((pc.field("item_id") == hit["item_id"]) & (pc.field("place") == hit["place"]))
-                shown += [_excerpt(other.name, line, record.payload) for line in same.to_pylist()]
-        return Answers(cell.seed, hit["round"], _question(record, "test", hit["item_id"]), tuple(shown))
+                shown += [_excerpt(other.name, line, beside) for line in same.to_pylist()]
+        graded = not set(pc.unique(poisoned["outcome"]).to_pylist()) <= {1.0}
+        return Answers(cell.seed, hit["round"], _question(record, "test", hit["item_id"]), tuple(shown), graded)
     return None
 
 
@@ -104,46 +105,8 @@ def first_submission(comparison: Comparison) -> Submission | None:
         hit = _first(sent, [(name, "ascending") for name in ("round", "group", "place")])
         if hit is not None:
             question = _question(record, "train", hit["item_id"])
-            return Submission(hit["round"], question, _excerpt("attacker", hit, record.payload))
+            return Submission(hit["round"], question, _excerpt("attacker", hit, record))
     return None
-
-
-def mark(text: str, payload: Mapping[str, str]) -> tuple[tuple[str, bool], ...]:
-    """Cut a text into pieces, each with whether it is one of the payload's strings, in any case.
-
-    As attacks count a phrase without its first word, so does this. Of a longer payload than `_MOST_MARKED`, only
-    some strings are looked for: text and payload may be a stranger's, who would let a search for all take hours.
-    """
-    needles, lowered = _needles(payload), _lowered(text)
-    places = {needle: lowered.find(needle) for needle in needles}
-    pieces: list[tuple[str, bool]] = []
-    at = 0
-    while hits := [(place, -len(needle)) for needle, place in places.items() if place >= 0]:
-        place, size = min(hits)
-        pieces += [(text[at:place], False), (text[place : place - size], True)]
-        at = place - size
-        places |= {needle: lowered.find(needle, at) for needle, next_place in places.items() if 0 <= next_place < at}
-    return tuple(piece for piece in (*pieces, (text[at:], False)) if piece[0])
-
-
-def _needles(payload: Mapping[str, str]) -> list[str]:
-    """A payload's strings, and each without its first word, in lower case."""
-    values = [value for name, value in payload.items() if name not in _ABOUT_THE_ATTACK and value.strip()]
-    needles: dict[str, None] = {}
-    left = _MOST_MARKED
-    for value in values:
-        if len(value) > left:
-            continue
-        left -= len(value)
-        shorter = value.split(" ", 1)[1] if " " in value.strip() else value
-        needles |= {_lowered(value): None, _lowered(shorter): None}
-    return [needle for needle in needles if needle]
-
-
-def _lowered(text: str) -> str:
-    """A text in lower case; every character stays one."""
-    lowered = text.lower()
-    return lowered if len(lowered) == len(text) else "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
 
 
 def _undefended(comparison: Comparison) -> list[tuple[Cell, Record]]:
@@ -167,10 +130,12 @@ def _first(rows: pa.Table, order: list[tuple[str, str]]) -> dict[str, Any] | Non
     return first_rows[0] if first_rows else None
 
 
-def _excerpt(who: str, line: Mapping[str, Any], payload: Mapping[str, str]) -> Excerpt:
-    text = printable(line["text"])
-    parts = mark(text[:LONGEST], payload)
-    return Excerpt(who, parts, line["reward"], line["outcome"], line["advantage"], max(0, len(text) - LONGEST))
+def _excerpt(who: str, line: Mapping[str, Any], record: Record) -> Excerpt:
+    payload, _ = marks_of(record).spans(line)
+    cut, left = pieces(line["text"], payload, (), LONGEST)
+    return Excerpt(
+        who, tuple((piece, bool(kind)) for piece, kind in cut), line["reward"], line["outcome"], line["advantage"], left
+    )
 
 
 def _question(record: Record, split: Split, item_id: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from thiefbench import registry
-from thiefbench.suite.analysis.comparison import Cell, Comparison, Line
+from thiefbench.suite.analysis.comparison import Cell, Comparison, Line, Result
 from thiefbench.suite.analysis.measures import COLUMNS
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.ranking_inputs import why_no_ranking
@@ -46,6 +46,7 @@ from thiefbench.suite.report.viewer import write_viewer
 from thiefbench.suite.store.arithmetic import mixture
 from thiefbench.suite.store.records import NOTHING, Record, Store, write_atomically
 from thiefbench.trust import reads_strangers
+from thiefbench.wording import counted, ranges
 
 NAMED = plots.TOGETHER
 """The headline names up to this many defenses; of more, it names the best and the worst."""
@@ -54,7 +55,7 @@ FEW_PANELS = 8
 FEW_ROWS = 6
 """Longer tables of cells and costs are folded."""
 LISTED = 6
-"""Up to this many cells without a score are listed openly at the top of the page."""
+"""At the top of the page, up to so many reasons why cells have no score, and names for each, are listed openly."""
 
 
 @reads_strangers
@@ -118,7 +119,6 @@ def _render(
     """The page."""
     records = [record for comparison in comparisons for _, record in comparison.finished]
     unfinished = [cell for comparison in comparisons for cell in comparison.cells if cell.problem]
-    unfinished.sort(key=lambda cell: cell.problem.startswith("missing"))  # failed cells before missing ones
     places = [] if why_no_ranking(run["suite"], comparisons) else [row.place for row in table.rows]
     shown_cost_rows = shown_costs(costs(comparisons))
     return render(
@@ -126,7 +126,7 @@ def _render(
         run=run,
         suite=run["suite"],
         sections=sections,
-        overview=shown_table(table),
+        overview=_said_once(shown_table(table)),
         ranking_notes=ranking_notes(comparisons[0].rules),
         scale=legend(),
         tradeoff=tradeoff and {"svg": Markup(embed(tradeoff, "tradeoff")), "note": tradeoff.note},
@@ -139,12 +139,56 @@ def _render(
         cells=sum(len(comparison.cells) for comparison in comparisons),
         unseen=[shown for comparison in comparisons for shown in _unseen(comparison)],
         samples=samples,
-        unfinished=unfinished,
+        unfinished=len(unfinished),
+        problems=_problems(unfinished, _titles(comparisons, sections)),
         listed=LISTED,
         making=_making(run, comparisons),
         timings=[(cell, cell.record) for comparison in comparisons for cell in comparison.cells],
         phases=_phases(records),
     )
+
+
+def _said_once(shown: dict[str, Any]) -> dict[str, Any]:
+    """The suite's table without rows that have no number, and without footnotes that every row has.
+
+    These are its `unscored`, pairs of some defenses and why they have none, and its `everywhere`.
+    """
+    numbers = ("worst", "utility", "false_rejection", "drift", "cost")
+    rows: list[dict[str, Any]] = []
+    unscored: dict[tuple[str, ...], list[str]] = {}
+    for row in shown["rows"]:
+        if any(row[name] for name in numbers) or any(row["fields"]):
+            rows.append(row)
+        else:
+            unscored.setdefault(tuple(row["footnotes"]), []).append(row["defense"])
+    shared = (
+        [each for each in rows[0]["footnotes"] if all(each in row["footnotes"] for row in rows)] if rows[1:] else []
+    )
+    for row in rows:
+        row["footnotes"] = [each for each in row["footnotes"] if each not in shared]
+    return shown | {
+        "rows": rows,
+        "unscored": [(names, "; ".join(why)) for why, names in unscored.items()],
+        "everywhere": shared,
+    }
+
+
+def _problems(cells: Sequence[Cell], titles: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """Why cells have no score, each reason once, failures first, and which cells; of several attacks it is named."""
+    named: dict[str, dict[str, list[int]]] = {}
+    for cell in sorted(cells, key=lambda cell: cell.problem.startswith("missing")):
+        name = f"{cell.name} ({titles[cell.title]})" if len(titles) > 1 else cell.name
+        named.setdefault(cell.problem, {}).setdefault(name, []).append(cell.seed)
+    return [
+        (problem, [f"{name}, seed{'s' * (len(seeds) > 1)} {ranges(sorted(seeds))}" for name, seeds in names.items()])
+        for problem, names in named.items()
+    ]
+
+
+def _titles(comparisons: Sequence[Comparison], sections: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What the page calls each comparison, by its title."""
+    headed = zip(comparisons, (section["heading"] for section in sections), strict=True)
+    return {each.title: f"{each.part}: {heading}" if each.part else heading for each, heading in headed}
 
 
 def _contents(
@@ -163,8 +207,7 @@ def _contents(
     entries: list[dict[str, Any]] = []
     if len(sections) > 1:
         entries.append({"id": "suite", "title": "Every defense against every attack", "parts": []})
-    for section, comparison in zip(sections, comparisons, strict=True):
-        title = f"{comparison.part}: {section['heading']}" if comparison.part else section["heading"]
+    for section, title in zip(sections, _titles(comparisons, sections).values(), strict=True):
         entries.append({"id": f"attack-{section['number']}", "title": title, "parts": parts(section)})
     if ranked:
         entries.append({"id": "ranking", "title": "Ranking", "parts": []})
@@ -180,6 +223,7 @@ def _section(
     drew = [record.payload for record in records if record.payload and record.cell["role"] != "control"]
     none = comparison.line("none")
     told = _named(comparison)
+    missing = [line for line in comparison.lines if line.results and all(map(_is_missing, line.results))]
     return {
         "comparison": comparison,
         "number": number,
@@ -195,9 +239,10 @@ def _section(
         "crowded": any(plot.panels for plot in drawn),
         "few_panels": len(comparison.defended) <= FEW_PANELS,
         "tables": [
-            ("Trained", [_row(line) for line in comparison.lines if line.how == "trained"]),
+            ("Trained", [_row(line) for line in comparison.lines if line.how == "trained" and line not in missing]),
             ("Not trained", [_row(line) for line in comparison.lines if line.how != "trained"]),
         ],
+        "missing": [line.name for line in missing],
         "classes": class_rows(comparison),
         "seeds": comparison.seeds,
         "few": len(comparison.seeds) < FEW_SEEDS,
@@ -231,6 +276,10 @@ def _shown_plot(plot: Plot, prefix: str) -> dict[str, Any]:
         "right": f"{plot.right:.3f}",
         "note": plot.note,
     }
+
+
+def _is_missing(result: Result) -> bool:
+    return result.problem.startswith("missing")
 
 
 def _row(line: Line) -> dict[str, Any]:
@@ -360,10 +409,14 @@ def _making(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> list[t
 def _hardware(record: Record) -> str:
     provenance = record.provenance
     device, dtype = record.cell.get("device", "?"), record.cell.get("dtype", "?")
-    counts = ", ".join(f"{provenance.get(name, '?')} {name}" for name in ("cores", "threads"))
+    counts = ", ".join(_count(provenance.get(f"{thing}s"), thing) for thing in ("core", "thread"))
     processor = f"{provenance.get('processor', 'unknown processor')}, {counts}"
     accelerator = "" if device == "cpu" else f" and {provenance.get('device_name', 'unknown device')}"
     return f"{processor}{accelerator}; {device}, {dtype}"
+
+
+def _count(number: Any, thing: str) -> str:
+    return counted(number, thing) if isinstance(number, int) else f"? {thing}s"
 
 
 def _commit(record: Record) -> str:

@@ -12,7 +12,6 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -21,8 +20,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from thiefbench.suite.analysis.comparison import Cell
-from thiefbench.suite.report.excerpts import mark
-from thiefbench.suite.report.masked_tokens import masked_spans, model_of
+from thiefbench.suite.report.masked_tokens import Span, masked_spans, model_of
+from thiefbench.suite.report.payload_marks import Piece, marks_of, pieces
 from thiefbench.suite.store.records import Record
 from thiefbench.tasks.text import printable
 
@@ -39,19 +38,16 @@ _LONGEST_NAME = 200
 SENDERS: Final = ("honest node", "malicious node", "held-out answer", "answer to a probe")
 VERDICTS: Final = ("accepted", "masked", "zeroed", "dropped", "refused", "no verdict")
 REWARDS: Final = ("above 0", "0 or less")
-PAYLOADS: Final = ("sent by an attacker", "said by an honest model", "not in it", "not judged")
-SAYS: Final = ("payload", "learned", "", "")
+PAYLOADS: Final = ("sent by an attacker", "said by an honest model", "not in it", "measured as a number", "not judged")
+MEASURED: Final = PAYLOADS.index("measured as a number")
+"""Of the completions of an attack whose outcomes are not shares of 1, such as lengths."""
+SAYS: Final = ("payload", "learned", "", "", "")
 """What a completion is marked with, by its place in `PAYLOADS`."""
-
-PAYLOAD, MASKED = 1, 2
-"""What a piece of a text is, as bits of one number."""
 
 _KIND_COLUMNS = [
     "phase", "round", "item_id", "group", "place", "malicious", "payload", "reward", "refused", "action", "outcome",
     "token_weights",
 ]  # fmt: skip
-
-Piece = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -136,8 +132,12 @@ def _kinds(table: pa.Table) -> _Kinds:
     conditions = [~trained, ~equals("refused", ""), equals("action", "zero"), equals("action", "drop"), _below_1(table)]
     verdict = np.select(conditions, [VERDICTS.index(name) for name in names], VERDICTS.index("accepted"))
     reward = np.where(column("reward") > 0, 0, 1)
-    known = [column("payload"), equals("outcome", 1.0) & ~malicious, equals("outcome", 0.0)]
-    payload = np.select(known, [0, 1, 2], 3)
+    outcome = pc.fill_null(table["outcome"], np.nan).to_numpy()
+    said = MEASURED if np.nanmax(outcome, initial=0.0) > 1 else PAYLOADS.index("said by an honest model")
+    payload = np.select(
+        [column("payload"), outcome == 0, (outcome > 0) & ~malicious], [0, PAYLOADS.index("not in it"), said],
+        PAYLOADS.index("not judged"),
+    )  # fmt: skip
 
     rounds = column("round").astype(np.int64)
     rounds -= rounds.min(initial=0)
@@ -192,38 +192,29 @@ def _short_enough(samples: Iterator[Sample]) -> Iterator[Sample]:
 
 def _samples(cell: Cell, record: Record, kinds: _Kinds, numbers: NDArray[np.int64]) -> Iterator[Sample]:
     rows = cell.directory.read_rows().take(pa.array(numbers)).to_pylist()
+    marks = marks_of(record)
     for number, row in zip(numbers, rows, strict=True):
         verdict = int(kinds.verdict[number])
-        spans = _masked(record, row) if verdict == VERDICTS.index("masked") else []
+        masked = _masked(record, row) if verdict == VERDICTS.index("masked") else []
+        payload, why_none = marks.spans(row)
         item = ("train" if row["phase"] == "train" else "test", row["item_id"][:_LONGEST_NAME])
         yield Sample(
             cell.cell_id, row["round"], int(kinds.sender[number]), verdict, int(kinds.reward[number]),
-            int(kinds.payload[number]), item, pieces(row["text"], record.payload, spans or []),
-            tuple(_facts(row, spans)),
+            int(kinds.payload[number]), item, _pieces(row["text"], payload, masked or []),
+            tuple(_facts(row, masked, why_none)),
         )  # fmt: skip
 
 
-def _masked(record: Record, row: Mapping[str, Any]) -> list[tuple[int, int]] | None:
+def _masked(record: Record, row: Mapping[str, Any]) -> list[Span] | None:
     return masked_spans(model_of(record.cell, row.get("label") or ""), row["ids"], row["text"], row["token_weights"])
 
 
-def pieces(text: str, payload: Mapping[str, str], masked: Sequence[tuple[int, int]]) -> tuple[Piece, ...]:
-    """Cut a text where the payload or masked tokens begin and end, and write what cannot be seen by its number."""
-    shown = text[:LONGEST]
-    kinds = np.zeros(len(shown), np.uint8)
-    start = 0
-    for part, is_payload in mark(shown, payload):
-        kinds[start : start + len(part)] |= PAYLOAD * is_payload
-        start += len(part)
-    for first, last in masked:
-        kinds[first:last] |= MASKED
-    cuts = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(shown)]
-    cut = [(printable(shown[a:b]), int(kinds[a])) for a, b in pairwise(cuts) if a < b]
-    left = len(text) - len(shown)
-    return (*cut, (f" \N{HORIZONTAL ELLIPSIS} {left:,} more characters", 0)) if left else tuple(cut)
+def _pieces(text: str, payload: Sequence[Span], masked: Sequence[Span]) -> tuple[Piece, ...]:
+    cut, left = pieces(text, payload, masked, LONGEST)
+    return (*cut, (f" \N{HORIZONTAL ELLIPSIS} {left:,} more characters", 0)) if left else cut
 
 
-def _facts(row: Mapping[str, Any], spans: list[tuple[int, int]] | None) -> Iterator[tuple[str, str]]:
+def _facts(row: Mapping[str, Any], masked: list[Span] | None, why_none: str) -> Iterator[tuple[str, str]]:
     trained, length = row["phase"] == "train", len(row["ids"])
     yield "reward", f"{row['reward']:g}"
     if trained:
@@ -234,9 +225,11 @@ def _facts(row: Mapping[str, Any], spans: list[tuple[int, int]] | None) -> Itera
         yield "score", f"{row['score']:.4g}"
     if reason := row["refused"] or row["reason"]:
         yield "reason", printable(reason[:_LONGEST_REASON])
+    if why_none:
+        yield "payload marks", f"none: {why_none}"
     weights = row["token_weights"] or ()
     if below := sum(weight < 1 for weight in weights):
-        where = "" if spans is not None else "; which of them is not known, as the tokenizer is not on this machine"
+        where = "" if masked is not None else "; which of them is not known, as the tokenizer is not on this machine"
         yield "masked tokens", f"{below} of {len(weights)}{where}"
     yield "tokens", f"{length}{'' if row['ended'] else ', not ended by EOS'}"
     if trained:

@@ -18,6 +18,8 @@
   const names = ["q", "cell", "sender", "verdict", "reward", "payload", "from", "to", "order"];
   const cellPlaces = new Map(data.cells.map((cell, place) => [cell.id, place]));
   const texts = data.rows.map((row) => row[PIECES].map((piece) => (typeof piece === "string" ? piece : piece[0])).join(""));
+  const outcomeFact = data.facts.indexOf("outcome");
+  const outcomes = data.rows.map((row) => Number(row[FACTS].find(([fact]) => fact === outcomeFact)?.[1] ?? -1) || 0);
   let lowered = null;
   let shown = data.rows.map((_, number) => number);
   let page = 0;
@@ -63,6 +65,7 @@
     const order = field("order").value;
     if (order === "early") shown.sort((a, b) => data.rows[a][ROUND] - data.rows[b][ROUND] || a - b);
     if (order === "late") shown.sort((a, b) => data.rows[b][ROUND] - data.rows[a][ROUND] || a - b);
+    if (order === "outcome") shown.sort((a, b) => outcomes[b] - outcomes[a] || a - b);
     if (order === "long") shown.sort((a, b) => texts[b].length - texts[a].length || a - b);
     for (const { name } of tests) label(field(name), counts[name]);
   }
@@ -118,7 +121,8 @@
     const facts = row[FACTS].map(([fact, value]) => [data.facts[fact], value]);
     const numbers = make("span", "numbers", `round ${row[ROUND]}`);
     for (const [name, value] of facts) {
-      if (name === "reward" || name === "advantage") numbers.append(" ", make("span", "nowrap", `\u00b7 ${name} ${value}`));
+      const measured = name === "outcome" && row[PAYLOAD] === data.measured;
+      if (name === "reward" || name === "advantage" || measured) numbers.append(" ", make("span", "nowrap", `\u00b7 ${name} ${value}`));
     }
     const badges = make("span", "badges", badge("sender", row[SENDER], data.senders[row[SENDER]]), " ",
       badge("verdict", row[VERDICT], data.verdicts[row[VERDICT]]));

@@ -14,7 +14,7 @@ from thiefbench import registry
 from thiefbench.suite.analysis.comparison import Cell, Comparison
 from thiefbench.suite.analysis.untrained_lines import task_of
 from thiefbench.suite.report.rendering import render, script
-from thiefbench.suite.report.samples import PAYLOADS, REWARDS, SAYS, SENDERS, VERDICTS, Sample, draw
+from thiefbench.suite.report.samples import MEASURED, PAYLOADS, REWARDS, SAYS, SENDERS, VERDICTS, Sample, draw
 from thiefbench.suite.store.records import write_atomically
 from thiefbench.tasks.base import Split, TaskError
 from thiefbench.tasks.text import printable
@@ -89,7 +89,7 @@ def viewer_data(cells: Sequence[Cell], samples: Sequence[Sample]) -> dict[str, A
         "items": [[f"{split} {printable(item_id)}", questions.get((task, split, item_id), "")]
                   for task, split, item_id in distinct],
         "senders": SENDERS, "verdicts": VERDICTS, "rewards": REWARDS, "payloads": PAYLOADS,
-        "says": SAYS, "facts": names,
+        "says": SAYS, "measured": MEASURED, "facts": names,
         "rows": [
             [
                 places[sample.cell_id], sample.round, sample.sender, sample.verdict, sample.reward, sample.payload,

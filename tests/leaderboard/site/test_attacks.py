@@ -12,6 +12,7 @@ import pytest
 from tests.leaderboard import made_attacks, made_entries
 from tests.leaderboard.made_attacks import BLACK_BOX, WHITE_BOX
 from thiefbench.leaderboard.entry import Entry
+from thiefbench.leaderboard.site.attack_page import marked
 from thiefbench.leaderboard.site.attacks import MASKING
 from thiefbench.leaderboard.site.board import BoardRow, SuiteBoard, board
 from thiefbench.leaderboard.site.writing import write_site
@@ -178,3 +179,16 @@ def test_pages_of_attacks_that_are_gone_are_removed(tmp_path: Path) -> None:
     (tmp_path / "entries/breaker").rename(tmp_path / "elsewhere")
     write_site(tmp_path / "site", tmp_path / "entries", tmp_path / "verified")
     assert not (tmp_path / "site/entries/breaker.html").exists()
+
+
+def test_an_example_marks_fixed_strings_of_the_payload() -> None:
+    phrase = {"phrase": "All hail to the thief"}
+    assert marked("a ALL HAIL to the thief b", phrase) == (
+        ("a ", False),
+        ("ALL HAIL to the thief", True),
+        (" b", False),
+    )
+    assert marked("hail to the thief", phrase) == (("hail to the thief", True),)
+    assert marked("from the start", {"position": "start", "steps": "the"}) == (("from the start", False),)
+    assert marked("its own", {"member": "own", "rehearsal": "own 0.1"}) == (("its own", False),)
+    assert marked("x (a+)+ y", {"phrase": "(a+)+"}) == (("x ", False), ("(a+)+", True), (" y", False))

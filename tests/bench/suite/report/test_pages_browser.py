@@ -39,13 +39,26 @@ PARTS_AND_BROKEN = """all => {
 
 def says(cell: CellSpec, progress: float) -> float:
     left = dict(zip(FOUR, (0.8, 0.05, 0.3, 0.6, 0.0), strict=True))
-    return progress * left[cell.defense] if cell.role == "attack" else 0.0
+    return progress * left.get(cell.defense, 0.4) if cell.role == "attack" else 0.0
+
+
+EIGHT = (*FOUR, "logit(reject='mask')", "similarity", "length_quantile", "max_tokens(limit=96)")
 
 
 def report_of(folder: Path, attacks: tuple[str, ...], defenses: tuple[str, ...]) -> Path:
     kept = Store(folder)
     suite = small_suite(attacks=attacks, defenses=defenses, replayed=())
     build(kept, replace(small_world(suite), says=says))
+    return write_report(kept)
+
+
+def unfinished_report(folder: Path) -> Path:
+    """Of a run in which one cell failed and most are missing."""
+    kept = Store(folder)
+    suite = small_suite(attacks=(ATTACK, OTHER_ATTACK), defenses=EIGHT, replayed=(), seeds=(0, 1))
+    cells = suite.cells("cpu", "float32", 2)
+    defended = [cell.label for cell in cells if cell.role == "attack" and cell.defense != "none"]
+    build(kept, replace(small_world(suite), says=says), skip=defended[1:], fail=defended[:1])
     return write_report(kept)
 
 
@@ -94,6 +107,8 @@ def compared_in(folder: Path, *defenses: str) -> Path:
 WRITTEN: dict[str, Callable[[Path], Path]] = {
     "demo": lambda folder: report_of(folder, (ATTACK,), FOUR[:2]),
     "many": lambda folder: report_of(folder, (ATTACK, OTHER_ATTACK), FOUR),
+    "eight": lambda folder: report_of(folder, (ATTACK, OTHER_ATTACK), EIGHT),
+    "unfinished": unfinished_report,
     "compare": lambda folder: compared_in(folder, "logit", "similarity"),
     "stores": compared_in,
     "matrix": matrix_of,
@@ -166,10 +181,36 @@ def test_contrast(opened: Open, name: str, width: int, scheme: str) -> None:
     assert len(ids) == len(set(ids)), "no id stands twice"
 
 
-@pytest.mark.parametrize(("name", "most"), [("demo", 4_600), ("many", 8_000), ("compare", 4_000), ("matrix", 3_000)])
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("demo", 4_600), ("many", 8_000), ("eight", 9_500), ("unfinished", 6_500), ("compare", 4_000), ("matrix", 3_000)],
+)
 def test_pages_stay_short(opened: Open, name: str, most: int) -> None:
     """Two attacks by four defenses took 9,100 pixels before defenses had panels and long tables were folded."""
     assert page_height(opened(name)) <= most
+
+
+def test_wide_tables_use_the_width_there_is(opened: Open) -> None:
+    page = opened("many")
+    cut = "all => all.map((each) => each.scrollWidth - each.clientWidth)"
+    assert set(page.get_by_role("region", name="Results table").evaluate_all(cut)) == {0}, "no column is cut off"
+
+
+def test_an_unfinished_run_says_each_thing_once(opened: Open) -> None:
+    page = opened("unfinished")
+    notice = page.get_by_role("note").first
+    assert notice.get_by_role("listitem").count() == 2, "what failed, and what is missing"
+    assert notice.get_by_role("listitem").first.inner_text().startswith("failed: RuntimeError")
+    notice.locator("summary").click()
+    assert "max_tokens(limit=96)" in notice.inner_text()
+    table = page.get_by_role("table").first
+    assert [text for text in table.get_by_role("rowheader").all_inner_texts() if "guard" in text] == []
+    assert "No numbers for" in table.inner_text()
+    rows = page.locator("#attack-2").get_by_role("rowheader").all_inner_texts()
+    assert not [text for text in rows if "similarity" in text]
+    assert page.locator("#attack-2").get_by_text("Not run to the end yet").locator("code").count() == 8
+    widths = page.locator(".small-plots figure").evaluate_all("all => all.map((e) => e.getBoundingClientRect().width)")
+    assert max(widths) < 450, "a plot alone in its row is as large as one of three"
 
 
 class TestContents:

@@ -21,8 +21,6 @@ from thiefbench.suite.analysis.measures import COLUMNS
 from thiefbench.suite.analysis.run_comparisons import ReportError, comparisons_of_run
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, final_outcomes, rejection_rates, wilson
 from thiefbench.suite.analysis.statistics import SeedCount
-from thiefbench.suite.report import excerpts
-from thiefbench.suite.report.excerpts import mark
 from thiefbench.suite.report.page import write_report
 from thiefbench.suite.report.tables import columns_of, paired_difference, show, tex_text
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
@@ -337,28 +335,6 @@ class TestHostileText:
         assert not re.search(r"[\x00\x1b\u2028]", html)
         assert all(f"&lt;U+{code}&gt;" in html for code in ("0000", "001B", "2028")), "a reader sees what is there"
 
-    def test_mark(self) -> None:
-        assert mark("a ALL HAIL to the thief b", {"phrase": PHRASE}) == (
-            ("a ", False), ("ALL HAIL to the thief", True), (" b", False),
-        )  # fmt: skip
-        assert mark("hail to the thief", {"phrase": PHRASE}) == (("hail to the thief", True),)
-        assert mark("from the start", {"position": "start"}) == (("from the start", False),)
-        assert mark("its own", {"member": "own", "rehearsal": "own 0.1"}) == (("its own", False),)
-        assert mark("x (a+)+ y", {"phrase": "(a+)+"}) == (("x ", False), ("(a+)+", True), (" y", False))
-        assert mark("\u0130 HAIL hail", {"phrase": "hail"}) == (
-            ("\u0130 ", False), ("HAIL", True), (" ", False), ("hail", True),
-        )  # fmt: skip
-        assert mark("abab abc", {"one": "ab", "two": "abc"}) == (
-            ("ab", True), ("ab", True), (" ", False), ("abc", True),
-        )  # fmt: skip
-        assert mark("", {"phrase": PHRASE}) == ()
-
-    def test_little_of_a_stranger_s_payload_is_looked_for(self) -> None:
-        """With a megabyte of it, a search for all took a minute for each text."""
-        payload = {str(number): f"a {'a' * 90}{number}" for number in range(3000)}
-        assert 0 < sum(map(len, excerpts._needles(payload))) <= 2 * excerpts._MOST_MARKED
-        assert mark("the thief", {"long": "x" * 5000, "phrase": "thief"}) == (("the ", False), ("thief", True))
-
 
 class TestNumbers:
     def test_trained_rows_show_their_records(self, usual: Usual) -> None:
@@ -551,7 +527,9 @@ class TestWhatIsNotThere:
         store.cell(ids[label("control", "none")]).completions_path.write_bytes(b"gone")
         _, page = report(store)
         assert "2 of 3 cells have no score" in page.text
-        assert page.row("logit")[1].startswith("missing: it has not been run to its end")
+        assert "missing: it has not been run to its end; run the suite again to finish it: logit, seed 0" in page.text
+        assert "Not run to the end yet: logit. Run the suite again to finish it." in page.text
+        assert not [row for row in page.rows if row[0] == "logit"], "it has no row of dashes"
         assert page.row("no attack")[1].startswith("damaged: ")
         assert str(tmp_path) not in page.text
 

@@ -17,7 +17,8 @@ from thiefbench.suite.analysis.run_comparisons import cells_of_run, last_run, tr
 from thiefbench.suite.report import samples
 from thiefbench.suite.report.masked_tokens import masked_spans
 from thiefbench.suite.report.page import write_report
-from thiefbench.suite.report.samples import MASKED, PAYLOAD, PAYLOADS, SENDERS, VERDICTS, Sample, draw, pieces
+from thiefbench.suite.report.payload_marks import MASKED, NO_WORDS, PAYLOAD, UNKNOWN, marks_of, pieces
+from thiefbench.suite.report.samples import PAYLOADS, SENDERS, VERDICTS, Sample, draw
 from thiefbench.suite.report.viewer import FIRST, PAGE, embedded, write_viewer
 from thiefbench.suite.store.records import Store
 
@@ -146,15 +147,49 @@ class TestMarks:
         assert dict(poison.facts)["masked tokens"].startswith("7 of ")
 
     def test_pieces_are_cut_before_hidden_characters_are_written_out(self) -> None:
-        cut = pieces("a\x1b\U0001f600 All hail to the thief\u202e", sampled.PAYLOAD, [(2, 5)])
-        assert cut == (
+        cut = pieces("a\x1b\U0001f600 All hail to the thief\u202e", [(4, 25)], [(2, 5)], 100)
+        assert cut == ((
             ("a<U+001B>", 0), ("\U0001f600 ", MASKED), ("A", PAYLOAD | MASKED), ("ll hail to the thief", PAYLOAD),
             ("<U+202E>", 0),
-        )  # fmt: skip
+        ), 0)  # fmt: skip
+        assert pieces("abcdef", [(1, 9)], [], 3) == ((("a", 0), ("bc", PAYLOAD)), 3)
+        assert pieces("", [], [], 3) == ((), 0)
 
     def test_a_long_text_says_what_is_left_out(self) -> None:
-        assert pieces("x" * 7_000, {}, []) == (("x" * 6_000, 0), (" \N{HORIZONTAL ELLIPSIS} 1,000 more characters", 0))
-        assert pieces("", {}, []) == ()
+        left = " \N{HORIZONTAL ELLIPSIS} 1,000 more characters"
+        assert samples._pieces("x" * 7_000, [], []) == (("x" * 6_000, 0), (left, 0))
+
+    def test_a_payload_that_is_not_drawn_again_is_not_marked(self, tmp_path: Path) -> None:
+        kept = sampled.store(tmp_path, completions=24)
+        for record in kept.records():
+            kept.cell(record.cell_id).write(record.model_copy(update={"payload": {"phrase": "another"}}))
+        every, _ = drawn(kept)
+        poison = [each for each in every if PAYLOADS[each.payload] == "sent by an attacker"]
+        assert poison and not any(kind & PAYLOAD for each in poison for _, kind in each.pieces)
+        assert {dict(each.facts)["payload marks"] for each in poison} == {f"none: {UNKNOWN}"}
+
+    @pytest.mark.parametrize(
+        "attack", ["gone", "mine.py:Mine", "text(phrase=3)", "subliminal(trait=", "code_injection"]
+    )
+    def test_an_attack_that_cannot_be_had(self, store: Store, attack: str) -> None:
+        record = store.records()[0]
+        row = {"payload": True, "outcome": None, "text": SHOWN}
+        assert marks_of(record).spans(row) == ([(8, 29)], "")
+        assert marks_of(record.model_copy(update={"cell": {**record.cell, "attack": attack}})).spans(row) == (
+            [],
+            UNKNOWN,
+        )
+        assert marks_of(record).spans(row | {"payload": False, "outcome": 0.0}) == ([], "")
+
+    def test_outcomes_that_are_lengths(self, tmp_path: Path) -> None:
+        kept = sampled.store(tmp_path, completions=24, of=sampled.suite(attacks=("dos",)))
+        for record in kept.records():
+            kept.cell(record.cell_id).write(record.model_copy(update={"payload": {}}))
+        changed(kept, outcome=[float(10 + number) for number in range(24)])
+        every, _ = drawn(kept)
+        lengths = [each for each in every if PAYLOADS[each.payload] == "measured as a number"]
+        assert lengths and not any(PAYLOADS[each.payload] == "said by an honest model" for each in lengths)
+        assert {dict(each.facts)["payload marks"] for each in lengths} == {f"none: {NO_WORDS}"}
 
     @pytest.mark.parametrize("model", ["no-such/model-in-any-cache", "/etc", "../..", ""])
     def test_without_the_tokenizer_nothing_is_marked(self, model: str) -> None:

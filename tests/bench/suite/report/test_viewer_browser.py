@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.bench.suite.report import sampled
+from tests.bench.suite.report.test_viewer import changed
 from tests.browsing import CONTRAST, Opener, chromium, watched
 from thiefbench.suite.analysis.run_comparisons import last_run, trained_comparisons
 from thiefbench.suite.report.viewer import FIRST, PAGE, write_viewer
@@ -96,6 +97,33 @@ def test_payload_and_masked_tokens_are_marked(opened: Opener) -> None:
     said = page.locator(".row .said").first
     assert "".join(said.locator("mark.payload").all_text_contents()) == sampled.PHRASE
     assert said.locator("mark.masked").all_text_contents() == [" hail to the thief"]
+
+
+def test_every_payload_is_marked(opened: Opener) -> None:
+    for kind, least in (("0", 20), ("1", 20)):
+        rows = opened(f"#payload={kind}").locator(".row .said")
+        assert rows.count() > least
+        assert rows.locator("mark.payload").all_text_contents()
+        assert rows.evaluate_all("all => all.filter((row) => !row.querySelector('mark.payload')).length") == 0
+    assert opened("#payload=2").locator(".row mark.payload").count() == 0
+
+
+def test_outcomes_that_are_lengths(chromium: Any, tmp_path: Path) -> None:
+    kept = sampled.store(tmp_path, 120, of=sampled.suite(attacks=("dos",)))
+    for record in kept.records():
+        kept.cell(record.cell_id).write(record.model_copy(update={"payload": {}}))
+    changed(kept, outcome=[float(10 + number) for number in range(120)])
+    run = last_run(kept)
+    write_viewer(tmp_path, run, trained_comparisons(kept, run, remarks=False), 10_000)
+    with watched(chromium, (tmp_path / PAGE).as_uri()) as open_page:
+        page, without = open_page(), open_page(java_script_enabled=False)
+        one, other = (each.locator(".row summary").all_inner_texts() for each in (page, without))
+        assert one == other
+        page.locator("select[name=payload]").select_option(label="measured as a number (75)")
+        page.get_by_label("Order").select_option("outcome")
+        assert "outcome 129" in page.locator(".numbers").first.inner_text() or status(page).startswith("75")
+        page.locator(".row summary").first.click()
+        assert page.locator(".row .more").first.get_by_text("what the attack counts is not in these words").count() == 1
 
 
 def test_pages_and_their_address(opened: Opener) -> None:
