@@ -316,7 +316,7 @@ class Swarm:
         rewards = self._task_rewards(items, completions)
         columns = zip(items, completions, rewards, cohorts, strict=True)
         # Evaluations are always rewarded by the task's rule, and by its own answers and tests.
-        keyed, judged = self.spec.truth == "sender", self.spec.reward != "rule"
+        keyed, by_judge = self.spec.truth == "sender", self.spec.reward != "rule"
         rewards = [
             reward if cohort.policy.special.isdisjoint(completion.ids) else 0.0
             for completion, reward, cohort in zip(completions, rewards, cohorts, strict=True)
@@ -329,7 +329,7 @@ class Swarm:
                 refused="", action="accept", score=None, reason="", token_weights=None, advantage=0.0,
                 outcome=(self.attack.outcome if judged else self.attack.spill)(item, completion, self),
                 cohort=cohort.number, label=self.population.label(cohort),
-                answer_key=AnswerKey.of(item) if keyed else None, rule_reward=reward if judged else None,
+                answer_key=AnswerKey.of(item) if keyed else None, rule_reward=reward if by_judge else None,
             )
             for i, (item, completion, reward, cohort) in enumerate(columns, first)
         ]  # fmt: skip

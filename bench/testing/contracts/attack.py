@@ -113,8 +113,8 @@ class AttackContract:
                 if carries(bare(poison)):
                     text = str(bare(poison))
                     assert rewarded(view.task, scored_by(slot.item, poison), text) == full, (
-                        "poison is rewarded in full, or it teaches nothing; what deceives a judge is work that the rule "
-                        f"does not reward: {text!r}"
+                        "poison is rewarded in full, or it teaches nothing; what deceives a judge earns nothing by the "
+                        f"rule: {text!r}"
                     )
 
     def test_text_poison_exists_without_a_policy(self) -> None:
