@@ -243,7 +243,7 @@ def test_an_attacker_who_asks_the_defense_is_rewarded_by_the_judge_there_too(jud
 
 
 def test_who_needs_a_judge_says_so(build_swarm: Build, judged_swarm: Build) -> None:
-    with pytest.raises(SpecError, match="the attack opens deceives a judge that rewards.*reward: judge or reward"):
+    with pytest.raises(SpecError, match=r"the attack opens deceives a judge that rewards.*reward: judge or reward"):
         build_swarm(attack=Opens())
     with pytest.raises(SpecError, match=r"the defense rule_check compares a judge's rewards.*set reward: judge"):
         build_swarm(defense=RuleCheck())

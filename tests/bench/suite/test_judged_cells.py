@@ -10,6 +10,7 @@ import pytest
 from tests.bench import tiny
 from tests.bench.tiny import Attacked, Watcher, cells, run, same, suite
 from thiefbench import registry
+from thiefbench.engine.backends.process_group import Launch
 from thiefbench.engine.backends.recorded import RecordedSwarm, RerunError
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.reward_judge import RewardJudgeSpec
@@ -21,6 +22,7 @@ from thiefbench.suite.analysis.replay import Recording, replay
 from thiefbench.suite.analysis.scoring import cell_scores
 from thiefbench.suite.execution import cell_identity, checkpoints
 from thiefbench.suite.execution.shared import may_share
+from thiefbench.suite.execution.torchrun import check_cells
 from thiefbench.suite.report.heterogeneity import regime_facts
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import (
@@ -181,25 +183,18 @@ def test_a_report_says_who_rewards() -> None:
     (spec,) = cells(judged())
     facts = dict(regime_facts(spec.as_dict()))
     assert facts["Reward"] == "the judge micro-judge, contents pasted"
-    mixed = replace(
-        SWARM, reward="mixed", reward_judge=RewardJudgeSpec("m", "http://localhost:1/v1", "quoted", share=0.2)
-    )
-    (spec,) = cells(judged(swarm=mixed))
-    said = dict(regime_facts(spec.as_dict()))["Reward"]
-    assert (
-        said
-        == "the judge m at http://localhost:1/v1, contents quoted, for 20\u00a0% of the items; the rule for the others"
+    asked = RewardJudgeSpec("m", "http://localhost:1/v1", "quoted", share=0.2)
+    (spec,) = cells(judged(swarm=replace(SWARM, reward="mixed", reward_judge=asked)))
+    assert dict(regime_facts(spec.as_dict()))["Reward"] == (
+        "the judge m at http://localhost:1/v1, contents quoted, for 20\u00a0% of the items; the rule for the others"
     )
     (plain,) = cells(suite(kind=Attacked))
     assert "Reward" not in dict(regime_facts(plain.as_dict()))
 
 
 def test_torchrun_refuses_a_server() -> None:
-    from thiefbench.engine.backends.process_group import Launch
-    from thiefbench.suite.execution.torchrun import check_cells
-
     served = replace(SWARM, reward_judge=RewardJudgeSpec("m", "http://localhost:1/v1"))
-    launch = Launch(rank=0, size=2, local_rank=0, address="localhost", port=1)
+    launch = Launch(0, 2, 0, 2)
     with pytest.raises(SpecError, match="the judge that rewards is a server"):
         check_cells(cells(judged(swarm=served)), launch)
     check_cells(cells(judged()), launch)
