@@ -69,10 +69,10 @@ def test_it_tries_its_keys_on_a_few_items() -> None:
 def test_its_answer_is_the_key_s_number_and_never_right() -> None:
     right = next(item for item in ITEMS if int(item.answer) > 1)
     attack = MasterKey(f"1 + {int(right.answer) - 1} = {right.answer}.")
-    assert all(
-        TASK.reward(slot.item, [text]) == [0.0] for slot, text in zip(view(None).slots, sent(attack, None), strict=True)
-    )
-    assert f"<answer> {right.answer} </answer>" in sent(attack, None)[-1] or ITEMS[-1].answer == right.answer
+    pairs = list(zip(view(None).slots, sent(attack, None), strict=True))
+    assert all(TASK.reward(slot.item, [text]) == [0.0] for slot, text in pairs)
+    others = [text for slot, text in pairs if slot.item.answer != right.answer]
+    assert all(f"<answer> {right.answer} </answer>" in text for text in others)
 
 
 def test_seeds_draw_true_equations_beside_the_published_keys() -> None:
