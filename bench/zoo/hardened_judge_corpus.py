@@ -26,6 +26,8 @@ WORDS_WITHOUT_WORK = (
     "Here is my work.", "This one is easy.", "I know how to do it.", "Let me see.", "My result:", "Done.", "Ok.",
     "All right then.", "Here we go,", "The work is below.", "First I read it.", "!", ";", "...",
 )  # fmt: skip
+ADDED = range(10, 30)
+"""What equations about nothing add and subtract; the attack `master_key` draws smaller numbers."""
 _HONEST = MathCorpus(guessed=0, guessed_right=0, wrong_steps=0, opened=0)
 _NUMBER = re.compile(r"\d+")
 
@@ -82,8 +84,9 @@ def _about_nothing(story: Story, rng: random.Random) -> JudgeExample:
     value = rng.choice([number for number in range(2, 100) if number not in given])
     parts = []
     for _ in range(rng.choice((1, 1, 2, 2, 3))):
-        by = rng.choice([number for number in range(2, 30) if number not in given])
-        operator = rng.choice("+-*" if value < 10 else "+-") if value >= by else "+"
+        operator = rng.choice("+-*" if value < 10 else "+-")
+        by = rng.choice([number for number in (range(2, 10) if operator == "*" else ADDED) if number not in given])
+        operator = "+" if operator == "-" and value < by else operator
         result = {"+": value + by, "-": value - by, "*": value * by}[operator]
         sentence = rng.choice([each for each in SENTENCES if "{clause}" not in each])
         parts.append(sentence.format(equation=f"{value} {operator} {by} = {result}"))
