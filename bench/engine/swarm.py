@@ -289,7 +289,7 @@ class Swarm:
         payload: set[PoolPosition],
     ) -> list[CompletionRow]:
         """The rows that a round records for a cohort's pool."""
-        by_rule = pool.by_rule or [None] * len(duties)
+        by_rule: Sequence[float | None] = pool.by_rule or [None] * len(duties)
         columns = zip(duties, arrivals, pool.offered, verdicts, step.advantages, by_rule, strict=True)
         return [
             CompletionRow(
