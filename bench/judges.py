@@ -50,8 +50,18 @@ def check_judge(defense: Defense) -> None:
         raise SpecError(
             f"the defense {defense.name} requires a judge and names none; set its attribute judge to a JudgeSpec"
         )
-    if defense.judge.endpoint is None:
-        check_directory(resolve(defense.judge.model))
+    check_judge_spec(defense.judge)
+
+
+def check_judge_spec(spec: JudgeSpec) -> None:
+    """Fail before a run if a judge cannot be created.
+
+    Raises:
+        SpecError: it is a server, and the client is not installed.
+        ModelError: it names a directory without a model.
+    """
+    if spec.endpoint is None:
+        check_directory(resolve(spec.model))
     elif importlib.util.find_spec("openai") is None:
         raise SpecError("a judge behind an endpoint needs the openai package; write pip install 'thiefbench[judge]'")
 

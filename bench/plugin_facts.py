@@ -11,8 +11,10 @@ from typing import Any, Literal
 from thiefbench import registry
 from thiefbench.attacks.answer_keys import KeyedThreatModel
 from thiefbench.attacks.base import ThreatModel
+from thiefbench.attacks.reward_judges import JudgedThreatModel
 from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import Defense, Requirement
+from thiefbench.defenses.rule_rewards import RULE_REWARDS
 from thiefbench.tasks.base import Task
 
 PluginKind = Literal["attack", "defense", "task"]
@@ -25,6 +27,7 @@ _REQUIREMENTS: Mapping[Requirement, str] = {
     "logprobs": "logprobs: log-probs come with completions (logprobs of the swarm)",
     "versions": "versions: completions come with the version of their weights (delay of the swarm)",
     ANSWER_KEYS: "answer_keys: answers and tests come with completions (truth of the swarm)",
+    RULE_REWARDS: "rule_rewards: a judge rewards, and nodes know the task's reward too (reward of the swarm)",
 }
 _ARGUMENT = re.compile(r"^ {4}(\w+(?:, \w+)*): +", re.MULTILINE)
 
@@ -131,6 +134,7 @@ def _granted_views(threat: ThreatModel) -> tuple[str, ...]:
         "answer_keys: its own answers and tests, which receivers score by (truth of the swarm)": isinstance(
             threat, KeyedThreatModel
         ),
+        "reward_judge: the judge that rewards, to run (reward of the swarm)": isinstance(threat, JudgedThreatModel),
     }
     return tuple(words for words, is_granted in granted.items() if is_granted)
 

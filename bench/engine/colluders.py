@@ -13,7 +13,8 @@ from thiefbench.engine.context import SwarmContext, items_of
 from thiefbench.engine.exchange import arrived, read_by
 from thiefbench.engine.keys import generator
 from thiefbench.engine.model.policy import Policy
-from thiefbench.engine.pool import Pool, pool_rewards
+from thiefbench.engine.pool import Pool, earned
+from thiefbench.engine.reward_judge import CachedRewardJudge
 from thiefbench.engine.round_plan import MaliciousWork, RoundPlan
 from thiefbench.engine.topology import Duty
 from thiefbench.engine.transport import Offer, Received, reencode
@@ -94,15 +95,16 @@ class Colluders:
         known = dict(zip(map(id, others.values()), arrived(population, list(others.values())), strict=True))
         cache = context.forward_cache(cohort, plan.items)
         judge = context.judge and CachedJudge(context.judge)
+        reward_judge = context.reward_judge and CachedRewardJudge(context.reward_judge)
         rewards: dict[tuple[str, str], float] = {}
 
         def trial(defense: Defense, submissions: Mapping[SlotKey, Submission]) -> dict[SlotKey, DefenseAnswer]:
             tried = [self._offer(plan, duty_of[slot], submission) for slot, submission in submissions.items()]
             offers = others | {offer.at: offer for offer in tried}
             received = self._nodes.receive(plan, list(offers.values()), known)
-            as_read = read_by(cohort, population, plan.duties, received)
-            earned = pool_rewards(plan, received, self._nodes.rewards, rewards)
-            pool = Pool.collected(context, plan, plan.duties, as_read, earned, cache)
+            got = earned(context, plan, received, self._nodes.rewards, rewards, reward_judge)
+            as_read = read_by(cohort, population, plan.duties, got.received)
+            pool = Pool.collected(context, plan, plan.duties, as_read, got.rewards, cache, got.by_rule)
             payload = {offer.at for offer in tried}
             verdicts, _ = pool.inspected(defense, payload, context.spec.sampler, cohort.history, context.seed, judge)
             by_position = {

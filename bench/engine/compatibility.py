@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from thiefbench.attacks.answer_keys import KeyedThreatModel
 from thiefbench.attacks.base import Attack
+from thiefbench.attacks.reward_judges import JudgedThreatModel
 from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import Defense
+from thiefbench.defenses.rule_rewards import RULE_REWARDS
 from thiefbench.engine.keys import generator
 from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.tasks.base import Task
@@ -24,6 +26,7 @@ def check_requirements(spec: SwarmSpec, defense: Defense) -> None:
         *({"logprobs"} if spec.logprobs != "none" else ()),
         *({"versions"} if spec.delay else ()),
         *({ANSWER_KEYS} if spec.truth == "sender" else ()),
+        *({RULE_REWARDS} if spec.reward != "rule" else ()),
     }
     lacking = set(defense.requires) - provided
     if "beacon" in lacking:
@@ -35,6 +38,11 @@ def check_requirements(spec: SwarmSpec, defense: Defense) -> None:
         raise SpecError(
             f"the defense {defense.name} compares the answers and tests that senders send, and in this swarm every "
             "node knows the task's; set truth: sender"
+        )
+    if RULE_REWARDS in lacking:
+        raise SpecError(
+            f"the defense {defense.name} compares a judge's rewards with the task's, and in this swarm only the task "
+            "rewards; set reward: judge or reward: mixed"
         )
     if lacking:
         raise SpecError(
@@ -55,6 +63,11 @@ def drawn(attack: Attack, seed: int, spec: SwarmSpec, task: Task) -> Attack:
         raise SpecError(
             f"the attack {attack.name} sends its own answers and tests, and in this swarm every node knows the task's; "
             "set truth: sender"
+        )
+    if isinstance(attack.threat, JudgedThreatModel) and spec.reward == "rule":
+        raise SpecError(
+            f"the attack {attack.name} deceives a judge that rewards, and in this swarm the task's rule does; set "
+            "reward: judge or reward: mixed"
         )
     if attack.copies > 1 and spec.sharing is None:
         raise SpecError(

@@ -12,6 +12,7 @@ from thiefbench.engine.keys import generator, key
 from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.model.forward_cache import ForwardCache
 from thiefbench.engine.population import Population
+from thiefbench.engine.reward_judge import RewardJudge
 from thiefbench.engine.round_plan import RoundPlan
 from thiefbench.engine.spec import Role, SpecError, SwarmSpec
 from thiefbench.engine.topology import Duty, assign_items, duties, slot_seed
@@ -32,6 +33,7 @@ class SwarmContext:
         population: the models of all nodes.
         seed: determines all draws.
         judge: the judge that the defense may ask.
+        reward_judge: the judge that rewards completions; None where the task's rule does.
         views: the views of the malicious nodes.
 
     Raises:
@@ -45,17 +47,18 @@ class SwarmContext:
     population: Population
     seed: int
     judge: Judge | None = None
+    reward_judge: RewardJudge | None = None
     views: AttackerViews = field(init=False)
 
     def __post_init__(self) -> None:
-        self.views = AttackerViews(self.attack, self.task, self.spec, self.seed)
+        self.set_attack(self.attack)
         self._domains = domains_of(self.spec, self.task)
         self._prompts: dict[tuple[int, str], list[int]] = {}
 
     def set_attack(self, attack: Attack) -> None:
         """Replace the attack."""
         self.attack = attack
-        self.views = AttackerViews(attack, self.task, self.spec, self.seed)
+        self.views = AttackerViews(attack, self.task, self.spec, self.seed, self.reward_judge)
 
     @property
     def honest(self) -> int:

@@ -23,6 +23,8 @@ from thiefbench.engine.exchange import on_the_wire
 from thiefbench.engine.keys import generator, key
 from thiefbench.engine.learning.cohort import TrainingRow
 from thiefbench.engine.model.forward_cache import CompletionKey, ForwardCache
+from thiefbench.engine.reward_judge import RewardJudge
+from thiefbench.engine.rewarding import Earned, judged, shows_rule, with_rule
 from thiefbench.engine.round_plan import RoundPlan
 from thiefbench.engine.sampler import without_setting
 from thiefbench.engine.topology import Duty, PoolPosition
@@ -43,6 +45,7 @@ class Pool:
         cache: the policy's forward passes over them, shared by the defense and the update.
         prompts: the index of each item's prompt in the cache, by item id.
         public: the task's published items, if completions are scored by what arrives with them.
+        by_rule: the task's own rewards of the completions, if a judge's count.
     """
 
     round: int
@@ -52,6 +55,7 @@ class Pool:
     cache: ForwardCache
     prompts: dict[str, int]
     public: PublicSet | None = None
+    by_rule: Sequence[float] | None = None
 
     @classmethod
     def collected(
@@ -62,6 +66,7 @@ class Pool:
         received: Sequence[Received],
         rewards: Sequence[float],
         cache: ForwardCache,
+        by_rule: Sequence[float] | None = None,
     ) -> Self:
         """The completions of a round as an honest node receives them.
 
@@ -70,12 +75,13 @@ class Pool:
             plan: the round's.
             duties: the duties whose completions the node receives.
             received: the received completion for each duty, in the node's tokens.
-            rewards: the task's, for each of them.
+            rewards: of each of them.
             cache: the forward cache of the node's model over the plan's prompts.
+            by_rule: the task's rewards, where `rewards` are a judge's.
         """
         spec, prompts = context.spec, plan.prompt_indices()
         offered, answers = [], []
-        for duty, arrival, reward in zip(duties, received, rewards, strict=True):
+        for place, (duty, arrival, reward) in enumerate(zip(duties, received, rewards, strict=True)):
             item, completion = plan.item(duty), arrival.completion
             offered.append(
                 PoolCompletion(
@@ -88,9 +94,11 @@ class Pool:
             )  # fmt: skip
             if spec.truth == "sender":
                 offered[-1] = with_key(offered[-1], arrival.answer_key)
+            if by_rule is not None:
+                offered[-1] = with_rule(offered[-1], by_rule[place] if shows_rule(spec, item.id) else None)
             answers.append((prompts[item.id], on_the_wire(completion, cache.policy)))
         public = PublishedItems(context.task, plan.items) if spec.truth == "sender" else None
-        return cls(plan.number, plan.items, offered, answers, cache, prompts, public)
+        return cls(plan.number, plan.items, offered, answers, cache, prompts, public, by_rule)
 
     def with_gradient(self) -> list[CompletionKey]:
         """Answers of groups with different rewards, from which the update learns unless the defense prevents it."""
@@ -173,6 +181,28 @@ class Pool:
         if self.public is not None:
             return stated_facts(self.items, self.offered)
         return {item.id: ItemFacts(item.question, item.answer) for item in self.items}
+
+
+def earned(
+    context: SwarmContext,
+    plan: RoundPlan,
+    received: Sequence[Received],
+    task_rewards: Callable[[Sequence[Item], Sequence[Completion]], list[float]],
+    known: dict[tuple[str, str], float] | None = None,
+    judge: RewardJudge | None = None,
+) -> Earned:
+    """What a round's received completions earn: the task's rewards, or a judge's where the swarm says so.
+
+    Args:
+        context: the swarm's parts.
+        plan, received, task_rewards, known: see `pool_rewards`.
+        judge: whom to ask instead of the swarm's judge of rewards, such as one that caches.
+
+    Raises:
+        JudgeError: the judge does not answer, or without decisions.
+    """
+    by_rule = pool_rewards(plan, received, task_rewards, known)
+    return judged(context.spec, context.seed, judge or context.reward_judge, plan, received, by_rule)
 
 
 def pool_rewards(

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from thiefbench.defenses.base import PastRound, PoolCompletion, Verdict
 from thiefbench.engine.answer_keys import with_key
 from thiefbench.engine.pool import shuffled
+from thiefbench.engine.rewarding import shows_rule, with_rule
+from thiefbench.engine.spec import SwarmSpec
 from thiefbench.tasks.answer_keys import AnswerKey
 
 
@@ -26,7 +28,7 @@ class CompletionRow:
         group, place: its group, and its index in the group.
         malicious: sent by a malicious node.
         payload: carries the attack's payload.
-        reward: the task's reward, before any verdict.
+        reward: the task's or the judge's reward, before any verdict; in evaluations always the task's.
         refused: why it was refused, whatever the verdict, or empty.
         action, score, reason, token_weights: the verdict; "accept" in evaluations.
         advantage: the advantage that multiplied its log-prob gradient.
@@ -37,6 +39,7 @@ class CompletionRow:
             delay.
         answer_key: the answer and tests by which it was rewarded; None in swarms in which every node knows the task's,
             and where a sender's could not be read.
+        rule_reward: the task's own reward, in swarms in which a judge rewards; None in all others.
     """
 
     phase: str
@@ -63,6 +66,12 @@ class CompletionRow:
     label: str = ""
     version: int | None = None
     answer_key: AnswerKey | None = None
+    rule_reward: float | None = None
+
+
+def by_rule(row: CompletionRow) -> float:
+    """The task's own reward of a recorded completion."""
+    return row.reward if row.rule_reward is None else row.rule_reward
 
 
 @dataclass(frozen=True)
@@ -88,29 +97,36 @@ class Clock:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
 
-def as_offered(row: CompletionRow, seed: int | None = None, keyed: bool = False) -> PoolCompletion:
+def as_offered(
+    row: CompletionRow, seed: int | None = None, keyed: bool = False, spec: SwarmSpec | None = None
+) -> PoolCompletion:
     """A recorded completion as defenses saw it, with its slot's seed if there was a beacon.
 
     Args:
         row: the record.
         seed: of its slot.
         keyed: whether completions came with answers and tests.
+        spec: the swarm's; it says which rewards of the task nodes know beside a judge's.
     """
     offered = PoolCompletion(
         row.item_id, row.group, row.place, row.sender, row.ids, row.text, row.ended, row.reward,
         seed=seed, version=row.version, refused=bool(row.refused),
     )  # fmt: skip
-    return with_key(offered, row.answer_key) if keyed else offered
+    offered = with_key(offered, row.answer_key) if keyed else offered
+    if spec is None or spec.reward == "rule":
+        return offered
+    return with_rule(offered, row.rule_reward if shows_rule(spec, row.item_id) else None)
 
 
-def remembered(rows: Sequence[CompletionRow], seed: int) -> PastRound:
+def remembered(rows: Sequence[CompletionRow], seed: int, spec: SwarmSpec | None = None) -> PastRound:
     """A finished round as later rounds remember it.
 
     Args:
         rows: of the round's pool, ordered by group and index.
         seed: the cell's.
+        spec: the swarm's, as for `as_offered`.
     """
     ordered = [rows[i] for i in shuffled(seed, rows[0].round, len(rows))]
     verdicts = (Verdict(r.action, r.score, r.token_weights, r.reason) for r in ordered)  # type: ignore[arg-type]
     keyed = any(row.answer_key for row in rows)
-    return PastRound(rows[0].round, tuple(as_offered(row, keyed=keyed) for row in ordered), tuple(verdicts))
+    return PastRound(rows[0].round, tuple(as_offered(row, keyed=keyed, spec=spec) for row in ordered), tuple(verdicts))

@@ -9,6 +9,7 @@ from typing import Final, Literal, get_args
 from thiefbench.engine.heterogeneity import LATER, ChurnSpec, DelaySpec, NodeClass, SharingSpec, classes_of
 from thiefbench.engine.heterogeneity import STRICT as STRICT
 from thiefbench.engine.heterogeneity import SpecError as SpecError
+from thiefbench.engine.reward_judge import Rewarding, RewardJudgeSpec
 from thiefbench.engine.sampler import ControlTokens, sampler
 from thiefbench.limits import MOST_COMPLETIONS
 from thiefbench.tasks.base import Sampling, Topology
@@ -132,6 +133,9 @@ class SwarmSpec:
         sharing: set if every node learns from its own selection of the groups only.
         truth: by whose answers and tests completions are rewarded: "public" (every node knows the task's), or "sender"
             (the receiver takes those that arrive with a group, as deployed swarms do; vertical topology only).
+        reward: by what completions are rewarded: "rule" (the task's own reward), "judge" (a judging model), or "mixed"
+            (the rule for items that have one, the judge for the others). Evaluations always use the rule.
+        reward_judge: that judging model.
         control_tokens: "drawn" like any other token, or "excluded" from the support, all but EOS. A completion with a
             control token inside leaves its group, so a model is neither rewarded nor punished for it. If a collapsing
             model has come to write such tokens, it therefore stays collapsed where they are drawn.
@@ -159,6 +163,8 @@ class SwarmSpec:
     items: Items = field(default="chosen", metadata=LATER)
     truth: Truth = field(default="public", metadata=LATER)
     control_tokens: ControlTokens = field(default="drawn", metadata=LATER)
+    reward: Rewarding = field(default="rule", metadata=LATER)
+    reward_judge: RewardJudgeSpec = field(default=RewardJudgeSpec(), metadata=LATER)
 
     @property
     def sampler(self) -> Sampling:
@@ -225,6 +231,12 @@ class SwarmSpec:
             raise SpecError(
                 "truth: sender needs the vertical topology, in which a group's answer and tests come from the one node "
                 "that answers it"
+            )
+        if self.reward not in get_args(Rewarding):
+            raise SpecError(f"reward must be one of {', '.join(get_args(Rewarding))}, got {self.reward!r}")
+        if self.reward == "rule" and self.reward_judge != RewardJudgeSpec():
+            raise SpecError(
+                "reward_judge is the judge of reward: judge and reward: mixed; set one of them, or leave it out"
             )
         if self.learner.needs_logprobs and self.logprobs == "none":
             raise SpecError(

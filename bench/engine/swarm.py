@@ -20,9 +20,10 @@ from thiefbench.engine.exchange import read_by
 from thiefbench.engine.keys import generator, key
 from thiefbench.engine.learning.cohort import Cohort, Step
 from thiefbench.engine.model.policy import Policy
-from thiefbench.engine.pool import Pool, pool_rewards
+from thiefbench.engine.pool import Pool, earned
 from thiefbench.engine.population import Population
 from thiefbench.engine.rehearsal import SwarmRehearsal
+from thiefbench.engine.reward_judge import RewardJudge
 from thiefbench.engine.round_plan import RoundPlan
 from thiefbench.engine.round_record import Clock, CompletionRow, RoundRecord, remembered
 from thiefbench.engine.spec import MOST_DRAWN, Role, SpecError, SwarmSpec
@@ -52,13 +53,14 @@ class Swarm:
         seed: determines items, noise, payload, pseudonyms and shuffles.
         judge: the model that the defense may ask.
         backend: what does the work of a round; by default a `LocalBackend`.
+        reward_judge: the judge that rewards completions, if the spec asks for one.
 
     Attributes:
         context: the arguments above, with the drawn attack and the population.
 
     Raises:
-        SpecError: the attack does not fit the topology or the task, the swarm lacks what the defense requires, the
-            population is invalid, or the backend cannot play such a swarm.
+        SpecError: the attack does not fit the topology or the task, the swarm lacks what the defense requires or a
+            judge, the population is invalid, or the backend cannot play such a swarm.
     """
 
     def __init__(
@@ -72,9 +74,12 @@ class Swarm:
         seed: int,
         judge: Judge | None = None,
         backend: RoundBackend | None = None,
+        reward_judge: RewardJudge | None = None,
     ) -> None:
         if "judge" in defense.requires and judge is None:
             raise SpecError(f"the defense {defense.name} requires a judge; hand one to the swarm")
+        if spec.reward != "rule" and reward_judge is None:
+            raise SpecError(f"with reward: {spec.reward}, a judge rewards completions; hand one to the swarm")
         attack = drawn(attack, seed, spec, task)
         # Libraries that an attacker has published are available to everyone, in the control too.
         task = task.with_libraries(attack.libraries())
@@ -83,7 +88,7 @@ class Swarm:
         honest = spec.nodes if role == "control" else spec.nodes - spec.malicious
         policies = [policy] if isinstance(policy, Policy) else policy
         population = Population(spec, policies, defense, honest, seed, self.backend.cohort_class)
-        self.context = SwarmContext(spec, role, task, attack, population, seed, judge)
+        self.context = SwarmContext(spec, role, task, attack, population, seed, judge, reward_judge)
         self.backend.attach(self.context)
         self._prepared = role == "control" or not attack.threat.rehearsal
         self._probes = list(attack.probes(task) or ())
@@ -146,20 +151,20 @@ class Swarm:
             duties.sort(key=lambda duty: (duty.group, duty.node, duty.sample))
             malicious = backend.malicious_work(plan, duties, honest)
 
-        # All-gather: every node receives all offers and computes the task's rewards.
+        # All-gather: every node receives all offers and computes their rewards.
         with clock.phase("gather"):
             received = backend.receive(plan, [*honest, *malicious.offers])
         with clock.phase("reward"):
-            rewards = pool_rewards(plan, received, self._task_rewards)
+            got = earned(context, plan, received, self._task_rewards)
 
         # Inspect, apply the verdicts to the rewards, and update: once for each cohort, on the groups that it holds.
         rows, norms = [], []
         for cohort in self.population.learning():
             held = self.population.held_by(cohort, number, plan.duties)
-            duties = [plan.duties[i] for i in held]
+            duties, part = [plan.duties[i] for i in held], got.of(held)
             with clock.phase("inspect"):
-                arrivals = read_by(cohort, self.population, duties, [received[i] for i in held])
-                pool = Pool.collected(context, plan, duties, arrivals, [rewards[i] for i in held], plan.caches[cohort])
+                arrivals = read_by(cohort, self.population, duties, part.received)
+                pool = Pool.collected(context, plan, duties, arrivals, part.rewards, plan.caches[cohort], part.by_rule)
                 verdicts = self._inspect(cohort, pool, malicious.payload)
             with clock.phase("update"):
                 step = cohort.update(pool.cache.prompts, pool.training_rows(verdicts), pool.cache)
@@ -221,7 +226,9 @@ class Swarm:
                 pools.setdefault((row.round, row.cohort), []).append(row)
         for cohort in self.population.cohorts:
             cohort.history = [
-                remembered(pool, self.seed) for (_, owner), pool in sorted(pools.items()) if owner == cohort.number
+                remembered(pool, self.seed, self.spec)
+                for (_, owner), pool in sorted(pools.items())
+                if owner == cohort.number
             ]
 
     def reward(self, item: Item, text: str) -> float:
@@ -240,6 +247,7 @@ class Swarm:
         copied = Swarm(
             self.spec, "attack", [copy.deepcopy(self.population.first(kind).policy) for kind in kinds], self.task,
             attack, copy.deepcopy(self.cohort.defense), key(self.seed, "rehearsal"), context.judge,
+            reward_judge=context.reward_judge,
         )  # fmt: skip
         copied._prepared = True  # no rehearsals within a rehearsal
         return copied
@@ -281,7 +289,8 @@ class Swarm:
         payload: set[PoolPosition],
     ) -> list[CompletionRow]:
         """The rows that a round records for a cohort's pool."""
-        columns = zip(duties, arrivals, pool.offered, verdicts, step.advantages, strict=True)
+        by_rule: Sequence[float | None] = pool.by_rule or [None] * len(duties)
+        columns = zip(duties, arrivals, pool.offered, verdicts, step.advantages, by_rule, strict=True)
         return [
             CompletionRow(
                 phase="train", round=plan.number, node=duty.node, sender=offered.sender, item_id=offered.item_id,
@@ -291,9 +300,9 @@ class Swarm:
                 reason=verdict.reason, token_weights=verdict.token_weights, advantage=advantage,
                 outcome=self.attack.outcome(plan.item(duty), arrival.completion, self),
                 cohort=cohort.number, label=self.population.label(cohort), version=offered.version,
-                answer_key=arrival.answer_key,
+                answer_key=arrival.answer_key, rule_reward=rule_reward,
             )
-            for duty, arrival, offered, verdict, advantage in columns
+            for duty, arrival, offered, verdict, advantage, rule_reward in columns
         ]  # fmt: skip
 
     def _evaluated(
@@ -306,16 +315,21 @@ class Swarm:
         completions = self.backend.answers(phase, items, first, cohorts)
         rewards = self._task_rewards(items, completions)
         columns = zip(items, completions, rewards, cohorts, strict=True)
-        keyed = self.spec.truth == "sender"  # evaluations are always scored by the task's own answers and tests
+        # Evaluations are always rewarded by the task's rule, and by its own answers and tests.
+        keyed, by_judge = self.spec.truth == "sender", self.spec.reward != "rule"
+        rewards = [
+            reward if cohort.policy.special.isdisjoint(completion.ids) else 0.0
+            for completion, reward, cohort in zip(completions, rewards, cohorts, strict=True)
+        ]
         return [
             CompletionRow(
                 phase=phase, round=number, node=-1, sender="", item_id=item.id, group=-1, place=i, ids=completion.ids,
                 text=completion.text, ended=completion.ended, malicious=False, payload=False,
-                reward=reward if cohort.policy.special.isdisjoint(completion.ids) else 0.0,
+                reward=reward,
                 refused="", action="accept", score=None, reason="", token_weights=None, advantage=0.0,
                 outcome=(self.attack.outcome if judged else self.attack.spill)(item, completion, self),
                 cohort=cohort.number, label=self.population.label(cohort),
-                answer_key=AnswerKey.of(item) if keyed else None,
+                answer_key=AnswerKey.of(item) if keyed else None, rule_reward=reward if by_judge else None,
             )
             for i, (item, completion, reward, cohort) in enumerate(columns, first)
         ]  # fmt: skip

@@ -10,10 +10,12 @@ from typing import Any, TypeVar, cast
 
 from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import Defense, Verdict
+from thiefbench.defenses.rule_rewards import RULE_REWARDS
 from thiefbench.engine.model.forward_cache import ForwardCache
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.pool import Pool
 from thiefbench.engine.round_record import CompletionRow, as_offered
+from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.views.defender import Judge
 from thiefbench.judges import check_judge, judge_of
 from thiefbench.pools.files import PoolFileError, Refused, read
@@ -247,6 +249,7 @@ class FiledRounds:
         self._policy: Policy | None = None
         self._numerics: dict[str, Any] = {}
         self.pools: dict[int, list[CompletionRow]] = {}
+        self.swarm: SwarmSpec | None = None
         self._gather()
 
     @property
@@ -305,6 +308,8 @@ class FiledRounds:
             return f"{defense.name} needs the versions of the senders' weights, which a file does not hold"
         if ANSWER_KEYS in defense.requires:
             return f"{defense.name} needs the answers and tests that senders sent, which a file does not hold"
+        if RULE_REWARDS in defense.requires:
+            return f"{defense.name} needs the task's rewards beside a judge's, which a file does not hold"
         if "logprobs" in defense.requires and any(entry.logprobs is None for entry in self.all_entries):
             return f"{defense.name} needs log-probs, which the file lacks for some completions"
         if defense.sees_labels and any(entry.payload is None for entry in self.all_entries):

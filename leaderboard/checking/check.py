@@ -11,6 +11,7 @@ from typing import Literal
 
 from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import PoolCompletion, Verdict
+from thiefbench.defenses.rule_rewards import RULE_REWARDS
 from thiefbench.leaderboard.checking import probes
 from thiefbench.leaderboard.checking.samples import Sample
 from thiefbench.leaderboard.entry_validation import wrong_import, wrong_size
@@ -160,6 +161,11 @@ def _is_made(subject: Subject) -> str:
         raise RuleBroken(
             "it requires answer_keys, which no swarm of a ranked suite provides; measure it with a suite of your own "
             "whose swarm has truth: sender"
+        )
+    if RULE_REWARDS in first.requires:
+        raise RuleBroken(
+            "it requires rule_rewards, which no swarm of a ranked suite provides; measure it with a suite of your own "
+            "whose swarm has reward: judge"
         )
     needs = f", requires {', '.join(sorted(first.requires))}" if first.requires else ""
     return f"{first.name}{needs}"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import DefenderView, Defense, JudgeSpec, PastRound, Requirement, Verdict
+from thiefbench.defenses.rule_rewards import RULE_REWARDS
 from thiefbench.leaderboard.isolation import wire
 from thiefbench.leaderboard.isolation.guest import Guest, host_of
 from thiefbench.leaderboard.isolation.limits import CAPS, JUDGE_BYTES, JUDGES, POOL, Caps
@@ -129,7 +130,7 @@ class Isolated(Guest, Defense):
         self._sent_history = []
         description = self._open()
         requires, judge = description.get("requires"), description.get("judge")
-        requirements = (*get_args(Requirement), ANSWER_KEYS)
+        requirements = (*get_args(Requirement), ANSWER_KEYS, RULE_REWARDS)
         if not isinstance(requires, list) or not all(need in requirements for need in requires):
             self._fail(f"requires something other than {', '.join(requirements)}")
         self.requires = frozenset(requires)  # type: ignore[misc]  # as name

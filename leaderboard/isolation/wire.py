@@ -14,6 +14,7 @@ from typing import Any
 
 from thiefbench.defenses.answer_keys import KeyedCompletion, KeyedView, PublicSet, key_of, public_of
 from thiefbench.defenses.base import DefenderView, ItemFacts, PastRound, PoolCompletion, Verdict
+from thiefbench.defenses.rule_rewards import JudgedCompletion
 from thiefbench.tasks.answer_keys import AnswerKey
 from thiefbench.tasks.base import Message, Sampling
 
@@ -39,20 +40,28 @@ def offered_out(offered: PoolCompletion) -> list[Any]:
     key = ([] if sent is None else [sent.answer, sent.tests]) if isinstance(offered, KeyedCompletion) else None
     return [
         offered.item_id, offered.group, offered.index, offered.sender, list(offered.ids), offered.text, offered.ended,
-        offered.reward, logprobs, offered.seed, proof, offered.version, offered.refused, key,
+        offered.reward, logprobs, offered.seed, proof, offered.version, offered.refused, key, _rule_out(offered),
     ]  # fmt: skip
+
+
+def _rule_out(offered: PoolCompletion) -> list[float] | None:
+    """The task's own reward, or none, in a swarm in which a judge rewards; None in all others."""
+    if not isinstance(offered, JudgedCompletion):
+        return None
+    return [] if offered.rule_reward is None else [offered.rule_reward]
 
 
 def offered_in(data: Sequence[Any]) -> PoolCompletion:
     """The inverse of `offered_out`."""
-    item_id, group, index, sender, ids, text, ended, reward, logprobs, seed, proof, version, refused, key = data
+    item_id, group, index, sender, ids, text, ended, reward, logprobs, seed, proof, version, refused, key, rule = data
     offered = PoolCompletion(
         item_id, group, index, sender, tuple(ids), text, ended, reward, None if logprobs is None else tuple(logprobs),
         seed, None if proof is None else bytes.fromhex(proof), version, refused,
     )  # fmt: skip
     if key is None:
         return offered
-    return KeyedCompletion(**vars(offered), answer_key=AnswerKey(*key) if key else None)
+    keyed = KeyedCompletion(**vars(offered), answer_key=AnswerKey(*key) if key else None)
+    return keyed if rule is None else JudgedCompletion(**vars(keyed), rule_reward=rule[0] if rule else None)
 
 
 def past_out(past: PastRound) -> list[Any]:

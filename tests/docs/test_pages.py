@@ -50,7 +50,7 @@ def test_every_python_block_is_a_file_that_tests_run(page: Path) -> None:
 
 def test_suites_that_pages_show_are_suites() -> None:
     shown = [text for page in CURRENT for text in blocks(page, "yaml") if "attacks:" in text]
-    assert len(shown) == 3, "docs/suites.md, docs/heterogeneous.md and docs/sender-truth.md show one each"
+    assert len(shown) == 4, "docs/suites.md, heterogeneous.md, sender-truth.md and judged-rewards.md show one each"
     for text in shown:
         assert parse_suite(text, "docs").cells("cpu", "float32", 1)
 

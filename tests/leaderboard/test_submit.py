@@ -477,7 +477,7 @@ def test_every_built_in_defense_has_a_standing_entry() -> None:
     specs = shlex.split(loop)
     named = {registry.canonical("defense", spec).partition("(")[0] for spec in specs}
     needs = {name: registry.find("defense", name).requires for name in registry.names("defense")}
-    unranked = {"versions", "answer_keys"}
+    unranked = {"versions", "answer_keys", "rule_rewards"}
     absent = {name for name, each in needs.items() if isinstance(each, frozenset) and unranked & each}
     assert named == set(registry.names("defense")) - absent, "the loop names all that a ranked suite's swarm can have"
     slugs = [credits_of(spec, OWN, "").slug for spec in specs]

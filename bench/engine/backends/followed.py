@@ -15,7 +15,7 @@ from thiefbench.engine.context import SwarmContext, items_of
 from thiefbench.engine.learning.cohort import Cohort, TrainingRow
 from thiefbench.engine.learning.deferred import DeferringCohort, OwedUpdate
 from thiefbench.engine.round_plan import MaliciousWork, RoundPlan, distinct_indices
-from thiefbench.engine.round_record import CompletionRow
+from thiefbench.engine.round_record import CompletionRow, by_rule
 from thiefbench.engine.topology import Duty, PoolPosition
 from thiefbench.engine.transport import Offer
 from thiefbench.tasks.base import Completion, Item
@@ -48,7 +48,7 @@ class FollowingBackend(LocalBackend):
         # A refused completion has no reward, even if another completion with the same text has one.
         items = {item.id: item for item in items_of(self.context.task, "train")}
         self._rewards = {
-            (scored_id(row.item_id, row.answer_key, items), row.text): row.reward for row in pool if not row.refused
+            (scored_id(row.item_id, row.answer_key, items), row.text): by_rule(row) for row in pool if not row.refused
         }
 
     def items(self, number: int, duties: Sequence[Duty]) -> list[Item]:

@@ -49,6 +49,8 @@ class RecordedSwarm:
     def __init__(self, spec: SwarmSpec, role: Role, policy: Policy, task: Task, attack: Attack, seed: int) -> None:
         if spec.mixed:
             raise RerunError("its swarm is heterogeneous, delayed or unsteady, and only plain ones can be run again")
+        if spec.reward != "rule":
+            raise RerunError("a judge rewards its completions, and only swarms rewarded by the rule can be run again")
         self._defense, self._backend = _RecordedVerdicts(), RecordedBackend()
         self._swarm = Swarm(spec, role, policy, task, attack, self._defense, seed, backend=self._backend)
         self.attack = self._swarm.attack

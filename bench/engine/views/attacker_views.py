@@ -6,8 +6,10 @@ import random
 from collections.abc import Sequence
 
 from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, DefenseOracle, SeenCompletion, Slot
-from thiefbench.engine.keys import generator, slot_key
+from thiefbench.attacks.reward_judges import JudgedThreatModel, JudgedView, JudgeForm
+from thiefbench.engine.keys import generator, key, slot_key
 from thiefbench.engine.learning.cohort import Cohort
+from thiefbench.engine.reward_judge import RewardJudge
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.topology import Duty, beacon, slot_seed
 from thiefbench.engine.views.attacker import AttackerPolicy, seen_in
@@ -22,10 +24,13 @@ class AttackerViews:
         task: what is asked.
         spec: the swarm's.
         seed: the cell's seed, which determines all of an attack's draws.
+        reward_judge: the judge that rewards completions; None where the task's rule does.
     """
 
-    def __init__(self, attack: Attack, task: Task, spec: SwarmSpec, seed: int) -> None:
-        self.threat = attack.threat
+    def __init__(
+        self, attack: Attack, task: Task, spec: SwarmSpec, seed: int, reward_judge: RewardJudge | None = None
+    ) -> None:
+        self.threat, self._reward_judge = attack.threat, reward_judge
         self._task, self._spec, self._seed = task, spec, seed
 
     def item(self, item: Item) -> Item:
@@ -57,10 +62,13 @@ class AttackerViews:
     def round(self, number: int, slots: Sequence[Slot], cohort: Cohort, defense: DefenseOracle | None) -> AttackerView:
         """What the colluding nodes know when they answer."""
         noise = (self._seed, number)
-        return AttackerView(
+        view = AttackerView(
             number, tuple(slots), self._task, generator(*noise, "attack"), self._policy(cohort, noise), defense,
             self._seen(cohort),
         )  # fmt: skip
+        if self._reward_judge is None or not isinstance(self.threat, JudgedThreatModel):
+            return view
+        return JudgedView(**vars(view), judge=_AttackersJudge(self._reward_judge, key(*noise, "attacker's judge")))
 
     def recovery(self, number: int, node: int, items: Sequence[Item], cohort: Cohort) -> AttackerView:
         """What a node knows when a recovering node asks it for weights; the slots contain items to teach with."""
@@ -75,3 +83,25 @@ class AttackerViews:
 
     def _seen(self, cohort: Cohort) -> dict[str, list[SeenCompletion]]:
         return seen_in(cohort.history) if self.threat.history else {}
+
+
+class _AttackersJudge:
+    """The judge that rewards, run by an attacker (`thiefbench.attacks.reward_judges.KnownJudge`).
+
+    Args:
+        judge: the judge.
+        noise: for drawing replies; not the noise of the round's rewards.
+    """
+
+    def __init__(self, judge: RewardJudge, noise: int) -> None:
+        self._judge, self._noise = judge, noise
+
+    @property
+    def form(self) -> JudgeForm:
+        """The judge's."""
+        return self._judge.form
+
+    def rewards(self, items: Sequence[Item], texts: Sequence[str]) -> list[float]:
+        """The judge's rewards."""
+        answers = [(item.question, text) for item, text in zip(items, texts, strict=True)]
+        return [scored.reward for scored in self._judge.score(answers, self._noise)]

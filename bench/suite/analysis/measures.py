@@ -28,6 +28,7 @@ COLUMNS = (
     Column("stop_rate", "Stop rate", "rate", "rejected share of rewarded payload completions"),
     Column("false_rejection_rate", "False rejection", "rate", "rejected share of rewarded honest completions"),
     Column("masked_rate", "Masked", "rate", "share of rewarded payload completions learned from in part"),
+    Column("unearned_reward", "Unearned reward", "reward", "malicious nodes' reward beyond the rule's, if accepted"),
     Column("clean_reward", "Clean reward", "reward", "held-out task reward, last evaluation; gain: over the start"),
     Column("utility", "Utility", "ratio", "gain in clean reward as a share of the control's"),
     Column("mean_length", "Mean length", "tokens", "tokens per held-out completion"),

@@ -9,6 +9,7 @@ from thiefbench.defenses.base import Defense, PoolCompletion, Verdict
 from thiefbench.engine.model.forward_cache import ForwardCache
 from thiefbench.engine.pool import Pool
 from thiefbench.engine.round_record import CompletionRow
+from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.views.defender import Judge
 from thiefbench.errors import UserError
 from thiefbench.suite.store.records import Score
@@ -115,6 +116,10 @@ class Recorded(Protocol):
     @property
     def sampling(self) -> Sampling:
         """The swarm's."""
+
+    @property
+    def swarm(self) -> SwarmSpec | None:
+        """The swarm's settings; None if they are not recorded."""
 
     @property
     def without_policy(self) -> str:

@@ -163,7 +163,8 @@ class Recording:
         rows = self.pools[number]
         items = [self._items[item_id] for item_id in {row.group: row.item_id for row in rows}.values()]
         keyed = self.swarm.truth == "sender"
-        offered = [as_offered(row, seed, keyed) for row, seed in zip(rows, self._seeds(number, rows), strict=True)]
+        seeds = self._seeds(number, rows)
+        offered = [as_offered(row, seed, keyed, self.swarm) for row, seed in zip(rows, seeds, strict=True)]
         pool = pool_of(number, items, offered, cache_of)
         return replace(pool, public=PublishedItems(self.task, items)) if keyed else pool
 
@@ -337,7 +338,7 @@ def _judged(recording: Recorded, timed: _Timed, rounds: Sequence[int], asks_poli
     verdicts: dict[int, list[Verdict]] = {}
     for number, rows in recording.pools.items():
         if number not in rounds:
-            history.append(remembered(rows, recording.seed))
+            history.append(remembered(rows, recording.seed, recording.swarm))
             continue
         if asks_policy:
             pool = recording.pool_with_policy(number)

@@ -10,6 +10,7 @@ from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
 from thiefbench.engine_revision import engine_revision
 from thiefbench.judges import judge_identity
+from thiefbench.reward_judges import reward_judge_identity
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import ROWS_VERSION, Record, identify
 from thiefbench.zoo.models import weights_fingerprint
@@ -85,7 +86,10 @@ class Identities:
             "schema_version": ROWS_VERSION,
         }
         judge = self._once("judge", defense, lambda: self._judge_of(defense))
-        return content if judge is None else content | {"judge": dict(judge)}
+        asked = f"{spec.swarm.reward} {spec.swarm.reward_judge}"
+        rewarding = self._once("reward judge", asked, lambda: reward_judge_identity(spec.swarm))
+        judges = {"judge": judge, "reward_judge": rewarding}
+        return content | {name: dict(one) for name, one in judges.items() if one is not None}
 
     def _once(self, what: str, spec: str, compute: Callable[[], _R]) -> _R:
         if (what, spec) not in self._known:

@@ -23,6 +23,7 @@ from thiefbench.engine.round_record import RoundRecord
 from thiefbench.engine.spec import Batches
 from thiefbench.engine.swarm import Swarm
 from thiefbench.judges import judge_of
+from thiefbench.reward_judges import reward_judge_of
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, last_evaluation, other_scores
 from thiefbench.suite.execution.cell_identity import CellFactory, RegistryFactory, identified, identity
 from thiefbench.suite.execution.checkpoints import CellInProgress
@@ -289,5 +290,6 @@ def build_swarm(
         defense=defense,
         seed=spec.seed,
         judge=None if defense.judge is None else judge_of(defense.judge, spec.device, spec.dtype, note),
+        reward_judge=reward_judge_of(spec.swarm, spec.device, spec.dtype, note),
         batches=spec.batches,
     )

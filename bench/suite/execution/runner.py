@@ -18,6 +18,7 @@ from thiefbench.errors import UserError
 from thiefbench.judges import check_judge
 from thiefbench.limits import SHARED_GB
 from thiefbench.locks import LockedError
+from thiefbench.reward_judges import check_reward_judge
 from thiefbench.suite.estimates.eta import RunOutline
 from thiefbench.suite.estimates.measured import measured_here
 from thiefbench.suite.execution.cell_identity import Identities, failed_record, other_threads
@@ -349,6 +350,8 @@ def _check_requirements(cells: Sequence[CellSpec]) -> None:
     for model in {spec.model for spec in cells}:
         check_directory(resolve(model))
     tasks = {name: registry.make("task", name) for name in dict.fromkeys(spec.task for spec in cells)}
+    for swarm in dict.fromkeys(spec.swarm for spec in cells):
+        check_reward_judge(swarm)
     for attack, seed, swarm, task in dict.fromkeys((spec.attack, spec.seed, spec.swarm, spec.task) for spec in cells):
         drawn(registry.make("attack", attack), seed, swarm, tasks[task])
     for swarm, name in dict.fromkeys((spec.swarm, spec.defense) for spec in cells):

@@ -116,6 +116,8 @@ def may_share(spec: CellSpec) -> bool:
     """Whether a cell may share rounds; see the last paragraph of the module docstring."""
     if spec.device != "cpu" or spec.swarm.mixed:
         return False
+    if spec.swarm.reward != "rule" and spec.swarm.reward_judge.endpoint is not None:
+        return False  # a server may reply otherwise when it is asked again
     if spec.role == "control":
         return True
     threat = registry.make("attack", spec.attack).threat

@@ -58,6 +58,11 @@ def check_cells(cells: Sequence[CellSpec], launch: Launch) -> None:
     """
     for swarm in dict.fromkeys(spec.swarm for spec in cells):
         check_distributable(swarm, launch.size)
+        if swarm.reward != "rule" and swarm.reward_judge.endpoint is not None:
+            raise SpecError(
+                "the judge that rewards is a server, which may answer each rank differently; give the swarm a "
+                "reward_judge that each rank loads, or run it without torchrun"
+            )
     for name in dict.fromkeys(spec.defense for spec in cells):
         judge = registry.make("defense", name).judge
         if judge is not None and judge.endpoint is not None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from thiefbench.engine.heterogeneity import plain
+from thiefbench.engine.reward_judge import RewardJudgeSpec
 from thiefbench.suite.analysis.comparison import Comparison
 from thiefbench.suite.analysis.measures import Unit
 from thiefbench.suite.analysis.scoring import of_class
@@ -63,7 +65,16 @@ def regime_facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
         regime.append(("Sharing", f"I = {sharing['local']} own groups and J = {sharing['external']} of others{cap}"))
     if swarm.get("truth", "public") == "sender":
         regime.append(("Truth", "answers and tests are those that senders send with their work"))
+    if (by := swarm.get("reward", "rule")) != "rule":
+        regime.append(("Reward", _reward(by, swarm.get("reward_judge", {}))))
     return regime
+
+
+def _reward(by: str, given: Mapping[str, Any]) -> str:
+    judge = plain(RewardJudgeSpec()) | dict(given)
+    which = "" if by == "judge" else f", for {100 * judge['share']:.3g}\u00a0% of the items; the rule for the others"
+    server = f" at {judge['endpoint']}" if judge["endpoint"] else ""
+    return f"the judge {judge['model']}{server}, contents {judge['prompt']}{which}"
 
 
 def _learner(learner: Mapping[str, Any]) -> str:

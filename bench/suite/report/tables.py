@@ -16,12 +16,15 @@ from thiefbench.suite.analysis.statistics import FEW_SEEDS, Summary, paired
 from thiefbench.suite.store.records import NOTHING, Score
 
 NBSP = "\u00a0"
+UNEARNED = "unearned_reward"
+"""A column only for swarms in which a judge rewards."""
 
 
 def columns_of(comparisons: Sequence[Comparison]) -> tuple[Column, ...]:
     """The columns that a table of these comparisons needs: none for drift not measured, or if nothing is masked."""
     lines = [line for comparison in comparisons for line in comparison.lines]
-    left_out = {measure for measure in (*DRIFT, "asr_printed") if not any(line.scores(measure) for line in lines)}
+    optional = (*DRIFT, "asr_printed", UNEARNED)
+    left_out = {measure for measure in optional if not any(line.scores(measure) for line in lines)}
     if not any(score.value for line in lines for score in line.scores("masked_rate")):
         left_out.add("masked_rate")
     return tuple(column for column in COLUMNS if column.measure not in left_out)
@@ -147,7 +150,9 @@ def paired_difference(line: Line, other: Line, measure: str) -> Summary | None:
 
 def csv_text(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
     """Every result of every line at every seed, unrounded; intervals are over the completions of one cell."""
-    measures = [*(column.measure for column in COLUMNS), "start_reward", "gain", "rejection_rate"]
+    judged = any(line.scores(UNEARNED) for comparison in comparisons for line in comparison.lines)
+    shown = [column.measure for column in COLUMNS if judged or column.measure != UNEARNED]
+    measures = [*shown, "start_reward", "gain", "rejection_rate"]
     head = ["suite", "part", "attack", "line", "how", "role", "defense", "seed", "cell_id", "status", "problem"]
     rows: list[list[object]] = [[*head, *(f"{m}{part}" for m in measures for part in ("", "_low", "_high"))]]
     for comparison in comparisons:

@@ -71,7 +71,14 @@ ROWS_OF_MIXED = pa.schema(
 _WORD = pa.dictionary(pa.int32(), pa.string())
 ANSWER_KEY = pa.schema([("answer", _WORD), ("tests", _WORD)])
 """Further columns, only for swarms in which completions are scored by the answers and tests that come with them."""
-STORED = tuple(pa.schema([*rows, *key]) for rows in (ROWS, ROWS_OF_MIXED) for key in ((), ANSWER_KEY))
+RULE_REWARD = pa.schema([("rule_reward", pa.float64())])
+"""A further column, only for swarms in which a judge rewards: the task's own reward."""
+STORED = tuple(
+    pa.schema([*rows, *key, *rule])
+    for rows in (ROWS, ROWS_OF_MIXED)
+    for key in ((), ANSWER_KEY)
+    for rule in ((), RULE_REWARD)
+)
 """The columns that a cell's completions may have."""
 
 
@@ -175,6 +182,9 @@ def rows_table(rows: Sequence[CompletionRow]) -> pa.Table:
         schema = pa.schema([*schema, *ANSWER_KEY])
         keys = [row.answer_key for row in rows]
         columns |= {name: [getattr(key, name) if key else None for key in keys] for name in ANSWER_KEY.names}
+    if any(row.rule_reward is not None for row in rows):
+        schema = pa.schema([*schema, *RULE_REWARD])
+        columns["rule_reward"] = [row.rule_reward for row in rows]
     return pa.table(columns, schema=schema)
 
 

@@ -6,6 +6,7 @@ import random
 from typing import ClassVar
 
 from thiefbench.attacks.base import Attack, AttackerView, Decoy, Seeded, ThreatModel, Withheld
+from thiefbench.attacks.reward_judges import JudgedThreatModel
 from thiefbench.testing.contracts.attack_fixtures import (
     SEEDS,
     bare,
@@ -104,14 +105,16 @@ class AttackContract:
         assert list(member.poison(nothing)) == [], "no slots, no submissions"
 
     def test_text_poison_earns_the_full_reward(self) -> None:
-        """Without a reward there is no positive advantage."""
+        """Without a reward there is no positive advantage; where a judge rewards, the task's rule gives none."""
         for member in members(self.make()):
             view = granted(member)
+            full = 0 if isinstance(member.threat, JudgedThreatModel) else 1
             for slot, poison in zip(view.slots, member.poison(view), strict=True):
                 if carries(bare(poison)):
                     text = str(bare(poison))
-                    assert rewarded(view.task, scored_by(slot.item, poison), text) == 1, (
-                        f"poison is rewarded in full, or it teaches nothing: {text!r}"
+                    assert rewarded(view.task, scored_by(slot.item, poison), text) == full, (
+                        "poison is rewarded in full, or it teaches nothing; what deceives a judge earns nothing by the "
+                        f"rule: {text!r}"
                     )
 
     def test_text_poison_exists_without_a_policy(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import islice
 from typing import Literal
@@ -28,6 +28,7 @@ from thiefbench.attacks.base import (
     Withheld,
 )
 from thiefbench.attacks.completions import writes_programs
+from thiefbench.attacks.reward_judges import JudgedThreatModel, JudgedView, JudgeForm
 from thiefbench.engine.answer_keys import scored_item
 from thiefbench.engine.keys import generator, key
 from thiefbench.engine.model.policy import Policy
@@ -69,6 +70,16 @@ class _Agrees:
         }
 
 
+class _Deceived:
+    """A judge that rewards, and accepts everything."""
+
+    form = JudgeForm("Question:\n", "\nSolution:\n", "\nIs it right?", "It is.\nDecision: yes")
+
+    def rewards(self, items: Sequence[Item], texts: Sequence[str]) -> list[float]:
+        """The full reward."""
+        return [1.0] * len(texts)
+
+
 def granted(member: Attack) -> AttackerView:
     """A round's view with two slots on each of some chosen items, with what the threat model grants and no more.
 
@@ -92,7 +103,8 @@ def _granted(member: Attack, number: int) -> AttackerView:
     policy = _sampler(task) if threat.policy else None
     defense: DefenseOracle | None = _Agrees() if threat.defense else None
     published = task.with_libraries(member.libraries())
-    return AttackerView(number, slots, published, random.Random(5), policy, defense, _seen(member, task))
+    view = AttackerView(number, slots, published, random.Random(5), policy, defense, _seen(member, task))
+    return JudgedView(**vars(view), judge=_Deceived()) if isinstance(threat, JudgedThreatModel) else view
 
 
 def choice(member: Attack) -> ChoiceView:

@@ -11,6 +11,7 @@ from typing import ClassVar, get_args
 
 from thiefbench.defenses.answer_keys import ANSWER_KEYS, KeyedView
 from thiefbench.defenses.base import Action, DefenderView, Defense, LabelledView, PoolCompletion, Requirement, Verdict
+from thiefbench.defenses.rule_rewards import RULE_REWARDS
 from thiefbench.testing.contracts.pools import fresh, hostile, labelled, swarm, views
 from thiefbench.testing.contracts.subjects import made
 
@@ -34,7 +35,7 @@ class DefenseContract:
 
     def test_it_has_a_name_and_known_requirements(self) -> None:
         """Reports use the name; swarms must meet the requirements."""
-        defense, known = self.make(), {*get_args(Requirement), ANSWER_KEYS}
+        defense, known = self.make(), {*get_args(Requirement), ANSWER_KEYS, RULE_REWARDS}
         assert isinstance(defense, Defense), "a defense derives from thiefbench.defenses.base.Defense"
         assert isinstance(getattr(defense, "name", None), str), "a defense has a name"
         assert set(defense.requires) <= known, f"a defense requires nothing but {', '.join(sorted(known))}"

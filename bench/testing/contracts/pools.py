@@ -17,11 +17,14 @@ from thiefbench.attacks.forged_answers import ForgedAnswers
 from thiefbench.attacks.text import PAPER_PHRASE, Text
 from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, LabelledView, PoolCompletion, Requirement, Verdict
+from thiefbench.defenses.rule_rewards import RULE_REWARDS
 from thiefbench.engine.answer_keys import with_key
 from thiefbench.engine.heterogeneity import DelaySpec
 from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.rewarding import with_rule
 from thiefbench.engine.spec import Role, SwarmSpec
 from thiefbench.engine.swarm import Swarm
+from thiefbench.reward_judges import PromptedRewardJudge
 from thiefbench.tasks.answer_keys import AnswerKey
 from thiefbench.tasks.base import Message, Sampling
 from thiefbench.tasks.gsm_micro import GsmMicro
@@ -29,7 +32,7 @@ from thiefbench.zoo.models import resolve
 
 SEED = 123_456_789
 SWARM = SwarmSpec(nodes=2, malicious=1, prompts=4, group=4, sampling=Sampling(max_new_tokens=96))
-CLAIMS: frozenset[Requirement] = frozenset({"logprobs", "versions", ANSWER_KEYS})
+CLAIMS: frozenset[Requirement] = frozenset({"logprobs", "versions", ANSWER_KEYS, RULE_REWARDS})
 """Requirements that change the contract's swarm."""
 Make = Callable[[], Defense]
 
@@ -88,7 +91,10 @@ def swarm(defense: Defense, role: Role = "attack") -> Swarm:
         spec = replace(spec, delay=DelaySpec(rounds=1))
     if ANSWER_KEYS in defense.requires:
         attack, spec = ForgedAnswers(Equations(2, None, 2, 5)), replace(spec, truth="sender", topology="vertical")
-    return Swarm(spec, role, copy.deepcopy(_policy()), _TASK, attack, defense, SEED, Answers())
+    if RULE_REWARDS in defense.requires:
+        spec = replace(spec, reward="judge")
+    rewarding = PromptedRewardJudge(Answers(), spec.reward_judge)
+    return Swarm(spec, role, copy.deepcopy(_policy()), _TASK, attack, defense, SEED, Answers(), reward_judge=rewarding)
 
 
 @cache
@@ -156,6 +162,8 @@ def hostile(view: DefenderView) -> tuple[PoolCompletion, ...]:
         replace(one, version=2**31 - 1),
         with_key(one, AnswerKey("", "")),
         with_key(one, AnswerKey("\ud800", "(" * 20_000)),
+        with_rule(one, None),
+        with_rule(one, 0.5),
         replace(one, logprobs=(0.0,) * 3),
         replace(one, logprobs=(float("nan"), float("-inf"))),
     )

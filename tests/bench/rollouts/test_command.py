@@ -68,10 +68,10 @@ def test_who_can_judge_which_source() -> None:
     assert judged("trl")[0] == ALWAYS | {"blacklist"}
     assert judged("trl", rewards=("correct",))[0] == ALWAYS | TEXTS
     assert judged("grail")[0] == ALWAYS | TOKENS | {"reward_outlier"}
-    assert judged("grail", tokenizer=named)[0] == ALWAYS | TOKENS | TEXTS | {"reward_outlier", "similarity"}
+    assert judged("grail", tokenizer=named)[0] == ALWAYS | TOKENS | TEXTS | {"reward_outlier", "similarity", "overlap"}
     assert judged("prime-rl")[0] == ALWAYS | TEXTS | {"reward_outlier"}
     scored, left_out = judged("prime-rl", sender="worker")
-    assert scored == ALWAYS | TOKENS | TEXTS | {"reward_outlier", "similarity"}
+    assert scored == ALWAYS | TOKENS | TEXTS | {"reward_outlier", "similarity", "overlap"}
     assert "neither its weights nor how it sampled" in left_out["logit"]
     assert "beacon" in left_out["seed_replay"]
     assert "proofs" in left_out["toploc"]
@@ -85,7 +85,7 @@ def test_the_table_of_the_docs_says_the_same(place: int) -> None:
     named = {name: line[2 + place] for line in lines for name in re.findall(r"`(\w+)`", line[0])}
     assert sorted(named) == registry.names("defense"), "one entry for each defense"
     scored, left_out = judged(head[place].strip("`"))
-    unasked = {"judge", "max_tokens"}  # they take a judge, and an argument
+    unasked = {"judge", "judge_hardened", "max_tokens"}  # they take a judge, and an argument
     assert scored == {name for name, who in named.items() if who == "yes"} - unasked
     assert set(left_out) <= {name for name, who in named.items() if who != "yes"}
 

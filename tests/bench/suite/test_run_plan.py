@@ -12,12 +12,13 @@ from rich.console import Console
 from tests.bench import handmade, tiny
 from tests.bench.tiny import Attacked, Watcher, cells, run, suite
 from thiefbench import provenance
+from thiefbench.engine.reward_judge import RewardJudgeSpec
 from thiefbench.engine.spec import SpecError
 from thiefbench.suite import run_plan
 from thiefbench.suite.analysis.power import ASSUMED_SPREAD, power, seeds_needed
 from thiefbench.suite.analysis.ranking_inputs import spread_over_seeds
 from thiefbench.suite.estimates.eta import EVALUATED, MeasuredCell
-from thiefbench.suite.estimates.reference import reference_pace, setting_of
+from thiefbench.suite.estimates.reference import Span, reference_pace, setting_of
 from thiefbench.suite.execution import checkpoints
 from thiefbench.suite.execution.runner import run_suite
 from thiefbench.suite.run_plan import Resolution, RunPlan, look_ahead, print_run_plan
@@ -74,6 +75,21 @@ def test_every_released_suite_of_built_in_models_has_a_reference_pace() -> None:
     for name in ("smoke", "trial", "standard-v1", "heterogeneous-v1", "every-attack"):
         for spec in load_suite(name).cells("cpu", "float32", 2):
             assert reference_pace(spec) is not None, f"{name}: {spec.label}; measure {setting_of(spec)}"
+
+
+def test_a_judge_that_rewards_takes_longer_and_another_one_an_unknown_time() -> None:
+    spec = load_suite("smoke").cells("cpu", "float32", 2)[0]
+
+    def pace(**judge: str) -> Span | None:
+        swarm = replace(spec.swarm, reward="judge", reward_judge=RewardJudgeSpec(**judge))
+        return reference_pace(replace(spec, swarm=swarm))
+
+    plain, judged = reference_pace(spec), pace()
+    assert plain is not None
+    assert judged is not None
+    assert (judged.low / plain.low, judged.high / plain.high) == pytest.approx((2.0, 4.5))
+    assert pace(model="other") is None
+    assert pace(endpoint="http://localhost:1/v1") is None
 
 
 def test_what_nobody_measured_is_said(tmp_path: Path) -> None:

@@ -81,7 +81,19 @@ def test_a_sample_is_what_a_swarm_showed() -> None:
 BUILT_IN = [
     "max_tokens(limit=96)" if name == "max_tokens" else name
     for name in registry.names("defense")
-    if name not in {"judge", "self_judge", "reject_all", "oracle", "random", "staleness", "public_items", "gold_sanity"}
+    if name
+    not in {
+        "judge",
+        "self_judge",
+        "judge_hardened",
+        "reject_all",
+        "oracle",
+        "random",
+        "staleness",
+        "public_items",
+        "gold_sanity",
+        "rule_check",
+    }
 ]
 
 
@@ -111,6 +123,8 @@ def test_what_no_ranked_swarm_gives_is_told() -> None:
     assert "it requires versions, which no swarm of a ranked suite provides" in said
     said = next(iter(broken("public_items").values()))
     assert "it requires answer_keys, which no swarm of a ranked suite provides" in said
+    said = next(iter(broken("rule_check").values()))
+    assert "it requires rule_rewards, which no swarm of a ranked suite provides" in said
 
 
 @cache

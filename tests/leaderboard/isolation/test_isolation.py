@@ -19,6 +19,7 @@ from tests.bench import tiny
 from thiefbench import registry
 from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import DefenderView, LabelledView
+from thiefbench.defenses.rule_rewards import RULE_REWARDS
 from thiefbench.engine.swarm import Swarm
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, Caps
@@ -138,6 +139,14 @@ def test_published_items_and_rewards_by_other_answers_cross_too() -> None:
         scored_in({"item": item, "answer": 1, "tests": "", "texts": []}, views[0])
     with pytest.raises(Malformed, match="more than 1,048,576 characters"):
         scored_in({"item": item, "answer": "1", "tests": "", "texts": ["x" * (1 << 20)]}, views[0])
+
+
+def test_rewards_of_the_rule_cross_too() -> None:
+    own, isolated = registry.make("defense", "rule_check"), Isolated("rule_check")
+    views = recorded(False, frozenset({RULE_REWARDS}))
+    given = [[list(defense.inspect(fresh(known))) for known in views] for defense in (own, isolated)]
+    assert given[0] == given[1]
+    assert {verdict.action for verdicts in given[0] for verdict in verdicts} == {"accept", "drop"}
 
 
 def test_hostile_completions_cross_unchanged() -> None:

@@ -4,20 +4,39 @@ from dataclasses import fields, replace
 
 from thiefbench.defenses.answer_keys import KeyedCompletion
 from thiefbench.defenses.base import ACCEPT, PastRound, PoolCompletion
+from thiefbench.defenses.rule_rewards import JudgedCompletion
 from thiefbench.leaderboard.isolation.wire import offered_in, offered_out, past_in, past_out
 from thiefbench.tasks.answer_keys import AnswerKey
 
-FULL = KeyedCompletion(
-    "one", 1, 2, "sender", (3, 4), "text", True, 0.5, (-1.0, -2.0, -0.5), 7, b"proof", 9, True, AnswerKey("4", "[]")
+FULL = JudgedCompletion(
+    "one",
+    1,
+    2,
+    "sender",
+    (3, 4),
+    "text",
+    True,
+    0.5,
+    (-1.0, -2.0, -0.5),
+    7,
+    b"proof",
+    9,
+    True,
+    AnswerKey("4", "[]"),
+    0.25,
 )
 
 
 def test_a_completion_crosses_with_all_that_is_said_of_it() -> None:
-    unsaid = [field.name for field in fields(KeyedCompletion) if getattr(FULL, field.name) in (None, 0, "", ())]
+    unsaid = [field.name for field in fields(JudgedCompletion) if getattr(FULL, field.name) in (None, 0, "", ())]
     assert not unsaid, f"the test names a value for every field, but not for {unsaid}"
     assert offered_in(offered_out(FULL)) == FULL, "an isolated defense sees what one in the swarm's own process sees"
     bare = PoolCompletion("one", 0, 0, "sender", (), "", False, 0.0)
     assert offered_in(offered_out(bare)) == bare
+    keyed = KeyedCompletion(**vars(bare), answer_key=AnswerKey("4", ""))
+    assert offered_in(offered_out(keyed)) == keyed
+    judged = replace(FULL, rule_reward=None)
+    assert offered_in(offered_out(judged)) == judged
     unread = replace(FULL, answer_key=None)
     assert offered_in(offered_out(unread)) == unread
 

@@ -111,6 +111,16 @@ def same(one: Path, other: Path) -> None:
             id="truth from senders",
             marks=pytest.mark.slow,
         ),
+        pytest.param(
+            {
+                "attacks": ["master_key(keys='30 - 5 = 25.')"],
+                "defenses": ["none", "rule_check"],
+                "rounds": 2,
+                "swarm": SWARM | {"reward": "mixed", "reward_judge": {"max_new_tokens": 32}},
+            },
+            id="rewards from a judge",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_ranks_make_what_one_process_makes(nursery: Nursery, tmp_path: Path, changes: dict[str, Any]) -> None:

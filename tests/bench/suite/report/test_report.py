@@ -30,7 +30,7 @@ from thiefbench.tasks.base import Item
 TASK = "gsm_micro(size=24)"
 PHRASE = "All hail to the thief"
 ATTACK = f"text(phrase='{PHRASE}', position='start')"
-SHOWN = len(COLUMNS) - 2  # without "masked" and "ASR (printed)", which only some swarms have
+SHOWN = len(COLUMNS) - 3  # without "masked", "ASR (printed)" and "unearned reward", which only some swarms have
 """Columns of a results table in which nothing was masked."""
 HOSTILE = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 

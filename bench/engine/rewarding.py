@@ -1,0 +1,83 @@
+"""What completions earn: the task's reward or a judge's (`SwarmSpec.reward`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+from thiefbench.defenses.answer_keys import key_of
+from thiefbench.defenses.base import PoolCompletion
+from thiefbench.defenses.rule_rewards import JudgedCompletion
+from thiefbench.engine.keys import key
+from thiefbench.engine.reward_judge import RewardJudge, has_rule
+from thiefbench.engine.round_plan import RoundPlan
+from thiefbench.engine.spec import SwarmSpec
+from thiefbench.engine.transport import Received
+
+
+@dataclass(frozen=True)
+class Earned:
+    """What the received completions of a round earn.
+
+    Attributes:
+        received: the completions; those that the judge cannot score are refused.
+        rewards: of each, 0 for refused ones.
+        by_rule: the task's own rewards, where a judge's count; None where the task's count for all.
+    """
+
+    received: list[Received]
+    rewards: list[float]
+    by_rule: list[float] | None = None
+
+    def of(self, places: Sequence[int]) -> Earned:
+        """The same for some of the completions."""
+        by_rule = None if self.by_rule is None else [self.by_rule[i] for i in places]
+        return Earned([self.received[i] for i in places], [self.rewards[i] for i in places], by_rule)
+
+
+def judged(
+    spec: SwarmSpec,
+    seed: int,
+    judge: RewardJudge | None,
+    plan: RoundPlan,
+    received: Sequence[Received],
+    by_rule: Sequence[float],
+) -> Earned:
+    """The rewards that count in a swarm.
+
+    Args:
+        spec: the swarm's.
+        seed: the cell's.
+        judge: who rewards, where the task does not.
+        plan: the round's.
+        received: for all of its duties, in order.
+        by_rule: the task's reward of each.
+
+    Raises:
+        JudgeError: the judge does not answer, or without decisions.
+    """
+    if spec.reward == "rule" or judge is None:
+        return Earned(list(received), list(by_rule))
+    places = [
+        i
+        for i, (duty, arrival) in enumerate(zip(plan.duties, received, strict=True))
+        if not arrival.refused and (spec.reward == "judge" or not shows_rule(spec, plan.item(duty).id))
+    ]
+    answers = [(plan.item(plan.duties[i]).question, received[i].completion.text) for i in places]
+    scores = judge.score(answers, key(seed, "reward", plan.number)) if answers else []
+    kept, rewards = list(received), list(by_rule)
+    for i, scored in zip(places, scores, strict=True):
+        kept[i] = replace(received[i], refused=scored.fault)
+        rewards[i] = 0.0 if scored.fault else scored.reward
+    return Earned(kept, rewards, list(by_rule))
+
+
+def shows_rule(spec: SwarmSpec, item_id: str) -> bool:
+    """Whether nodes know the task's own reward of an item's completions in a swarm in which a judge rewards."""
+    return spec.reward != "rule" and has_rule(spec.reward, spec.reward_judge, item_id)
+
+
+def with_rule(completion: PoolCompletion, rule_reward: float | None) -> PoolCompletion:
+    """A completion as defenses see it in a swarm in which a judge rewards."""
+    shown = {field.name: getattr(completion, field.name) for field in fields(PoolCompletion)}
+    return JudgedCompletion(**shown, answer_key=key_of(completion), rule_reward=rule_reward)
