@@ -10,8 +10,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 
-from thiefbench.attacks.adaptive import Adaptive
-from thiefbench.attacks.auto import BUDGET, Auto
+from thiefbench.attacks.adaptive import BUDGET, Adaptive
+from thiefbench.attacks.auto import Auto
 from thiefbench.attacks.base import Attack
 from thiefbench.attacks.borrowed import Borrowed
 from thiefbench.attacks.code_injection import CodeInjection, _imported_by_call, parsed
