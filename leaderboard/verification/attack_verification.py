@@ -93,6 +93,7 @@ class _Verifier(Questions):
     inconclusive: int = 0
     ran: bool = False
     out_of_reach: list[str] = field(default_factory=list)  # defenses whose weights are not at hand
+    again: dict[str, Record] = field(default_factory=dict)  # what cells left here, by their ids in the entry
 
     def verdict(self) -> Verdict:
         """Do the steps that the options ask for, up to the first failed check."""
@@ -302,6 +303,8 @@ class _Verifier(Questions):
                             reruns.append(self._again(each, cell, records, archive, store, factory, guarded, bits))
                 finally:
                     self.reruns += reruns
+                if not bits:
+                    self._check_prevented(part, seed, cells, records, factory)
                 details.append(f"{kinds_of(reruns)}: {sum(bool(r.equal) for r in reruns)} of {len(reruns)} bit-equal")
         self.comparisons = len(again), parts * count
         self.forgery_found = chance_of_finding(parts, count, len(again), [count])
@@ -326,6 +329,7 @@ class _Verifier(Questions):
         spec = replace(each.spec, **changes)  # type: ignore[arg-type]
         target = guarded[each.target.slug] if each.target else None
         record = run_attack_cell(spec, store, factory.against(target), self.watch(f"again: {each.name}"))
+        self.again[cell.cell_id] = record
         if record.status != there.status:
             raise DisagreesError(f"{each.name}: run again, it ends otherwise: {record.error[:300] or 'with scores'}")
         before: tuple[float, float, float] | None = None
@@ -353,6 +357,31 @@ class _Verifier(Questions):
             part=each.part, role=spec.role, attack=self.entry.manifest.name, seed=spec.seed, measure="headline_asr",
             submitted=(one, one), found=other, equal=equal, agrees=agrees, kind=role,
         )  # fmt: skip
+
+    def _check_prevented(
+        self, part: str, seed: int, cells: Sequence[Wanted], records: dict[str, Record], factory: AttackFactory
+    ) -> None:
+        """Check that each defense prevents as much as submitted: ASRs that are all close may be forged apart.
+
+        Raises:
+            DisagreesError: one does not.
+        """
+        here = {
+            (each.spec.role, each.target.slug if each.target else ""): cell.cell_id
+            for each, cell in zip(cells, self.entry.cells, strict=True)
+            if (each.part, each.spec.seed) == (part, seed)
+        }
+        attack = IsolatedAttack(factory.spec)
+        for slug in (target.slug for target in self.entry.manifest.targets):
+            ids = [here[key] for key in (("attack", slug), ("attack", ""), ("placebo", ""))]
+            if records[ids[0]].status != "ok":
+                continue
+            before, after = (prevented(attack, *(known[cell_id] for cell_id in ids)) for known in (records, self.again))
+            if before is not None and after is not None and not close(before[0], after[0], after[1]):
+                raise DisagreesError(
+                    f"seed {seed}, {slug}: run again, it prevents {after[0]:.3f} of the harm, and {before[0]:.3f} in "
+                    "the entry"
+                )
 
     def _try_fresh(
         self, cells: Sequence[Wanted], suite: Suite, store: Store, factory: AttackFactory, guarded: dict[str, Guarded]

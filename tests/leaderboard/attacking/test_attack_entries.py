@@ -212,6 +212,16 @@ def test_bits_that_are_not_equal_elsewhere_are_said(hums: Attacked, monkeypatch:
     assert any("4 of 4 cells that were run again are not bit-equal" in reason for reason in found.reasons)
 
 
+def test_elsewhere_shares_are_compared_and_not_asrs_alone(hums: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A little less undefended and a little more defended are each close, and together another result."""
+    shares = iter([(0.6, 0.05), (0.85, 0.05)])  # as submitted, and here
+    monkeypatch.setattr(attack_verification, "surroundings_apart", lambda record: ("another processor",))
+    monkeypatch.setattr(attack_verification, "prevented", lambda *records: next(shares))
+    found = verified(hums, reruns=None, fresh=0)
+    assert found.verdict == "rejected"
+    assert "mine: run again, it prevents 0.850 of the harm, and 0.600 in the entry" in found.reasons[0]
+
+
 def test_an_anchor_is_no_target_in_a_verification_either(tmp_path: Path) -> None:
     anchor = made_entries.entry(tmp_path, defense="reject_all")
     made_attacks.attack(tmp_path, [anchor], slug="breaker")
