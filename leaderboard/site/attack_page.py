@@ -28,6 +28,8 @@ _COSTS = {
     "scored": "completions measured", "steps": "steps of teaching",
 }  # fmt: skip
 
+_MOST_MARKED = 1000
+"""Characters of a payload's strings that are marked; those of the built-in attacks have at most some hundred."""
 _ABOUT_THE_ATTACK = (
     "position", "member", "rehearsal", "steps", "opening", "rule", "imports", "replaced", "functions", "trigger",
 )  # fmt: skip
@@ -114,15 +116,26 @@ def marked(text: str, payload: Mapping[str, str]) -> tuple[tuple[str, bool], ...
     """Cut a text into pieces, each with whether it is one of the payload's strings, in any case.
 
     As attacks count a phrase without its first word, so does this. The attack itself is a stranger's and is not loaded
-    for a page, so a payload that it words anew each time is not marked.
+    for a page, so a payload that it words anew each time is not marked. Of more than `_MOST_MARKED` characters, only
+    some strings are looked for: for all of them, one page could take minutes.
     """
-    values = [value for name, value in payload.items() if name not in _ABOUT_THE_ATTACK and value.strip()]
-    needles = [*values, *(value.split(" ", 1)[1] for value in values if " " in value.strip())]
+    needles = _needles(payload)
     if not needles:
         return ((text, False),)
     longest_first = sorted(needles, key=len, reverse=True)
     pieces = re.split(f"({'|'.join(re.escape(needle) for needle in longest_first)})", text, flags=re.IGNORECASE)
     return tuple((piece, i % 2 == 1) for i, piece in enumerate(pieces) if piece)
+
+
+def _needles(payload: Mapping[str, str]) -> list[str]:
+    """A payload's strings, and each without its first word."""
+    needles: dict[str, None] = {}
+    left = _MOST_MARKED
+    for name, value in payload.items():
+        if name not in _ABOUT_THE_ATTACK and value.strip() and len(value) <= left:
+            left -= len(value)
+            needles |= {value: None, value.split(" ", 1)[1] if " " in value.strip() else value: None}
+    return [needle for needle in needles if needle]
 
 
 def _curves(judged: JudgedAttack, part: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 from tests.leaderboard import made_attacks, made_entries
 from tests.leaderboard.made_attacks import BLACK_BOX, WHITE_BOX
 from thiefbench.leaderboard.entry import Entry
+from thiefbench.leaderboard.site import attack_page
 from thiefbench.leaderboard.site.attack_page import marked
 from thiefbench.leaderboard.site.attacks import MASKING
 from thiefbench.leaderboard.site.board import BoardRow, SuiteBoard, board
@@ -192,3 +193,11 @@ def test_an_example_marks_fixed_strings_of_the_payload() -> None:
     assert marked("from the start", {"position": "start", "steps": "the"}) == (("from the start", False),)
     assert marked("its own", {"member": "own", "rehearsal": "own 0.1"}) == (("its own", False),)
     assert marked("x (a+)+ y", {"phrase": "(a+)+"}) == (("x ", False), ("(a+)+", True), (" y", False))
+
+
+def test_little_of_a_stranger_s_payload_is_looked_for() -> None:
+    """For two hundred kilobytes of it, one text took ten seconds."""
+    payload = {str(number): f"a {'a' * 90}{number}" for number in range(3000)}
+    assert 0 < sum(map(len, attack_page._needles(payload))) <= 2 * attack_page._MOST_MARKED
+    marked = attack_page.marked("the thief", {"long": "x" * 5000, "phrase": "thief"})
+    assert marked == (("the ", False), ("thief", True))
