@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, get_args
@@ -31,6 +32,9 @@ from thiefbench.engine.topology import Duty, PoolPosition
 from thiefbench.engine.transport import Received
 from thiefbench.engine.views.defender import DefenderJudge, DefenderPolicy, Judge
 from thiefbench.tasks.base import Completion, Item, Sampling
+
+LOGPROB_DITHER = 1e-4
+"""Most by which a log-prob that a defense is shown is lower than the one that came, in nats."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,7 @@ class Pool:
         noise = key(seed, "defense", self.round)  # hashed, because the seed itself would reveal the payload
         shown = {
             "round": self.round,
-            "completions": offered,
+            "completions": _with_dither(offered, generator(seed, "logprobs", self.round)),
             "items": self._facts(),
             "sampling": without_setting(sampling),
             "history": tuple(history),
@@ -235,6 +239,20 @@ def pool_rewards(
 def shuffled(seed: int, number: int, size: int) -> list[int]:
     """Pool indices in the order that the defense sees in a round."""
     return generator(seed, "shuffle", number).sample(range(size), size)
+
+
+def _with_dither(offered: Sequence[PoolCompletion], rng: random.Random) -> tuple[PoolCompletion, ...]:
+    """Completions with log-probs that are lower by up to `LOGPROB_DITHER` each.
+
+    An honest node's log-probs come from decoding, those of a malicious node from a forward pass over its submission.
+    The two differ in their last bits (1e-6), by which a defense could recognise the sender. Noise a hundred times as
+    large hides that, and no rule on log-probs needs more digits.
+    """
+    return tuple(
+        completion if completion.logprobs is None
+        else replace(completion, logprobs=tuple(v - LOGPROB_DITHER * rng.random() for v in completion.logprobs))
+        for completion in offered
+    )  # fmt: skip
 
 
 def _check_verdict(verdict: object, completion: PoolCompletion, defense: str) -> None:

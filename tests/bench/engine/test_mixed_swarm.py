@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, get_args
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from tests.bench.engine.conftest import same_weights, weights_of
 from thiefbench import registry
@@ -25,6 +27,7 @@ from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.model.decoding import sample
 from thiefbench.engine.model.forward_cache import ForwardCache
 from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.pool import LOGPROB_DITHER
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import LearnerSpec, LossType
 from thiefbench.engine.swarm import Swarm
@@ -307,6 +310,38 @@ def test_a_defense_that_gets_what_it_needs_is_welcome(
         if requires == "logprobs":
             read = [offered for offered in view.completions if offered.ids]
             assert all(len(offered.logprobs or ()) == offered.length for offered in read), "one for each of its tokens"
+
+
+class Compares(Defense):
+    """Keeps how far the log-probs that came lie below its own model's, for every token of every completion."""
+
+    name = "compares"
+    requires: ClassVar[tuple[Requirement, ...]] = ("logprobs", "homogeneous")
+
+    def __init__(self) -> None:
+        self.gaps: dict[tuple[int, int], NDArray[np.float64]] = {}
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        policy = view.policy
+        assert policy is not None
+        for offered, own in zip(view.completions, policy.token_logprobs(view.completions), strict=True):
+            self.gaps[offered.group, offered.index] = own - np.array(offered.logprobs)
+        return [ACCEPT] * len(view.completions)
+
+
+def test_last_bits_of_logprobs_tell_no_defense_who_sent_them(build_mixed: Build) -> None:
+    """A malicious node's come from a forward pass, so they equal the defense's own to the bit; honest ones do not."""
+    swarm = build_mixed(defense=Compares(), classes="a", logprobs="reported")
+    (rows,) = played(swarm, 1)
+    (cohort,) = swarm.population.cohorts
+    gaps: dict[tuple[int, int], NDArray[np.float64]] = cohort.defense.gaps  # type: ignore[attr-defined]
+    kinds: dict[bool, list[float]] = {True: [], False: []}
+    for row in rows:
+        kinds[row.malicious] += gaps[row.group, row.place].tolist()
+    for found in kinds.values():
+        assert 0.3 < np.mean(found) / (LOGPROB_DITHER / 2) < 1.7, "noise of the same size for both"
+        assert min(found) > -1e-5 and max(found) < LOGPROB_DITHER + 1e-5, "and no more than that"
+        assert not any(abs(gap) < 1e-12 for gap in found), "none is the defense's own to the bit"
 
 
 def test_every_cohort_has_a_defense_of_its_own(build_mixed: Build) -> None:
