@@ -52,7 +52,7 @@ def test_where_asked_two_rounds_are_played_and_nothing_written(tmp_path: Path) -
     said = printed(found)
     assert "tiny-v1: 9 cells to run, 0 in the store already" in said
     (row,) = [line.split() for line in said.splitlines() if " logit " in line]
-    assert row[-6:] == ["logit", "0-1,", "3", "0", "3", "-"], "seeds, in the store, to run, begun"
+    assert row == ["attacked", "logit", "0-1,", "3", "0", "3"], "seeds, stored, to run"
 
 
 def test_nothing_is_cut_off_at_80_columns(tmp_path: Path) -> None:
