@@ -208,24 +208,14 @@ def measure(spec: CellSpec) -> MeasuredCell:
 
 
 def print_run_plan(out: Console, plan: RunPlan, gaps: Sequence[float] = GAPS) -> None:
-    """A table of the cells by attack, swarm and defense; below it, the run's time and the differences it detects."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("attack", "swarm", "defense", "seeds", "in the store", "to run", "of these begun"):
-        table.add_column(column, no_wrap=True)
-    stages = {stage.spec: stage for stage in plan.stages}
-    kinds: dict[tuple[str, str, str], list[CellSpec]] = {}
-    for spec in plan.cells:
-        swarm = {"attack": "attacked", "control": "no attack", "placebo": "placebo"}[spec.role]
-        attack = plan.suite.title_of(spec)
-        kinds.setdefault((attack, swarm, spec.defense), []).append(spec)
-    for kind, cells in kinds.items():
-        waiting = [stages[spec] for spec in cells if spec in stages]
-        begun = ", ".join(f"seed {stage.spec.seed} at round {stage.done}" for stage in waiting if stage.done)
-        seeds = ranges(sorted({spec.seed for spec in cells}))
-        counts = (str(len(cells) - len(waiting)), str(len(waiting)))
-        table.add_row(*(escaped(part) for part in kind), seeds, *counts, begun or "-")
+    """A table of the cells by swarm and defense for each attack; below it, the run's time and what it detects."""
     wide = out if out.is_terminal else Console(file=out.file, highlight=False, width=200, emoji=False)
-    wide.print(table)
+    attacks: dict[str, list[CellSpec]] = {}
+    for spec in plan.cells:
+        attacks.setdefault(plan.suite.title_of(spec), []).append(spec)
+    for attack, cells in attacks.items():
+        wide.print(f"attack {escaped(attack)}")
+        wide.print(_cell_table(plan, cells))
     for line in plan_lines(plan, can_measure=True):
         out.print(escaped(line))
     if plan.resolution is not None:
@@ -235,6 +225,27 @@ def print_run_plan(out: Console, plan: RunPlan, gaps: Sequence[float] = GAPS) ->
         )
         for gap in gaps:
             out.print(f"  {plan.resolution.text(gap)}")
+
+
+def _cell_table(plan: RunPlan, cells: Sequence[CellSpec]) -> Table:
+    """The cells of one attack by swarm and defense; long names go on in the next line, so nothing is cut off."""
+    stages = {stage.spec: stage for stage in plan.stages}
+    begun = any(stages[spec].done for spec in cells if spec in stages)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("swarm", "defense", "seeds", "stored", "to run", *(["of these begun"] if begun else [])):
+        folds = column in ("defense", "of these begun")
+        table.add_column(column, no_wrap=not folds, overflow="fold")
+    kinds: dict[tuple[str, str], list[CellSpec]] = {}
+    for spec in cells:
+        swarm = {"attack": "attacked", "control": "no attack", "placebo": "placebo"}[spec.role]
+        kinds.setdefault((swarm, spec.defense), []).append(spec)
+    for kind, alike in kinds.items():
+        waiting = [stages[spec] for spec in alike if spec in stages]
+        rounds = ", ".join(f"seed {stage.spec.seed} at round {stage.done}" for stage in waiting if stage.done)
+        seeds = ranges(sorted({spec.seed for spec in alike}))
+        counts = (str(len(alike) - len(waiting)), str(len(waiting)))
+        table.add_row(*(escaped(part) for part in kind), seeds, *counts, *([rounds or "-"] if begun else []))
+    return table
 
 
 def plan_lines(plan: RunPlan, can_measure: bool = False) -> list[str]:

@@ -24,7 +24,9 @@ CURRENT = [page for page in pages(log=False) if page.name != "CHANGELOG.md"]
 SHOWN = {
     "README.md": [EXAMPLES / "my_defense.py"],
     "docs/write-a-defense.md": [EXAMPLES / "my_defense.py", EXAMPLES / "contract_of_my_defense.py"],
-    "docs/write-an-attack.md": [EXAMPLES / "my_attack.py", EXAMPLES / "contract_of_my_attack.py"],
+    "docs/write-an-attack.md": [
+        EXAMPLES / f"{name}.py" for name in ("my_attack", "contract_of_my_attack", "my_marked_attack")
+    ],
     "docs/write-a-task.md": [EXAMPLES / "my_task.py", EXAMPLES / "contract_of_my_task.py"],
     "docs/test-your-filter.md": [FILTER],
     "docs/pools.md": [EXAMPLES / "write_pools.py"],

@@ -52,7 +52,18 @@ def test_where_asked_two_rounds_are_played_and_nothing_written(tmp_path: Path) -
     said = printed(found)
     assert "tiny-v1: 9 cells to run, 0 in the store already" in said
     (row,) = [line.split() for line in said.splitlines() if " logit " in line]
-    assert row[-6:] == ["logit", "0-1,", "3", "0", "3", "-"], "seeds, in the store, to run, begun"
+    assert row == ["attacked", "logit", "0-1,", "3", "0", "3"], "seeds, stored, to run"
+
+
+def test_nothing_is_cut_off_at_80_columns(tmp_path: Path) -> None:
+    long = "gibberish+repetition+distribution"
+    found = ahead(suite("none", long, f"{long}+similarity+arithmetic"), tmp_path / "store")
+    out = StringIO()
+    print_run_plan(Console(file=out, width=80, force_terminal=True, no_color=True, highlight=False), found)
+    table = out.getvalue().partition("tiny-v1:")[0]
+    assert "\N{HORIZONTAL ELLIPSIS}" not in table
+    assert all(word in table for word in ("attack ", "swarm", "defense", "seeds", "stored", "to run"))
+    assert "etic" in table, "a long name goes on in the next line, to its end"
 
 
 def test_without_records_a_reference_machine_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,6 +256,13 @@ def test_harm_is_the_headline_over_the_reference_s() -> None:
     assert harm(cell([0, 0.1]), FAILED) is None
 
 
+def test_growth_over_empty_answers_is_no_harm() -> None:
+    lengths = [cell([0, value]) for value in (30.0, 20.0, 0.0)]
+    long, plain, empty = (each.model_copy(update={"cell": each.cell | {"attack": "dos"}}) for each in lengths)
+    assert harm(long, plain) == pytest.approx(0.5)
+    assert harm(long, empty) is None, "a control whose answers are all empty ends no report"
+
+
 @pytest.mark.parametrize(("defended", "prevented"), [(0.0, 1.0), (0.4, 0.0), (0.2, 0.5), (0.8, -1.0), (-0.05, 1.125)])
 def test_harm_prevented_is_not_clipped(defended: float, prevented: float) -> None:
     assert harm_prevented(defended, 0.4) == pytest.approx(prevented)
