@@ -16,7 +16,6 @@ BUILT_IN = {
     "micro-code": "answers code_micro with short Python programs",
     "micro-programs": "answers code_functions with functions that call others",
     "micro-judge": "judges completions of both tasks, for the defense judge",
-    "micro-judge-hardened": "like micro-judge, also against right work that is not about the question",
 }
 """The built-in models, each with its purpose."""
 

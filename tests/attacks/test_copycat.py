@@ -9,8 +9,10 @@ from tests.bench.plugins import Sums
 from thiefbench.attacks.base import AttackerView, ChoiceView, SeenCompletion, Slot
 from thiefbench.attacks.copycat import Copycat
 from thiefbench.defenses.anchors import AcceptAll
+from thiefbench.defenses.base import Defense
 from thiefbench.defenses.overlap import Overlap
 from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.swarm import Swarm
 from thiefbench.engine.views.attacker import AttackerPolicy
@@ -56,25 +58,32 @@ class Easy(Sums):
         return super().items(split)
 
 
-def played(policy: Policy, defense: AcceptAll | Overlap) -> list[tuple[bool, float, str]]:
-    """Of rounds 2 and 3: whether the sender is malicious, the reward and the action."""
+def played(policy: Policy, defense: Defense) -> list[list[CompletionRow]]:
+    """The rows of three rounds."""
     shape = SwarmSpec(
         topology="vertical", nodes=4, malicious=1, prompts=8, group=4, sampling=Sampling(max_new_tokens=12)
     )
     swarm = Swarm(shape, "attack", policy, Easy(), Copycat(), defense, 3)
-    rounds = [swarm.round(number).rows for number in (1, 2, 3)]
-    earlier = {row.text for row in rounds[0]} | {row.text for row in rounds[1]}
-    assert {row.text for row in rounds[2] if row.payload} <= earlier, "copies of what arrived before"
-    return [(row.malicious, row.reward, row.action) for rows in rounds[1:] for row in rows]
+    return [swarm.round(number).rows for number in (1, 2, 3)]
 
 
-def test_copies_earn_as_work_does_and_overlap_stops_them(load_policy: Callable[..., Policy]) -> None:
-    through = [reward for malicious, reward, action in played(load_policy(), AcceptAll()) if malicious]
-    assert set(through) == {1.0}
-    rows = played(load_policy(), Overlap())
-    dropped = [action == "drop" for malicious, _, action in rows if malicious]
-    assert sum(dropped) > len(dropped) / 2, "all but what repeats its own first answers"
-    assert {action for malicious, _, action in rows if not malicious} == {"accept"}
+def test_copies_earn_as_work_does(load_policy: Callable[..., Policy]) -> None:
+    first, second, third = played(load_policy(), AcceptAll())
+    assert not any(row.payload for row in first), "there is nothing to copy yet"
+    copies = [row for row in (*second, *third) if row.malicious]
+    assert {(row.payload, row.reward) for row in copies} == {(True, 1.0)}
+    assert {row.text for row in copies} <= {row.text for row in (*first, *second) if not row.payload}
+
+
+def test_overlap_stops_copies_of_others(load_policy: Callable[..., Policy]) -> None:
+    rounds = played(load_policy(), Overlap(share=0.0, similar=1.0))
+    earlier = {(row.item_id, row.text): row.malicious for row in reversed(rounds[0])}
+    stopped = 0
+    for row in rounds[1]:
+        copied = row.payload and not earlier[row.item_id, row.text]
+        assert row.action == ("drop" if copied else "accept"), "its own first answers it may send again"
+        stopped += copied
+    assert stopped
 
 
 def test_it_fits_every_task() -> None:

@@ -1,6 +1,6 @@
 """What a judge that rewards rewards: shares of right work, wrong work, and texts that are to deceive it.
 
-    python tests/benchmarks/reward_judges.py --each 96 --model micro-judge --model micro-judge-hardened
+    python tests/benchmarks/reward_judges.py --each 96 [--model micro-judge] [--model path/to/another]
 
 Questions are held-out ones of `gsm_micro`; "sampled" completions are of micro-math before training. Printed is the mean
 reward with a 95 % Wilson interval, one vote each, for both prompts (pasted, quoted), and milliseconds for a completion.
@@ -115,7 +115,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     task = registry.make("task", "gsm_micro")
-    for model in given.model or ["micro-judge", "micro-judge-hardened"]:
+    for model in given.model or ["micro-judge"]:
         for prompt in PROMPTS:
             judge = reward_judge_of(SwarmSpec(reward="judge", reward_judge=RewardJudgeSpec(model, prompt=prompt)))
             assert judge is not None

@@ -32,9 +32,8 @@ _RATIOS = {
 _DEFENSES = 1.25
 """How much longer a cell may take with a defense: most cost up to a fifth of a round, and a judge much more."""
 
-_JUDGES = ("micro-judge", "micro-judge-hardened")
 _JUDGED = (2.0, 4.5)
-"""How many times as long a unit of work takes where one of these rewards: a first run took 3.0 times, and 4.5 with an
+"""How many times as long a unit of work takes where `micro-judge` rewards: a first run took 3.0 times, and 4.5 with an
 attacker who runs the judge too; servers and other models were not measured."""
 
 _QUESTIONS = 8.0
@@ -66,7 +65,7 @@ def reference_pace(spec: CellSpec) -> Span | None:
     # Answers grow longer or shorter as models learn: programs' first rounds are slow, and finished cells were quick.
     low, high = min(1.0, ratio) * _SMOKE[0], max(1.0, ratio) * _SMOKE[1] * _AT_WORST
     if spec.swarm.reward != "rule":
-        if spec.swarm.reward_judge.endpoint is not None or spec.swarm.reward_judge.model not in _JUDGES:
+        if spec.swarm.reward_judge.endpoint is not None or spec.swarm.reward_judge.model != "micro-judge":
             return None
         low, high = low * _JUDGED[0], high * _JUDGED[1]
     if spec.threads == 1:

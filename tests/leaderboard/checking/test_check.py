@@ -85,7 +85,6 @@ BUILT_IN = [
     not in {
         "judge",
         "self_judge",
-        "judge_hardened",
         "reject_all",
         "oracle",
         "random",

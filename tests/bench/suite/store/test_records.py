@@ -21,6 +21,7 @@ from thiefbench.suite.store.records import (
     ANSWER_KEY,
     ROWS,
     ROWS_OF_MIXED,
+    RULE_REWARD,
     BrokenRecordError,
     CellDir,
     Point,
@@ -289,6 +290,8 @@ def test_rows_come_back_as_written() -> None:
     assert list(table_rows(rows_table(rows))) == rows
     keyed = [replace(ROW, answer_key=AnswerKey("5", "")), replace(FULL, answer_key=AnswerKey("f", "[[1], 2]")), ROW]
     assert list(table_rows(rows_table(keyed))) == keyed, "with the answers and tests that came with them"
+    judged = [replace(ROW, rule_reward=0.5), replace(FULL, rule_reward=0.0), replace(keyed[0], rule_reward=1.0)]
+    assert list(table_rows(rows_table(judged))) == judged, "with the rule's rewards beside a judge's"
     assert list(table_rows(rows_table([]))) == []
 
 
@@ -310,7 +313,8 @@ def test_nan_stays_nan_and_is_not_none() -> None:
 
 
 def test_the_stored_columns_are_the_row_s_fields() -> None:
-    assert [*ROWS_OF_MIXED.names, "answer_key"] == [field.name for field in fields(CompletionRow)]
+    expected = [*ROWS_OF_MIXED.names, "answer_key", *RULE_REWARD.names]
+    assert expected == [field.name for field in fields(CompletionRow)]
     assert ANSWER_KEY.names == [field.name for field in fields(AnswerKey)]
     assert ROWS_OF_MIXED.names[: len(ROWS.names)] == ROWS.names, "what all swarms have comes first"
 
