@@ -104,6 +104,20 @@ def engine_digest() -> bytes:
     return _digest(f"{len(needed.modules)} modules", needed, ())
 
 
+@cache
+def averaging_digest() -> bytes:
+    """SHA-256 over the code that exchanges weights, and its two contracts, computed like `engine_digest`.
+
+    It is part of the identity of cells whose nodes exchange weights, beside the engine's revision.
+    """
+    folder = Path(__file__).parent / "averaging"
+    contracts = ("thiefbench.attacks.exchange.base", "thiefbench.defenses.aggregation.base")
+    names = (f"thiefbench.averaging.{path.stem}" for path in folder.glob("*.py") if path.stem != "__init__")
+    first = [found for name in sorted((*names, *contracts)) if (found := _found(name)) is not None]
+    needed = Needed(first, "thiefbench", ("thiefbench.averaging.", *(f"{name}." for name in contracts)))
+    return _digest(f"{len(needed.modules)} modules", needed, ())
+
+
 def _digest(head: str, needed: Needed, data: Iterable[list[Path]]) -> bytes:
     digest = hashlib.sha256()
 

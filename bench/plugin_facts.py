@@ -12,6 +12,7 @@ from thiefbench import registry
 from thiefbench.attacks.answer_keys import KeyedThreatModel
 from thiefbench.attacks.base import ThreatModel
 from thiefbench.attacks.reward_judges import JudgedThreatModel
+from thiefbench.defenses.aggregation.base import AVERAGING
 from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import Defense, Requirement
 from thiefbench.defenses.rule_rewards import RULE_REWARDS
@@ -26,6 +27,7 @@ _REQUIREMENTS: Mapping[Requirement, str] = {
     "judge": "judge: a model to ask",
     "logprobs": "logprobs: log-probs come with completions (logprobs of the swarm)",
     "versions": "versions: completions come with the version of their weights (delay of the swarm)",
+    AVERAGING: "averaging: nodes exchange weights instead of completions (averaging of the suite)",
     ANSWER_KEYS: "answer_keys: answers and tests come with completions (truth of the swarm)",
     RULE_REWARDS: "rule_rewards: a judge rewards, and nodes know the task's reward too (reward of the swarm)",
 }

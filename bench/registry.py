@@ -1,5 +1,8 @@
 """The registry of attacks, defenses, tasks and suites: names are entry points; your own classes can be in files.
 
+Aggregations are defenses, and weight attacks are attacks, of swarms that exchange weights. They are declared and listed
+as kinds of their own, and a spec string names them wherever it may name a defense or an attack.
+
 A *spec string* has the same form everywhere: ``name``, ``name(key=value, ...)``, ``path/to/file.py:Class(key=value)``
 or ``package.module:Class(key=value)``. If a constructor's parameter is annotated `Attack` or `Defense`, its value is a
 spec string too: ``varied(attack="text", ...)``. Defenses compose: ``a+b`` accepts what both accept. Listing names loads
@@ -25,6 +28,8 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from thiefbench import trust
 from thiefbench.attacks.base import Attack
+from thiefbench.attacks.exchange.base import WeightAttack
+from thiefbench.defenses.aggregation.base import Aggregation
 from thiefbench.defenses.base import Defense
 from thiefbench.defenses.composed import Composed
 from thiefbench.error_messages import nearest
@@ -37,11 +42,15 @@ from thiefbench.sources import import_root, is_of_user, package_files, source_fi
 from thiefbench.tasks.base import Task
 from thiefbench.user_imports import imported
 
-Kind = Literal["attack", "defense", "task", "suite"]
+Kind = Literal["attack", "defense", "task", "suite", "aggregation", "weight_attack"]
+_NARROWER: dict[Kind, Kind] = {"defense": "aggregation", "attack": "weight_attack"}
+"""Kinds whose names also count as names of a wider kind."""
 # Classes whose parameters are spec strings themselves, with an example of one.
 _NESTED: dict[type, tuple[Kind, str]] = {Attack: ("attack", "text"), Defense: ("defense", "logit")}
 # The required base classes, because a spec string may name any class of any module.
-_BASES: dict[Kind, type] = {"attack": Attack, "defense": Defense, "task": Task}
+_BASES: dict[Kind, type] = {
+    "attack": Attack, "defense": Defense, "task": Task, "aggregation": Aggregation, "weight_attack": WeightAttack
+}  # fmt: skip
 _CLASS_IN_FILE = re.compile(r":\s*[^\W\d]\w*\s*")
 _LONGEST = 100_000
 """Most characters of a spec string, which may be a stranger's."""
@@ -72,10 +81,11 @@ def entry(kind: Kind, name: str) -> EntryPoint:
         SpecStringError: there is no such name; the message suggests the nearest.
     """
     entries = _entries(kind)
-    if name not in entries:
+    named = _wider_entries(kind)
+    if name not in named:
         known = ", ".join(sorted(entries))
-        raise SpecStringError(f"there is no {kind} named {name!r}; {nearest(name, entries)}known: {known}")
-    return entries[name]
+        raise SpecStringError(f"there is no {kind} named {name!r}; {nearest(name, named)}known: {known}")
+    return named[name]
 
 
 def parts(kind: Kind, spec: str) -> list[str]:
@@ -96,7 +106,7 @@ def parts(kind: Kind, spec: str) -> list[str]:
     specs: list[str] = []
     place = 0
     while place < len(pieces):
-        joined, whole = [pieces[place]], pieces[place].strip() in _entries(kind)
+        joined, whole = [pieces[place]], pieces[place].strip() in _wider_entries(kind)
         while not whole and not _ends(joined[-1]) and place < last:
             place += 1
             joined.append(pieces[place])
@@ -516,6 +526,11 @@ def _entries(kind: Kind) -> dict[str, EntryPoint]:
     # The built-in classes come last: no other distribution can take the place of one by declaring its name.
     declared = sorted(entry_points(group=f"thiefbench.{kind}s"), key=lambda each: _distribution(each) == "thiefbench")
     return {each.name: each for each in declared}
+
+
+def _wider_entries(kind: Kind) -> dict[str, EntryPoint]:
+    """The entries of a kind, and of the narrower one whose names count as its names too."""
+    return _entries(kind) | (_entries(_NARROWER[kind]) if kind in _NARROWER else {})
 
 
 def _distribution(declared: EntryPoint) -> str:

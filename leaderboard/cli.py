@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -26,6 +26,7 @@ from thiefbench.console import (
     suite_option,
     typed_spec_argument,
 )
+from thiefbench.errors import UsageError
 from thiefbench.limits import MOST_THREADS
 from thiefbench.wording import counted
 
@@ -66,6 +67,7 @@ def check(
     from thiefbench.leaderboard.isolation.sandbox_paths import files
 
     files(defense)  # a mistake in the spec string is reported before torch is loaded
+    _check_exchanges_completions("defense", defense)
     from thiefbench.leaderboard.checking.check import POISON_STOPPED, Subject
     from thiefbench.tasks.sandbox import SandboxUnavailable, backend
 
@@ -93,6 +95,7 @@ def check_attack(
     from thiefbench.leaderboard.attacking.submit import checked_spec
 
     checked_spec(attack)  # a mistake is reported before torch is loaded
+    _check_exchanges_completions("attack", attack)
     from thiefbench.tasks.sandbox import backend
 
     err.print(f"in the sandbox ({backend()}); running a few rounds of a small swarm ...")
@@ -132,6 +135,7 @@ def attack(
     from thiefbench.leaderboard.published import SHARED
     from thiefbench.leaderboard.submit import credits_of
 
+    _check_exchanges_completions("attack", attack)
     credits = credits_of(name, authors, paper)
     attacking.checked_spec(attack)
     try:
@@ -200,6 +204,7 @@ def submit(
     from thiefbench.leaderboard.referring import published_threads
     from thiefbench.progress import watch
 
+    _check_exchanges_completions("defense", defense)
     if baseline:
         name, authors = name or defense, authors or OWN
     credits = submitting.credits_of(name, authors, paper)
@@ -375,6 +380,23 @@ def build(
         err.print(f"[bold red]not shown:[/bold red] {escaped(reason)}")
     out.print(f"site: {escaped(str(site / 'index.html'))}")
     raise typer.Exit(FAILED if written.broken else DONE)
+
+
+def _check_exchanges_completions(kind: Literal["attack", "defense"], spec: str) -> None:
+    """See that a spec string names none of the built-in classes for swarms that exchange weights.
+
+    Raises:
+        UsageError: it does.
+    """
+    from thiefbench import registry
+
+    of_weights = registry.names("weight_attack" if kind == "attack" else "aggregation")
+    for part in registry.parts(kind, spec):
+        if (name := registry.parse(kind, part).target) in of_weights:
+            raise UsageError(
+                f"{name} is for swarms that exchange weights, and the leaderboard's suites exchange completions; "
+                "measure it with a suite of your own"
+            )
 
 
 def _secret(key: str) -> bytes:

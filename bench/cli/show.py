@@ -28,6 +28,8 @@ class Listable(StrEnum):
 
     attacks = "attacks"
     defenses = "defenses"
+    aggregations = "aggregations"
+    weight_attacks = "weight_attacks"
     tasks = "tasks"
     suites = "suites"
     models = "models"
@@ -57,7 +59,8 @@ def list_(kind: Annotated[Listable, typer.Argument(help="What to list.")], as_js
         table.add_row("any other", "give --model a local directory or a hub name")
     out.print(table)
     if kind is not Listable.models and kind is not Listable.suites and out.is_terminal:
-        err.print(f"\nFor arguments and needs: thiefbench show {kind.value.removesuffix('s')} NAME")
+        shown_as = {Listable.aggregations: "defense", Listable.weight_attacks: "attack"}
+        err.print(f"\nFor arguments and needs: thiefbench show {shown_as.get(kind, kind.value.removesuffix('s'))} NAME")
 
 
 class Showable(StrEnum):

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import TypeAdapter
 
 from thiefbench import registry
+from thiefbench.averaging.spec import AveragingSpec
 from thiefbench.engine.heterogeneity import LATER, STRICT, SpecError, plain
 from thiefbench.engine.spec import Batches, Role, SwarmSpec, check_range
 from thiefbench.limits import MOST_CELLS, MOST_COMPLETIONS, MOST_ROUNDS, MOST_THREADS
@@ -57,6 +58,7 @@ class CellSpec:
         evaluation: when honest models are evaluated.
         device, dtype, threads, batches: numerical settings that change last bits; threads matters only on CPU, and
             `batches` says which completions are sampled together (see `LocalBackend`).
+        averaging: how nodes exchange weights; None where they exchange completions.
     """
 
     task: str
@@ -72,6 +74,7 @@ class CellSpec:
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: int = 2
     batches: Batches = field(default="cohort", metadata=LATER)
+    averaging: AveragingSpec | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         check_range("threads", self.threads, 1, MOST_THREADS)
@@ -89,6 +92,8 @@ class CellSpec:
         drawn = {"sampling": plain(self.swarm.sampler), "completions": self.evaluation.completions}
         if self.swarm.mixed:  # the models that answer depend on which nodes are present and honest
             drawn |= {"swarm": plain(self.swarm), "role": self.role}
+        if self.averaging:
+            drawn |= {"averaging": plain(self.averaging), "swarm": plain(self.swarm), "role": self.role}
         return {name: getattr(self, name) for name in names} | drawn
 
     @property
@@ -134,6 +139,10 @@ def heading(part: str, attack: str) -> str:
     return f"{part}: {attack}" if part else attack
 
 
+_OF_CELLS = ("model", "swarm", "rounds", "evaluation", "averaging")
+"""Fields that the cells of a part share with it."""
+
+
 @dataclass(frozen=True)
 class Part:
     """Cells of a suite that share task, model and swarm.
@@ -143,6 +152,7 @@ class Part:
         task, model: the task and start model of every cell.
         attacks: spec strings.
         swarm, rounds, evaluation: of every cell.
+        averaging: how nodes exchange weights; None where they exchange completions.
     """
 
     __pydantic_config__ = STRICT
@@ -154,8 +164,11 @@ class Part:
     swarm: SwarmSpec = field(default_factory=SwarmSpec)
     rounds: int = 60
     evaluation: Evaluation = field(default_factory=Evaluation)
+    averaging: AveragingSpec | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
+        if self.averaging:
+            self.averaging.check(self.swarm)
         for name in ("task", "model", "attacks"):
             if not getattr(self, name):
                 raise SpecError(f"{name} must name at least one")
@@ -170,8 +183,7 @@ class Part:
     def holds(self, cell: CellSpec) -> bool:
         """Whether a cell belongs to this part."""
         task, attacks = self._canonical
-        shared = ("model", "swarm", "rounds", "evaluation")
-        same = all(getattr(self, name) == getattr(cell, name) for name in shared)
+        same = all(getattr(self, name) == getattr(cell, name) for name in _OF_CELLS)
         return same and cell.task == task and cell.attack in attacks
 
     def cells(
@@ -179,7 +191,7 @@ class Part:
     ) -> Iterator[CellSpec]:
         """Its cells at one seed, attack by attack; see `Suite.cells`. `defenses` are in canonical form."""
         task, attacks = self._canonical
-        shared = {name: getattr(self, name) for name in ("model", "swarm", "rounds", "evaluation")} | numerics
+        shared = {name: getattr(self, name) for name in _OF_CELLS} | numerics
         for number, attack in enumerate(attacks):
             cell = partial(CellSpec, task=task, attack=attack, seed=seed, **shared)
             yield cell(role="control", defense="none")
@@ -222,8 +234,8 @@ class Suite:
 
     Attributes:
         name, version, about: its name, its version and its purpose.
-        task, model, attacks, swarm, rounds, evaluation: of its cells, see `Part`. In a suite of several parts they are
-            the defaults for the parts in YAML, and only `parts` says what runs.
+        task, model, attacks, swarm, rounds, evaluation, averaging: of its cells, see `Part`. In a suite of several
+            parts they are the defaults for the parts in YAML, and only `parts` says what runs.
         parts: for different swarms and tasks; empty if there is only one part.
         defenses: spec strings; every defense meets every attack.
         placebo: also run every attack's placebo, undefended.
@@ -256,6 +268,7 @@ class Suite:
     evaluation: Evaluation = field(default_factory=Evaluation)
     modified: tuple[str, ...] = ()
     ranking: RankingRules = field(default=RankingRules(), metadata=LATER)
+    averaging: AveragingSpec | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         for name in ("defenses", "seeds"):
@@ -272,6 +285,8 @@ class Suite:
         outside = [number for number in self.recorded if not 1 <= number <= longest]
         if outside:
             raise SpecError(f"recorded must name rounds from 1 to {longest}, got {outside[0]}")
+        if (self.replayed or self.recorded) and any(part.averaging for part in self.scenes):
+            raise SpecError("where weights are exchanged, no pools can be replayed; leave out replayed and recorded")
         names = [part.name for part in self.parts]
         if not all(names) or len(set(names)) < len(names):
             raise SpecError("every part needs a name of its own")
@@ -281,7 +296,8 @@ class Suite:
         """Its parts, or the single part given by its own fields."""
         if self.parts:
             return self.parts
-        return (Part("", self.task, self.model, self.attacks, self.swarm, self.rounds, self.evaluation),)
+        own = {each.name: getattr(self, each.name) for each in fields(Part) if each.name != "name"}
+        return (Part(name="", **own),)
 
     @property
     def title(self) -> str:

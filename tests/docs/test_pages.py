@@ -28,6 +28,7 @@ SHOWN = {
         EXAMPLES / f"{name}.py" for name in ("my_attack", "contract_of_my_attack", "my_marked_attack")
     ],
     "docs/write-a-task.md": [EXAMPLES / "my_task.py", EXAMPLES / "contract_of_my_task.py"],
+    "docs/averaging.md": [EXAMPLES / "my_aggregation.py", EXAMPLES / "contract_of_my_aggregation.py"],
     "docs/test-your-filter.md": [FILTER],
     "docs/pools.md": [EXAMPLES / "write_pools.py"],
     "docs/measures.md": [EXAMPLES / "my_metric.py"],
@@ -52,7 +53,8 @@ def test_every_python_block_is_a_file_that_tests_run(page: Path) -> None:
 
 def test_suites_that_pages_show_are_suites() -> None:
     shown = [text for page in CURRENT for text in blocks(page, "yaml") if "attacks:" in text]
-    assert len(shown) == 4, "docs/suites.md, heterogeneous.md, sender-truth.md and judged-rewards.md show one each"
+    pages_with_one = "suites.md, heterogeneous.md, sender-truth.md, judged-rewards.md and averaging.md"
+    assert len(shown) == 5, f"{pages_with_one} show one each"
     for text in shown:
         assert parse_suite(text, "docs").cells("cpu", "float32", 1)
 
@@ -62,6 +64,8 @@ def test_suites_that_pages_show_are_suites() -> None:
     [
         ("attack", "write-an-attack.md", "| attack | what honest models are to learn |"),
         ("defense", "write-a-defense.md", "| defense | what it rejects |"),
+        ("weight_attack", "averaging.md", "| weight attack | what malicious nodes send |"),
+        ("aggregation", "averaging.md", "| aggregation | what a node adopts |"),
         ("task", "write-a-task.md", "| task | what is asked |"),
         ("suite", "suites.md", "| suite | for |"),
     ],

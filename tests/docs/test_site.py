@@ -56,9 +56,10 @@ def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
         assert not re.search(r"url\([\"']?(https?:)?//", style.read_text(encoding="utf-8")), f"{style.name} loads"
 
 
-@pytest.mark.parametrize("kind", ["attack", "defense", "task"])
+@pytest.mark.parametrize("kind", ["attack", "defense", "task", "aggregation", "weight_attack"])
 def test_the_reference_has_every_plugin(site: Path, kind: str) -> None:
-    text = (site / "api" / f"{'defenses' if kind == 'defense' else f'{kind}s'}.html").read_text(encoding="utf-8")
+    page = "averaging" if kind in ("aggregation", "weight_attack") else f"{kind}s"
+    text = (site / "api" / f"{page}.html").read_text(encoding="utf-8")
     for name in registry.names(kind):
         entry = registry.entry(kind, name)
         assert f'id="{entry.value.replace(":", ".")}"' in text, f"the reference describes the {kind} {name}"

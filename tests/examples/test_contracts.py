@@ -18,7 +18,7 @@ from thiefbench.testing.contracts import attack_fixtures, pools
 pytest_plugins = ["pytester"]
 
 HERE = Path(__file__).parent
-KINDS = ("attack", "defense", "task")
+KINDS = ("attack", "defense", "task", "aggregation")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -16,6 +16,9 @@ import pyarrow.compute as pc
 import torch
 
 from thiefbench import provenance, registry
+from thiefbench.averaging.compatibility import check_kind, check_rule
+from thiefbench.averaging.swarm import AveragingSwarm
+from thiefbench.defenses.aggregation.base import Aggregation
 from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.learning.memory import keep_freed_memory
 from thiefbench.engine.model.policy import Policy
@@ -24,6 +27,7 @@ from thiefbench.engine.spec import Batches
 from thiefbench.engine.swarm import Swarm
 from thiefbench.judges import judge_of
 from thiefbench.reward_judges import reward_judge_of
+from thiefbench.suite.analysis.exchanges import exchange_curves, exchange_scores, exchanges_table
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, last_evaluation, other_scores
 from thiefbench.suite.execution.cell_identity import CellFactory, RegistryFactory, identified, identity
 from thiefbench.suite.execution.checkpoints import CellInProgress
@@ -176,12 +180,17 @@ def _run_cell(
                 raise KeyboardInterrupt
     run.checkpoint()
     table = run.table()
-    curves = cell_curves(table)
+    curves, scores = cell_curves(table), cell_scores(table)
+    exchanged: dict[str, str] = {}
+    if isinstance(swarm, AveragingSwarm):
+        curves |= exchange_curves(swarm.exchanges)
+        scores |= exchange_scores(swarm.exchanges)
+        exchanged["exchanges_sha256"] = directory.write_exchanges(exchanges_table(swarm.exchanges))
     curves["grad_norm"] = [Point(round=number, value=value) for number, value in enumerate(run.grad_norms, 1)]
     record = Record(
         **identified(what),
         status="ok",
-        scores=cell_scores(table),
+        scores=scores,
         other_rules=other_scores(swarm.by_other_rules(list(table_rows(last_evaluation(table))))),
         curves=curves,
         payload=swarm.attack.describe(),
@@ -190,6 +199,7 @@ def _run_cell(
         provenance=provenance.provenance(spec.device, spec.threads)
         | {"started": started, "finished": provenance.now(), "ended": "resumed" if resumed else "in one run"}
         | runtime.about()
+        | exchanged
         | ({} if shared is None else shared.about()),
         completions_sha256=directory.write_rows(table),
     )
@@ -281,14 +291,25 @@ def build_swarm(
         ModelError, SpecError, registry.SpecStringError, TaskError: see there.
     """
     defense = maker.make(spec.defense)
+    parts: dict[str, Any] = {
+        "spec": spec.swarm,
+        "role": spec.role,
+        "policy": [Policy.load(resolve(model), spec.device, spec.dtype) for model in spec.models],
+        "task": registry.make("task", spec.task),
+        "attack": maker.make_attack(spec.attack),
+        "seed": spec.seed,
+    }
+    if spec.averaging:
+        check_kind(spec.averaging, parts["attack"], spec.attack)
+        check_rule(defense, spec.defense)
+        rule = defense if isinstance(defense, Aggregation) else registry.make("defense", "mean")
+        inspects_nothing = registry.make("defense", "none")
+        return AveragingSwarm(
+            spec.averaging, rule, defense=inspects_nothing, backend=LocalBackend(spec.batches), **parts
+        )
     return runtime.swarm(
-        spec=spec.swarm,
-        role=spec.role,
-        policy=[Policy.load(resolve(model), spec.device, spec.dtype) for model in spec.models],
-        task=registry.make("task", spec.task),
-        attack=maker.make_attack(spec.attack),
+        **parts,
         defense=defense,
-        seed=spec.seed,
         judge=None if defense.judge is None else judge_of(defense.judge, spec.device, spec.dtype, note),
         reward_judge=reward_judge_of(spec.swarm, spec.device, spec.dtype, note),
         batches=spec.batches,

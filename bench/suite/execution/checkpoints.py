@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
+from thiefbench.averaging.swarm import AveragingSwarm
 from thiefbench.engine.round_record import RoundRecord
 from thiefbench.engine.swarm import Swarm
 from thiefbench.suite.execution.shared import SharedRounds
@@ -108,6 +109,9 @@ class CellInProgress:
         # Weights may be older than the rows. Older versions of this package must not take them for the current ones.
         behind = bool(of_shared and of_shared["owed"])
         current = self.swarm.population.tensors() if self.shared is None else self.shared.tensors()
+        averaging = self.swarm if isinstance(self.swarm, AveragingSwarm) else None
+        if averaging is not None:
+            current |= averaging.tensors()
         write_atomically(self._work / tensors, save(current))
         state = {
             "done": self.done, "parts": [*self.parts, part], "shared": of_shared,
@@ -116,6 +120,8 @@ class CellInProgress:
             "payload": self.swarm.attack.describe(),
             "sha256": {name: file_sha256(self._work / name) for name in (*self.parts, part, tensors)},
         }  # fmt: skip
+        if averaging is not None:
+            state["exchanges"] = averaging.state()
         write_sealed(self._work / "state.json", state)
         for old in self._work.glob("weights-*.safetensors"):
             if old.name != tensors:
@@ -149,6 +155,11 @@ class CellInProgress:
             raise BrokenRecordError(f"the checkpoint in {self._work} is damaged") from error
         self.swarm.recall(state["payload"])
         self.swarm.population.restore(tensors, state["cohorts"])
+        if isinstance(self.swarm, AveragingSwarm):
+            try:
+                self.swarm.restore(tensors, state["exchanges"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise BrokenRecordError(f"the checkpoint in {self._work} is damaged") from error
         self.parts, self.seconds, self.grad_norms = state["parts"], state["seconds"], state["grad_norms"]
         self.pace = state.get("pace", [])  # a checkpoint of an older version has none
         self.done = self.saved_round = state["done"]

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from thiefbench import registry, trust
+from thiefbench.averaging.compatibility import check_kind, check_rule
 from thiefbench.engine.compatibility import check_requirements, drawn
 from thiefbench.engine.model.policy import check_directory
 from thiefbench.errors import UserError
@@ -354,8 +355,13 @@ def _check_requirements(cells: Sequence[CellSpec]) -> None:
         check_reward_judge(swarm)
     for attack, seed, swarm, task in dict.fromkeys((spec.attack, spec.seed, spec.swarm, spec.task) for spec in cells):
         drawn(registry.make("attack", attack), seed, swarm, tasks[task])
-    for swarm, name in dict.fromkeys((spec.swarm, spec.defense) for spec in cells):
+    for averaging, name in dict.fromkeys((spec.averaging, spec.attack) for spec in cells):
+        check_kind(averaging, registry.make("attack", name), name)
+    for swarm, averaging, name in dict.fromkeys((spec.swarm, spec.averaging, spec.defense) for spec in cells):
         defense = registry.make("defense", name)
+        if averaging:
+            check_rule(defense, name)
+            continue
         check_requirements(swarm, defense)
         if "judge" in defense.requires:
             check_judge(defense)

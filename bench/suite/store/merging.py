@@ -18,9 +18,18 @@ import pyarrow.compute as pc
 
 from thiefbench.errors import UserError
 from thiefbench.locks import LockedError
+from thiefbench.regular_files import read_regular
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.manifests import joined
-from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Store, file_sha256, write_atomically
+from thiefbench.suite.store.records import (
+    MOST_RECORD_BYTES,
+    BrokenRecordError,
+    CellDir,
+    Record,
+    Store,
+    file_sha256,
+    write_atomically,
+)
 from thiefbench.trust import reads_strangers
 
 Preference = Literal["first", "second"]
@@ -252,11 +261,27 @@ def _write(target: CellDir, new: Finished | None, holders: Sequence[Finished]) -
                 write_atomically(target.completions_path, new.directory.completions_path.read_bytes())
                 if file_sha256(target.completions_path) != new.record.completions_sha256:
                     raise MergeError(f"{new.directory.path} changed while it was read; run the same command again")
+                if (exchanged := new.record.provenance.get("exchanges_sha256")) is not None:
+                    _copy_exchanges(target, new.directory, exchanged)
             target.write(new.record)
         for each in holders:
             if each.directory.path.resolve() != target.path.resolve() and each.record.status == "ok":
                 weights.adopt(target, each.directory)
         target.sweep()
+
+
+def _copy_exchanges(target: CellDir, source: CellDir, expected: object) -> None:
+    """Give a cell what its nodes made of each other's weights.
+
+    Raises:
+        MergeError: it is missing or is not what the record says.
+    """
+    try:
+        write_atomically(target.exchanges_path, read_regular(source.exchanges_path, MOST_RECORD_BYTES))
+    except OSError as error:
+        raise MergeError(f"{source.exchanges_path} cannot be read: {error}") from error
+    if file_sha256(target.exchanges_path) != expected:
+        raise MergeError(f"{source.exchanges_path} is not what its record says; take the cell out of that store")
 
 
 def _set_aside(directory: CellDir, problem: str) -> str:

@@ -214,7 +214,8 @@ class CellDir:
     """The directory of one cell.
 
     Attributes:
-        path: the directory. It contains record.json, completions.parquet, the weights of recorded rounds (see
+        path: the directory. It contains record.json, completions.parquet, where nodes exchange weights also
+            exchanges.parquet, the weights of recorded rounds (see
             `thiefbench.suite.store.weights`) and the lock; while the cell is unfinished, also a checkpoint; while a
             file is written, a hidden `.part`.
     """
@@ -230,6 +231,11 @@ class CellDir:
     def completions_path(self) -> Path:
         """One row per completion and round."""
         return self.path / "completions.parquet"
+
+    @property
+    def exchanges_path(self) -> Path:
+        """One row per vector and receiver, of swarms that exchange weights."""
+        return self.path / "exchanges.parquet"
 
     @property
     def checkpoint(self) -> Path:
@@ -292,6 +298,11 @@ class CellDir:
         """Write the completions and return their SHA-256."""
         write_table(self.completions_path, table)
         return file_sha256(self.completions_path)
+
+    def write_exchanges(self, table: pa.Table) -> str:
+        """Write what nodes made of each other's weights, and return its SHA-256."""
+        write_table(self.exchanges_path, table)
+        return file_sha256(self.exchanges_path)
 
     def sweep(self) -> None:
         """Remove `leftovers`; only the holder of the lock may call this."""

@@ -1,0 +1,1 @@
+"""Attacks on swarms that exchange weights: what malicious nodes send instead of their own weights."""

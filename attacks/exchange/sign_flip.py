@@ -1,0 +1,36 @@
+"""`sign_flip`: send the opposite of what the honest nodes send."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from thiefbench.attacks.base import Attack
+from thiefbench.attacks.exchange.base import ExchangeView, WeightAttack
+
+if TYPE_CHECKING:
+    import torch
+
+
+class SignFlip(WeightAttack):
+    """Send the mean of the honest vectors with the opposite sign, so that training goes backwards.
+
+    It teaches no payload; what it does shows in the clean reward.
+
+    Args:
+        attack: the attack whose payload is looked for, as a spec string.
+        scale: a factor on the vector; 1 is as long as an honest mean.
+    """
+
+    name: ClassVar[str] = "sign_flip"
+
+    def __init__(self, attack: Attack | str = "text", scale: float = 1.0) -> None:
+        super().__init__(attack)
+        if not (math.isfinite(scale) and scale > 0):
+            raise ValueError(f"sign_flip: scale must be above 0, got {scale}")
+        self.scale = scale
+
+    def send(self, view: ExchangeView) -> Sequence[torch.Tensor | None]:
+        """The same vector from every malicious node."""
+        return [-self.scale * view.honest.mean(0)] * view.senders

@@ -1,0 +1,1 @@
+"""Swarms that exchange weights: local rounds, then a step towards the others' weights."""
