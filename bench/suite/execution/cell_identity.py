@@ -83,11 +83,11 @@ class Identities:
                 "attack": self._once("attack", attack, lambda: self._maker.attack_hash(attack)),
                 "defense": self._once("defense", defense, lambda: self._maker.source_hash(defense)),
             },
-            "engine_revision": engine_revision(),
+            "engine_revision": self._once("revision", "engine", engine_revision),
             "schema_version": ROWS_VERSION,
         }
         if spec.averaging:
-            content["averaging_revision"] = averaging_digest().hex()[:16]
+            content["averaging_revision"] = self._once("revision", "averaging", lambda: averaging_digest().hex()[:16])
         judge = self._once("judge", defense, lambda: self._judge_of(defense))
         asked = f"{spec.swarm.reward} {spec.swarm.reward_judge}"
         rewarding = self._once("reward judge", asked, lambda: reward_judge_identity(spec.swarm))
