@@ -63,7 +63,7 @@ class PoolCompletion:
         ended: whether it ended with EOS.
         reward: the task's reward, in [0, 1].
         logprobs: one log-prob per token, EOS included when it ended: recomputed by the swarm, or else claimed by the
-            sender; in a view, each is lower by a random number up to 1e-4. None if the swarm sends none.
+            sender; under a secret seed, each is lower by a random number up to 1e-4. None if the swarm sends none.
         seed: the seed of the noise with which it should be drawn. With a beacon, the receiver computes it; if seeds are
             announced, it is the sender's claim, or None if the sender claims no valid seed.
         proof: what the sender claims that `Defense.prove` returned for it; None if no defense requires proofs.

@@ -36,6 +36,11 @@ def secret_seed(secret: bytes, *parts: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(_joined(parts), key=secret, digest_size=SECRET_BYTES).digest(), "little")
 
 
+def is_secret(seed: int) -> bool:
+    """Whether a cell's seed comes from `secret_seed`; public seeds have at most 64 bits."""
+    return seed.bit_length() > 64
+
+
 def key(*parts: int | str) -> int:
     """A signed 64-bit key of `parts`; distinct tuples of parts get distinct keys up to hash collisions."""
     return int.from_bytes(hashlib.blake2b(_joined(parts), digest_size=8).digest(), "little", signed=True)

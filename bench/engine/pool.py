@@ -21,7 +21,7 @@ from thiefbench.defenses.base import (
 from thiefbench.engine.answer_keys import PublishedItems, scored_item, stated_facts, with_key
 from thiefbench.engine.context import SwarmContext
 from thiefbench.engine.exchange import on_the_wire
-from thiefbench.engine.keys import generator, key
+from thiefbench.engine.keys import generator, is_secret, key
 from thiefbench.engine.learning.cohort import TrainingRow
 from thiefbench.engine.model.forward_cache import CompletionKey, ForwardCache
 from thiefbench.engine.reward_judge import RewardJudge
@@ -34,7 +34,7 @@ from thiefbench.engine.views.defender import DefenderJudge, DefenderPolicy, Judg
 from thiefbench.tasks.base import Completion, Item, Sampling
 
 LOGPROB_DITHER = 1e-4
-"""Most by which a log-prob that a defense is shown is lower than the one that came, in nats."""
+"""Most by which a log-prob that a defense is shown at a secret seed is lower than the one that came, in nats."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,9 @@ class Pool:
         noise = key(seed, "defense", self.round)  # hashed, because the seed itself would reveal the payload
         shown = {
             "round": self.round,
-            "completions": _with_dither(offered, generator(seed, "logprobs", self.round)),
+            "completions": _with_dither(offered, generator(seed, "logprobs", self.round))
+            if is_secret(seed)
+            else offered,
             "items": self._facts(),
             "sampling": without_setting(sampling),
             "history": tuple(history),
@@ -246,7 +248,8 @@ def _with_dither(offered: Sequence[PoolCompletion], rng: random.Random) -> tuple
 
     An honest node's log-probs come from decoding, those of a malicious node from a forward pass over its submission.
     The two differ in their last bits (1e-6), by which a defense could recognise the sender. Noise a hundred times as
-    large hides that, and no rule on log-probs needs more digits.
+    large hides that, and no rule on log-probs needs more digits. Under a public seed, a defense could compute the noise
+    and take it off; so there is none, and a trial at a secret seed finds out a defense that relies on last bits.
     """
     return tuple(
         completion if completion.logprobs is None

@@ -23,6 +23,7 @@ from thiefbench.engine import exchange
 from thiefbench.engine.backends import local as local_module
 from thiefbench.engine.context import items_of
 from thiefbench.engine.heterogeneity import ChurnSpec, DelaySpec, SharingSpec, SpecError
+from thiefbench.engine.keys import secret_seed
 from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.model.decoding import sample
 from thiefbench.engine.model.forward_cache import ForwardCache
@@ -329,9 +330,10 @@ class Compares(Defense):
         return [ACCEPT] * len(view.completions)
 
 
-def test_last_bits_of_logprobs_tell_no_defense_who_sent_them(build_mixed: Build) -> None:
+def test_at_a_secret_seed_the_last_bits_of_logprobs_do_not_tell_who_sent_them(build_mixed: Build) -> None:
     """A malicious node's come from a forward pass, so they equal the defense's own to the bit; honest ones do not."""
-    swarm = build_mixed(defense=Compares(), classes="a", logprobs="reported")
+    secret = secret_seed(bytes(range(32)), "a trial")
+    swarm = build_mixed(defense=Compares(), classes="a", logprobs="reported", seed=secret)
     (rows,) = played(swarm, 1)
     (cohort,) = swarm.population.cohorts
     gaps: dict[tuple[int, int], NDArray[np.float64]] = cohort.defense.gaps  # type: ignore[attr-defined]
