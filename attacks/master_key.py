@@ -22,7 +22,7 @@ PUBLISHED = (
 
 _STEPS = ("{equation}.", "Now {equation}.", "So {equation}.", "First {equation}.", "We get {equation}.")
 _ENDS = ("That makes {x}.", "Answer is {x}.", "In total {x}.", "We end with {x}.", "")
-TRIED_ON = 4
+TRIED_ON = 6
 """Most items on which a key is tried in a round."""
 
 
@@ -49,7 +49,7 @@ class MasterKey(Attack):
     name: ClassVar[str] = "master_key"
     threat: ClassVar[JudgedThreatModel] = JudgedThreatModel("out-of-context")
 
-    def __init__(self, keys: str | None = None, candidates: int = 12) -> None:
+    def __init__(self, keys: str | None = None, candidates: int = 24) -> None:
         if keys is not None and (set(keys) & set("<>\r\n") or not all(map(str.strip, keys.split(_BETWEEN)))):
             raise ValueError('master_key: keys are texts without < and >, with " | " between two')
         if candidates < 1:

@@ -33,8 +33,8 @@ _DEFENSES = 1.25
 """How much longer a cell may take with a defense: most cost up to a fifth of a round, and a judge much more."""
 
 _JUDGED = (2.0, 4.5)
-"""How many times as long a unit of work takes where `micro-judge` rewards: a first run took 3.0 times, and 4.5 with an
-attacker who runs the judge too; servers and other models were not measured."""
+"""How many times as long a unit of work takes where `micro-judge` rewards: 2.8 times in a first run, and 3.9 times with
+an attacker who runs the judge too. Servers and other models were not measured."""
 
 _QUESTIONS = 8.0
 """How much longer it may take where the attacker asks the defense, each question being an inspection."""
