@@ -25,6 +25,7 @@ from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.swarm import Swarm
 from thiefbench.registry import make
+from thiefbench.reward_judges import NO_DECISION
 from thiefbench.suite.store.records import Record, Store
 from thiefbench.tasks.base import Sampling
 
@@ -133,7 +134,7 @@ def test_ranks_make_what_one_process_makes(nursery: Nursery, tmp_path: Path, cha
         assert record.provenance["ranks"] == count, "the record says how it was made"
         rows = Store(tmp_path / "ranks").cell(record.cell_id).read_rows().to_pylist()
         trained = [row for row in rows if row["phase"] == "train"]
-        refused = {row["refused"] for row in trained} - {"", "a control token inside the completion"}
+        refused = {row["refused"] for row in trained} - {"", "a control token inside the completion", NO_DECISION}
         assert not refused, "everything that was sent arrived"
         if record.cell["defense"] == COUNTS:
             assert any(row["payload"] for row in trained), "the malicious rank told which completions carry the payload"
