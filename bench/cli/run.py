@@ -213,6 +213,8 @@ def run(
 
     execution = Execution(device, dtype, threads, workers, executor, ray_address, gpus_per_cell, batches, rank_timeout)
     execution.check(plan)
+    if as_released.superseded:
+        err.print(f"[bold]{escaped(as_released.title)} is superseded.[/bold] {escaped(as_released.superseded)}")
     numerics = execution.numerics()
     chosen = changed.applied_to(as_released)
     cells = chosen.cells(*numerics)

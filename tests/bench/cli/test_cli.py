@@ -408,6 +408,13 @@ def test_an_override_labels_the_output(cli: Cli, file: Path, tmp_path: Path, wor
     assert stored["title"] == f"tiny-v1, modified: {label}", "every output of a modified suite says so"
 
 
+def test_a_run_of_a_superseded_suite_says_so(cli: Cli, tmp_path: Path) -> None:
+    file = tiny.suite_file(tmp_path, superseded="Use tiny-v2, whose attacks are stronger.")
+    ended = cli("run", file, "--store", tmp_path / "store", "--plan")
+    assert ended.code == 0, ended.err
+    assert " ".join(ended.err.split()).startswith("tiny-v1 is superseded. Use tiny-v2, whose attacks are stronger.")
+
+
 def test_fewer_rounds_record_those_that_are_left(cli: Cli, tmp_path: Path) -> None:
     file = tiny.suite_file(tmp_path, recorded=[1, 3])
     assert cli("run", file, "--store", tmp_path / "store", "--threads", "1", "--rounds", "2").code == 0
