@@ -46,7 +46,7 @@ _EXAMPLES = """Examples:
 
 thiefbench run smoke --defense blacklist
 
-thiefbench run standard-v1 --defense guard --plan
+thiefbench run standard-v2 --defense guard --plan
 
 thiefbench run smoke --defense mine.py:Mine --attack text --seeds 3
 """
