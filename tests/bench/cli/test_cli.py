@@ -170,7 +170,7 @@ def test_what_is_mistyped_is_answered_before_anything_heavy_is_loaded(
         ("run smoke --attack te", ["text"]),
         ("run smoke --task gsm_", ["gsm_micro"]),
         ("run smoke --model micro-j", ["micro-judge"]),
-        ("run sta", ["standard-v1"]),
+        ("run sta", ["standard-v1", "standard-v2"]),
         ("matrix smoke tri", ["trial"]),
         ("leaderboard check simi", ["similarity"]),
         ("leaderboard submit none --suite tri", ["trial"]),
