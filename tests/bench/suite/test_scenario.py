@@ -429,7 +429,10 @@ def test_the_limits_of_a_ranking_stand_in_the_suite_file() -> None:
 
 
 def test_a_suite_that_another_supersedes_stays_the_same_suite() -> None:
-    plain, marked = parse_suite(GOOD, "s.yaml"), parse_suite(GOOD + "superseded: Use small-v3; it is harder.\n", "s.yaml")
+    plain, marked = (
+        parse_suite(GOOD, "s.yaml"),
+        parse_suite(GOOD + "superseded: Use small-v3; it is harder.\n", "s.yaml"),
+    )
     assert marked.superseded == "Use small-v3; it is harder."
     assert marked.fingerprint() == plain.fingerprint(), "entries and stores of it stay valid"
     assert marked.cells("cpu", "float32", 1) == plain.cells("cpu", "float32", 1)
