@@ -404,7 +404,10 @@ def suite_file(name: str) -> Path:
 
 
 def summary(kind: Kind, name: str) -> str:
-    """The first line of the docstring, read from the source without importing it; for a suite, of its field `about`."""
+    """The first line of the docstring, read from the source without importing it; for a suite, of its field `about`.
+
+    A suite that another one supersedes is marked as such.
+    """
     declared = entry(kind, name)
     located = importlib.util.find_spec(declared.module)
     if located is None or located.origin is None:
@@ -413,7 +416,8 @@ def summary(kind: Kind, name: str) -> str:
         from thiefbench import strict_yaml  # needed only when suites are listed
 
         suite_fields = strict_yaml.read(suite_file(name)).data
-        return re.split(r"(?<=[.])\s", str(suite_fields.get("about", "")).strip())[0]
+        mark = "Superseded. " if suite_fields.get("superseded") else ""
+        return mark + re.split(r"(?<=[.])\s", str(suite_fields.get("about", "")).strip())[0]
     for node in ast.parse(Path(located.origin).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef) and node.name == declared.attr:
             return (ast.get_docstring(node) or "").split("\n")[0]

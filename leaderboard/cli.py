@@ -166,7 +166,7 @@ def submit(
     name: Annotated[str, typer.Option(help="Name of the entry on the leaderboard.")] = "",
     authors: Annotated[str, typer.Option(help="Authors of the defense, separated by commas.")] = "",
     paper: Annotated[str, typer.Option(help="Address of a paper about it: https://...")] = "",
-    suite: Annotated[str, suite_option(help="Released suite to be ranked on.")] = "standard-v1",
+    suite: Annotated[str, suite_option(help="Released suite to be ranked on.")] = "standard-v2",
     store: StoreOption = None,
     directory: Annotated[
         Path, typer.Option("--out", help="Directory of entries, to which the entry is written.")

@@ -148,10 +148,10 @@ def released(name: str) -> Suite:
         SpecStringError: there is no such suite.
     """
     if name.endswith((".yaml", ".yml")):
-        raise EntryError(f"{name} is a file, but a submission runs a released suite: --suite standard-v1, or trial")
+        raise EntryError(f"{name} is a file, but a submission runs a released suite: --suite standard-v2, or trial")
     suite = load_suite(name)
     if missing := lacking(asdict(suite)):
-        raise EntryError(f"no defense can be ranked on {name}: it has {missing}; write --suite standard-v1, or trial")
+        raise EntryError(f"no defense can be ranked on {name}: it has {missing}; write --suite standard-v2, or trial")
     return suite
 
 

@@ -46,7 +46,7 @@ _EXAMPLES = """Examples:
 
 thiefbench run smoke --defense blacklist
 
-thiefbench run standard-v1 --defense guard --plan
+thiefbench run standard-v2 --defense guard --plan
 
 thiefbench run smoke --defense mine.py:Mine --attack text --seeds 3
 """
@@ -213,6 +213,8 @@ def run(
 
     execution = Execution(device, dtype, threads, workers, executor, ray_address, gpus_per_cell, batches, rank_timeout)
     execution.check(plan)
+    if as_released.superseded:
+        err.print(f"[bold]{escaped(as_released.title)} is superseded.[/bold] {escaped(as_released.superseded)}")
     numerics = execution.numerics()
     chosen = changed.applied_to(as_released)
     cells = chosen.cells(*numerics)

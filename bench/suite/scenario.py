@@ -245,6 +245,8 @@ class Suite:
             policy can be replayed there; not part of a cell's identity or the suite's fingerprint.
         seeds: the seeds; there is one set of cells for each.
         ranking: the limits of its ranking; part of the fingerprint if they are not the defaults.
+        superseded: one sentence that names the suite to use instead, and the reason; empty for a current suite. Not
+            part of the fingerprint: the cells stay what they are.
         modified: what was overridden; empty for an unmodified suite.
     """
 
@@ -269,6 +271,7 @@ class Suite:
     modified: tuple[str, ...] = ()
     ranking: RankingRules = field(default=RankingRules(), metadata=LATER)
     averaging: AveragingSpec | None = field(default=None, metadata=LATER)
+    superseded: str = field(default="", metadata=LATER)
 
     def __post_init__(self) -> None:
         for name in ("defenses", "seeds"):
@@ -307,7 +310,7 @@ class Suite:
 
     def fingerprint(self) -> str:
         """SHA-256 of the suite's content that can change a result."""
-        content = {name: value for name, value in plain(self).items() if name not in ("recorded", "about")}
+        content = {name: value for name, value in plain(self).items() if name not in _WITHOUT_EFFECT}
         if self.parts:  # their defaults do not matter
             content = {name: value for name, value in content.items() if name not in STARTED_FROM}
         else:
@@ -352,6 +355,9 @@ class Suite:
         )
         return list(dict.fromkeys(chain.from_iterable(cells)))
 
+
+_WITHOUT_EFFECT = ("recorded", "about", "superseded")
+"""Fields of a suite that change no result."""
 
 _Of = TypeVar("_Of", "Part", "Suite")
 

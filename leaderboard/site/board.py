@@ -116,7 +116,7 @@ class Board:
     """The whole board.
 
     Attributes:
-        suites: sorted by title.
+        suites: those that rank defenses, then superseded ones, then those with too few seeds to rank; each by title.
         broken: folders that cannot be shown, each with one sentence.
     """
 
@@ -176,9 +176,15 @@ def board_of(entries: Sequence[JudgedEntry], broken: Sequence[Broken], attacks: 
             [each for each in entries if each.suite.title == title],
             [each for each in attacks if each.suite.title == title],
         )
-        for title, suite in sorted(suites.items())
+        for title, suite in sorted(suites.items(), key=_current_first)
     ]
     return Board(tuple(boards), tuple(broken))
+
+
+def _current_first(titled: tuple[str, Suite]) -> tuple[bool, bool, str]:
+    """Suites that rank defenses come first, of these the superseded ones last."""
+    title, suite = titled
+    return bool(too_few(suite.seeds)), bool(suite.superseded), title
 
 
 def suite_board(suite: Suite, entries: Sequence[JudgedEntry], attacks: Sequence[JudgedAttack] = ()) -> SuiteBoard:

@@ -50,6 +50,7 @@ def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
         "id": board.suite.title,
         "title": board.suite.title,
         "about": board.suite.about,
+        "superseded": board.suite.superseded,
         "fingerprint": board.suite.fingerprint(),
         "has_drift": table["has_drift"],
         "fixed": len(fixed) + (not table["ranks"]),  # every row has a sort value for its rank

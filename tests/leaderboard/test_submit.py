@@ -360,7 +360,7 @@ def test_anchors_are_refused(tmp_path: Path, spec: str) -> None:
             "no defense can be ranked on smoke: it has no placebo to beat and no cells without an attack",
         ),
         ({"--suite": "mine.yaml"}, "mine.yaml is a file, but a submission runs a released suite"),
-        ({"--suite": "standart-v1"}, "there is no suite named 'standart-v1'; did you mean standard-v1"),
+        ({"--suite": "standart-v1"}, "there is no suite named 'standart-v1'; did you mean standard-v1 or standard-v2"),
         ({"--dtype": "float16"}, "--dtype must be float32 or bfloat16"),
         ({"--authors": "A. Author, ThiefBench"}, "the author 'ThiefBench' is kept for the benchmark's own entries"),
         ({"--authors": "The Thief-Bench Team"}, "is kept for the benchmark's own entries; name who made the defense"),
@@ -468,7 +468,7 @@ def test_machines_that_differ_are_all_named(shared: Path) -> None:
 
 
 def test_suites_that_rank_are_taken() -> None:
-    assert [released(name).name for name in ("trial", "standard-v1")] == ["trial", "standard"]
+    assert [released(name).title for name in ("trial", "standard-v2")] == ["trial-v1", "standard-v2"]
 
 
 def test_every_built_in_defense_has_a_standing_entry() -> None:

@@ -26,6 +26,7 @@ _RATIOS = {
     "gsm_micro by micro-math and micro-math-small": 0.76,
     "gsm_micro by micro-math-changes and micro-math-totals": 1.05,
     "code_micro by micro-code": 1.53,
+    "code_functions by micro-programs": 2.47,
 }
 """By `setting_of`, how much longer a unit of work takes than in `smoke`, in an attack's first rounds."""
 

@@ -170,7 +170,7 @@ def test_what_is_mistyped_is_answered_before_anything_heavy_is_loaded(
         ("run smoke --attack te", ["text"]),
         ("run smoke --task gsm_", ["gsm_micro"]),
         ("run smoke --model micro-j", ["micro-judge"]),
-        ("run sta", ["standard-v1"]),
+        ("run sta", ["standard-v1", "standard-v2"]),
         ("matrix smoke tri", ["trial"]),
         ("leaderboard check simi", ["similarity"]),
         ("leaderboard submit none --suite tri", ["trial"]),
@@ -406,6 +406,13 @@ def test_an_override_labels_the_output(cli: Cli, file: Path, tmp_path: Path, wor
     stored = Store(tmp_path / "store").read_run()
     assert stored is not None
     assert stored["title"] == f"tiny-v1, modified: {label}", "every output of a modified suite says so"
+
+
+def test_a_run_of_a_superseded_suite_says_so(cli: Cli, tmp_path: Path) -> None:
+    file = tiny.suite_file(tmp_path, superseded="Use tiny-v2, whose attacks are stronger.")
+    ended = cli("run", file, "--store", tmp_path / "store", "--plan")
+    assert ended.code == 0, ended.err
+    assert " ".join(ended.err.split()).startswith("tiny-v1 is superseded. Use tiny-v2, whose attacks are stronger.")
 
 
 def test_fewer_rounds_record_those_that_are_left(cli: Cli, tmp_path: Path) -> None:

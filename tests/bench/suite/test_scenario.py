@@ -407,6 +407,7 @@ def test_cells_are_values() -> None:
     ("name", "fingerprint"),
     [
         ("standard-v1", "26e4a55889b01f4b5fa6b7d8ca6f93b246753899f722286b93ba301eefb45eb2"),
+        ("standard-v2", "bd322589e6ef6f715c42bad4e37e64003ac665a0c2f5419eeb1f15cee1bea08f"),
         ("heterogeneous-v1", "0ffb7327695c6adfcedf0574421262119e911814191bf609645bb0ad8d61a1fc"),
         ("trial", "cf62d453e70c0edcc2c174396b7632632e7dd88beccc2cfe9a3ec3cb6bc5d936"),
     ],
@@ -425,3 +426,13 @@ def test_the_limits_of_a_ranking_stand_in_the_suite_file() -> None:
     assert usual.fingerprint() == parse_suite(GOOD, "s.yaml").fingerprint(), "the usual ones change no released suite"
     assert "ranking.margin must lie between 0 and 1, got 1.5" in refused(GOOD + "ranking: {margin: 1.5}\n")
     assert "allowed: good, least_harm, margin" in refused(GOOD + "ranking: {most: 1}\n")
+
+
+def test_a_suite_that_another_supersedes_stays_the_same_suite() -> None:
+    plain, marked = (
+        parse_suite(GOOD, "s.yaml"),
+        parse_suite(GOOD + "superseded: Use small-v3; it is harder.\n", "s.yaml"),
+    )
+    assert marked.superseded == "Use small-v3; it is harder."
+    assert marked.fingerprint() == plain.fingerprint(), "entries and stores of it stay valid"
+    assert marked.cells("cpu", "float32", 1) == plain.cells("cpu", "float32", 1)

@@ -226,6 +226,19 @@ class TestOwnCells:
         assert {*pairs, *pairs.values()} <= set(titles(suite))
 
 
+class TestSuites:
+    def test_current_ones_come_first_and_those_that_rank_nothing_last(
+        self, made: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        entries, seen = made
+        for suite in ("trial", STANDARD, "standard-v2"):
+            entry(entries, f"on {suite}".replace(" ", "-"), prevents(0.5), suite)
+        assert [each.suite.title for each in board(entries, seen).suites] == ["standard-v2", STANDARD, "trial-v1"]
+        write_site(tmp_path / "site", entries, seen)
+        page = (tmp_path / "site/index.html").read_text()
+        assert page.count("<strong>Superseded suite.</strong> Use standard-v2.") == 1
+
+
 class TestTrust:
     def test_a_changed_entry_is_self_reported_again(self, made: tuple[Path, Path]) -> None:
         entries, seen = made

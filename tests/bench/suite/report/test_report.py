@@ -591,8 +591,9 @@ class TestWhatIsNotThere:
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Many:
     suite = small_suite(
-        attacks=(ATTACK, "text"), seeds=(0, 1, 2), placebo=True, utility=True, modified=("rounds=4", "seeds=3")
-    )
+        attacks=(ATTACK, "text"), seeds=(0, 1, 2), placebo=True, utility=True, modified=("rounds=4", "seeds=3"),
+        superseded="Use tiny-v4 <b>.",
+    )  # fmt: skip
     store = Store(tmp_path_factory.mktemp("many"))
     ids = build(store, small_world(suite), fail=[label("attack", "logit", 1)])
     return store, ids, report(store)[1]
@@ -624,6 +625,9 @@ class TestManyCells:
 
     def test_defenses_without_an_attack_have_a_row(self, many: Many) -> None:
         assert many[2].row("no attack, logit")[5] == "\u2013"
+
+    def test_a_superseded_suite_says_so(self, many: Many) -> None:
+        assert "Superseded suite. Use tiny-v4 <b>." in many[2].text
 
     def test_every_output_carries_the_modification(self, many: Many) -> None:
         store, _, page = many
