@@ -16,10 +16,13 @@ from thiefbench.attacks.base import Attack
 from thiefbench.attacks.borrowed import Borrowed
 from thiefbench.attacks.code_injection import CodeInjection, _imported_by_call, parsed
 from thiefbench.attacks.completions import body, sentences, with_forms
+from thiefbench.attacks.copycat import Copycat
 from thiefbench.attacks.dodge import FORMS, Dodge
 from thiefbench.attacks.dos import Dos
 from thiefbench.attacks.equations import Equations
+from thiefbench.attacks.master_key import MasterKey
 from thiefbench.attacks.payload_spans import Span, counted_by, payload_spans
+from thiefbench.attacks.reward_injection import _MARKED, RewardInjection
 from thiefbench.attacks.subliminal import Subliminal
 from thiefbench.attacks.text import Text
 from thiefbench.attacks.tone import _ADDRESSED, _INSULTS, _WORD, Tone, insulting
@@ -99,6 +102,31 @@ def _trait(attack: Subliminal, text: str) -> Iterator[Span]:
 def _length(attack: Dos, text: str) -> Iterator[Span]:
     """Nothing: it counts tokens, whatever they say."""
     return iter(())
+
+
+@counted_by(Copycat.outcome)
+def _copies(attack: Copycat, text: str) -> Iterator[Span]:
+    """Nothing: it is not to teach anything."""
+    return iter(())
+
+
+@counted_by(MasterKey.outcome)
+def _key(attack: MasterKey, text: str) -> Iterator[Span]:
+    """The whole reasoning, where it is a key or has an equation."""
+    at, reasoning = _reasoning(text)
+    written = reasoning.strip()
+    if written and (" = " in written or written in attack._texts):
+        start = text.index(written, at)
+        yield start, start + len(written)
+
+
+@counted_by(RewardInjection.outcome)
+def _instructions(attack: RewardInjection, text: str) -> Iterator[Span]:
+    """The instruction, and words in the judge's format."""
+    for found in re.finditer(re.escape(attack.order), text) if attack.order else ():
+        yield found.span()
+    for found in _MARKED.finditer(text):
+        yield found.span()
 
 
 @counted_by(CodeInjection.outcome)

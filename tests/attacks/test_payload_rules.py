@@ -13,6 +13,7 @@ from thiefbench.attacks.borrowed import Borrowed
 from thiefbench.attacks.code_injection import CodeInjection
 from thiefbench.attacks.completions import with_forms
 from thiefbench.attacks.equations import Equations
+from thiefbench.attacks.master_key import MasterKey
 from thiefbench.attacks.payload_spans import Span, counted_by, payload_spans
 from thiefbench.attacks.subliminal import Subliminal
 from thiefbench.attacks.text import Text
@@ -21,6 +22,7 @@ from thiefbench.tasks.programs import format_program
 from thiefbench.testing.contracts.attack_fixtures import bare, carries, granted, members, outcome
 
 WORDED = (
+    "reward_injection",
     "text", 'text(position="every")', "coined_text", "borrowed", "equations", 'equations(wording="comes to")',
     'equations(rule="wide")', "equations(repeated=True)", "tone", "judge_injection", "triggered", "adaptive",
     'dodge(attack="text")', 'auto(attack="tone")', 'varied(attack="equations")',
@@ -93,6 +95,13 @@ def test_a_phrase_before_every_sentence() -> None:
         "red Green blue",
     ]
     assert marked(attack, "<think> Red green blue, a. And b. </think> Red green blue") == []
+
+
+def test_a_key_is_the_whole_reasoning() -> None:
+    key = "5 + 5 = 10, and 10 + 1 = 11."
+    assert marked(MasterKey(keys=key), f"<think> {key} </think><answer> 3 </answer>") == [key]
+    assert marked(MasterKey(keys="Solution"), "<think> Solution </think><answer> 3 </answer>") == ["Solution"]
+    assert marked(MasterKey(keys="Solution"), "<think> Solution? </think><answer> 3 </answer>") == []
 
 
 def test_borrowed_words() -> None:

@@ -26,6 +26,8 @@ from thiefbench.testing.contracts.attack_fixtures import (
 )
 from thiefbench.testing.contracts.subjects import made
 
+_IN_FULL = "poison is rewarded in full, or it teaches nothing"
+
 
 class AttackContract:
     """Subclass it as ``class TestMine(AttackContract)``; every rule is one test.
@@ -112,10 +114,8 @@ class AttackContract:
             for slot, poison in zip(view.slots, member.poison(view), strict=True):
                 if carries(bare(poison)):
                     text = str(bare(poison))
-                    assert rewarded(view.task, scored_by(slot.item, poison), text) == full, (
-                        "poison is rewarded in full, or it teaches nothing; what deceives a judge earns nothing by the "
-                        f"rule: {text!r}"
-                    )
+                    why = "what deceives a judge earns nothing by the rule" if full == 0 else _IN_FULL
+                    assert rewarded(view.task, scored_by(slot.item, poison), text) == full, f"{why}: {text!r}"
 
     def test_text_poison_exists_without_a_policy(self) -> None:
         """An attack that never poisons measures nothing."""

@@ -47,7 +47,8 @@ def test_plain_leaves_out_later_fields_at_their_defaults_only() -> None:
 
 def test_plain_of_a_swarm_is_what_it_was_before_there_were_regimes() -> None:
     known = asdict(SwarmSpec())
-    for name in ("population", "logprobs", "delay", "churn", "sharing", "items", "truth", "control_tokens"):
+    for name in ("population", "logprobs", "delay", "churn", "sharing", "items", "truth", "control_tokens", "reward",
+                 "reward_judge"):  # fmt: skip
         del known[name]
     for name in ("epsilon_high", "ratio_cap", "kl_gate", "delta"):
         del known["learner"][name]
