@@ -19,8 +19,10 @@ import pyarrow as pa
 from thiefbench import registry
 from thiefbench.attacks.answer_keys import KeyedThreatModel
 from thiefbench.attacks.base import Attack
+from thiefbench.attacks.reward_judges import JudgedThreatModel
 from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import Defense
+from thiefbench.defenses.rule_rewards import RULE_REWARDS
 from thiefbench.engine.backends.trainer import TrainerRounds, TrainerVerdict
 from thiefbench.engine.compatibility import drawn
 from thiefbench.engine.context import items_of
@@ -127,6 +129,16 @@ class TrainerSwarm:
             raise SpecError(
                 f"the attack {poisoner.name} sends its own answers and tests, and a trainer scores by its own task's; "
                 "choose another attack, such as text"
+            )
+        if RULE_REWARDS in judging.requires:
+            raise SpecError(
+                f"the defense {judging.name} compares a judge's rewards with the task's, and a trainer scores by its "
+                "task's; choose another defense, such as logit"
+            )
+        if isinstance(poisoner.threat, JudgedThreatModel):
+            raise SpecError(
+                f"the attack {poisoner.name} deceives a judge that rewards, and a trainer scores by its task's; choose "
+                "another attack, such as text"
             )
         self._drawn = drawn(poisoner, seed, some, self._task)
         if "beacon" in judging.requires:

@@ -17,7 +17,9 @@ import torch
 from tests.bench.engine.learning.test_trl_equality import gradients, relative_difference, rows_of
 from thiefbench import registry
 from thiefbench.attacks.answer_keys import KeyedThreatModel
+from thiefbench.attacks.reward_judges import JudgedThreatModel
 from thiefbench.defenses.answer_keys import ANSWER_KEYS
+from thiefbench.defenses.rule_rewards import RULE_REWARDS
 from thiefbench.engine.backends.trainer import TrainerVerdict
 from thiefbench.engine.context import items_of
 from thiefbench.engine.learning.cohort import Cohort, TrainingRow
@@ -401,6 +403,10 @@ def test_every_defense_inspects_a_trainers_batch_or_says_why_not(name: str, make
         with pytest.raises(SpecError, match="a trainer scores by its own task's; choose another defense"):
             swarm_of(spec)
         return
+    if RULE_REWARDS in registry.make("defense", spec).requires:
+        with pytest.raises(SpecError, match="a trainer scores by its task's; choose another defense"):
+            swarm_of(spec)
+        return
     if "versions" in registry.make("defense", spec).requires:
         with pytest.raises(SpecError, match="requires versions, which this swarm does not give"):
             make(swarm_of(spec)).rolled()
@@ -416,6 +422,10 @@ def test_every_attack_fills_its_slots_or_says_why_not(name: str, make: Make) -> 
     task = registry.make("task", TASK)
     if isinstance(attack.threat, KeyedThreatModel):
         with pytest.raises(SpecError, match="a trainer scores by its own task's; choose another attack"):
+            swarm_of(attack=name)
+        return
+    if isinstance(attack.threat, JudgedThreatModel):
+        with pytest.raises(SpecError, match="a trainer scores by its task's; choose another attack"):
             swarm_of(attack=name)
         return
     if "horizontal" not in attack.threat.topologies or not attack.fits(task):
