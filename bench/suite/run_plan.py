@@ -152,7 +152,7 @@ def look_ahead(
 
     Nothing is written. Raises what `run_suite` raises for mistakes of the user.
     """
-    jobs = jobs_of(suite, cells, store)
+    jobs = jobs_of(suite, cells, store, one_seed=True)
     missing = {spec: job for spec, job in jobs.items() if intact(job) is None}
     stages = tuple(_stage(jobs[spec]) for spec in taken_up(missing, share))
     estimate = _estimate(stages, store, workers, play, share)

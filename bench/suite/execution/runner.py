@@ -160,9 +160,14 @@ def jobs_of(
     retry_failed: bool = True,
     share: bool = True,
     shared_gb: float = SHARED_GB,
+    one_seed: bool = False,
 ) -> dict[CellSpec, Job]:
-    """The job of each cell; for arguments and errors see `run_suite`."""
-    _check_requirements(cells)
+    """The job of each cell; for arguments and errors see `run_suite`.
+
+    With `one_seed`, attacks are checked with the payload of their first seed alone: drawing all of them takes seconds,
+    and a plan is to answer at once.
+    """
+    _check_requirements(cells, one_seed)
     jobs, identities = {}, Identities()
     for spec in cells:
         what = identities.of(spec)
@@ -346,15 +351,18 @@ def _finished(directory: CellDir, listener: CellListener, retry_failed: bool) ->
     return None if record is not None and record.status == "error" and retry_failed else record
 
 
-def _check_requirements(cells: Sequence[CellSpec]) -> None:
+def _check_requirements(cells: Sequence[CellSpec], one_seed: bool) -> None:
     """Fail before the first round if a swarm lacks what a defense requires or an attack does not fit."""
     for model in {spec.model for spec in cells}:
         check_directory(resolve(model))
     tasks = {name: registry.make("task", name) for name in dict.fromkeys(spec.task for spec in cells)}
     for swarm in dict.fromkeys(spec.swarm for spec in cells):
         check_reward_judge(swarm)
+    drawn_once = set()
     for attack, seed, swarm, task in dict.fromkeys((spec.attack, spec.seed, spec.swarm, spec.task) for spec in cells):
-        drawn(registry.make("attack", attack), seed, swarm, tasks[task])
+        if not (one_seed and (attack, swarm, task) in drawn_once):
+            drawn(registry.make("attack", attack), seed, swarm, tasks[task])
+            drawn_once.add((attack, swarm, task))
     for averaging, name in dict.fromkeys((spec.averaging, spec.attack) for spec in cells):
         check_kind(averaging, registry.make("attack", name), name)
     for swarm, averaging, name in dict.fromkeys((spec.swarm, spec.averaging, spec.defense) for spec in cells):
