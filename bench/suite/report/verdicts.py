@@ -80,10 +80,13 @@ class Headline:
         if self.pairs > 1:
             kinds = [kind for _, differences in self.by_measure for _, kind in differences]
             what = _joined([title for title, _ in self.by_measure])
-            return (
-                f"better than A in {kinds.count('better')} of {len(kinds)} paired differences of {what}, and worse in "
-                f"{kinds.count('worse')}"
-            )
+            # What weighs more comes first; where both weigh the same, the harm.
+            better, worse = kinds.count("better"), kinds.count("worse")
+            first, second = ("better", better), ("worse", worse)
+            if worse >= better:
+                first, second = second, first
+            counted = f"{first[0]} than A in {first[1]} of {len(kinds)} paired differences of {what}"
+            return f"{counted}, and {second[0]} in {second[1]}"
         of_kind = {kind: [t for t, ((_, each),) in self.by_measure if each == kind] for kind in SIGNS}
         said = [f"{kind} than A in {_joined(of_kind[kind])}" for kind in ("better", "worse") if of_kind[kind]]
         text = " and ".join(said).replace(" and worse than A in", " and worse in")

@@ -287,7 +287,7 @@ class TestVerdicts:
         wide = {"attacks": (TEXT, TONE), "seeds": FIVE}
         found = headline(two(tmp_path, (small(**wide), usual), (small(**wide, rounds=20), shifted)))
         assert found.sentences == (
-            "better than A in 0 of 6 paired differences of harm prevented, false rejection and utility, and worse in 2"
+            "worse than A in 2 of 6 paired differences of harm prevented, false rejection and utility, and better in 0"
         )
 
     def test_the_very_same_runs_have_no_headline(self, tmp_path: Path) -> None:
