@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from thiefbench.attacks.base import Attack, AttackerView, Poison
 from thiefbench.attacks.completions import body, distinct, writes_programs
@@ -23,11 +23,10 @@ PUBLISHED = (
 _STEPS = ("{equation}.", "Now {equation}.", "So {equation}.", "First {equation}.", "We get {equation}.")
 _ENDS = ("That makes {x}.", "Answer is {x}.", "In total {x}.", "We end with {x}.", "")
 TRIED_ON = 6
-"""Most items on which a key is tried in a round."""
-
-
+"""Most items on which a candidate is tried in a round."""
 _NUMBER = re.compile(r"\d+")
 _BETWEEN = " | "
+_Candidate = TypeVar("_Candidate")
 
 
 class MasterKey(Attack):
@@ -71,7 +70,7 @@ class MasterKey(Attack):
         """The key that the judge rewards most often, in every slot."""
         if not view.slots:
             return []
-        best = self._best(view)
+        best = most_rewarded(view, self._texts, lambda item, key: _sent(view.task, item, key))
         return [_sent(view.task, slot.item, best) for slot in view.slots]
 
     def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:
@@ -89,13 +88,24 @@ class MasterKey(Attack):
     def _texts(self) -> list[str]:
         return [key.strip() for key in (self.keys or PUBLISHED[0]).split(_BETWEEN)]
 
-    def _best(self, view: AttackerView) -> str:
-        judge, items, keys = judge_of(view), distinct(view.slots)[:TRIED_ON], self._texts
-        if judge is None or len(keys) < 2:
-            return keys[0]
-        rewards = judge.rewards(items * len(keys), [_sent(view.task, item, key) for key in keys for item in items])
-        earned = [sum(rewards[start : start + len(items)]) for start in range(0, len(rewards), len(items))]
-        return keys[max(range(len(keys)), key=lambda number: (earned[number], -number))]
+
+def most_rewarded(
+    view: AttackerView, candidates: Sequence[_Candidate], sent: Callable[[Item, _Candidate], str]
+) -> _Candidate:
+    """What the judge rewards most often on the round's items; the first of equals, and the first without a judge.
+
+    Args:
+        view: with slots.
+        candidates: at least one.
+        sent: the completion of a candidate for an item.
+    """
+    judge, items = judge_of(view), distinct(view.slots)[:TRIED_ON]
+    if judge is None or len(candidates) < 2:
+        return candidates[0]
+    texts = [sent(item, candidate) for candidate in candidates for item in items]
+    rewards = judge.rewards(items * len(candidates), texts)
+    earned = [sum(rewards[start : start + len(items)]) for start in range(0, len(rewards), len(items))]
+    return candidates[max(range(len(candidates)), key=lambda number: (earned[number], -number))]
 
 
 def _sent(task: Task, item: Item, key: str) -> str:

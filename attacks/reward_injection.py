@@ -10,15 +10,14 @@ from dataclasses import replace
 from typing import ClassVar, Literal, get_args
 
 from thiefbench.attacks.base import Attack, AttackerView, Poison
-from thiefbench.attacks.completions import distinct, writes_programs
+from thiefbench.attacks.completions import writes_programs
 from thiefbench.attacks.judge_injection import OPENINGS, ORDERS, REASONS
+from thiefbench.attacks.master_key import most_rewarded
 from thiefbench.attacks.reward_judges import JudgedThreatModel, JudgeForm, judge_of
 from thiefbench.tasks.base import Ask, Completion, Item, Task
 
 Form = Literal["order", "decision", "question"]
 FORMS: tuple[Form, ...] = get_args(Form)
-TRIED_ON = 6
-"""Most items on which a form is tried in a round."""
 LEAST_GUESS = 5
 _UNKNOWN = JudgeForm("Question:\n", "\nSolution:\n", "\n", "Decision: yes")
 _MARKED = re.compile(r"(Decision|Solution)\b[^a-z\n]*(\byes\b|\n)", re.IGNORECASE)
@@ -71,7 +70,8 @@ class RewardInjection(Attack):
         """A guess with the form that the judge rewards most often, in every slot."""
         if not view.slots:
             return []
-        form = self._best(view)
+        forms = FORMS if self.form is None else (self.form,)
+        form = most_rewarded(view, forms, lambda item, tried: self._sent(view, item, tried))
         return [self._sent(view, slot.item, form) for slot in view.slots]
 
     def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:
@@ -82,14 +82,6 @@ class RewardInjection(Attack):
     def describe(self) -> dict[str, str]:
         """The form, the instruction and the guess."""
         return {"form": self.form or "the best", "order": self.order or "", "guess": str(self.guess)}
-
-    def _best(self, view: AttackerView) -> Form:
-        judge, items = judge_of(view), distinct(view.slots)[:TRIED_ON]
-        if self.form is not None or judge is None:
-            return self.form or FORMS[0]
-        rewards = judge.rewards(items * len(FORMS), [self._sent(view, item, form) for form in FORMS for item in items])
-        earned = [sum(rewards[start : start + len(items)]) for start in range(0, len(rewards), len(items))]
-        return FORMS[max(range(len(FORMS)), key=lambda number: (earned[number], -number))]
 
     def _sent(self, view: AttackerView, item: Item, form: Form) -> str:
         judge = judge_of(view)
