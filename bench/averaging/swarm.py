@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -264,6 +264,7 @@ class AveragingSwarm(Swarm):
         return f"{key(self.seed, 'sender', node) & 0xFFFFFFFF:08x}"
 
 
+@dataclass(frozen=True, eq=False)
 class _Arrival:
     """What came from one sender: a vector, or why there is none.
 
@@ -274,8 +275,10 @@ class _Arrival:
         bytes: what arrived.
     """
 
-    def __init__(self, sender: int, vector: torch.Tensor | None, problem: str, count: int) -> None:
-        self.sender, self.vector, self.problem, self.bytes = sender, vector, problem, count
+    sender: int
+    vector: torch.Tensor | None
+    problem: str
+    bytes: int
 
 
 def flat(weights: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median
 
 import pyarrow as pa
 
@@ -73,6 +74,5 @@ def _share(hits: Sequence[bool]) -> Score:
 
 
 def _median(values: Sequence[float]) -> float | None:
-    ordered = sorted(values)
-    middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+    middle = median(values)
     return middle if math.isfinite(middle) else None
