@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+import pytest
 import yaml
 
 from thiefbench.engine.spec import SwarmSpec
@@ -20,7 +21,7 @@ from thiefbench.suite.estimates.eta import MeasuredCell, RunOutline
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.execution.runner import run_suite
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
-from thiefbench.suite.store.records import Record, Store, identify
+from thiefbench.suite.store.records import CellDir, Record, Store, identify
 from thiefbench.tasks.base import Sampling
 
 PLUGINS = Path(__file__).with_name("plugins.py")
@@ -95,6 +96,27 @@ def suite_file(folder: Path, **changes: Any) -> Path:
 def cells(of: Suite) -> list[CellSpec]:
     """The suite's cells on one CPU thread."""
     return of.cells("cpu", "float32", 1)
+
+
+def opened_cell(of: Suite, store: Path) -> tuple[CellSpec, Record, CellDir]:
+    """The one cell of a suite that ran without an error."""
+    (spec,) = cells(of)
+    directory = Store(store).cell(identify(identity(spec)))
+    record = directory.read()
+    assert record is not None
+    assert record.status == "ok", record.error
+    return spec, record, directory
+
+
+def stopped_and_resumed(of: Suite, folder: Path, times: int = 2) -> None:
+    """Run a suite of one cell whole, and again with stops; both leave the same. Every round must be a checkpoint."""
+    run(of, folder / "whole")
+    for _ in range(times):
+        with pytest.raises(KeyboardInterrupt):
+            run(of, folder / "parts", Watcher(stop_after=1))
+    (again,) = run(of, folder / "parts")
+    assert again.provenance["ended"] == "resumed"
+    same(of, folder / "parts", folder / "whole")
 
 
 def cut(path: Path) -> None:

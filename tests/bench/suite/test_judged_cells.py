@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench import tiny
-from tests.bench.tiny import Attacked, Watcher, cells, run, same, suite
+from tests.bench.tiny import Attacked, cells, opened_cell, run, same, stopped_and_resumed, suite
 from thiefbench import registry
 from thiefbench.engine.backends.process_group import Launch
 from thiefbench.engine.backends.recorded import RecordedSwarm, RerunError
@@ -28,10 +28,6 @@ from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import (
     ROWS,
     RULE_REWARD,
-    CellDir,
-    Record,
-    Store,
-    identify,
     rounds_taken,
     rows_table,
     table_rows,
@@ -48,15 +44,6 @@ KEYS = "master_key(keys='30 - 5 = 25. We end with 25.')"
 
 def judged(*defenses: str, attack: str = KEYS, swarm: SwarmSpec = SWARM, kind: type[Suite] = Attacked) -> Suite:
     return suite(*defenses, kind=kind, attacks=(attack,), swarm=swarm)
-
-
-def opened(of: Suite, store: Path) -> tuple[CellSpec, Record, CellDir]:
-    (spec,) = cells(of)
-    directory = Store(store).cell(identify(cell_identity.identity(spec)))
-    record = directory.read()
-    assert record is not None
-    assert record.status == "ok", record.error
-    return spec, record, directory
 
 
 def test_only_a_judged_swarm_has_another_identity() -> None:
@@ -78,7 +65,7 @@ def test_only_a_judged_swarm_has_another_identity() -> None:
 def test_completions_are_stored_with_the_rule_s_reward(tmp_path: Path) -> None:
     of = judged()
     run(of, tmp_path)
-    _, record, directory = opened(of, tmp_path)
+    _, record, directory = opened_cell(of, tmp_path)
     table = directory.read_rows()
     assert table.schema.names == [*ROWS.names, *RULE_REWARD.names]
     rows = list(table_rows(table))
@@ -98,20 +85,14 @@ def test_completions_are_stored_with_the_rule_s_reward(tmp_path: Path) -> None:
 def test_a_rejected_completion_earns_nothing(tmp_path: Path) -> None:
     of = judged("reject_all")
     run(of, tmp_path)
-    _, record, _ = opened(of, tmp_path)
+    _, record, _ = opened_cell(of, tmp_path)
     assert record.scores["unearned_reward"].value == 0.0
 
 
 def test_a_cell_that_is_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", -1.0)
     of = judged("rule_check+overlap")
-    run(of, tmp_path / "whole")
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            run(of, tmp_path / "parts", Watcher(stop_after=1))
-    (again,) = run(of, tmp_path / "parts")
-    assert again.provenance["ended"] == "resumed"
-    same(of, tmp_path / "parts", tmp_path / "whole")
+    stopped_and_resumed(of, tmp_path)
 
 
 def test_cells_share_rounds(tmp_path: Path) -> None:
@@ -133,7 +114,7 @@ def test_a_server_s_rounds_are_not_shared() -> None:
 def test_a_replay_gives_the_verdicts_of_a_trained_cell(tmp_path: Path) -> None:
     of = judged("rule_check")
     run(of, tmp_path)
-    _, record, directory = opened(of, tmp_path)
+    _, record, directory = opened_cell(of, tmp_path)
     recording = Recording(directory, record, registry.make("task", record.cell["task"]))
     done = replay(recording, lambda: registry.make("defense", "rule_check"))
     assert {number: [v.action for v in verdicts] for number, verdicts in done.verdicts.items()} == {
@@ -151,7 +132,7 @@ def test_recorded_rounds_are_not_computed_again_without_the_judge(tmp_path: Path
 def test_an_exported_pool_has_the_judge_s_rewards_and_no_rule(tmp_path: Path) -> None:
     of = judged()
     run(of, tmp_path)
-    _, record, directory = opened(of, tmp_path)
+    _, record, directory = opened_cell(of, tmp_path)
     recording = Recording(directory, record, registry.make("task", record.cell["task"]))
     lines = list(lines_of(recording))
     path = tmp_path / "pool.jsonl"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench.tiny import ATTACK, Attacked, Watcher, cells, model, run, same, suite
+from tests.bench.tiny import ATTACK, Attacked, cells, model, opened_cell, run, stopped_and_resumed, suite
 from thiefbench import registry
 from thiefbench.defenses.base import DefenderView, Defense, Verdict
 from thiefbench.defenses.logit import Logit
@@ -61,16 +61,9 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", MIXED)
 def test_a_mixed_cell_that_is_stopped_goes_on(name: str, tmp_path: Path) -> None:
     of = mixed(**MIXED[name])
-    (record,) = run(of, tmp_path / "whole")
-    assert record.status == "ok", record.error
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            run(of, tmp_path / "parts", Watcher(stop_after=1))
-    (again,) = run(of, tmp_path / "parts")
-    assert again.provenance["ended"] == "resumed"
-    same(of, tmp_path / "parts", tmp_path / "whole")
-    (cell,) = cells(of)
-    rows = Store(tmp_path / "whole").cell(identify(cell_identity.identity(cell))).read_rows().to_pylist()
+    stopped_and_resumed(of, tmp_path)
+    _, _, directory = opened_cell(of, tmp_path / "whole")
+    rows = directory.read_rows().to_pylist()
     assert {row["cohort"] for row in rows} > {0, 1}, "the node that recovered from poison is a cohort of its own"
     assert all(row["label"] for row in rows), "rows say whose pool they are of"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.tiny import PLUGINS, Attacked, Watcher, cells, run, same, suite
+from tests.bench.tiny import PLUGINS, Attacked, cells, opened_cell, run, same, stopped_and_resumed, suite
 from thiefbench import registry
 from thiefbench.engine.backends.recorded import RecordedSwarm
 from thiefbench.engine.model.policy import Policy
@@ -16,15 +16,11 @@ from thiefbench.pools.export import header_of, lines_of
 from thiefbench.pools.files import write
 from thiefbench.pools.rounds import read_rounds
 from thiefbench.suite.analysis.replay import Recording, replay
-from thiefbench.suite.execution import cell_identity, checkpoints
+from thiefbench.suite.execution import checkpoints
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import (
     ANSWER_KEY,
     ROWS,
-    CellDir,
-    Record,
-    Store,
-    identify,
     rounds_taken,
     rows_table,
     table_rows,
@@ -44,15 +40,6 @@ def forged(*defenses: str, attack: str = FORGES, swarm: SwarmSpec = SWARM) -> Su
     return suite(*defenses, kind=Attacked, attacks=(attack,), swarm=swarm)
 
 
-def opened(of: Suite, store: Path) -> tuple[CellSpec, Record, CellDir]:
-    (spec,) = cells(of)
-    directory = Store(store).cell(identify(cell_identity.identity(spec)))
-    record = directory.read()
-    assert record is not None
-    assert record.status == "ok", record.error
-    return spec, record, directory
-
-
 def test_only_a_swarm_of_senders_truth_has_another_identity() -> None:
     public = replace(SWARM, truth="public")
     (spec,), (other,) = cells(forged()), cells(forged(swarm=public))
@@ -65,7 +52,7 @@ def test_only_a_swarm_of_senders_truth_has_another_identity() -> None:
 def test_completions_are_stored_with_what_they_were_scored_by(tmp_path: Path) -> None:
     of = forged()
     run(of, tmp_path)
-    _, _, directory = opened(of, tmp_path)
+    _, _, directory = opened_cell(of, tmp_path)
     table = directory.read_rows()
     assert table.schema.names == [*ROWS.names, *ANSWER_KEY.names]
     rows = list(table_rows(table))
@@ -79,13 +66,7 @@ def test_completions_are_stored_with_what_they_were_scored_by(tmp_path: Path) ->
 def test_a_cell_that_is_stopped_goes_on(attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", -1.0)
     of = forged("reputation(defense='random(rate=0.5)')", attack=attack)
-    run(of, tmp_path / "whole")
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            run(of, tmp_path / "parts", Watcher(stop_after=1))
-    (again,) = run(of, tmp_path / "parts")
-    assert again.provenance["ended"] == "resumed"
-    same(of, tmp_path / "parts", tmp_path / "whole")
+    stopped_and_resumed(of, tmp_path)
 
 
 @pytest.mark.parametrize("attack", [FORGES, DRAWS])
@@ -106,7 +87,7 @@ def test_cells_share_rounds_until_their_verdicts_differ(attack: str, tmp_path: P
 def test_recorded_rounds_can_be_computed_again(attack: str, trusted: bool, tmp_path: Path) -> None:
     of = forged("public_items", attack=attack)
     run(of, tmp_path)
-    spec, _, directory = opened(of, tmp_path)
+    spec, _, directory = opened_cell(of, tmp_path)
     task, played = registry.make("task", spec.task), registry.make("attack", spec.attack)
     swarm = RecordedSwarm(spec.swarm, spec.role, Policy.load(spec.model), task, played, spec.seed)
     rows = [row for row in table_rows(directory.read_rows()) if row.phase == "train"]
@@ -121,7 +102,7 @@ def test_recorded_rounds_can_be_computed_again(attack: str, trusted: bool, tmp_p
 def test_a_replay_gives_the_verdicts_of_a_trained_cell(defense: str, tmp_path: Path) -> None:
     of = forged(defense)
     run(of, tmp_path)
-    _, record, directory = opened(of, tmp_path)
+    _, record, directory = opened_cell(of, tmp_path)
     recording = Recording(directory, record, registry.make("task", record.cell["task"]))
     done = replay(recording, lambda: registry.make("defense", defense))
     assert {number: [v.action for v in verdicts] for number, verdicts in done.verdicts.items()} == {
@@ -134,7 +115,7 @@ def test_a_replay_gives_the_verdicts_of_a_trained_cell(defense: str, tmp_path: P
 def test_an_exported_item_has_the_answer_that_came_with_it(tmp_path: Path) -> None:
     of = forged()
     run(of, tmp_path)
-    _, record, directory = opened(of, tmp_path)
+    _, record, directory = opened_cell(of, tmp_path)
     recording = Recording(directory, record, registry.make("task", record.cell["task"]))
     lines = list(lines_of(recording))
     assert {line.answer for line in lines if line.malicious} == {"99"}
