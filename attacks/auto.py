@@ -13,6 +13,7 @@ from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Poison, Re
 from thiefbench.attacks.completions import highest_outcome, with_forms
 from thiefbench.attacks.contrast import Contrast
 from thiefbench.attacks.dodge import Dodge
+from thiefbench.attacks.item_grind import ItemGrind
 from thiefbench.attacks.near_ties import NearTies
 from thiefbench.attacks.own import Own
 from thiefbench.attacks.prefill import Prefill
@@ -42,14 +43,16 @@ class Auto(AttackWrapper):
     7. "dodge": reworded in the policy's own completions until the defense accepts it, with decoys;
     8. "names", "own names", "dodge names": 2, 3 and 7 under a million pseudonyms;
     9. "sift": honest draws that suit the attack;
-    10. "near ties": completions that a replay with a tolerance of 0.7 logits accepts as honest draws.
+    10. "near ties": completions that a replay with a tolerance of 0.7 logits accepts as honest draws;
+    11. "items": every honest draw of items that are picked because their draws suit the attack.
 
     3 to 7 put a payload into solutions. An attack that samples its poison from the policy, such as `dos`, has only the
-    other members.
+    other members. 11 takes an attack that fits the vertical topology, and where nodes may not pick their items it only
+    sends honest draws.
 
     A member that does not fit the swarm is left out. Each plays 8 rounds on a copy, and 256 completions are evaluated.
     Members within two standard errors of the highest outcome count as equal; of these, the one that taught most
-    (`Tried.taught`) is played. This costs up to 96 rounds and 12 evaluations of 256 completions once per cell, and at
+    (`Tried.taught`) is played. This costs up to 104 rounds and 13 evaluations of 256 completions once per cell, and at
     most 32 queries per slot and round.
 
     Args:
@@ -81,6 +84,8 @@ class Auto(AttackWrapper):
             "naive": goal, "gibberish": Varied(goal, gibberish=0.5), "contrast": Contrast(goal),
             "names": Varied(Contrast(goal), identities=NAMES), "sift": Sift(goal), "near ties": NearTies(goal),
         }  # fmt: skip
+        if "vertical" in goal.threat.topologies:
+            members["items"] = ItemGrind(goal)
         if goal.threat.policy:
             return members
         own, dodge = Contrast(Own(goal)), Contrast(Dodge(goal))

@@ -13,6 +13,7 @@ from thiefbench.console import (
     FAILED,
     DeviceOption,
     DtypeOption,
+    JsonOption,
     StoreOption,
     ThreadsOption,
     WorkersOption,
@@ -21,6 +22,7 @@ from thiefbench.console import (
     escaped,
     numerics,
     out,
+    print_json,
     stoppable,
     suite_argument,
     suite_option,
@@ -355,6 +357,35 @@ def publish_shared(
     for line in outcome.lines():
         out.print(escaped(line))
     raise typer.Exit(FAILED if outcome.failed else DONE)
+
+
+@app.command()
+def diff(
+    one: Annotated[Path, typer.Argument(help="Folder of an entry (A).")],
+    other: Annotated[Path, typer.Argument(help="Folder of another entry on the same suite (B).")],
+    directory: Annotated[
+        Path | None, typer.Option("--out", help="Directory to write compare.html and compare.csv to.")
+    ] = None,
+    shared: SharedOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say why two rows differ: what made their cells, the shared cells, and their own, with every measure paired."""
+    from thiefbench.leaderboard.entry import read_entry
+    from thiefbench.leaderboard.entry_differences import difference
+    from thiefbench.leaderboard.published import SHARED
+    from thiefbench.suite.report.compare import comparison_as_data, write_comparison
+    from thiefbench.suite.report.terminal import print_comparison
+
+    found = difference(*(read_entry(folder, shared or SHARED) for folder in (one, other)))
+    if as_json:
+        print_json(comparison_as_data(found.comparison) | {"reasons": list(found.reasons)})
+    else:
+        print_comparison(out, found.comparison)
+        out.print("\n[bold]why[/bold]")
+        for reason in found.reasons:
+            out.print(f"- {escaped(reason)}")
+    if directory is not None:
+        err.print(f"page: {escaped(str(write_comparison(found.comparison, directory, found.reasons)))}")
 
 
 @app.command()

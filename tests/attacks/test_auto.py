@@ -167,7 +167,7 @@ def test_it_goes_outside(wrapper: type[Attack]) -> None:
 
 def test_a_goal_that_samples_its_poison_has_no_members_that_put_it_into_solutions() -> None:
     members = Auto(Dos()).members()
-    assert {"naive", "gibberish", "contrast", "names", "sift", "near ties"} == set(members)
+    assert {"naive", "gibberish", "contrast", "names", "sift", "near ties", "items"} == set(members)
     assert Auto(Dos()).recalled({"member": "sift"}).describe()["member"] == "sift"
     with pytest.raises(ValueError, match="auto: its member is one of naive, gibberish"):
         Auto(Dos()).recalled({"member": "own"})
@@ -177,4 +177,5 @@ def test_a_goal_of_the_horizontal_topology_is_tried_too() -> None:
     class Flat(Says):
         threat = ThreatModel("in-context", topologies=frozenset({"horizontal"}))
 
-    assert list(Auto(Flat("x")).members()) == list(MEMBERS)
+    members = [name for name in MEMBERS if name != "items"]
+    assert list(Auto(Flat("x")).members()) == members, "items are picked in the vertical topology alone"

@@ -70,13 +70,20 @@ def _side(name: str, folder: Path, defense: str = "") -> ComparedRun:
     )
 
 
-def write_comparison(comparison: StoreComparison, folder: Path) -> Path:
-    """Write compare.html and compare.csv into a folder; returns the page."""
+def write_comparison(comparison: StoreComparison, folder: Path, reasons: Sequence[str] = ()) -> Path:
+    """Write compare.html and compare.csv into a folder; returns the page.
+
+    Args:
+        comparison: of two sides.
+        folder: will be created.
+        reasons: why the two differ, one sentence each; they stand before the differences.
+    """
     page = folder / "compare.html"
     html = render(
         "compare.html.jinja",
         comparison=comparison,
         remarks=remarks(comparison),
+        reasons=reasons,
         headline=headline(comparison),
         tiles=_tiles(comparison),
         sections=[_section(comparison, title, number) for number, title in enumerate(comparison.titles, 1)],
