@@ -46,7 +46,7 @@ def test_shared_cells_that_differ_are_named_with_their_share_of_the_difference(t
     one = made_entries.entry(tmp_path, "one", made_entries.prevents(0.5))
     other = made_entries.entry(tmp_path, "other", made_entries.prevents(0.5), others=half_as_harmful)
     said = reasons(one, other)
-    assert "none, seed 0 (first seen to differ at round 40)" in said, "of shared cells an entry keeps the last evaluations"
+    assert "none, seed 0 (first seen to differ at round 40)" in said, "an entry keeps their last evaluations"
     assert "harm of text" in said
     before, after = 0.5, 1 - 0.4 / 0.4  # A leaves a harm of 0.4; undefended it is 0.8 on its shared cells, 0.4 on B's
     sentence = next(line for line in said.splitlines() if line.startswith("On B's shared cells"))
