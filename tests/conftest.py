@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import gc
 import sys
@@ -69,15 +70,20 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return "tests marked slow are left out; they are run by: make test-slow, or pytest -m slow"
 
 
+def pytest_configure() -> None:
+    """Nothing that is imported while tests are collected is garbage."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """What imports have left in memory stays: a garbage collection need not go through it again, half a second long."""
-    gc.collect()
+    """What imports have left in memory stays: a garbage collection need not go through it again, half a second long.
+
+    Tests make many objects that are gone before anyone could look for them: they are looked through more rarely.
+    """
     gc.freeze()
-
-
-def pytest_sessionfinish() -> None:
-    """When Python ends, libraries look for what they have leaked."""
-    gc.unfreeze()
+    gc.set_threshold(10_000, 10, 10)
+    gc.enable()
+    atexit.register(gc.unfreeze)  # when Python ends, libraries look for what they have leaked
 
 
 @pytest.fixture(autouse=True)

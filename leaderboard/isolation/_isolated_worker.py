@@ -1,9 +1,9 @@
-"""The process in which a submitted defense or attack runs: a sandbox's worker with numpy, scipy and the contracts.
+"""The process in which a submitted defense or attack runs: a sandbox's worker with numpy and the contracts.
 
 Run as a script by an interpreter without packages; `main` receives the paths of the few that are allowed. Before the
-sandbox closes, it imports only modules of the benchmark, numpy and scipy, so that forks start at once. A fork (`serve`,
-or `attack_guest.serve`) constructs the defense or attack and answers the parent until the stream ends. Nothing that it
-sends is trusted: the parent accepts only plain data and checks it.
+sandbox closes, it imports only modules of the benchmark and numpy, and scipy where the guest's source names it, so that
+forks start at once. A fork (`serve`, or `attack_guest.serve`) constructs the defense or attack and answers the parent
+until the stream ends. Nothing that it sends is trusted: the parent accepts only plain data and checks it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 # Shared libraries of the system that extension modules of numpy and scipy look for, and that the jail does not hold.
 _SHARED = ("libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libz.so.1")
 _WARM = (
-    "numpy.linalg", "numpy.random", "scipy.special", "scipy.stats", "safetensors.numpy", "thiefbench.registry",
+    "numpy.linalg", "numpy.random", "safetensors.numpy", "thiefbench.registry",
     "thiefbench.leaderboard.isolation.frames", "thiefbench.leaderboard.isolation.guest_stream",
     "thiefbench.leaderboard.isolation.wire",
 )  # fmt: skip
@@ -247,16 +248,17 @@ def main(backend: str, setup: Mapping[str, Any]) -> None:
     Args:
         backend: the jail.
         setup: `kind`, "defense" or "attack"; `packages`, where the benchmark's packages lie, by name; `search`, folders
-            to import others from; `readable`, paths that a guest may read beside the standard library.
+            to import others from; `readable`, paths that a guest may read beside the standard library; `warm`, modules
+            to import beside those that every guest needs; `shared`, libraries to load, which cannot start inside.
     """
-    for name in _SHARED:
+    for name in (*_SHARED, *setup["shared"]):
         with suppress(OSError):
             ctypes.CDLL(name)
     library = [*sys.path]
     sys.path[:] = [*library, *setup["search"]]
     for name, folder in setup["packages"].items():
         _package(name, Path(folder))
-    for name in _WARM:
+    for name in (*_WARM, *setup["warm"]):
         importlib.import_module(name)
     from thiefbench import registry
     from thiefbench.tasks import _sandbox_worker
@@ -272,9 +274,29 @@ def main(backend: str, setup: Mapping[str, Any]) -> None:
 
     def live(spec: str, most: int, *files: int) -> None:
         sys.path += setup["search"]
+        sys.meta_path[sys.meta_path.index(PathFinder)] = _Readable
         serving(spec, most, *files)
 
     _sandbox_worker.main(backend, [Path(path) for path in setup["readable"]], {setup["kind"]: live})
+
+
+class _Readable(PathFinder):
+    """Finds a module only if its file can be read.
+
+    A library that does without another one expects that Python finds none, where Landlock would refuse the file.
+    """
+
+    @classmethod
+    def find_spec(
+        cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        found = PathFinder.find_spec(fullname, path, target)
+        if found is not None and found.has_location and found.origin is not None:
+            try:
+                Path(found.origin).open("rb").close()
+            except PermissionError:
+                return None
+        return found
 
 
 def _package(name: str, folder: Path) -> None:

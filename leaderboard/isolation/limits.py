@@ -46,7 +46,7 @@ class Caps:
     Attributes:
         seconds: of its own time for a round of `POOL` completions, and for every other call, such as its construction.
         service_seconds: of the policy's and the judge's time to answer its questions in such a round.
-        memory: bytes of address space beyond those of Python with numpy and scipy.
+        memory: bytes of address space beyond those of Python with numpy, and with scipy where its source names it.
         message: bytes of one message of its own: a round's verdicts, a state, a question.
         answer: bytes of one answer to it.
         questions: to policy and judge in one round of `POOL` completions.

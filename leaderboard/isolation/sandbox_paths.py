@@ -6,6 +6,7 @@ A guest is a defense or an attack; a spec string is one of that kind.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import re
 from collections.abc import Callable
@@ -16,12 +17,13 @@ from typing import Literal
 
 from thiefbench import registry
 from thiefbench.leaderboard.isolation.limits import DEPENDENCIES
-from thiefbench.sources import is_of_package
+from thiefbench.sources import is_of_package, source_files
 
 _PACKAGES = ("thiefbench", "thiefbench.tasks", "thiefbench.attacks", "thiefbench.defenses", "thiefbench.leaderboard")
 _SHOWN = {"defense": ("thiefbench.tasks", "thiefbench.defenses"), "attack": ("thiefbench.tasks", "thiefbench.attacks")}
 Guests = Literal["defense", "attack"]
 """Kinds of guests."""
+_SCIPY = ("scipy.special", "scipy.stats")
 
 _NAME = re.compile(r"[\w.-]+")
 
@@ -44,8 +46,26 @@ def setup(spec: str, kind: Guests = "defense") -> str:
         "packages": {name: str(folder) for name, folder in packages.items()},
         "search": [str(path) for path in dict.fromkeys(path.resolve() for path in search)],
         "readable": [str(path) for path in _outermost(paths)],
+        "warm": _SCIPY if _names_scipy(spec, kind) else (),
+        "shared": [str(file) for path in installed if path.name == "scipy.libs" for file in sorted(path.glob("*.so*"))],
     }
     return json.dumps(setup_data)
+
+
+def _names_scipy(spec: str, kind: Guests) -> bool:
+    """Whether a source of what a spec string names holds the word scipy, or another distribution declares it.
+
+    To import scipy takes three times as long as all else that a guest's process imports before its sandbox closes. Who
+    uses it without naming it, as by another module, imports it inside.
+    """
+    targets = [registry.parse(kind, part).target for part in registry.parts(kind, spec)]
+    declared = [registry.entry(kind, target) for target in targets if ":" not in target]
+    if foreign(spec, kind):
+        return True
+    found = [importlib.util.find_spec(each.module) for each in declared]
+    own = [Path(each.origin) for each in found if each is not None and each.origin is not None]
+    given = [path for file in files(spec, kind) for path in source_files(file) if path.suffix == ".py"]
+    return any(b"scipy" in path.read_bytes() for path in (*own, *given))
 
 
 def files(spec: str, kind: Guests = "defense") -> list[Path]:

@@ -21,6 +21,7 @@ from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import DefenderView, LabelledView
 from thiefbench.defenses.rule_rewards import RULE_REWARDS
 from thiefbench.engine.swarm import Swarm
+from thiefbench.leaderboard.isolation import sandbox_paths
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, Caps
 from thiefbench.leaderboard.isolation.wire import Malformed, scored_in
@@ -115,6 +116,36 @@ def test_isolated_verdicts_are_those_in_process_to_the_bit(jail: str, spec: str)
         assert isolated.inspect(theirs) == list(own.inspect(mine)), "verdicts, scores, weights and reasons are equal"
         assert theirs.rng.getstate() == mine.rng.getstate(), "its draws count in the caller's generator too"
     assert isolated.state() == own.state()
+
+
+USES_SCIPY = """
+import importlib
+
+from thiefbench.defenses.base import Defense, Verdict
+
+
+class Mine(Defense):
+    name = "mine"
+
+    def inspect(self, view):
+        chance = importlib.import_module({module}).stats.binom.sf(2, 10, 0.5)
+        return [Verdict("drop", score=float(chance)) for _ in view.completions]
+"""
+
+
+@pytest.mark.parametrize("module", ["'scipy'", "'sci' + 'py'"])
+def test_scipy_is_there_whether_or_not_the_source_names_it(jail: str, tmp_path: Path, module: str) -> None:
+    (tmp_path / "mine.py").write_text(USES_SCIPY.format(module=module))
+    spec = f"{tmp_path / 'mine.py'}:Mine"
+    warm = json.loads(sandbox_paths.setup(spec))["warm"]
+    assert warm == (["scipy.special", "scipy.stats"] if module == "'scipy'" else []), "it takes long to import"
+    assert {verdict.score for verdict in Isolated(spec).inspect(view())} == {0.9453125}, "968 / 1024"
+
+
+def test_every_built_in_name_that_uses_scipy_starts_with_it() -> None:
+    users = {name for name in registry.names("defense") if json.loads(sandbox_paths.setup(name))["warm"]}
+    assert users == {"reputation", "similarity"}
+    assert not [name for name in registry.names("attack") if json.loads(sandbox_paths.setup(name, "attack"))["warm"]]
 
 
 def test_judges_are_asked_through_the_stream() -> None:
