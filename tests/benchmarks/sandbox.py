@@ -1,21 +1,31 @@
 """Programs per second through the sandbox, for every back end that works here.
 
     python tests/benchmarks/sandbox.py
+    python tests/benchmarks/sandbox.py --rounds 2      # and their share of a round
 
-Printed per back end: small programs through `run_many` (all processors), the same one after the other, checks of a
-candidate against tests, and the time until a first program has run in a new worker. Medians of the repeats
-[lowest, highest].
+Printed per back end: small programs through `run_many` (all processors), programs of `code_functions` with their calls
+through its reward, the small ones one after the other, checks of a candidate against tests, and the time until a first
+program has run in a new worker. Medians of the repeats [lowest, highest]; behind them the processor time of one
+program, workers included, which says more than the rate on a machine that others use.
+
+With `--rounds`, that many rounds of `calls.yaml` under CODE are played (about ten seconds of one core each), and the
+share of programs in their processor time is printed, and in the time on the clock.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import cycle, islice
 
 from thiefbench.tasks import sandbox
+from thiefbench.tasks.base import Item
+from thiefbench.tasks.code_functions import CodeFunctions
 
 PROGRAM = """
 from math import gcd
@@ -36,6 +46,14 @@ def many(programs: list[str]) -> None:
     assert all(ran.status == "ok" for ran in sandbox.run_many(programs))
 
 
+def functions(programs: list[str]) -> None:
+    """As many distinct programs of `code_functions`, each called on its hidden inputs."""
+    task = CodeFunctions(size=512)
+    items = list(islice(cycle(Item.from_row(row) for row in task.items("train")), len(programs)))
+    marked = [replace(item, id=f"{item.id} {number}") for number, item in enumerate(items)]  # equal ones run once
+    assert set(task.rewards(marked, [task.oracle(item) for item in items])) == {1.0}
+
+
 def serial(programs: list[str]) -> None:
     """One after the other."""
     assert all(sandbox.run(program).status == "ok" for program in programs)
@@ -50,6 +68,46 @@ def first(programs: list[str]) -> None:
     """A program in a new worker."""
     sandbox._close()
     serial(programs[:1])
+
+
+def processor_time() -> float:
+    """Seconds of processor time of this process and of all workers so far; it ends the workers."""
+    sandbox._close()
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def share_of_rounds(rounds: int) -> str:
+    """What programs take of rounds under CODE."""
+    import torch
+
+    from thiefbench import registry
+    from thiefbench.engine.model.policy import Policy
+    from thiefbench.engine.swarm import Swarm
+    from thiefbench.suite.suite_yaml import load_suite
+    from thiefbench.zoo.models import resolve
+
+    torch.set_num_threads(1)
+    suite = load_suite("tests/benchmarks/calls.yaml")
+    task, attack, defense = (
+        registry.make("task", suite.task), registry.make("attack", "code_injection"), registry.make("defense", "none")
+    )  # fmt: skip
+    swarm = Swarm(suite.swarm, "attack", Policy.load(resolve(suite.model)), task, attack, defense, seed=0)
+    processor_time()
+    began = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    seconds: dict[str, float] = {}
+    for number in range(1, rounds + 1):
+        for phase, taken in swarm.round(number).seconds.items():
+            seconds[phase] = seconds.get(phase, 0.0) + taken
+    sandbox._close()
+    ended = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    own, workers = (b.ru_utime + b.ru_stime - a.ru_utime - a.ru_stime for a, b in zip(began, ended, strict=True))
+    clock = ", ".join(f"{phase} {taken / rounds:.2f}" for phase, taken in seconds.items())
+    return (
+        f"a round: {own / rounds:.2f} s of processor time, and {workers / rounds:.2f} s of the programs' workers: "
+        f"{workers / (own + workers):.1%} of both; on the clock {clock} s: "
+        f"rewards {seconds['reward'] / sum(seconds.values()):.1%}"
+    )
 
 
 def rates(work: Callable[[list[str]], None], programs: list[str], repeats: int) -> list[float]:
@@ -67,6 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=int, default=300)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=0)
     asked = parser.parse_args()
     programs = [PROGRAM.format(number=number) for number in range(1, asked.programs + 1)]
     for backend in sandbox.BACKENDS:
@@ -76,15 +135,20 @@ def main() -> None:
         except sandbox.SandboxUnavailable as error:
             print(f"{backend:12s} {error}")
             continue
-        for work in (many, serial, checks):
+        for work in (many, functions, serial, checks):
+            before = processor_time()
             values = rates(work, programs, asked.repeats)
+            each = (processor_time() - before) / (asked.repeats * len(programs))
             print(
-                f"{backend:12s} {work.__name__:8s} {statistics.median(values):7.0f} "
-                f"[{min(values):.0f}, {max(values):.0f}] programs a second",
+                f"{backend:12s} {work.__name__:9s} {statistics.median(values):7.0f} "
+                f"[{min(values):.0f}, {max(values):.0f}] programs a second, {1000 * each:.1f} ms of processor time each",
                 flush=True,
             )
         values = [1000 / rate for rate in rates(first, programs[:1], asked.repeats)]
-        print(f"{backend:12s} {'first':8s} {statistics.median(values):7.0f} [{min(values):.0f}, {max(values):.0f}] ms")
+        print(f"{backend:12s} {'first':9s} {statistics.median(values):7.0f} [{min(values):.0f}, {max(values):.0f}] ms")
+    if asked.rounds:
+        os.environ.pop(sandbox.VARIABLE, None)
+        print(share_of_rounds(asked.rounds))
 
 
 if __name__ == "__main__":
