@@ -5,8 +5,8 @@
 
 Printed per back end: small programs through `run_many` (all processors), programs of `code_functions` with their calls
 through its reward, the small ones one after the other, checks of a candidate against tests, and the time until a first
-program has run in a new worker. Medians of the repeats [lowest, highest]; behind them the processor time of one
-program, workers included, which says more than the rate on a machine that others use.
+program has run in a new worker. Medians of the repeats [lowest, highest]; behind them the workers'
+processor time for one program, which says more than the rate on a machine that others use.
 
 With `--rounds`, that many rounds of `calls.yaml` under CODE are played (about ten seconds of one core each), and the
 share of programs in their processor time is printed, and in the time on the clock.
@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import cycle, islice
+from pathlib import Path
 
 from thiefbench.tasks import sandbox
 from thiefbench.tasks.base import Item
@@ -70,11 +71,18 @@ def first(programs: list[str]) -> None:
     serial(programs[:1])
 
 
-def processor_time() -> float:
-    """Seconds of processor time of this process and of all workers so far; it ends the workers."""
-    sandbox._close()
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+def workers_time() -> float:
+    """Seconds of processor time of the living workers, and of the programs that have ended in them."""
+    stats = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = path.read_text().rpartition(") ")[2].split()
+            stats[int(path.parent.name)] = (int(fields[1]), sum(map(int, fields[11:15])))  # parent, clock ticks
+    ours, found = {os.getpid()}, 0
+    while len(ours) > found:
+        found = len(ours)
+        ours |= {process for process, (parent, _) in stats.items() if parent in ours}
+    return sum(stats[process][1] for process in ours - {os.getpid()}) / os.sysconf("SC_CLK_TCK")
 
 
 def share_of_rounds(rounds: int) -> str:
@@ -93,15 +101,13 @@ def share_of_rounds(rounds: int) -> str:
         registry.make("task", suite.task), registry.make("attack", "code_injection"), registry.make("defense", "none")
     )  # fmt: skip
     swarm = Swarm(suite.swarm, "attack", Policy.load(resolve(suite.model)), task, attack, defense, seed=0)
-    processor_time()
-    began = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    sandbox.run("print(1)")  # the workers' start is not the rounds'
+    began, idle = time.process_time(), workers_time()
     seconds: dict[str, float] = {}
     for number in range(1, rounds + 1):
         for phase, taken in swarm.round(number).seconds.items():
             seconds[phase] = seconds.get(phase, 0.0) + taken
-    sandbox._close()
-    ended = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    own, workers = (b.ru_utime + b.ru_stime - a.ru_utime - a.ru_stime for a, b in zip(began, ended, strict=True))
+    own, workers = time.process_time() - began, workers_time() - idle
     clock = ", ".join(f"{phase} {taken / rounds:.2f}" for phase, taken in seconds.items())
     return (
         f"a round: {own / rounds:.2f} s of processor time, and {workers / rounds:.2f} s of the programs' workers: "
@@ -136,12 +142,12 @@ def main() -> None:
             print(f"{backend:12s} {error}")
             continue
         for work in (many, functions, serial, checks):
-            before = processor_time()
+            before = workers_time()
             values = rates(work, programs, asked.repeats)
-            each = (processor_time() - before) / (asked.repeats * len(programs))
+            each = (workers_time() - before) / (asked.repeats * len(programs))
             print(
                 f"{backend:12s} {work.__name__:9s} {statistics.median(values):7.0f} "
-                f"[{min(values):.0f}, {max(values):.0f}] programs a second, {1000 * each:.1f} ms of processor time each",
+                f"[{min(values):.0f}, {max(values):.0f}] programs a second, {1000 * each:.1f} ms of processor each",
                 flush=True,
             )
         values = [1000 / rate for rate in rates(first, programs[:1], asked.repeats)]
