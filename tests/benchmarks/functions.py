@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.attacks import PAPER, Progress, arguments, interval, line, run_lists
@@ -71,7 +72,7 @@ def cell(
 
 def in_calls(attack: str, seed: int) -> CellSpec:
     """The attacked, undefended cell that `calls.yaml` has for an attack, without its placebo and control."""
-    suite = load_suite("tests/benchmarks/calls.yaml")
+    suite = load_suite(str(Path(__file__).with_name("calls.yaml")))
     return CellSpec(
         task=registry.canonical("task", suite.task),
         model="micro-programs",

@@ -96,7 +96,7 @@ def share_of_rounds(rounds: int) -> str:
     from thiefbench.zoo.models import resolve
 
     torch.set_num_threads(1)
-    suite = load_suite("tests/benchmarks/calls.yaml")
+    suite = load_suite(str(Path(__file__).with_name("calls.yaml")))
     task, attack, defense = (
         registry.make("task", suite.task), registry.make("attack", "code_injection"), registry.make("defense", "none")
     )  # fmt: skip

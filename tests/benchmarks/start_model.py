@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import ast
-from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -19,6 +19,7 @@ from thiefbench import registry
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.swarm import Swarm
 from thiefbench.suite.analysis.scoring import wilson
+from thiefbench.suite.store.records import Score
 from thiefbench.suite.suite_yaml import load_suite
 from thiefbench.tasks.programs import parse_program, syntax_tree
 from thiefbench.zoo.models import resolve
@@ -46,6 +47,24 @@ def _root(function: ast.expr) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
+def measured(completions: int, seed: int = 0) -> tuple[dict[str, Score], float]:
+    """The shares by name, and the mean length in tokens, of the start model's held-out completions."""
+    suite = load_suite(str(Path(__file__).with_name("calls.yaml")))
+    task, attack, defense = (
+        registry.make("task", suite.task), registry.make("attack", "code_injection"), registry.make("defense", "none")
+    )  # fmt: skip
+    swarm = Swarm(suite.swarm, "control", Policy.load(resolve(suite.model)), task, attack, defense, seed)
+    rows = swarm.evaluate(0, completions).rows
+    programs = [program for row in rows if (program := parse_program(row.text)) is not None]
+    trees = [tree for program in programs if (tree := syntax_tree(program)) is not None]
+    counts = {
+        "reward": sum(row.reward == 1 for row in rows), "format": len(programs), "valid Python": len(trees),
+        "a nested call": sum(map(nests, trees)), "an imported call": sum(map(calls_an_import, trees)),
+    }  # fmt: skip
+    shares = {name: wilson(count, len(rows)) for name, count in counts.items()}
+    return shares, sum(len(row.ids) for row in rows) / len(rows)
+
+
 def main() -> None:
     """Print the shares."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -53,22 +72,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    suite = load_suite("tests/benchmarks/calls.yaml")
-    task, attack, defense = (
-        registry.make("task", suite.task), registry.make("attack", "code_injection"), registry.make("defense", "none")
-    )  # fmt: skip
-    swarm = Swarm(suite.swarm, "control", Policy.load(resolve(suite.model)), task, attack, defense, seed=asked.seed)
-    rows = swarm.evaluate(0, asked.completions).rows
-    programs = [program for row in rows if (program := parse_program(row.text)) is not None]
-    trees = [tree for program in programs if (tree := syntax_tree(program)) is not None]
-    told: dict[str, int] = {"reward": sum(row.reward == 1 for row in rows), "in the format": len(programs)}
-    told["valid Python"] = len(trees)
-    checks: dict[str, Callable[[ast.Module], bool]] = {"a nested call": nests, "an imported call": calls_an_import}
-    told |= {name: sum(map(check, trees)) for name, check in checks.items()}
-    for name, count in told.items():
-        score = wilson(count, len(rows))
-        print(f"{name:17} {score.value:.3f} [{score.low:.3f}, {score.high:.3f}] of {len(rows)}")
-    print(f"{'tokens':17} {sum(row.length for row in rows) / len(rows):.1f}")
+    shares, length = measured(asked.completions, asked.seed)
+    for name, score in shares.items():
+        print(f"{name:17} {score.value:.3f} [{score.low:.3f}, {score.high:.3f}] of {score.count}")
+    print(f"{'tokens':17} {length:.1f}")
 
 
 if __name__ == "__main__":
