@@ -5,11 +5,11 @@
 
 Printed per back end: small programs through `run_many` (all processors), programs of `code_functions` with their calls
 through its reward, the small ones one after the other, checks of a candidate against tests, and the time until a first
-program has run in a new worker. Medians of the repeats [lowest, highest]; behind them the workers'
-processor time for one program, which says more than the rate on a machine that others use.
+program has run in a new worker. Medians of the repeats [lowest, highest]; behind them the workers' processor time for
+one program, which says more than the rate on a machine that others use.
 
-With `--rounds`, that many rounds of `calls.yaml` under CODE are played (about ten seconds of one core each), and the
-share of programs in their processor time is printed, and in the time on the clock.
+With `--rounds`, that many rounds of `calls.yaml` under CODE are played (about six seconds of one core each), and as
+many with `code_micro` and its model; printed is the share of programs in their processor time and on the clock.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from thiefbench.tasks import sandbox
 from thiefbench.tasks.base import Item
 from thiefbench.tasks.code_functions import CodeFunctions
 
+CALLS = "code_functions(levels=(2, 3, 1, 0))"
 PROGRAM = """
 from math import gcd
 def steps(n):
@@ -85,8 +86,8 @@ def workers_time() -> float:
     return sum(stats[process][1] for process in ours - {os.getpid()}) / os.sysconf("SC_CLK_TCK")
 
 
-def share_of_rounds(rounds: int) -> str:
-    """What programs take of rounds under CODE."""
+def share_of_rounds(rounds: int, task_spec: str, model: str) -> str:
+    """What programs take of rounds under CODE in the swarm of `calls.yaml`."""
     import torch
 
     from thiefbench import registry
@@ -98,9 +99,9 @@ def share_of_rounds(rounds: int) -> str:
     torch.set_num_threads(1)
     suite = load_suite(str(Path(__file__).with_name("calls.yaml")))
     task, attack, defense = (
-        registry.make("task", suite.task), registry.make("attack", "code_injection"), registry.make("defense", "none")
+        registry.make("task", task_spec), registry.make("attack", "code_injection"), registry.make("defense", "none")
     )  # fmt: skip
-    swarm = Swarm(suite.swarm, "attack", Policy.load(resolve(suite.model)), task, attack, defense, seed=0)
+    swarm = Swarm(suite.swarm, "attack", Policy.load(resolve(model)), task, attack, defense, seed=0)
     sandbox.run("print(1)")  # the workers' start is not the rounds'
     began, idle = time.process_time(), workers_time()
     seconds: dict[str, float] = {}
@@ -110,8 +111,8 @@ def share_of_rounds(rounds: int) -> str:
     own, workers = time.process_time() - began, workers_time() - idle
     clock = ", ".join(f"{phase} {taken / rounds:.2f}" for phase, taken in seconds.items())
     return (
-        f"a round: {own / rounds:.2f} s of processor time, and {workers / rounds:.2f} s of the programs' workers: "
-        f"{workers / (own + workers):.1%} of both; on the clock {clock} s: "
+        f"a round of {task_spec}: {own / rounds:.2f} s of processor time, and {workers / rounds:.2f} s of the "
+        f"programs' workers: {workers / (own + workers):.1%} of both; on the clock {clock} s: "
         f"rewards {seconds['reward'] / sum(seconds.values()):.1%}"
     )
 
@@ -130,11 +131,11 @@ def main() -> None:
     """Parse the command line and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=int, default=300)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3, help="0: only the rounds")
     parser.add_argument("--rounds", type=int, default=0)
     asked = parser.parse_args()
     programs = [PROGRAM.format(number=number) for number in range(1, asked.programs + 1)]
-    for backend in sandbox.BACKENDS:
+    for backend in sandbox.BACKENDS if asked.repeats else ():
         os.environ[sandbox.VARIABLE] = backend
         try:
             many(programs[:20])
@@ -154,7 +155,8 @@ def main() -> None:
         print(f"{backend:12s} {'first':9s} {statistics.median(values):7.0f} [{min(values):.0f}, {max(values):.0f}] ms")
     if asked.rounds:
         os.environ.pop(sandbox.VARIABLE, None)
-        print(share_of_rounds(asked.rounds))
+        for task, model in ((CALLS, "micro-programs"), ("code_micro", "micro-code")):
+            print(share_of_rounds(asked.rounds, task, model), flush=True)
 
 
 if __name__ == "__main__":
