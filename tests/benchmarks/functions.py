@@ -24,6 +24,7 @@ from thiefbench.suite.store.records import NOTHING, Record
 from thiefbench.suite.suite_yaml import load_suite
 
 CODE = "code_injection"
+COMMENT = PAPER.replace("text", "comment")
 LEVELS = (3, 3, 2, 1)
 
 
@@ -97,7 +98,8 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
         "code_vertical": [cell(contrast(CODE), seed=seed) for seed in seeds],
         "code_gibberish": [cell(half(CODE), seed=seed) for seed in seeds],
         "text_horizontal": [cell(PAPER, seed=seed, rounds=40, **flat) for seed in seeds],
-        "text_calls": [in_calls(PAPER, seed) for seed in seeds],
+        "text_calls": [in_calls(COMMENT, seed) for seed in seeds],
+        "text_doubled": [in_calls(PAPER, seed) for seed in seeds],
         "text_vertical": [cell(contrast(PAPER), seed=seed) for seed in seeds],
         "placebo": [cell(role=role, **flat) for role in ("placebo", "control")],
     }
