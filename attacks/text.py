@@ -47,7 +47,11 @@ class Text(Attack):
         return Text(self.phrase or phrase, self.position or position)
 
     def fits(self, task: Task) -> bool:
-        """Any task (in programs the phrase becomes a comment), but "every" needs solutions made up of sentences."""
+        """Any task, but "every" needs solutions made up of sentences.
+
+        In programs, the phrase and the solution beside it become comments above the solution; `comment` adds only the
+        phrase.
+        """
         return self.position != "every" or not writes_programs(task)
 
     def poison(self, view: AttackerView) -> Sequence[Poison]:

@@ -38,14 +38,17 @@ class StaticCode(Defense):
     Only rewarded completions with a program are judged: a program that fails because of an honest error already has a
     reward of 0, which teaches more than dropping it. Also rejected are rewarded programs that are not valid Python, and
     programs that use eval, exec and other ways to hide what they run; one of HumanEval's 164 published programs calls
-    eval. A library that an allowed module imports is not found, because the program is not run. An unused import is
-    also objected to, although it does nothing, because it could be the payload; comments are ignored.
+    eval. A library that an allowed module imports is not found, because the program is not run, nor is one that is
+    reached through `sys.modules`, a module inside a module or a name put together from pieces. An unused import is also
+    objected to, although it does nothing, because it could be the payload; comments are ignored, and so is an unused
+    module beside a used one in the same statement.
 
     Args:
         allow: further top-level modules to allow besides `MODULES`, such as ("numpy", "sympy").
         reject: "drop", "zero", or "mask": the completion is accepted and still counts in its group's mean and standard
             deviation, but nothing is learned from the imports and the names they bind, and its advantage goes to the
-            other tokens.
+            other tokens. Of an import that is hidden in a call, such as `__import__`, only that word is masked, so
+            that most of the payload is learned.
         unused: also object to imports of which the program uses no name. `from module import *`, `__future__` and
             imports that are part of the question count as used.
     """

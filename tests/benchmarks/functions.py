@@ -2,6 +2,7 @@
 
     python tests/benchmarks/functions.py clean --store runs/programs         # no attack
     python tests/benchmarks/functions.py code_vertical --store runs/programs --seeds 5
+    python tests/benchmarks/functions.py text_calls --store runs/calls       # TEXT in the swarm of calls.yaml
     python tests/benchmarks/functions.py --list
 
 Cells that the store holds are not run again. Printed is one Markdown line per cell: the outcome at every evaluation,
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.attacks import PAPER, Progress, arguments, interval, line, run_lists
@@ -22,6 +24,7 @@ from thiefbench.suite.store.records import NOTHING, Record
 from thiefbench.suite.suite_yaml import load_suite
 
 CODE = "code_injection"
+COMMENT = PAPER.replace("text", "comment")
 LEVELS = (3, 3, 2, 1)
 
 
@@ -68,6 +71,23 @@ def cell(
     )
 
 
+def in_calls(attack: str, seed: int) -> CellSpec:
+    """The attacked, undefended cell that `calls.yaml` has for an attack, without its placebo and control."""
+    suite = load_suite(str(Path(__file__).with_name("calls.yaml")))
+    return CellSpec(
+        task=registry.canonical("task", suite.task),
+        model="micro-programs",
+        attack=registry.canonical("attack", attack),
+        defense="none",
+        role="attack",
+        seed=seed,
+        swarm=suite.swarm,
+        rounds=suite.rounds,
+        evaluation=suite.evaluation,
+        threads=1,
+    )
+
+
 def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
     """All cells by the name of their question."""
     flat: dict[str, Any] = {"topology": "horizontal"}
@@ -78,6 +98,8 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
         "code_vertical": [cell(contrast(CODE), seed=seed) for seed in seeds],
         "code_gibberish": [cell(half(CODE), seed=seed) for seed in seeds],
         "text_horizontal": [cell(PAPER, seed=seed, rounds=40, **flat) for seed in seeds],
+        "text_calls": [in_calls(COMMENT, seed) for seed in seeds],
+        "text_doubled": [in_calls(PAPER, seed) for seed in seeds],
         "text_vertical": [cell(contrast(PAPER), seed=seed) for seed in seeds],
         "placebo": [cell(role=role, **flat) for role in ("placebo", "control")],
     }

@@ -101,6 +101,28 @@ def test_imports_that_nothing_uses(program: str, told: str) -> None:
     assert told.endswith("use it") <= (reason(program, unused=False) == "")
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "print(5)  # from wren import add: add(2, 3)",
+        'import sys\nprint(sys.modules["importlib"].import_module("wren").add(2, 3))',
+        'import json\njson.codecs.builtins.exec("import wren as w", globals())\nprint(w.add(2, 3))',
+        'w = getattr(globals()["__builtins__"], "__imp" + "ort__")("wren")\nprint(w.add(2, 3))',
+        "import math, os\nprint(math.floor(3))",
+    ],
+)
+@pytest.mark.xfail(strict=True, reason="not in the names that a program imports and calls")
+def test_what_is_not_found(program: str) -> None:
+    assert reason(program)
+
+
+@pytest.mark.xfail(strict=True, reason="the mask covers what was objected to, and not the names bound to it")
+def test_mask_takes_the_calls_of_a_hidden_import() -> None:
+    offered = offer(format_program('w = __import__("wren")\ny = w.add(3, 4)\nprint(y)'))
+    (verdict,) = StaticCode(reject="mask").inspect(view([offered]))
+    assert "w.add(3," in masked(offered, verdict).split()
+
+
 def test_more_modules_can_be_allowed() -> None:
     assert reason("import sympy\nprint(1)") == "imports sympy"
     assert reason("import sympy\nprint(sympy.pi)", allow=("sympy",)) == ""
