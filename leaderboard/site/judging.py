@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 
 from thiefbench import registry
@@ -19,6 +20,7 @@ from thiefbench.leaderboard import rows as entries
 from thiefbench.leaderboard.deliveries import check_alike, check_seeds, partial
 from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
 from thiefbench.leaderboard.entry_validation import check_anchor
+from thiefbench.leaderboard.manifest import Delivery
 from thiefbench.leaderboard.published import SHARED
 from thiefbench.leaderboard.verification.verdict import Verdict, Verification, read_verification
 from thiefbench.suite.analysis import ranking_inputs
@@ -36,6 +38,7 @@ from thiefbench.suite.analysis.ranking import (
 from thiefbench.suite.analysis.run_comparisons import comparisons_of_cells
 from thiefbench.suite.analysis.statistics import paired
 from thiefbench.suite.report.overview import Field, SuiteRow, suite_row
+from thiefbench.suite.report.timings import cost
 from thiefbench.suite.scenario import Suite, heading
 
 MOST = 1e6
@@ -77,6 +80,16 @@ class JudgedEntry:
     def trust(self) -> Verdict:
         """The verdict of its verification."""
         return self.verification.verdict if self.verification else "self-reported"
+
+    @property
+    def deliveries(self) -> list[tuple[Delivery, Verdict, date | None]]:
+        """Every delivery of its seeds, its verdict and the date of that; None where nobody verified it."""
+        known = {each.seeds: each for each in self.verification.deliveries} if self.verification else {}
+        of_all = (self.trust, self.verification.verified if self.verification else None)
+        return [
+            (each, *((known[each.seeds].verdict, known[each.seeds].verified) if each.seeds in known else of_all))
+            for each in self.entry.manifest.deliveries
+        ]
 
 
 def read(folder: Path, verified: Path, shared: Path = SHARED) -> JudgedEntry:
@@ -212,7 +225,17 @@ def _numbers(
         place = Placement(row.defense, status, None, worst, doubts if row.anchor else unplaced_because(why, doubts))
     else:
         place = judged(row, oracles, attacks, suite.seeds, suite.ranking)
-    return suite_row(place, False, row, comparisons, suite.utility)
+    numbers = suite_row(place, False, row, comparisons, suite.utility)
+    return replace(numbers, cost=None) if _load_changed(row, comparisons) else numbers
+
+
+def _load_changed(row: RankingRow, comparisons: Sequence[Comparison]) -> bool:
+    """Whether round times of a defense say nothing: somewhere its rounds were shorter than undefended ones.
+
+    Inspecting only adds work. So the load of the machine changed from cell to cell, or what was rejected was not
+    learned from; either way, the ratios of its other cells are no cost of the defense. Records do not tell the load.
+    """
+    return any((ratio := cost(each, row.defense).ratio) is not None and ratio.mean < 1 for each in comparisons)
 
 
 def _naive(attack: str) -> str:

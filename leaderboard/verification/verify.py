@@ -179,9 +179,7 @@ class _Verifier(Questions):
     ran: bool = False
     found: tuple[Delivery, ...] = ()  # whose archives are at hand; from then on, `entry` has these alone
     grown: bool = False
-    replaced: set[int] = field(
-        default_factory=set
-    )  # seeds with shared cells in place of published ones, without a reason
+    replaced: set[int] = field(default_factory=set)  # seeds that keep no verdict, see `by_delivery.verdicts`
     _warm: Defense | None = None  # while one isolated defense lives, others start at once
     _apart: dict[str, None] = field(default_factory=dict)  # what is otherwise here than where they were made, in order
 
@@ -344,7 +342,11 @@ class _Verifier(Questions):
             each_cell(cells, rescore)
             details.append(f"{sum(completions):,} completions in {counted(len(completions), 'cell')}")
             details.append(f"{sum(rewards):,} rewards computed again")
-            if measured := check_drift(cells, archive, published_words(self.entry, published)):
+            words = published_words(self.entry, published)
+            if measured := sum(  # a control's is measured against one that was brought with it
+                check_drift([cell for cell in cells if cell.spec.seed in each.seeds], archive, words)
+                for each in self.entry.manifest.deliveries
+            ):
                 details.append(f"the drift of {counted(measured, 'cell')} as well")
         return cells
 
