@@ -49,13 +49,12 @@ class TestPartialEntries:
         text = html.unescape((tmp_path / "site/index.html").read_text())
         assert "\u201cFair\u201d is in first place" in text and '<span class="note">3 of 5 seeds</span>' in text
         assert "Not ranked: it has 3 of 5 seeds" in html.unescape((tmp_path / "site/entries/begun.html").read_text())
-        rows = {
-            each["slug"]: each for each in json.loads((tmp_path / "site/board.json").read_text())["suites"][0]["rows"]
-        }
+        (suite,) = json.loads((tmp_path / "site/board.json").read_text())["suites"]
+        rows = {each["slug"]: each for each in suite["rows"]}
         assert (rows["begun"]["seeds"], rows["begun"]["all_seeds"], rows["begun"]["place"]) == ([0, 1, 2], False, None)
         assert (rows["fair"]["all_seeds"], rows["fair"]["place"]) == (True, 1)
         lines = {each["slug"]: each for each in csv.DictReader(io.StringIO((tmp_path / "site/board.csv").read_text()))}
-        assert (lines["begun"]["seeds"], lines["begun"]["all_seeds"]) == ("0; 1; 2", "False")
+        assert (lines["begun"]["seeds"], lines["begun"]["all_seeds"]) == ("0; 1; 2", "0")
 
     def test_alone_they_are_listed_and_told_to_be_unranked(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
@@ -140,14 +139,13 @@ class TestFirstScreen:
         shown = shown_suite(board(entries, seen).suites[0], 1)
         best, breaking, cost = shown["answers"]
         assert (best.value, breaking.value) == ("0.20", "2 of 2")
-        assert breaking.text.startswith("defenses let dos do more than 0.1 of its harm")
+        assert breaking.text == "defenses let varied dos do more than 0.5 of its harm."
         assert "it rejects at most 0.010 of honest work" in cost.text
         columns = [column for column in shown["columns"] if column["attack"]]
-        assert columns[0]["attack"].startswith("dos"), "the attack that breaks most comes first"
+        assert "dos" in columns[0]["attack"], "the attack that breaks most comes first"
         for each in shown["rows"][:2]:
-            assert float(each["sorts"][shown["fixed"]]) == min(
-                float(value) for value in each["sorts"][shown["fixed"] :]
-            )
+            prevented = [float(value) for value in each["sorts"][shown["fixed"] :]]
+            assert prevented[0] == min(prevented), "and what the rows are sorted by goes along"
 
     def test_round_times_of_another_load_are_no_cost(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
