@@ -75,16 +75,17 @@ def _best(row: BoardRow, names: Mapping[str, str]) -> Answer:
     shown = show_summary(worst.summary, "ratio")
     count = worst.summary.count
     sure = f"; it held against every attack at {count.text()}" if count and worst.summary.kind != "range" else ""
-    spread = f" {shown.detail}" if shown.detail else ""
+    spread = f" ({shown.detail})" if shown.detail else ""
     if place.number is None:
         of = row.seeds or counted(len(worst.summary.points), "seed")
         trust = "" if row.judged.trust in CHECKED else ", and nobody checked it"
         sure = f". It is not ranked: it rests on {of}{trust}"
     elif row.row.tied:
         sure += f". Others share place {place.number}: the seeds cannot tell them apart"
-    against = f" of the harm of {names[worst.attack]}" if len(names) > 1 else " of the harm"
+    harm = f"of the harm of {names[worst.attack]}" if len(names) > 1 else "of the harm"
     name = row.judged.entry.manifest.name
-    return Answer("Best against the worst attack", shown.value, f"\u201c{name}\u201d prevents{against}{spread}{sure}.")
+    text = f"{harm} is what \u201c{name}\u201d prevents{spread}{sure}."
+    return Answer("Best against the worst attack", shown.value, text)
 
 
 def _breaking(board: SuiteBoard, names: Mapping[str, str]) -> Answer:
@@ -116,8 +117,9 @@ def _cost(row: BoardRow, names: Mapping[str, str]) -> Answer:
     parts.append(
         f"a round took {time.value} as long, by its submitter's clock" if time else "there is no round time to trust"
     )
-    spread = f" {utility.detail}" if utility and utility.detail else ""
-    text = f"of the clean gain is kept{spread}; {'; '.join(parts)}."
+    spread = f" ({utility.detail})" if utility and utility.detail else ""
+    name = row.judged.entry.manifest.name
+    text = f"of the clean gain is kept with \u201c{name}\u201d{spread}; {'; '.join(parts)}."
     return Answer("What it costs", utility.value if utility else "\u2013", text)
 
 
