@@ -229,7 +229,9 @@ def prepare(
                 raise
     begun = None if seeds is None else growing.begun(folder)
     wanted_seeds = suite.seeds if seeds is None else growing.to_bring(suite, seeds, begun)
-    earlier = begun and growing.continued(folder, suite, defense, numerics, staged, own_shared, shared)
+    earlier = None
+    if begun is not None:
+        earlier = growing.continued(folder, suite, defense, numerics, staged, own_shared, shared)
     cells = tuple(rows.wanted(suite, wanted_seeds, numerics, defense)) if wanted_seeds else ()
     needed = [cell for cell in cells if cell.defense != defense]
     published = referred(suite, needed, cell_store, shared, own_shared) if cells else {}

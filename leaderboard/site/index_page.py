@@ -151,13 +151,13 @@ def _sorts(row: BoardRow, has_drift: bool, order: Sequence[int]) -> list[str]:
     numbers = row.row
     slowdown = numbers.cost.slowdown if numbers.cost else None
     name = row.judged.entry.manifest.name if row.own else numbers.defense
-    fields = list(numbers.fields.values())
+    prevented = [field.prevented for field in numbers.fields.values()]
     values = [
         numbers.place.number, name.casefold(), trust_order(row.judged.trust),
         numbers.place.worst and numbers.place.worst.summary.mean, numbers.utility and numbers.utility.mean,
         numbers.false_rejection and numbers.false_rejection.value, slowdown and slowdown.mean,
         *([numbers.drift and numbers.drift.value] if has_drift else []),
-        *(fields[at].prevented and fields[at].prevented.mean for at in order),
+        *(each and each.mean for each in (prevented[at] for at in order)),
     ]  # fmt: skip
     return ["" if value is None else str(value) for value in values]
 

@@ -511,7 +511,7 @@ def verify(
     made = verdicts(entry, verifier.found, verdict, earlier, verifier.replaced, today)
     if verdict != "rejected":
         verdict = lowest(made)
-        verifier.reasons += doubts(entry, made, verifier.found)
+        verifier.reasons[:0] = doubts(entry, made, verifier.found)
     if earlier is not None and set(made) & set(earlier.deliveries):
         verifier.flags |= set(earlier.flags)
     numerics = entry.manifest.numerics
