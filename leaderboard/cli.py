@@ -29,7 +29,7 @@ from thiefbench.console import (
     typed_spec_argument,
 )
 from thiefbench.errors import UsageError
-from thiefbench.limits import MOST_THREADS
+from thiefbench.limits import MOST_SEEDS, MOST_THREADS
 from thiefbench.wording import counted
 
 if TYPE_CHECKING:
@@ -193,13 +193,27 @@ def submit(
         ),
     ] = "",
     shared: SharedOption = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MOST_SEEDS,
+            metavar="N",
+            help="Give the entry the first N seeds of the suite. Those that it has already stay as they are, and only "
+            "the others are run and added, with the defense, version and kind of machine that it was begun with. With "
+            "fewer than all seeds it is listed, never ranked. Default: all seeds, in place of what it has.",
+        ),
+    ] = None,
 ) -> None:
     """Check a defense, run the suite with it and write a leaderboard entry.
 
     Stop it at any time; the same command continues. Where the board has published the cells that every defense is
-    measured against, only the defense's own are run.
+    measured against, only the defense's own are run. With --seeds, an entry can grow from day to day.
     """
+    from thiefbench.leaderboard import growing
     from thiefbench.leaderboard import submit as submitting
+    from thiefbench.leaderboard.deliveries import named
+    from thiefbench.leaderboard.deliveries import partial as partial_suite
     from thiefbench.leaderboard.manifest import Numerics
     from thiefbench.leaderboard.names import OWN
     from thiefbench.leaderboard.published import SHARED
@@ -212,16 +226,24 @@ def submit(
     credits = submitting.credits_of(name, authors, paper)
     chosen = submitting.released(suite)
     board_cells = shared or SHARED
+    if threads is None and seeds is not None and (earlier := growing.begun(directory / credits.slug)):
+        threads = earlier.numerics.threads
     if threads is None and not own_shared:
         threads = published_threads(chosen, board_cells)
     where, precision, share = numerics(device, dtype, threads, workers)
     numbers = Numerics(device=where, dtype=precision, threads=share)
     results = store or Path("runs") / chosen.name
     submission = submitting.prepare(
-        defense, credits, chosen, numbers, results, directory, baseline, own_shared, board_cells
+        defense, credits, chosen, numbers, results, directory, baseline, own_shared, board_cells, seeds
     )
+    if not submission.seeds:
+        out.print(f"nothing to run: {escaped(str(submission.folder))} has {counted(seeds or 0, 'seed')} already")
+        return
     for each in submission.staged.left_out:
         err.print(f"left out: {escaped(each)}, which neither the file nor the spec string names")
+    if submission.earlier:
+        added, there = named(submission.seeds), named(submission.earlier.manifest.seeds)
+        err.print(f"{added} will be added to {escaped(str(submission.folder))}, which has {there}")
     with stoppable():
         for line in (*submitting.measured_against(submission), *submitting.estimate(submission, workers)):
             err.print(escaped(line))
@@ -237,7 +259,8 @@ def submit(
         out.print("An entry needs all of its cells; the same command tries these again")
         raise typer.Exit(FAILED)
     entry = submitting.write(submission, records)
-    for line in (*submitting.row_summary(submitting.row_of(entry)), *submitting.next_steps(submission, entry)):
+    partial = partial_suite(chosen, entry.manifest.seeds)
+    for line in (*submitting.row_summary(submitting.row_of(entry), partial), *submitting.next_steps(submission, entry)):
         out.print(escaped(line))
 
 
@@ -245,7 +268,11 @@ def submit(
 def verify(
     entry: Annotated[Path, typer.Argument(help="Directory of the entry.")],
     archive: Annotated[
-        Path | None, typer.Option(help="Archive of the entry. Without it, only the entry is read; nothing is run.")
+        list[Path] | None,
+        typer.Option(
+            help="Archive of the entry. Without it, only the entry is read; nothing is run. Repeat it for an "
+            "entry whose seeds were brought in several deliveries; each archive is verified for the seeds it holds."
+        ),
     ] = None,
     reruns: Annotated[
         int | None,
@@ -272,7 +299,11 @@ def verify(
         ),
     ] = None,
     write: Annotated[
-        Path | None, typer.Option(help="Directory to write the verification to, such as leaderboard/verified.")
+        Path | None,
+        typer.Option(
+            help="Directory to write the verification to, such as leaderboard/verified. Seeds whose archive is not "
+            "given keep the verdict that the verification there gave them, if nothing of them has changed since."
+        ),
     ] = None,
     key: Annotated[
         str, typer.Option(help="Repeat a verification: the key that it published. Default: a new one, drawn in secret.")
@@ -286,6 +317,7 @@ def verify(
     """Verify an entry of a defense or an attack: read it, compute its scores again, run some of its cells again."""
     from thiefbench.engine.keys import new_secret
     from thiefbench.leaderboard.attacking.entry import is_attack_entry, read_attack_manifest
+    from thiefbench.leaderboard.deliveries import named
     from thiefbench.leaderboard.entry import EntryError, read_manifest
     from thiefbench.leaderboard.published import SHARED
     from thiefbench.leaderboard.verification.attack_verification import verify_attack
@@ -295,17 +327,19 @@ def verify(
     from thiefbench.leaderboard.verification.verify import verify as verify_entry
     from thiefbench.suite.suite_yaml import SuiteError
 
-    for path, what in ((entry, "entry"), (archive, "archive")):
-        if path is not None and not path.exists():
+    archives = tuple(archive or ())
+    for path, what in ((entry, "entry"), *((each, "archive") for each in archives)):
+        if not path.exists():
             raise SuiteError(f"there is no {what} {path}")
     known = HeldOut() if private is None else read_held_out(private)
 
     options = VerifyOptions(
-        archive, reruns, fresh, all_attacks, known, store, device, threads, shared=shared or SHARED,
+        archives[0] if archives else None, reruns, fresh, all_attacks, known, store, device, threads,
+        shared=shared or SHARED, further=archives[1:], earlier=write,
         secret=_secret(key) if key else new_secret(),
     )  # fmt: skip
     try:
-        if options.runs and archive is not None:
+        if options.runs and archives:
             manifest = read_attack_manifest(entry) if is_attack_entry(entry) else read_manifest(entry)
             check_device(device or manifest.numerics.device)
         with stoppable():
@@ -318,6 +352,9 @@ def verify(
         raise typer.Exit(FAILED) from None
     flags = f" ({', '.join(verification.flags)})" if verification.flags else ""
     out.print(f"[bold]{verification.slug}: {verification.verdict}[/bold]{flags}")
+    if len(verification.deliveries) > 1:
+        for each in verification.deliveries:
+            out.print(f"  {named(each.seeds)}: {each.verdict}, {each.verified.isoformat()}")
     for reason in verification.reasons:
         out.print(f"  {escaped(reason)}")
     if write is not None:

@@ -5,8 +5,9 @@
                         against, or references to these where the board has published them
     NAME/defense/       the submitted file or package, as it was run; absent for a defense that comes with the package
 
-Beside it lies one archive with the full records and raw completions, which is not part of the folder. Everything read
-here comes from a stranger: sizes are bounded, names are checked, and unknown fields are errors.
+Beside it lies an archive with the full records and raw completions, which is not part of the folder; an entry whose
+seeds were brought in several deliveries (`thiefbench.leaderboard.deliveries`) has one for each. Everything read here
+comes from a stranger: sizes are bounded, names are checked, and unknown fields are errors.
 """
 
 from __future__ import annotations
@@ -212,7 +213,7 @@ def _resolved(folder: Path, manifest: Manifest, scores: Scores, shared: Path) ->
     references = [each for each in scores.cells if isinstance(each, Reference)]
     if not references:
         return Entry(folder, manifest, [each for each in scores.cells if isinstance(each, CellScores)])
-    if manifest.schema_version != REFERRING_SCHEMA:
+    if manifest.schema_version < REFERRING_SCHEMA:
         raise EntryError(f"{folder / MANIFEST}: entries that refer to published cells have schema {REFERRING_SCHEMA}")
     cell_id, count = Counter(each.cell_id for each in scores.cells).most_common(1)[0]
     if count > 1:

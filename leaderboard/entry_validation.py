@@ -17,6 +17,7 @@ from pathlib import Path
 
 from thiefbench import __version__, registry
 from thiefbench.leaderboard import _parsing_worker
+from thiefbench.leaderboard.deliveries import check_seeds
 from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.isolation.limits import DEPENDENCIES, FILE_BYTES, WEIGHTS_BYTES, WEIGHTS_NAME
 from thiefbench.leaderboard.isolation.sandbox_paths import Guests, files, weights
@@ -41,13 +42,12 @@ def cells_of(entry: Entry, suite: Suite) -> list[tuple[str, CellSpec]]:
     """The cells of the suite that an entry's row needs, each with its part of the suite.
 
     Raises:
-        EntryError: the entry has other seeds, or lacks cells, has more, or has them in another order; see also
-            `check_anchor`.
+        EntryError: its seeds are not the first ones of the suite, or it lacks cells at one of these, has more, or has
+            them in another order; see also `check_anchor`.
     """
     manifest = entry.manifest
     check_anchor(entry, suite)
-    if manifest.seeds != suite.seeds:
-        raise EntryError(f"it was run at the seeds {manifest.seeds}, but {suite.title} has {suite.seeds}")
+    check_seeds(manifest.seeds, suite)
     specs = [(suite.part_of(s), s) for s in wanted(suite, manifest.seeds, manifest.numerics, manifest.defense)]
     expected = [(part, s.role, s.attack, s.defense, s.seed) for part, s in specs]
     present = [(c.part, c.role, c.attack, c.defense, c.seed) for c in entry.cells]

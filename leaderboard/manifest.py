@@ -6,7 +6,8 @@ It comes from a stranger: names are checked, sizes are bounded, and unknown fiel
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 from datetime import date
 from pathlib import PurePosixPath
 from typing import Annotated, Final, Literal, TypeVar
@@ -22,6 +23,8 @@ ENTRY_SCHEMA: Final = 1
 """Of entries that bring all of their cells."""
 REFERRING_SCHEMA: Final = 2
 """Of entries that refer to published shared cells, or say why they do not."""
+GROWN_SCHEMA: Final = 3
+"""Of entries that were brought in several deliveries; they may refer to published shared cells too."""
 MANIFEST, SCORES, SOURCE = "entry.json", "scores.json", "defense"
 """The two files of an entry, and the folder of its source."""
 MOST_FILES: Final = 200
@@ -130,6 +133,27 @@ class Numerics(EntryModel):
     threads: int = Field(ge=1, le=MOST_THREADS)
 
 
+class Delivery(EntryModel):
+    """Some of an entry's seeds, whose cells were brought together.
+
+    Attributes:
+        seeds: of the suite, in its order.
+        submitted: the date.
+        versions, machine, archive: as in `Manifest`, of the cells at these seeds.
+    """
+
+    seeds: tuple[int, ...] = Field(min_length=1, max_length=100)
+    submitted: date
+    versions: dict[str, str]
+    machine: dict[str, str | int | bool | None]
+    archive: Packed
+
+
+def archive_name(slug: str, later: Sequence[int] = ()) -> str:
+    """What the archive of an entry is called; `later` are the seeds of a later delivery."""
+    return f"{slug}.seed-{'-'.join(map(str, later))}.tar" if later else f"{slug}.tar"
+
+
 class Manifest(EntryModel):
     """The content of entry.json.
 
@@ -140,8 +164,8 @@ class Manifest(EntryModel):
         defense: the spec string as it was run in the cells: the name of a built-in defense or a file of the entry,
             relative to its folder: ``defense/mine.py:Mine(floor=-3.0)``.
         suite: the suite it was run on.
-        seeds: the suite's seeds.
-        submitted: the date.
+        seeds: the first ones of the suite, or all of them, in its order.
+        submitted: the date; of an entry that grew, as the next three, of its first delivery.
         numerics: the numerical settings of every cell.
         versions: the versions of Python and of the distributions with which the cells were run.
         machine: hardware and commit, from the records.
@@ -150,9 +174,10 @@ class Manifest(EntryModel):
         weights: safetensors files of the defense; they are in the archive.
         archive: full records and raw completions.
         own_shared: why the entry brings shared cells of its own although others are published; empty where it does not.
+        later: the deliveries after the first one.
     """
 
-    schema_version: Literal[1, 2] = ENTRY_SCHEMA
+    schema_version: Literal[1, 2, 3] = ENTRY_SCHEMA
     slug: str
     name: Line
     authors: tuple[Line, ...] = Field(min_length=1, max_length=50)
@@ -169,6 +194,18 @@ class Manifest(EntryModel):
     weights: tuple[Packed, ...] = ()
     archive: Packed
     own_shared: Annotated[str, Field(max_length=300, pattern=r"^([^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*)?$")] = ""
+    later: tuple[Delivery, ...] = Field(default=(), max_length=100)
+
+    @property
+    def deliveries(self) -> tuple[Delivery, ...]:
+        """All deliveries, the first one too."""
+        first = self.seeds[: len(self.seeds) - sum(len(each.seeds) for each in self.later)]
+        made = {name: getattr(self, name) for name in ("submitted", "versions", "machine", "archive")}
+        return (Delivery.model_construct(seeds=first, **made), *self.later)
+
+    def delivery_of(self, seed: int) -> Delivery:
+        """The delivery that brought a seed, which must be one of the entry's."""
+        return next(each for each in self.deliveries if seed in each.seeds)
 
     @field_validator("slug")
     @classmethod
@@ -186,13 +223,28 @@ class Manifest(EntryModel):
         return checked_weights(weights)
 
     @model_validator(mode="after")
-    def _archive(self) -> Manifest:
-        if self.archive.name != (expected := f"{self.slug}.tar"):
-            raise ValueError(f"the archive must be named {expected}, not {self.archive.name!r}")
+    def _seeds(self) -> Manifest:
+        if twice := [seed for seed, count in Counter(self.seeds).items() if count > 1]:
+            raise ValueError(f"the seed {twice[0]} is listed twice")
+        later = tuple(seed for each in self.later for seed in each.seeds)
+        if later and (len(later) >= len(self.seeds) or self.seeds[-len(later) :] != later):
+            raise ValueError(f"the later deliveries hold the seeds {later}, which are not the last of {self.seeds}")
+        return self
+
+    @model_validator(mode="after")
+    def _archives(self) -> Manifest:
+        for number, each in enumerate(self.deliveries):
+            later = each.seeds if number else ()
+            if each.archive.name != (expected := archive_name(self.slug, later)):
+                raise ValueError(f"the archive must be named {expected}, not {each.archive.name!r}")
+        if len({each.archive.sha256 for each in self.deliveries}) < len(self.deliveries):
+            raise ValueError("two deliveries name the same archive")
         return self
 
     @model_validator(mode="after")
     def _schema(self) -> Manifest:
-        if self.own_shared and self.schema_version != REFERRING_SCHEMA:
+        if self.own_shared and self.schema_version < REFERRING_SCHEMA:
             raise ValueError(f"own_shared belongs to schema version {REFERRING_SCHEMA}")
+        if self.later and self.schema_version != GROWN_SCHEMA:
+            raise ValueError(f"later deliveries belong to schema version {GROWN_SCHEMA}")
         return self

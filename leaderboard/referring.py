@@ -97,12 +97,17 @@ def check_machine(published: Iterable[Referred], brought: Sequence[CellSpec], st
     """
     if not (otherwise := _computes_otherwise(cell for cell, _ in published)):
         return
-    identities = Identities()
-    if any(_finished(store.cell(identify(identities.of(spec)))) is None for spec in brought):
+    if lacks(brought, store):
         raise EntryError(
             f"cells of this entry are still to be run, and not on this machine: the published ones beside them were "
             f"made with {otherwise}; go on where they were begun, or {_OWN_SHARED}"
         )
+
+
+def lacks(cells: Sequence[CellSpec], store: Store) -> bool:
+    """Whether a store lacks any of these cells; relative paths in them are those of the current folder."""
+    identities = Identities()
+    return any(_finished(store.cell(identify(identities.of(spec)))) is None for spec in cells)
 
 
 def check_arithmetic(published: Collection[Referred], records: Sequence[Record]) -> None:

@@ -114,7 +114,8 @@ def _cell(entry: Entry, suite: Suite, cell: CellScores, defenses: Collection[str
         raise EntryError(f"{entry.folder}: cell {cell.cell_id} is finished but has no {lacking[0]}")
     parameters = spec.as_dict() | {"defense": cell.defense}
     published = entry.published.get(cell.cell_id)
-    machine = published.record.provenance if published is not None else entry.manifest.machine
+    made_on = entry.manifest.delivery_of(cell.seed).machine
+    machine = published.record.provenance if published is not None else made_on
     record = untrimmed(cell, parameters, machine)
     problem = f"failed: {cell.error}" if cell.status == "error" else ""
     named = (cell.cell_id, cell.part, cell.role, cell.attack, cell.defense, cell.seed)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from thiefbench import registry
 from thiefbench.errors import UserError
-from thiefbench.leaderboard import rows
+from thiefbench.leaderboard import growing, rows
 from thiefbench.leaderboard.archive import pack, packed_file
 from thiefbench.leaderboard.cell_scores import CellScores, Reference, Scores, drifts, trimmed
 from thiefbench.leaderboard.entry import Entry, EntryError, read_manifest, write_entry
@@ -26,17 +26,20 @@ from thiefbench.leaderboard.isolation.staging import Staged, stage
 from thiefbench.leaderboard.made_with import machine, versions
 from thiefbench.leaderboard.manifest import (
     ENTRY_SCHEMA,
+    GROWN_SCHEMA,
     MANIFEST,
     REFERRING_SCHEMA,
     SCORES,
+    Delivery,
     Line,
     Manifest,
     Numerics,
     SuiteName,
+    archive_name,
 )
 from thiefbench.leaderboard.names import wrong_names
 from thiefbench.leaderboard.published import SHARED, Published, PublishedCell, made_with
-from thiefbench.leaderboard.referring import check_arithmetic, check_machine, referred
+from thiefbench.leaderboard.referring import check_arithmetic, check_machine, lacks, referred
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.ranking_inputs import lacking
 from thiefbench.suite.execution.jobs import Listener
@@ -81,12 +84,14 @@ class Submission:
         defense: its spec string in canonical form, relative to `staged.folder`.
         staged: its files.
         numerics: of every cell.
-        cells: the cells that its row needs.
+        cells: the cells that its row needs, at `seeds`.
         store: of their records; the archive is written there too.
         folder: of the entry.
         published: by cell, those of them that it refers to, with the hash of their files.
         own_shared: why it brings shared cells of its own although others are published.
         shared: the folder of the board's published shared cells.
+        seeds: that it brings; empty where the entry has all that were asked for.
+        earlier: the entry that it adds them to; None where it is written anew.
     """
 
     credits: Credits
@@ -100,6 +105,8 @@ class Submission:
     published: Mapping[CellSpec, tuple[PublishedCell, str]] = field(default_factory=dict)
     own_shared: str = ""
     shared: Path = SHARED
+    seeds: tuple[int, ...] = ()
+    earlier: Entry | None = None
 
     @property
     def brought(self) -> tuple[CellSpec, ...]:
@@ -115,8 +122,8 @@ class Submission:
 
     @property
     def archive(self) -> Path:
-        """The path of the entry's archive."""
-        return self.store.root / f"{self.folder.name}.tar"
+        """The path of the archive of what it brings."""
+        return self.store.root / archive_name(self.folder.name, self.seeds if self.earlier else ())
 
 
 def credits_of(name: str, authors: str, paper: str) -> Credits:
@@ -165,6 +172,7 @@ def prepare(
     baseline: bool = False,
     own_shared: str = "",
     shared: Path = SHARED,
+    seeds: int | None = None,
 ) -> Submission:
     """Copy a defense to the folder from which it runs, and list the cells that it needs. This loads its code.
 
@@ -181,10 +189,13 @@ def prepare(
         baseline: whether the benchmark's own rows may be entered.
         own_shared: why it brings shared cells of its own although others are published; empty to refer to those.
         shared: the folder of the board's published shared cells.
+        seeds: how many of the suite's first seeds the entry is to have; those that it has already stay as they are.
+            None for all of them, in place of what it has.
 
     Raises:
-        EntryError: it cannot be submitted, its name or authors are another entry's or the benchmark's own, or published
-            cells are not those that this store and this machine have.
+        EntryError: it cannot be submitted, its name or authors are another entry's or the benchmark's own, published
+            cells are not those that this store and this machine have, or the entry's cells were made otherwise than
+            the further seeds would be.
         PublishedError: a published cell cannot be read.
         SpecStringError: see `registry.make`.
     """
@@ -216,11 +227,18 @@ def prepare(
             # run, reports the failure as a broken rule; anchors are not checked.
             if anchor:
                 raise
-    cells = tuple(rows.wanted(suite, suite.seeds, numerics, defense))
-    published = referred(suite, [cell for cell in cells if cell.defense != defense], cell_store, shared, own_shared)
+    begun = None if seeds is None else growing.begun(folder)
+    wanted_seeds = suite.seeds if seeds is None else growing.to_bring(suite, seeds, begun)
+    earlier = None
+    if begun is not None:
+        earlier = growing.continued(folder, suite, defense, numerics, staged, own_shared, shared)
+    cells = tuple(rows.wanted(suite, wanted_seeds, numerics, defense)) if wanted_seeds else ()
+    needed = [cell for cell in cells if cell.defense != defense]
+    published = referred(suite, needed, cell_store, shared, own_shared) if cells else {}
     return Submission(
-        credits, suite, defense, staged, numerics, cells, cell_store, folder, published, own_shared.strip(), shared
-    )
+        credits, suite, defense, staged, numerics, cells, cell_store, folder, published, own_shared.strip(), shared,
+        wanted_seeds, earlier,
+    )  # fmt: skip
 
 
 def estimate(submission: Submission, workers: int = 1) -> list[str]:
@@ -239,11 +257,14 @@ def run(submission: Submission, listener: Listener, workers: int = 1) -> list[Re
     """Run the cells that a submission brings and the store lacks; returns the records of all that it brings.
 
     Raises:
-        EntryError: cells are missing, and this machine computes otherwise than the one that its published cells are of.
+        EntryError: cells are missing, and this machine computes otherwise than the one that its published cells, or
+            those of its earlier seeds, are of.
         KeyboardInterrupt, OSError, WorkerError: see `run_suite`.
     """
     with chdir(submission.staged.folder):
         check_machine(submission.published.values(), submission.brought, submission.store)
+        if submission.earlier and lacks(submission.brought, submission.store):
+            growing.check_machine(submission.earlier)
         return run_suite(_suite_of_row(submission), submission.brought, submission.store, listener, workers=workers)
 
 
@@ -253,7 +274,7 @@ def _suite_of_row(submission: Submission) -> Suite:
 
 
 def write(submission: Submission, records: Sequence[Record]) -> Entry:
-    """Write the archive and the entry; equal records give equal bytes.
+    """Write the archive and the entry, or the entry with what is added to it; equal records give equal bytes.
 
     Args:
         submission: the one that was run.
@@ -261,11 +282,13 @@ def write(submission: Submission, records: Sequence[Record]) -> Entry:
 
     Raises:
         EntryError: they were made with several versions of a package, or otherwise than the published cells that they
-            are measured against, or are too large for an entry.
+            are measured against or than the entry's earlier ones, or are too large for an entry.
         PublishedError: the words of a published control cannot be read.
     """
     own, suite, store = submission, submission.suite, submission.store
     check_arithmetic(own.published.values(), records)
+    if own.earlier:
+        growing.check_arithmetic(own.earlier, records)
     drift = _drifts(own, records)
     brought = {
         spec: trimmed(
@@ -277,35 +300,62 @@ def write(submission: Submission, records: Sequence[Record]) -> Entry:
         )
         for spec, record in zip(own.brought, records, strict=True)
     }
-    listed: list[CellScores | Reference] = []
+    listed: dict[CellSpec, CellScores | Reference] = {}
     for spec in own.cells:
         if spec in own.published:
             cell, sha256 = own.published[spec]
-            listed.append(Reference(cell_id=cell.cell_id, published=sha256))
+            listed[spec] = Reference(cell_id=cell.cell_id, published=sha256)
         else:
-            listed.append(brought[spec])
+            listed[spec] = brought[spec]
+    delivery = Delivery(
+        seeds=own.seeds,
+        submitted=max(date.fromisoformat(record.provenance["finished"][:10]) for record in records),
+        versions=versions(records, store),
+        machine=machine(records),
+        archive=pack(own.archive, store, list(brought.values()), own.staged.weights),
+    )
+    if own.earlier:
+        manifest = _with_delivery(own, own.earlier.manifest, delivery)
+        scores = growing.merged(own.earlier, suite, listed, manifest.seeds)
+    else:
+        manifest, scores = _manifest(own, delivery, records), Scores(cells=tuple(listed.values()))
+    _clear(own.folder, {MANIFEST, SCORES, *own.staged.source})
+    return write_entry(own.folder, manifest, scores, own.staged.source, own.shared)
+
+
+def _with_delivery(own: Submission, earlier: Manifest, delivery: Delivery) -> Manifest:
+    changes = {
+        "schema_version": GROWN_SCHEMA,
+        "name": own.credits.name,
+        "paper": own.credits.paper,
+        "own_shared": own.own_shared,
+        "seeds": (*earlier.seeds, *delivery.seeds),
+        "later": (*earlier.later, delivery),
+    }
+    return Manifest.model_validate(earlier.model_copy(update=changes).model_dump())
+
+
+def _manifest(own: Submission, delivery: Delivery, records: Sequence[Record]) -> Manifest:
     sources = [record.identity["sources"]["defense"] for record in records if record.cell["defense"] == own.defense]
-    manifest = Manifest(
+    return Manifest(
         schema_version=REFERRING_SCHEMA if own.published or own.own_shared else ENTRY_SCHEMA,
         slug=own.credits.slug,
         name=own.credits.name,
         authors=own.credits.authors,
         paper=own.credits.paper,
         defense=own.defense,
-        suite=SuiteName(name=suite.name, version=suite.version, fingerprint=suite.fingerprint()),
-        seeds=suite.seeds,
-        submitted=max(date.fromisoformat(record.provenance["finished"][:10]) for record in records),
+        suite=SuiteName(name=own.suite.name, version=own.suite.version, fingerprint=own.suite.fingerprint()),
+        seeds=delivery.seeds,
+        submitted=delivery.submitted,
         numerics=own.numerics,
-        versions=versions(records, store),
-        machine=machine(records),
+        versions=delivery.versions,
+        machine=delivery.machine,
         source_sha256=sources[0],
         files={SCORES: "0" * 64},
         weights=tuple(packed_file(path) for path in own.staged.weights),
-        archive=pack(own.archive, store, list(brought.values()), own.staged.weights),
+        archive=delivery.archive,
         own_shared=own.own_shared,
     )
-    _clear(own.folder, {MANIFEST, SCORES, *own.staged.source})
-    return write_entry(own.folder, manifest, Scores(cells=tuple(listed)), own.staged.source, own.shared)
 
 
 def measured_against(submission: Submission) -> list[str]:
@@ -341,8 +391,8 @@ def row_of(entry: Entry) -> SuiteRow:
     return next(row for row in table.rows if row.defense == entry.manifest.defense)
 
 
-def row_summary(row: SuiteRow) -> list[str]:
-    """The results of a row, as lines for its author."""
+def row_summary(row: SuiteRow, partial: str = "") -> list[str]:
+    """The results of a row, as lines for its author; `partial` is why it is not ranked, whatever they are."""
     worst, place = row.place.worst, row.place
     lines = []
     if worst is not None:
@@ -352,6 +402,8 @@ def row_summary(row: SuiteRow) -> list[str]:
     if row.false_rejection is not None:
         rejected = row.false_rejection
         lines.append(f"false rejection, at most: {rejected.value:.3f} ({rejected.where}, seed {rejected.seed})")
+    if partial:
+        return [*lines, f"it will be listed without a place: {partial}; submit --seeds adds further ones"]
     if place.status == "ranked":
         return [*lines, "it will be ranked"]
     listed = "without a place" if place.status == "unplaced" else f"as {place.status}"
@@ -368,7 +420,7 @@ def caps() -> str:
 
 def next_steps(submission: Submission, entry: Entry) -> list[str]:
     """Where the results are, and what to do with them, in lines for the author."""
-    folder, size = submission.folder, entry.manifest.archive.bytes
+    folder, size = submission.folder, entry.manifest.deliveries[-1].archive.bytes
     return [
         f"the entry: {folder}",
         f"its archive: {submission.archive} ({size / 1e6:,.1f} MB)",

@@ -10,7 +10,7 @@ from tempfile import mkdtemp
 
 from thiefbench import registry
 from thiefbench.leaderboard import rows
-from thiefbench.leaderboard.archive import pack, packed_file, unpack
+from thiefbench.leaderboard.archive import pack, packed_file
 from thiefbench.leaderboard.attacking import measured
 from thiefbench.leaderboard.attacking.cells import Wanted, fitting_parts, wanted
 from thiefbench.leaderboard.attacking.entry import (
@@ -28,6 +28,7 @@ from thiefbench.leaderboard.attacking.manifest import (
 )
 from thiefbench.leaderboard.attacking.running import AttackFactory, Guarded, run_attack_cell
 from thiefbench.leaderboard.attacking.scores import AttackCell, AttackScores, attack_cell, examples
+from thiefbench.leaderboard.deliveries import delivered
 from thiefbench.leaderboard.entry import Entry, EntryError, entry_sha256, read_entry
 from thiefbench.leaderboard.entry_validation import check_source, wrong_import, wrong_size
 from thiefbench.leaderboard.isolation.isolated import forbidden_judge
@@ -40,6 +41,7 @@ from thiefbench.leaderboard.manifest import MANIFEST, SCORES, Numerics, SuiteNam
 from thiefbench.leaderboard.names import wrong_names
 from thiefbench.leaderboard.published import SHARED
 from thiefbench.leaderboard.submit import Credits
+from thiefbench.leaderboard.verification.by_delivery import at_hand, unpacked
 from thiefbench.loading import names_module
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.execution.cell_run import Progress
@@ -209,7 +211,9 @@ def guarded_of(entry: Entry, archive: Path | None, folder: Path, specs: Sequence
     if manifest.weights:
         if archive is None:
             raise EntryError(f"{manifest.slug} has weights, which are in its archive: add --archive PATH")
-        unpack(archive, entry, scratch / "archive", specs)
+        deliveries = at_hand(entry, [archive])
+        part = delivered(entry, list(deliveries.values()))
+        unpacked(part, deliveries, scratch / "archive", [spec for spec in specs if spec.seed in part.manifest.seeds])
     spec = restage(entry, scratch / "archive" / "weights", scratch / "staged")
     return Guarded(manifest.defense, spec, manifest.source_sha256, isolated=True)
 

@@ -5,7 +5,11 @@
 count only rows whose numbers were checked (rescored or re-executed). A self-reported row takes no place from them: its
 own place, counted among all rows, is shown in brackets.
 
-**Anchors** are shown once, with the numbers of the most trusted entry that measured them, the earliest of several.
+**Partial** entries, which have the first seeds of their suite alone, are never ranked. They stand below the ranked ones
+with the numbers of their own seeds.
+
+**Anchors** are shown once, with the numbers of a checked entry that measured them, of several the one with the most
+seeds, then the most trusted, then the earliest.
 
 **Apart**, with the reason, are listed entries that verification rejected and entries that cannot be read.
 """
@@ -19,6 +23,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from thiefbench.leaderboard.attacking.entry import is_attack_entry
+from thiefbench.leaderboard.deliveries import of_all
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.published import SHARED
 from thiefbench.leaderboard.site.attacks import (
@@ -91,6 +96,11 @@ class BoardRow:
     flags: tuple[RedFlag, ...]
     best: BestKnown | None = None
 
+    @property
+    def seeds(self) -> str:
+        """How many of the suite's seeds it has, where it lacks some: "3 of 5 seeds"."""
+        return of_all(self.judged.suite, self.judged.entry.manifest.seeds) if self.judged.partial else ""
+
 
 @dataclass(frozen=True)
 class SuiteBoard:
@@ -98,7 +108,7 @@ class SuiteBoard:
 
     Attributes:
         suite: the suite.
-        rows: ranked ones, best first; then anchors; then those that are not ranked.
+        rows: ranked ones, best first; then those with some of the seeds, and anchors; then those that are not ranked.
         table: the same rows as a report's table.
         apart: entries without a row, with the reasons.
         attacks: those of outsiders, by name.
@@ -244,8 +254,10 @@ def trust_order(verdict: Verdict) -> int:
     return CHECKED.index(verdict) if verdict in CHECKED else len(CHECKED)
 
 
-def _most_trust_first(judged: JudgedEntry) -> tuple[int, date, str]:
-    return trust_order(judged.trust), judged.entry.manifest.submitted, judged.entry.manifest.slug
+def _most_trust_first(judged: JudgedEntry) -> tuple[bool, int, int, date, str]:
+    manifest = judged.entry.manifest
+    checked = judged.trust in CHECKED
+    return not checked, -len(manifest.seeds), trust_order(judged.trust), manifest.submitted, manifest.slug
 
 
 def _places(

@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from thiefbench.leaderboard.deliveries import named, of_all
 from thiefbench.leaderboard.rows import released
 from thiefbench.leaderboard.site.judging import JudgedEntry
 from thiefbench.leaderboard.verification.verdict import Rerun, kinds_of
@@ -64,7 +65,11 @@ def shown_entry(judged: JudgedEntry) -> dict[str, Any]:
         "verified_on": listed_versions(verification.versions) if verification else "",
         "reruns": [shown_rerun(each) for each in verification.reruns] if verification else [],
         "kinds": _kinds(judged),
-        "seeds": sorted(judged.suite.seeds),
+        "deliveries": [
+            {"seeds": named(each.seeds), "trust": trust, "verified": verified or "", "submitted": each.submitted}
+            for each, trust, verified in judged.deliveries
+        ],
+        "seeds": sorted(manifest.seeds),
         "maps": [shown for one in _MAPS if (shown := _map(judged, headings, *one))["rows"]],
         "columns": columns,
         "groups": [
@@ -99,13 +104,18 @@ def shown_entry(judged: JudgedEntry) -> dict[str, Any]:
         "making": _making(judged),
         "archive": manifest.archive,
         "versions": manifest.versions,
-        "lock": lock_of(manifest.versions),
+        "locks": [
+            (f" with which {named(each.seeds)} were run" if manifest.later else "", lock_of(each.versions))
+            for each in manifest.deliveries
+        ],
     }
 
 
 def _facts(judged: JudgedEntry) -> list[tuple[str, str]]:
     manifest = judged.entry.manifest
-    seeds = f"seed{'s' if len(manifest.seeds) > 1 else ''} {', '.join(map(str, manifest.seeds))}"
+    seeds = named(manifest.seeds)
+    if judged.partial:
+        seeds += f" ({of_all(judged.suite, manifest.seeds)})"
     facts = [
         ("Defense", manifest.defense),
         ("Suite", f"{judged.suite.title}, {seeds}"),
@@ -132,7 +142,7 @@ def _map(
     for name, part, line in _lines(judged, headings):
         by_seed = {result.seed: _field(result, measure, unit) for result in line.results}
         if any(by_seed.values()):
-            rows.append((name, part, [by_seed.get(seed) for seed in sorted(judged.suite.seeds)]))
+            rows.append((name, part, [by_seed.get(seed) for seed in sorted(judged.entry.manifest.seeds)]))
     return {"title": title, "note": note, "rows": rows}
 
 
@@ -195,7 +205,8 @@ def _verifying(judged: JudgedEntry) -> str:
     """The command that checks the entry; the defense runs in the sandbox only."""
     manifest = judged.entry.manifest
     folder = f"leaderboard/entries/{manifest.slug}"
-    return shlex.join(["thiefbench", "leaderboard", "verify", folder, "--archive", manifest.archive.name])
+    archives = [word for each in manifest.deliveries for word in ("--archive", each.archive.name)]
+    return shlex.join(["thiefbench", "leaderboard", "verify", folder, *archives])
 
 
 def _running(judged: JudgedEntry) -> str:
@@ -215,15 +226,19 @@ def _declared(suite: Suite) -> str:
 def _making(judged: JudgedEntry) -> list[tuple[str, str]]:
     manifest = judged.entry.manifest
     packed = [(f"Weights {each.name}", f"SHA-256 {each.sha256}, {each.bytes:,} bytes") for each in manifest.weights]
-    archive = f"{manifest.archive.name}, SHA-256 {manifest.archive.sha256}, {manifest.archive.bytes:,} bytes"
-    machine = [(name.replace("_", " "), str(value)[:_SHORTER]) for name, value in sorted(manifest.machine.items())]
+    brought = []
+    for each in manifest.deliveries:
+        of = f" of {named(each.seeds)}" if manifest.later else ""
+        archive = f"{each.archive.name}, SHA-256 {each.archive.sha256}, {each.archive.bytes:,} bytes"
+        brought.append((f"Archive of raw completions{of}", archive))
+        machine = ((name.replace("_", " ") + of, str(value)[:_SHORTER]) for name, value in sorted(each.machine.items()))
+        brought += list(machine)
     return [
-        ("Archive of raw completions", archive),
         *packed,
         ("Source of the defense", f"SHA-256 {manifest.source_sha256}"),
         ("Fingerprint of the suite", manifest.suite.fingerprint),
         ("Numerics", f"{manifest.numerics.device}, {manifest.numerics.dtype}, {manifest.numerics.threads} threads"),
-        *machine,
+        *brought,
     ]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from thiefbench.leaderboard.entry import entry_sha256
 from thiefbench.leaderboard.site.attacks import JudgedAttack
 from thiefbench.leaderboard.site.board import Board, BoardRow, SuiteBoard
+from thiefbench.leaderboard.site.judging import JudgedEntry
 from thiefbench.spreadsheet import csv_of
 from thiefbench.suite.analysis.statistics import Summary
 from thiefbench.suite.report.tables import short_names
@@ -131,7 +132,24 @@ def _row(row: BoardRow) -> dict[str, Any]:
         "submitted": manifest.submitted.isoformat() if row.own else None,
         "entry_sha256": entry_sha256(row.judged.entry) if row.own else None,
         "archive_sha256": manifest.archive.sha256 if row.own else None,
+        "seeds": list(manifest.seeds),
+        "all_seeds": not row.judged.partial,
+        "deliveries": _deliveries(row.judged) if row.own else [],
     }
+
+
+def _deliveries(judged: JudgedEntry) -> list[dict[str, Any]]:
+    """Which seeds were brought when, and how far they were verified."""
+    return [
+        {
+            "seeds": list(each.seeds),
+            "submitted": each.submitted.isoformat(),
+            "archive_sha256": each.archive.sha256,
+            "trust": trust,
+            "verified": verified and verified.isoformat(),
+        }
+        for each, trust, verified in judged.deliveries
+    ]
 
 
 def _summary(summary: Summary | None) -> dict[str, Any] | None:
@@ -155,17 +173,19 @@ _PLAIN = (
     "round_where", "submitted", "entry_sha256", "archive_sha256",
 )  # fmt: skip
 _LISTED = ("authors", "flags")
+_SEEDS = ("seeds", "all_seeds")
 _SUMMARISED = ("worst_case", "utility")
 _ENDS = {
     "": "mean", "_low": "low", "_high": "high", "_good_seeds": "good_seeds",
     "_least_share_of_good_seeds": "least_share_of_good_seeds",
 }  # fmt: skip
-_HEAD = ("suite", *_PLAIN, *_LISTED, *(f"{name}{end}" for name in _SUMMARISED for end in _ENDS))
+_HEAD = ("suite", *_PLAIN, *_LISTED, *(f"{name}{end}" for name in _SUMMARISED for end in _ENDS), *_SEEDS)
 _FIELD = (*(f"harm_prevented{end}" for end in _ENDS), "undefended", "defended", "problem")
 
 
 def _line(suite: str, row: dict[str, Any]) -> dict[str, Any]:
     line = {"suite": suite} | {name: row[name] for name in _PLAIN}
+    line |= {"seeds": "; ".join(map(str, row["seeds"])), "all_seeds": row["all_seeds"]}
     line |= {"authors": "; ".join(row["authors"]), "flags": "; ".join(flag["name"] for flag in row["flags"])}
     for name in _SUMMARISED:
         line |= _numbers(name, row[name])

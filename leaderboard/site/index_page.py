@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
+from thiefbench.leaderboard.site.answers import answers, worst_first
 from thiefbench.leaderboard.site.attack_page import shown_result
 from thiefbench.leaderboard.site.attacks import ATTACK_FLAGS, JudgedAttack
 from thiefbench.leaderboard.site.board import MEANS, NAIVE, BoardRow, SuiteBoard, trust_order
@@ -41,10 +42,11 @@ def page_of(slug: str) -> str:
 def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
     """The template's values of a suite, the `number`-th on the page."""
     table = shown_table(board.table)
+    order = worst_first(board)
     fixed = [
         column for column in _fixed_columns(ranks=table["ranks"]) if column["key"] != "drift" or table["has_drift"]
     ]
-    rows = [_row(row, shown, table["has_drift"]) for row, shown in zip(board.rows, table["rows"], strict=True)]
+    rows = [_row(row, shown, table["has_drift"], order) for row, shown in zip(board.rows, table["rows"], strict=True)]
     tradeoff = draw_tradeoff(board.table, f"ThiefBench {board.suite.title}")
     return {
         "id": board.suite.title,
@@ -54,9 +56,11 @@ def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
         "fingerprint": board.suite.fingerprint(),
         "has_drift": table["has_drift"],
         "fixed": len(fixed) + (not table["ranks"]),  # every row has a sort value for its rank
-        "columns": [*fixed, *(_attack_column(column, at) for at, column in enumerate(table["columns"], 1))],
+        "columns": [*fixed, *(_attack_column(table["columns"][at], at + 1) for at in order)],
+        "answers": answers(board, table["names"]),
         "rows": rows,
         "firsts": [row for row in rows if row["place"] == 1 and not row["provisional"]],
+        "empty_first": any(row["place"] and not row["provisional"] for row in rows),
         "ranks": table["ranks"],
         "unranked": table["unranked"],
         "apart": [
@@ -103,10 +107,12 @@ def _best(row: BoardRow) -> dict[str, Any] | None:
     }
 
 
-def _row(row: BoardRow, shown: Mapping[str, Any], has_drift: bool) -> dict[str, Any]:
+def _row(row: BoardRow, shown: Mapping[str, Any], has_drift: bool, order: Sequence[int]) -> dict[str, Any]:
     manifest, place = row.judged.entry.manifest, row.row.place
     return {
         **shown,
+        "fields": [shown["fields"][at] for at in order],
+        "seeds": row.seeds,
         "name": manifest.name if row.own else place.defense,
         "authors": _authors(manifest.authors) if row.own else "",
         "defense": manifest.defense if row.own else "",
@@ -116,11 +122,11 @@ def _row(row: BoardRow, shown: Mapping[str, Any], has_drift: bool) -> dict[str, 
         "place": place.number,
         "held": place.worst and place.worst.summary.count and place.worst.summary.count.text(),
         "rank": rank_of(row),
-        "status": {"inconclusive": "unranked"}.get(place.status, place.status),
+        "status": "unranked" if place.status == "inconclusive" or row.seeds else place.status,
         "flags": row.flags,
         "best": _best(row),
         "footnotes": _footnotes(row, shown["footnotes"]),
-        "sorts": _sorts(row, has_drift),
+        "sorts": _sorts(row, has_drift, order),
     }
 
 
@@ -140,17 +146,18 @@ def _footnotes(row: BoardRow, notes: list[str]) -> list[str]:
     return [*reason, *notes, *(f"{flag.name}: {flag.meaning}" for flag in row.flags)]
 
 
-def _sorts(row: BoardRow, has_drift: bool) -> list[str]:
+def _sorts(row: BoardRow, has_drift: bool, order: Sequence[int]) -> list[str]:
     """The sort value of every column; empty where there is none."""
     numbers = row.row
     slowdown = numbers.cost.slowdown if numbers.cost else None
     name = row.judged.entry.manifest.name if row.own else numbers.defense
+    prevented = [field.prevented for field in numbers.fields.values()]
     values = [
         numbers.place.number, name.casefold(), trust_order(row.judged.trust),
         numbers.place.worst and numbers.place.worst.summary.mean, numbers.utility and numbers.utility.mean,
         numbers.false_rejection and numbers.false_rejection.value, slowdown and slowdown.mean,
         *([numbers.drift and numbers.drift.value] if has_drift else []),
-        *(field.prevented and field.prevented.mean for field in numbers.fields.values()),
+        *(each and each.mean for each in (prevented[at] for at in order)),
     ]  # fmt: skip
     return ["" if value is None else str(value) for value in values]
 

@@ -11,21 +11,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 
 from thiefbench import registry
 from thiefbench.attacks.adaptive import Adaptive
 from thiefbench.leaderboard import rows as entries
+from thiefbench.leaderboard.deliveries import check_alike, check_seeds, partial
 from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
 from thiefbench.leaderboard.entry_validation import check_anchor
+from thiefbench.leaderboard.manifest import Delivery
 from thiefbench.leaderboard.published import SHARED
 from thiefbench.leaderboard.verification.verdict import Verdict, Verification, read_verification
 from thiefbench.suite.analysis import ranking_inputs
-from thiefbench.suite.analysis.comparison import Comparison
-from thiefbench.suite.analysis.ranking import ANCHORS, RankingRow, anchor_of, judged
+from thiefbench.suite.analysis.comparison import Comparison, why_inconclusive
+from thiefbench.suite.analysis.ranking import (
+    ANCHORS,
+    Placement,
+    RankingRow,
+    RankingStatus,
+    anchor_of,
+    judged,
+    unplaced_because,
+    worst_of,
+)
 from thiefbench.suite.analysis.run_comparisons import comparisons_of_cells
 from thiefbench.suite.analysis.statistics import paired
 from thiefbench.suite.report.overview import Field, SuiteRow, suite_row
+from thiefbench.suite.report.timings import cost
 from thiefbench.suite.scenario import Suite, heading
 
 MOST = 1e6
@@ -59,9 +72,24 @@ class JudgedEntry:
     anchors: tuple[tuple[RankingRow, SuiteRow], ...]
 
     @property
+    def partial(self) -> str:
+        """Why it is not ranked whatever its numbers are: it has some of its suite's seeds; empty where it has all."""
+        return partial(self.suite, self.entry.manifest.seeds)
+
+    @property
     def trust(self) -> Verdict:
         """The verdict of its verification."""
         return self.verification.verdict if self.verification else "self-reported"
+
+    @property
+    def deliveries(self) -> list[tuple[Delivery, Verdict, date | None]]:
+        """Every delivery of its seeds, its verdict and the date of that; None where nobody verified it."""
+        known = {each.seeds: each for each in self.verification.deliveries} if self.verification else {}
+        of_all = (self.trust, self.verification.verified if self.verification else None)
+        return [
+            (each, *((known[each.seeds].verdict, known[each.seeds].verified) if each.seeds in known else of_all))
+            for each in self.entry.manifest.deliveries
+        ]
 
 
 def read(folder: Path, verified: Path, shared: Path = SHARED) -> JudgedEntry:
@@ -92,7 +120,10 @@ def read(folder: Path, verified: Path, shared: Path = SHARED) -> JudgedEntry:
     comparisons = _in_order(suite, comparisons_of_cells(named, suite.ranking, remarks=False))
     ranking_rows = {row.defense: row for row in ranking_inputs.rows(comparisons)}
     _check_plausible(entry, ranking_rows[label])
-    numbers = {row.defense: _numbers(row, ranking_rows.values(), comparisons, suite) for row in ranking_rows.values()}
+    seeds = entry.manifest.seeds
+    numbers = {
+        row.defense: _numbers(row, ranking_rows.values(), comparisons, suite, seeds) for row in ranking_rows.values()
+    }
     anchors = [(row, numbers[row.defense]) for row in ranking_rows.values() if row.anchor and row.defense != label]
     return JudgedEntry(
         entry, verification, suite, label, tuple(comparisons), ranking_rows[label], numbers[label], tuple(anchors)
@@ -139,10 +170,13 @@ def _label(entry: Entry) -> str:
 
 
 def _check_cells(entry: Entry, suite: Suite) -> None:
-    """Check that every cell that the suite requires for a row is there, at every seed; raises EntryError."""
+    """Check that every cell that the suite requires for a row is there, at the entry's seeds; raises EntryError."""
     manifest = entry.manifest
-    if sorted(manifest.seeds) != sorted(suite.seeds):
-        raise EntryError(f"{entry.folder} was not run at the seeds of {suite.title}; submit it again")
+    try:
+        check_seeds(sorted(manifest.seeds), replace(suite, seeds=tuple(sorted(suite.seeds))))
+        check_alike(entry)
+    except EntryError as error:
+        raise EntryError(f"{entry.folder}: {error}; submit it again") from error
     have = {(cell.part, cell.role, cell.attack, cell.defense, cell.seed) for cell in entry.cells}
     for cell in entries.wanted(suite, manifest.seeds, manifest.numerics, manifest.defense):
         if (suite.part_of(cell), cell.role, cell.attack, cell.defense, cell.seed) not in have:
@@ -175,11 +209,33 @@ def _in_order(suite: Suite, comparisons: Sequence[Comparison]) -> list[Compariso
 
 
 def _numbers(
-    row: RankingRow, ranking_rows: Iterable[RankingRow], comparisons: Sequence[Comparison], suite: Suite
+    row: RankingRow,
+    ranking_rows: Iterable[RankingRow],
+    comparisons: Sequence[Comparison],
+    suite: Suite,
+    seeds: Sequence[int],
 ) -> SuiteRow:
+    """A row's numbers over an entry's seeds; with some of the suite's it has no place."""
     oracles = [each for each in ranking_rows if each.anchor == "oracle"]
-    place = judged(row, oracles, ranking_inputs.undefended(comparisons), suite.seeds, suite.ranking)
-    return suite_row(place, False, row, comparisons, suite.utility)
+    attacks = ranking_inputs.undefended(comparisons)
+    if why := partial(suite, seeds):
+        doubts = "; ".join(doubt for attack in attacks if (doubt := why_inconclusive(attack, sorted(seeds))))
+        worst = None if doubts else worst_of(row, [each.name for each in attacks], sorted(seeds), suite.ranking)[0]
+        status: RankingStatus = "anchor" if row.anchor else "unplaced"
+        place = Placement(row.defense, status, None, worst, doubts if row.anchor else unplaced_because(why, doubts))
+    else:
+        place = judged(row, oracles, attacks, suite.seeds, suite.ranking)
+    numbers = suite_row(place, False, row, comparisons, suite.utility)
+    return replace(numbers, cost=None) if _load_changed(row, comparisons) else numbers
+
+
+def _load_changed(row: RankingRow, comparisons: Sequence[Comparison]) -> bool:
+    """Whether round times of a defense say nothing: somewhere its rounds were shorter than undefended ones.
+
+    Inspecting only adds work. So the load of the machine changed from cell to cell, or what was rejected was not
+    learned from; either way, the ratios of its other cells are no cost of the defense. Records do not tell the load.
+    """
+    return any((ratio := cost(each, row.defense).ratio) is not None and ratio.mean < 1 for each in comparisons)
 
 
 def _naive(attack: str) -> str:

@@ -127,6 +127,8 @@ class _Verifier(Questions):
                 ]
                 return "self-reported"
             with self._question("the archive is the entry's"):
+                if options.further:
+                    raise EntryError("an attack's entry has one archive")
                 folder = Path(scratch) / "archive"
                 archive = unpack(options.archive, entry, folder, [each.spec for each in cells])
             with self._question("the attack can be made in isolation, with its threat model") as details:

@@ -63,6 +63,24 @@ class Rerun(BaseModel):
     kind: Kind | None = None
 
 
+class DeliveryVerdict(BaseModel):
+    """How far one delivery of an entry was verified.
+
+    Attributes:
+        seeds: that it brought.
+        sha256: `thiefbench.leaderboard.deliveries.delivery_sha256`; the verdict is of no other content.
+        verdict: see `Verdict`.
+        verified: the date.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    seeds: tuple[int, ...]
+    sha256: Sha256
+    verdict: Verdict
+    verified: date
+
+
 class Verification(BaseModel):
     """The outcome of one verification.
 
@@ -70,7 +88,9 @@ class Verification(BaseModel):
         schema_version: of this format.
         slug, entry_sha256: the entry, by its folder's name and the hash of its manifest; it does not apply to an entry
             that was changed later.
-        verdict: see `Verdict`.
+        verdict: see `Verdict`; of an entry that was brought in several deliveries, the lowest of theirs.
+        deliveries: every delivery's verdict, which may be that of an earlier verification; the fields below are of this
+            one. Empty for attacks, and in verifications of an earlier version.
         reasons: why the verdict is not higher, one sentence each; of a rejected entry, the checks that failed.
         flags: see `Flag`.
         reruns: cells that were run again, without those of held-out attacks and seeds.
@@ -91,6 +111,7 @@ class Verification(BaseModel):
     slug: Line
     entry_sha256: Sha256
     verdict: Verdict
+    deliveries: tuple[DeliveryVerdict, ...] = ()
     reasons: tuple[Annotated[str, Field(max_length=1000)], ...] = ()
     flags: tuple[Flag, ...] = ()
     reruns: tuple[Rerun, ...] = ()
@@ -136,13 +157,18 @@ def read_verification(folder: Path, entry: Listed) -> Verification | None:
     Raises:
         EntryError: the file is malformed.
     """
-    path = verification_path(folder, entry.manifest.slug)
+    verification = last_verification(folder, entry.manifest.slug)
+    return verification if verification and verification.entry_sha256 == entry_sha256(entry) else None
+
+
+def last_verification(folder: Path, slug: str) -> Verification | None:
+    """The last verification of an entry, which may have changed since; raises as `read_verification`."""
+    path = verification_path(folder, slug)
     if not path.is_file():
         return None
     try:
-        verification = strictly_parsed(Verification, read_regular(path, VERIFICATION_BYTES))
+        return strictly_parsed(Verification, read_regular(path, VERIFICATION_BYTES))
     except MalformedError as error:
         raise EntryError(f"{path}: {error}") from error
     except NotRegularError as error:
         raise EntryError(str(error)) from error
-    return verification if verification.entry_sha256 == entry_sha256(entry) else None

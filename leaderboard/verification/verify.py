@@ -14,13 +14,15 @@ The verdict depends on how far the verification got:
 - **rejected**: a check failed; the reasons say which. An entry that was made with another version of the benchmark is
   rejected for that reason alone: its results cannot be checked here, and `submit` makes it again.
 
+An entry whose seeds were brought in several deliveries has the lowest verdict of these (`by_delivery`).
+
 Flags tell readers more than the verdict does. There is also a flag for a defense that does worse at seeds drawn after
 its submission: its scores are correct, so it is rescored, but they do not generalise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,15 +33,16 @@ from thiefbench import provenance
 from thiefbench.defenses.base import Defense
 from thiefbench.engine.keys import new_secret
 from thiefbench.engine_revision import engine_revision
-from thiefbench.leaderboard.archive import unpack
 from thiefbench.leaderboard.cell_scores import CellScores
 from thiefbench.leaderboard.checking.check import FAIL_ABOVE, QUESTIONS, RuleBroken, Subject
 from thiefbench.leaderboard.checking.samples import Sample
+from thiefbench.leaderboard.deliveries import check_alike, check_made_alike, delivered
 from thiefbench.leaderboard.entry import Entry, entry_sha256, read_entry
 from thiefbench.leaderboard.entry_validation import cells_of, check_source
 from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, Caps
 from thiefbench.leaderboard.isolation.staging import restage
+from thiefbench.leaderboard.manifest import Delivery
 from thiefbench.leaderboard.published import SHARED, Published
 from thiefbench.leaderboard.rows import suite_of
 from thiefbench.leaderboard.verification.baseline import (
@@ -49,6 +52,7 @@ from thiefbench.leaderboard.verification.baseline import (
     other_cells,
     published_words,
 )
+from thiefbench.leaderboard.verification.by_delivery import at_hand, doubts, lowest, unpacked, verdicts
 from thiefbench.leaderboard.verification.drawing import FOUND, SEVERAL, chance_of_finding, comparisons_needed
 from thiefbench.leaderboard.verification.expectation import Results
 from thiefbench.leaderboard.verification.held_out import HeldOut, trials
@@ -81,6 +85,7 @@ from thiefbench.leaderboard.verification.verdict import (
     Verdict,
     Verification,
     kinds_of,
+    last_verification,
 )
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.execution.cell_identity import RegistryFactory
@@ -104,7 +109,8 @@ class VerifyOptions:
     """The options of a verification.
 
     Attributes:
-        archive: the entry's archive; without one, only the entry is read.
+        archive, further: the entry's archive, and of an entry that was brought in several deliveries, those of others;
+            without one, only the entry is read.
         reruns: number of submitted comparisons to run again; None for as many as "re-executed" requires.
         fresh: number of seeds to draw for cells that were never submitted.
         all_attacks: run all attacks of the suite at these seeds instead of one.
@@ -113,6 +119,7 @@ class VerifyOptions:
         device, threads: in place of those of the submitted cells.
         caps: of the isolated defense.
         shared: the board's published shared cells.
+        earlier: folder of verifications; seeds without an archive keep the verdict that they have there.
         secret: keys what is drawn. A new one for every verification; given, it repeats one whose key was published.
     """
 
@@ -126,7 +133,14 @@ class VerifyOptions:
     threads: int | None = None
     caps: Caps = CAPS
     shared: Path = SHARED
+    further: tuple[Path, ...] = ()
+    earlier: Path | None = None
     secret: bytes = field(default_factory=new_secret, repr=False)
+
+    @property
+    def archives(self) -> tuple[Path, ...]:
+        """All archives that are at hand."""
+        return (() if self.archive is None else (self.archive,)) + self.further
 
     @property
     def runs(self) -> bool:
@@ -163,6 +177,9 @@ class _Verifier(Questions):
     forgery_found: float | None = None
     fresh: Fresh = field(default_factory=Fresh)
     ran: bool = False
+    found: tuple[Delivery, ...] = ()  # whose archives are at hand; from then on, `entry` has these alone
+    grown: bool = False
+    replaced: set[int] = field(default_factory=set)  # seeds that keep no verdict, see `by_delivery.verdicts`
     _warm: Defense | None = None  # while one isolated defense lives, others start at once
     _apart: dict[str, None] = field(default_factory=dict)  # what is otherwise here than where they were made, in order
 
@@ -182,19 +199,29 @@ class _Verifier(Questions):
             specs = cells_of(entry, suite)
         published = Published(options.shared, suite.title)
         with self._question("published cells that it refers to are those of the suite and this version") as details:
-            if count := check_references(entry, specs):
+            if count := sum(check_references(*self._of(specs, [each])) for each in entry.manifest.deliveries):
                 details.append(counted(count, "cell"))
+        self.grown = bool(entry.manifest.later)
+        if self.grown:
+            with self._question("its deliveries were made alike") as details:
+                check_alike(entry)
+                details.append(counted(len(entry.manifest.deliveries), "delivery", "deliveries"))
         with self._question("its source is the one that was run"):
             check_source(entry)
         self._note_rejections(entry.own)
-        if options.archive is None:
+        if not options.archives:
             other = self._compare_shared(specs, published)
-            self.reasons = ["no archive was given, so its scores are those that its authors report"]
-            self.reasons += self._about_other(other, run_again=False)
+            self.replaced = _without_reason(entry, other)
+            self.reasons = self._about_other(other, run_again=False)
             return "self-reported"
         with TemporaryDirectory(prefix="thiefbench-verify-") as scratch:
             with self._question("the archive is the entry's"):
-                archive = unpack(options.archive, entry, Path(scratch) / "archive", [spec for _, spec in specs])
+                archives = at_hand(entry, options.archives)
+                self.found = tuple(archives.values())
+                if len(self.found) < len(entry.manifest.deliveries):
+                    self.replaced = _without_reason(entry, other_cells(entry, specs, published))
+                self.entry, specs = self._of(specs, self.found)
+                archive = unpacked(self.entry, archives, Path(scratch) / "archive", [spec for _, spec in specs])
             cells = self._rescored(specs, archive, published)
             other = self._compare_shared(specs, published, archive)
             may_rise = entry.manifest.own_shared and not entry.published
@@ -234,6 +261,13 @@ class _Verifier(Questions):
             here = f"; here are {', '.join(self._apart)}" if self._apart else ""
             self.reasons.append(one_line(reason + here, 1000))
         return "re-executed"
+
+    def _of(
+        self, specs: Sequence[tuple[str, CellSpec]], deliveries: Sequence[Delivery]
+    ) -> tuple[Entry, list[tuple[str, CellSpec]]]:
+        """Some deliveries of the entry, and those of its suite's cells that are theirs."""
+        entry = delivered(self.entry, deliveries)
+        return entry, [(part, spec) for part, spec in specs if spec.seed in entry.manifest.seeds]
 
     # --- reporting ---
 
@@ -289,6 +323,8 @@ class _Verifier(Questions):
         source = self.entry.manifest.source_sha256
         with self._question("records are of this version and match the entry"):
             each_cell(cells, lambda cell: check_record(cell, source))
+            if self.grown:
+                check_made_alike(self.entry, [cell.record for cell in cells if not cell.published])
             check_arithmetic(self.entry, [cell.record for cell in cells if cell.own])
         with self._question("completions are consistent and give the scores") as details:
             completions: list[int] = []
@@ -306,7 +342,11 @@ class _Verifier(Questions):
             each_cell(cells, rescore)
             details.append(f"{sum(completions):,} completions in {counted(len(completions), 'cell')}")
             details.append(f"{sum(rewards):,} rewards computed again")
-            if measured := check_drift(cells, archive, published_words(self.entry, published)):
+            words = published_words(self.entry, published)
+            if measured := sum(  # a control's is measured against one that was brought with it
+                check_drift([cell for cell in cells if cell.spec.seed in each.seeds], archive, words)
+                for each in self.entry.manifest.deliveries
+            ):
                 details.append(f"the drift of {counted(measured, 'cell')} as well")
         return cells
 
@@ -439,6 +479,11 @@ class _Verifier(Questions):
         return []
 
 
+def _without_reason(entry: Entry, other: Iterable[OtherCell]) -> set[int]:
+    """The seeds at which an entry has shared cells in place of published ones and does not say why."""
+    return set() if entry.manifest.own_shared else {each.spec.seed for each in other}
+
+
 _NO_HARM = "undefended, the attack does too little harm there to measure what is prevented"
 
 
@@ -460,14 +505,22 @@ def verify(
         SandboxUnavailable: cells must run, and this machine has no working sandbox.
     """
     entry = read_entry(folder, options.shared)
+    earlier = last_verification(options.earlier, entry.manifest.slug) if options.earlier else None
     verifier = _Verifier(entry, options, tell, watch, samples)
-    verdict = verifier.verdict()
+    verdict, today = verifier.verdict(), datetime.now(UTC).date()
+    made = verdicts(entry, verifier.found, verdict, earlier, verifier.replaced, today)
+    if verdict != "rejected":
+        verdict = lowest(made)
+        verifier.reasons[:0] = doubts(entry, made, verifier.found)
+    if earlier is not None and set(made) & set(earlier.deliveries):
+        verifier.flags |= set(earlier.flags)
     numerics = entry.manifest.numerics
     here = provenance.provenance(options.device or numerics.device, options.threads or numerics.threads)
     return Verification(
         slug=entry.manifest.slug,
         entry_sha256=entry_sha256(entry),
         verdict=verdict,
+        deliveries=made,
         reasons=tuple(verifier.reasons),
         flags=tuple(flag for flag in FLAGS if flag in verifier.flags),
         reruns=tuple(verifier.reruns),
@@ -477,7 +530,7 @@ def verify(
         inconclusive=verifier.fresh.inconclusive,
         key=options.secret.hex() if verifier.ran else "",
         held_out=verifier.fresh.held_out,
-        verified=datetime.now(UTC).date(),
+        verified=today,
         engine_revision=engine_revision(),
         versions={name: str(here[name]) for name in _VERSIONS},
         machine={name: here[name] for name in (*provenance.MACHINE, "git_commit", "git_dirty")},

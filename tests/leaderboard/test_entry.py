@@ -163,7 +163,7 @@ def test_an_entry_of_the_standard_suite_fits(tmp_path: Path) -> None:
     ("name", "change", "said"),
     [
         (MANIFEST, put(note="x"), "entry.json: note: Extra inputs are not permitted"),
-        (MANIFEST, put(schema_version=3), "entry.json: schema_version: Input should be 1 or 2"),
+        (MANIFEST, put(schema_version=4), "entry.json: schema_version: Input should be 1, 2 or 3"),
         (MANIFEST, put(slug="Mine"), "entry.json: slug: .*write 1 to 48 lower-case letters, digits and hyphens"),
         (MANIFEST, renamed, "entry.json: the slug is other, but the folder has another name"),
         (MANIFEST, put(authors=[]), "entry.json: authors: .*at least 1 item"),

@@ -23,7 +23,9 @@ Defenses are ranked by harm prevented in the worst case over attacks, in four st
    the group while the interval of its paired difference to the group's *best* row includes 0; the first row for which
    it does not opens the next group. A group's number is one more than the number of rows above it (1, 1, 3). So equal
    numbers mean "not distinguishable from the best row of this group". Because groups follow the sorted table, a noisy
-   row cannot rank above one with a higher value.
+   row cannot rank above one with a higher value. Rows whose interval does not lie above 0 are not told from a defense
+   that prevents nothing: they come after all others, in groups of their own, and never hold the first place, which
+   stays empty where there are no others.
 
 Harm prevented over seeds is a ratio of means (`statistics.ratio`). Every worst case is given with the number of seeds
 at which the defense prevented at least `RankingRules.good` of the harm of every attack.
@@ -296,9 +298,11 @@ def _numbered(
     by_defense = {row.defense: _linear(row, attacks, seeds) for row, _ in rows}
     placements: list[Placement] = []
     leader: Placement | None = None
-    unnumbered = sorted((Placement(row.defense, "ranked", None, worst, "") for row, worst in rows), key=_best_first)
-    for position, place in enumerate(unnumbered, 1):
-        if leader is not None:
+    best_first = sorted((Placement(row.defense, "ranked", None, worst, "") for row, worst in rows), key=_best_first)
+    unnumbered = sorted(best_first, key=_prevents_nothing)
+    first = 2 if unnumbered and _prevents_nothing(unnumbered[0]) else 1
+    for position, place in enumerate(unnumbered, first):
+        if leader is not None and _prevents_nothing(leader) == _prevents_nothing(place):
             lead = worst_case_difference(by_defense[leader.defense], by_defense[place.defense])
             if not lead.above_0:
                 reason = f"cannot be told apart from {leader.defense}, which is ahead by {lead.text()}"
@@ -307,6 +311,11 @@ def _numbered(
         leader = replace(place, number=position)
         placements.append(leader)
     return placements
+
+
+def _prevents_nothing(place: Placement) -> bool:
+    """Whether a ranked row is not told from a defense that prevents nothing."""
+    return place.worst is None or not place.worst.summary.above_0
 
 
 def worst_of(

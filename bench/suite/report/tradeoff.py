@@ -74,8 +74,12 @@ def _mark(row: SuiteRow, styles: dict[str, Style]) -> TradeoffPoint | None:
 
 def what_marks_are(marks: Sequence[TradeoffPoint]) -> str:
     """What marks, bars and arrows of the plot mean."""
-    seeds = len(marks[0].utility.points)
-    if seeds >= FEW_SEEDS:
+    numbers = [len(mark.utility.points) for mark in marks]
+    seeds, fewest = max(numbers), min(numbers)
+    if seeds != fewest:
+        fewer = "; of fewer than that, small points: every seed" if fewest < FEW_SEEDS else ""
+        spread = f"Means over {fewest} to {seeds} seeds; from {FEW_SEEDS} on with 95 % intervals{fewer}"
+    elif seeds >= FEW_SEEDS:
         spread = f"Means over {seeds} seeds with 95 % intervals"
     elif seeds > 1:
         spread = f"Means over {seeds} seeds; small points: every seed"

@@ -145,10 +145,15 @@ class TestPlaces:
         ]
         assert rank(again, TRIALS[::-1], SEEDS[::-1]) == places, "no order of rows, attacks or seeds counts"
         numbers = [p.number for p in places if p.number is not None]
-        values = [p.worst.summary.mean for p in places if p.number is not None and p.worst]
+        values = [(p.worst.summary.above_0, p.worst.summary.mean) for p in places if p.number is not None and p.worst]
         assert numbers == sorted(numbers)
-        assert values == sorted(values, reverse=True)
-        assert all(number == at or number == numbers[at - 2] for at, number in enumerate(numbers, 1)), "1, 1, 3"
+        assert values == sorted(values, reverse=True), "those that are not told from preventing nothing come last"
+        first = 1 if values[0][0] else 2
+        groups = [
+            number == at or (at > first and number == numbers[at - first - 1])
+            for at, number in enumerate(numbers, first)
+        ]
+        assert all(groups), "1, 1, 3"
 
 
 class TestSeedsWhereItHeld:

@@ -1,0 +1,131 @@
+"""An entry that grows: its seeds may be brought in several deliveries, on other days and other machines.
+
+Each delivery holds all cells of the next seeds of the suite, and names its own archive, machine and versions. All of
+them are made alike: by one defense and one version of the benchmark, with the same device, dtype, threads, version of
+torch and vector instructions. Cells of an earlier delivery stay as they stand in the entry; nothing of its store or
+archive is needed to add another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from thiefbench.leaderboard.entry import Entry, EntryError
+from thiefbench.leaderboard.manifest import Delivery
+from thiefbench.suite.scenario import Suite
+from thiefbench.suite.store.arithmetic import ARITHMETIC, arithmetic_of
+from thiefbench.suite.store.records import Record
+from thiefbench.wording import counted
+
+
+def partial(suite: Suite, seeds: Collection[int]) -> str:
+    """Why an entry with these seeds of a suite is not ranked, in one clause; empty if it has all of them."""
+    if len(seeds) == len(suite.seeds):
+        return ""
+    return f"it has {of_all(suite, seeds)}, and a partial suite is never ranked"
+
+
+def of_all(suite: Suite, seeds: Collection[int]) -> str:
+    """How many of a suite's seeds these are: "3 of 5 seeds"."""
+    return f"{len(seeds)} of {counted(len(suite.seeds), 'seed')}"
+
+
+def named(seeds: Sequence[int]) -> str:
+    """Seeds in words: "seed 0", "seeds 0, 1"."""
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+def check_seeds(seeds: Sequence[int], suite: Suite) -> None:
+    """Check that an entry's seeds are the first ones of its suite, so that nobody can choose the good ones.
+
+    Raises:
+        EntryError: they are not.
+    """
+    if tuple(seeds) != suite.seeds[: len(seeds)]:
+        raise EntryError(
+            f"it was run at the seeds {tuple(seeds)}, but an entry's seeds are the first ones of {suite.title}, which "
+            f"has {suite.seeds}, in this order"
+        )
+
+
+def check_alike(entry: Entry) -> None:
+    """Check that the deliveries of an entry say that they were computed alike.
+
+    Raises:
+        EntryError: they do not.
+    """
+    first, *later = entry.manifest.deliveries
+    for each in later:
+        if apart := difference(_arithmetic(entry, each), _arithmetic(entry, first)):
+            raise EntryError(f"its {named(each.seeds)} and its {named(first.seeds)} were not made alike: {apart}")
+
+
+def check_made_alike(entry: Entry, records: Iterable[Record]) -> None:
+    """Check that records were computed as their deliveries say.
+
+    Args:
+        entry: whose seeds they are at.
+        records: from its archives.
+
+    Raises:
+        EntryError: they were not.
+    """
+    for record in records:
+        said = _arithmetic(entry, entry.manifest.delivery_of(int(record.cell["seed"])))
+        if apart := difference(arithmetic_of(record), said):
+            raise EntryError(f"the cell {record.cell_id} was not made as its delivery says: {apart}")
+
+
+def made_with(entry: Entry) -> dict[str, str]:
+    """The arithmetic with which the cells of an entry were computed, by the names of a record's provenance."""
+    return _arithmetic(entry, entry.manifest.deliveries[0])
+
+
+def difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:
+    """How two arithmetics differ, in words; empty where they do not."""
+    return ", ".join(
+        f"{ARITHMETIC[name]} {one.get(name, 'unknown'):.60} and {other.get(name, 'unknown'):.60}"
+        for name in ARITHMETIC
+        if one.get(name) != other.get(name)
+    )
+
+
+def delivered(entry: Entry, deliveries: Sequence[Delivery]) -> Entry:
+    """An entry as if it had some of its deliveries alone, at least one."""
+    seeds = tuple(seed for each in deliveries for seed in each.seeds)
+    first, *later = deliveries
+    made = {name: getattr(first, name) for name in ("submitted", "versions", "machine", "archive")}
+    manifest = entry.manifest.model_copy(update={**made, "seeds": seeds, "later": tuple(later)})
+    cells = [cell for cell in entry.cells if cell.seed in seeds]
+    ids = {cell.cell_id for cell in cells}
+    published = {cell_id: cell for cell_id, cell in entry.published.items() if cell_id in ids}
+    return Entry(entry.folder, manifest, cells, published)
+
+
+def delivery_sha256(entry: Entry, delivery: Delivery) -> str:
+    """A hash of all that a verification of a delivery rests on.
+
+    It covers the delivery itself, its cells, the content of published cells that it refers to, and of the rest of the
+    entry the suite, the defense with its source and weights, and the numerics.
+    """
+    part = delivered(entry, [delivery])
+    manifest = entry.manifest
+    content = {
+        "suite": manifest.suite.model_dump(mode="json"),
+        "defense": manifest.defense,
+        "source_sha256": manifest.source_sha256,
+        "weights": [each.model_dump(mode="json") for each in manifest.weights],
+        "numerics": manifest.numerics.model_dump(mode="json"),
+        "delivery": delivery.model_dump(mode="json"),
+        "cells": [cell.model_dump(mode="json") for cell in part.brought],
+        "published": {cell_id: cell.sealed for cell_id, cell in sorted(part.published.items())},
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _arithmetic(entry: Entry, delivery: Delivery) -> dict[str, str]:
+    said = {"torch": delivery.versions.get("torch"), "capability": delivery.machine.get("capability")}
+    names = ARITHMETIC if entry.manifest.numerics.device == "cpu" else ("torch",)
+    return {name: str(said[name]) for name in names if said[name] is not None}

@@ -1,0 +1,160 @@
+"""Submitting further seeds of an entry: what is there already, and what keeps it from growing.
+
+The earlier cells are not needed for it, neither their store nor their archive: a cell's id is a hash of all that can
+change its outcome, so whether the same cell would come out here is known from the entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import chdir
+from pathlib import Path
+
+from thiefbench import registry
+from thiefbench.engine_revision import engine_revision
+from thiefbench.leaderboard import rows
+from thiefbench.leaderboard.archive import packed_file
+from thiefbench.leaderboard.cell_scores import CellScores, Reference, Scores
+from thiefbench.leaderboard.deliveries import check_alike, difference, made_with, named
+from thiefbench.leaderboard.entry import Entry, EntryError, parsed, read_entry, read_manifest
+from thiefbench.leaderboard.entry_validation import cells_of
+from thiefbench.leaderboard.isolation.staging import Staged
+from thiefbench.leaderboard.manifest import MANIFEST, SCORES, Manifest, Numerics
+from thiefbench.leaderboard.published import Published
+from thiefbench.leaderboard.verification.baseline import other_cells
+from thiefbench.suite.execution.cell_identity import Identities
+from thiefbench.suite.scenario import CellSpec, Suite
+from thiefbench.suite.store.arithmetic import arithmetic_here, arithmetic_of
+from thiefbench.suite.store.records import Record, identify
+
+
+def begun(folder: Path) -> Manifest | None:
+    """The manifest of the entry in a folder; None where there is none."""
+    return read_manifest(folder) if (folder / MANIFEST).is_file() else None
+
+
+def to_bring(suite: Suite, number: int, earlier: Manifest | None) -> tuple[int, ...]:
+    """The seeds that an entry lacks of the first ones of a suite.
+
+    Args:
+        suite: which it is run on.
+        number: how many seeds it is to have.
+        earlier: the entry as it is; None where there is none.
+
+    Raises:
+        EntryError: the suite has fewer.
+    """
+    if number > len(suite.seeds):
+        raise EntryError(f"{suite.title} has {len(suite.seeds)} seeds, and --seeds asks for the first {number}")
+    return suite.seeds[len(earlier.seeds) if earlier else 0 : number]
+
+
+def continued(
+    folder: Path,
+    suite: Suite,
+    defense: str,
+    numerics: Numerics,
+    staged: Staged,
+    own_shared: str,
+    shared: Path,
+) -> Entry:
+    """The entry in a folder, to which further seeds may be added. The defense's code is loaded.
+
+    Args:
+        folder: of the entry.
+        suite, defense, numerics, staged, own_shared: of the cells that are to be added; see `submit.Submission`.
+        shared: the folder of the board's published shared cells.
+
+    Raises:
+        EntryError: these would not be made as the entry's cells were.
+        PublishedError: a published cell cannot be read.
+    """
+    manifest, weights = read_manifest(folder), [packed_file(path).name for path in staged.weights]
+    with chdir(staged.folder):
+        source_sha256 = registry.source_hash("defense", defense)
+    for what, before, now in (
+        ("suite", f"{manifest.suite.name}-v{manifest.suite.version}", suite.title),
+        ("content of the suite", manifest.suite.fingerprint, suite.fingerprint()),
+        ("defense", manifest.defense, defense),
+        ("source of the defense", manifest.source_sha256, source_sha256),
+        ("settings", _settings(manifest.numerics), _settings(numerics)),
+        ("weights", _named([each.name for each in manifest.weights]), _named(weights)),
+        ("shared cells", _whose(manifest.own_shared), _whose(own_shared)),
+    ):
+        if before != now:
+            raise EntryError(_otherwise(folder, manifest.seeds, f"another {what}: {before:.80}, and here {now:.80}"))
+    entry = read_entry(folder, shared)
+    specs = cells_of(entry, suite)
+    check_alike(entry)
+    with chdir(staged.folder):
+        here = Identities()
+        identities = [here.of(spec) for _, spec in specs]
+    if any(cell.cell_id != identify(expected) for cell, expected in zip(entry.cells, identities, strict=True)):
+        raise EntryError(_otherwise(folder, manifest.seeds, f"another version of the benchmark ({_version(entry)})"))
+    if not own_shared.strip() and next(other_cells(entry, specs, Published(shared, suite.title)), None):
+        raise EntryError(_otherwise(folder, manifest.seeds, "other shared cells than those that are published now"))
+    return entry
+
+
+def check_machine(earlier: Entry) -> None:
+    """Refuse to run cells on a machine that computes otherwise than those of an entry were computed.
+
+    Raises:
+        EntryError: it does.
+    """
+    if apart := difference(made_with(earlier), arithmetic_here(earlier.manifest.numerics.device)):
+        raise EntryError(_otherwise(earlier.folder, earlier.manifest.seeds, f"another arithmetic: {apart} here"))
+
+
+def check_arithmetic(earlier: Entry, records: Sequence[Record]) -> None:
+    """Refuse cells that were computed otherwise than those of the entry that they are added to; raises EntryError."""
+    for record in records:
+        if apart := difference(made_with(earlier), arithmetic_of(record)):
+            what = f"another arithmetic than the cell {record.cell_id}: {apart}"
+            raise EntryError(_otherwise(earlier.folder, earlier.manifest.seeds, what))
+
+
+def merged(
+    earlier: Entry, suite: Suite, added: Mapping[CellSpec, CellScores | Reference], seeds: tuple[int, ...]
+) -> Scores:
+    """The cells of an entry as they stand in its folder, with further ones, in the suite's order.
+
+    Args:
+        earlier: the entry.
+        suite: of both.
+        added: the further cells.
+        seeds: of all of them.
+    """
+    stand = parsed(Scores, earlier.folder / SCORES).cells
+    listed = {spec: cell for cell, (_, spec) in zip(stand, cells_of(earlier, suite), strict=True)} | dict(added)
+    manifest = earlier.manifest
+    ordered = rows.wanted(suite, seeds, manifest.numerics, manifest.defense)
+    return Scores(cells=tuple(listed[spec] for spec in ordered))
+
+
+def _otherwise(folder: Path, seeds: Sequence[int], what: str) -> str:
+    return (
+        f"{folder} has {named(seeds)} already, made with {what}; all seeds of an entry are made alike, so go on as it "
+        "was begun, or remove the folder and submit all seeds again with --seeds"
+    )
+
+
+def _version(entry: Entry) -> str:
+    """Which version of the benchmark made an entry, as far as it is known."""
+    for each in entry.published.values():
+        if (before := str(each.record.identity.get("engine_revision"))) != (here := engine_revision()):
+            return f"engine revision {before:.40}; here is {here}"
+    commit = str(entry.manifest.machine.get("git_commit") or "unknown")
+    return f"another engine revision, or other data, models or attacks; made at commit {commit:.40}"
+
+
+def _settings(numerics: Numerics) -> str:
+    return " ".join(f"--{name} {value}" for name, value in numerics.model_dump().items())
+
+
+def _named(weights: Collection[str]) -> str:
+    return ", ".join(sorted(weights)) or "none"  # a file of weights is named by its content
+
+
+def _whose(own_shared: str) -> str:
+    return "its own" if own_shared.strip() else "the published ones, where there are any"

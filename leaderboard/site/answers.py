@@ -1,0 +1,130 @@
+"""What a suite's table says in three answers, for readers who look at nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from thiefbench.leaderboard.site.board import CHECKED, BoardRow, SuiteBoard
+from thiefbench.suite.report.suite_files import shown_cost
+from thiefbench.suite.report.tables import show_summary, write_value
+from thiefbench.wording import counted
+
+NAMED = 3
+"""So many attacks are named."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question and its answer in one or two sentences; `value` is the number that it turns on, or empty."""
+
+    question: str
+    value: str
+    text: str
+
+
+def answers(board: SuiteBoard, names: Mapping[str, str]) -> list[Answer]:
+    """Which defense is best against the worst attack, which attack breaks most, and what the best defense costs.
+
+    Args:
+        board: of the suite.
+        names: short names of its attacks, by title.
+
+    Returns:
+        Empty where no defense was measured.
+    """
+    best = best_row(board)
+    if best is None:
+        return []
+    return [_best(best, names), _breaking(board, names), _cost(best, names)]
+
+
+def best_row(board: SuiteBoard) -> BoardRow | None:
+    """The first ranked row whose numbers were checked, or where there is none, the one with the best worst case.
+
+    Rows whose numbers were checked go before others, then those with more seeds of the suite.
+    """
+    ranked = [row for row in defenses(board) if row.row.place.number is not None and not row.provisional]
+    if ranked:
+        return ranked[0]
+    return min(defenses(board), key=_unranked_order, default=None)
+
+
+def worst_first(board: SuiteBoard) -> list[int]:
+    """The places of a suite's attacks in its table, those first against which its defenses prevent least."""
+    titles = [comparison.title for comparison in board.table.comparisons]
+    means = {title: fmean(values) for title in titles if (values := list(_prevented(board, title).values()))}
+    return sorted(range(len(titles)), key=lambda at: (means.get(titles[at], 2e9), at))
+
+
+def defenses(board: SuiteBoard) -> list[BoardRow]:
+    """The rows of a table that are no anchors and have a worst case, in its order."""
+    return [row for row in board.rows if row.own and row.row.place.status != "anchor" and row.row.place.worst]
+
+
+def _unranked_order(row: BoardRow) -> tuple[bool, int, float, str]:
+    worst = row.row.place.worst
+    checked = row.judged.trust in CHECKED
+    return not checked, -len(row.judged.entry.manifest.seeds), -worst.summary.mean if worst else 0.0, row.row.defense
+
+
+def _best(row: BoardRow, names: Mapping[str, str]) -> Answer:
+    worst, place = row.row.place.worst, row.row.place
+    assert worst is not None, "rows without a worst case are left out"
+    shown = show_summary(worst.summary, "ratio")
+    count = worst.summary.count
+    sure = f"; it held against every attack at {count.text()}" if count and worst.summary.kind != "range" else ""
+    spread = f" ({shown.detail})" if shown.detail else ""
+    if place.number is None:
+        of = row.seeds or counted(len(worst.summary.points), "seed")
+        trust = "" if row.judged.trust in CHECKED else ", and nobody checked it"
+        sure = f". It is not ranked: it rests on {of}{trust}"
+    elif row.row.tied:
+        sure += f". Others share place {place.number}: the seeds cannot tell them apart"
+    harm = f"of the harm of {names[worst.attack]}" if len(names) > 1 else "of the harm"
+    name = row.judged.entry.manifest.name
+    text = f"{harm} is what \u201c{name}\u201d prevents{spread}{sure}."
+    return Answer("Best against the worst attack", shown.value, text)
+
+
+def _breaking(board: SuiteBoard, names: Mapping[str, str]) -> Answer:
+    good = board.suite.ranking.good
+    titles = [board.table.comparisons[at].title for at in worst_first(board)]
+    breaks = []
+    for title in titles:
+        prevented = _prevented(board, title)
+        if prevented and (broken := sum(value < good for value in prevented.values())):
+            breaks.append((f"{broken} of {len(prevented)}", names[title]))
+    if not breaks:
+        text = f"Every defense here prevents at least {good:g} of the harm of every attack."
+        return Answer("Which attack breaks most", "none", text)
+    (number, first), *others = breaks
+    more = "; then " + ", ".join(f"{name} ({count})" for count, name in others[: NAMED - 1]) if others else ""
+    text = f"defenses let {first} do more than {1 - good:.2g} of its harm{more}."
+    return Answer("Which attack breaks most", number, text)
+
+
+def _cost(row: BoardRow, names: Mapping[str, str]) -> Answer:
+    numbers = row.row
+    utility = numbers.utility and show_summary(numbers.utility, "ratio")
+    parts = []
+    if numbers.false_rejection:
+        rate = numbers.false_rejection
+        where = names.get(rate.where, "no attack")
+        parts.append(f"it rejects at most {write_value(rate.value, 'rate')} of honest work ({where})")
+    time = numbers.cost and shown_cost(numbers.cost)
+    parts.append(
+        f"a round took {time.value} as long, by its submitter's clock" if time else "there is no round time to trust"
+    )
+    spread = f" ({utility.detail})" if utility and utility.detail else ""
+    name = row.judged.entry.manifest.name
+    text = f"of the clean gain is kept with \u201c{name}\u201d{spread}; {'; '.join(parts)}."
+    return Answer("What it costs", utility.value if utility else "\u2013", text)
+
+
+def _prevented(board: SuiteBoard, title: str) -> dict[str, float]:
+    """The mean harm prevented under an attack, by defense."""
+    shown: Sequence[BoardRow] = [row for row in board.rows if row.own and row.row.place.status != "anchor"]
+    fields = {row.row.defense: row.row.fields.get(title) for row in shown}
+    return {name: each.prevented.mean for name, each in fields.items() if each is not None and each.prevented}

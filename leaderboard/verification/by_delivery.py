@@ -1,0 +1,143 @@
+"""Verifying an entry whose seeds were brought in several deliveries: those whose archives are at hand, and the others.
+
+What is at hand is verified together, as one experiment over all of its seeds: comparisons are drawn from all of them. A
+delivery whose archive is not at hand keeps the verdict that an earlier verification gave it, if that names the same
+hashes and was done with this engine revision, whose results it therefore compares with; otherwise it is self-reported.
+The verdict of the entry is the lowest of its deliveries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import get_args
+
+from thiefbench.engine_revision import engine_revision
+from thiefbench.leaderboard.archive import unpack
+from thiefbench.leaderboard.deliveries import delivered, delivery_sha256, named
+from thiefbench.leaderboard.entry import Entry, EntryError
+from thiefbench.leaderboard.manifest import Delivery
+from thiefbench.leaderboard.verification.verdict import DeliveryVerdict, Verdict, Verification
+from thiefbench.suite.scenario import CellSpec
+from thiefbench.suite.store.records import Store, file_sha256
+
+_ORDER: tuple[Verdict, ...] = ("rejected", *(each for each in get_args(Verdict) if each != "rejected"))
+"""Verdicts, the lowest first."""
+
+
+def at_hand(entry: Entry, archives: Sequence[Path]) -> dict[Path, Delivery]:
+    """The delivery that every archive belongs to, in the entry's order. An entry with one has all of its archives.
+
+    Raises:
+        EntryError: an archive is of no delivery, or of the same one as another.
+    """
+    deliveries = entry.manifest.deliveries
+    if len(deliveries) == 1 and len(archives) == 1:  # whatever is wrong with it is told when it is unpacked
+        return {archives[0]: deliveries[0]}
+    found: dict[Path, Delivery] = {}
+    for archive in archives:
+        delivery = delivery_of(entry, archive)
+        if delivery in found.values():
+            raise EntryError(f"{archive} is the archive of its {named(delivery.seeds)}, which was given twice")
+        found[archive] = delivery
+    return dict(sorted(found.items(), key=lambda pair: deliveries.index(pair[1])))
+
+
+def delivery_of(entry: Entry, archive: Path) -> Delivery:
+    """The delivery of an entry that an archive belongs to.
+
+    Raises:
+        EntryError: it belongs to none.
+    """
+    size = archive.stat().st_size if archive.is_file() else -1
+    alike = [each for each in entry.manifest.deliveries if each.archive.bytes == size]
+    digest = file_sha256(archive) if alike else ""
+    for each in alike:
+        if each.archive.sha256 == digest:
+            return each
+    names = ", ".join(f"{each.archive.name} ({named(each.seeds)})" for each in entry.manifest.deliveries)
+    raise EntryError(f"{archive} is not an archive of the entry, which names {names}")
+
+
+def unpacked(entry: Entry, archives: Mapping[Path, Delivery], folder: Path, specs: Sequence[CellSpec]) -> Store:
+    """Unpack the archives of an entry into one store; see `archive.unpack`.
+
+    Args:
+        entry: with no other deliveries than those of the archives (`deliveries.delivered`).
+        archives: each with its delivery.
+        folder: will be created.
+        specs: the suite's cells in the entry's order.
+
+    Raises:
+        EntryError: an archive does not belong to the entry, contains anything else, or a cell that another has too.
+    """
+    for number, (archive, delivery) in enumerate(archives.items()):
+        part = delivered(entry, [delivery])
+        shapes = [spec for spec in specs if spec.seed in delivery.seeds]
+        target = folder if number == 0 else folder.with_name(f"{folder.name}-{number}")
+        unpack(archive, part, target, shapes)
+        if number == 0:
+            continue
+        for cell in part.brought:
+            place = Store(folder).cell(cell.cell_id).path
+            if place.exists():
+                raise EntryError(f"the entry lists the cell {cell.cell_id} at two seeds")
+            Store(target).cell(cell.cell_id).path.rename(place)
+    return Store(folder)
+
+
+def verdicts(
+    entry: Entry,
+    found: Sequence[Delivery],
+    verdict: Verdict,
+    earlier: Verification | None,
+    replaced: Collection[int],
+    today: date,
+) -> tuple[DeliveryVerdict, ...]:
+    """The verdict of every delivery.
+
+    Args:
+        entry: that was verified.
+        found: the deliveries whose archives were at hand; empty where nothing was.
+        verdict: of these.
+        earlier: the last verification of the entry as it was then.
+        replaced: seeds that keep no verdict, as they have shared cells in place of published ones.
+        today: the date of this one.
+    """
+    kept = {} if earlier is None or earlier.engine_revision != engine_revision() else _by_hash(earlier)
+    made = []
+    for delivery in entry.manifest.deliveries:
+        digest = delivery_sha256(entry, delivery)
+        now = DeliveryVerdict(
+            seeds=delivery.seeds,
+            sha256=digest,
+            verdict=verdict if delivery in found else "self-reported",
+            verified=today,
+        )
+        before = None if delivery in found or {*replaced} & {*delivery.seeds} else kept.get(digest)
+        made.append(before or now)
+    return tuple(made)
+
+
+def lowest(verdicts: Sequence[DeliveryVerdict]) -> Verdict:
+    """The verdict of an entry, from those of its deliveries."""
+    return min((each.verdict for each in verdicts), key=_ORDER.index)
+
+
+def doubts(entry: Entry, made: Sequence[DeliveryVerdict], found: Sequence[Delivery]) -> list[str]:
+    """Of deliveries whose archives were not at hand: why their verdicts are no higher, a sentence each."""
+    lines = []
+    for delivery, each in zip(entry.manifest.deliveries, made, strict=True):
+        if delivery in found or each.verdict == "re-executed":
+            continue
+        of, there = (f" of {named(each.seeds)}", "the scores there") if entry.manifest.later else ("", "its scores")
+        if each.verdict == "self-reported":
+            lines.append(f"no archive{of} was given, so {there} are those that its authors report")
+        else:
+            lines.append(f"no archive{of} was given; the verdict of {each.verified.isoformat()} was {each.verdict}")
+    return lines
+
+
+def _by_hash(earlier: Verification) -> dict[str, DeliveryVerdict]:
+    return {each.sha256: each for each in earlier.deliveries}

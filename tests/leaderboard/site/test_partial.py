@@ -1,0 +1,169 @@
+"""Rows of entries that have some of their suite's seeds, and what the board's first screen answers."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from tests.bench.handmade import Numbers
+from tests.leaderboard.made_entries import entry, prevents, shared, verified
+from tests.leaderboard.site.test_site import STANDARD, made, ranks, row
+from thiefbench.leaderboard.deliveries import delivery_sha256
+from thiefbench.leaderboard.manifest import Delivery, Packed
+from thiefbench.leaderboard.site.board import board
+from thiefbench.leaderboard.site.index_page import shown_suite
+from thiefbench.leaderboard.site.writing import write_site
+from thiefbench.leaderboard.verification.verdict import DeliveryVerdict
+from thiefbench.suite.scenario import CellSpec
+
+__all__ = ["made"]  # a fixture
+
+
+class TestPartialEntries:
+    def test_they_stand_below_ranked_rows_whatever_their_numbers_are(
+        self, made: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        entries, seen = made
+        verified(seen, entry(entries, "fair", prevents(0.5), STANDARD), "rescored")
+        verified(seen, entry(entries, "begun", prevents(0.99), STANDARD, seeds=(0, 1, 2)), "re-executed")
+        found = board(entries, seen)
+        assert list(ranks(found).items())[:2] == [("fair", "1"), ("begun", "\u2013")]
+        begun = row(found, "begun")
+        assert (begun.seeds, begun.row.place.status, begun.row.place.number) == ("3 of 5 seeds", "unplaced", None)
+        assert begun.row.place.reason == "it has 3 of 5 seeds, and a partial suite is never ranked"
+        worst = begun.row.place.worst
+        assert worst is not None
+        assert (worst.summary.kind, [seed for seed, _ in worst.summary.points]) == ("range", [0, 1, 2])
+        assert begun.row.utility is not None and len(begun.row.utility.points) == 3
+        assert row(found, "oracle").judged.label == "fair", "anchors are those of the entry with all seeds"
+        write_site(tmp_path / "site", entries, seen)
+        text = html.unescape((tmp_path / "site/index.html").read_text())
+        assert "\u201cFair\u201d is in first place" in text and '<span class="note">3 of 5 seeds</span>' in text
+        assert "Not ranked: it has 3 of 5 seeds" in html.unescape((tmp_path / "site/entries/begun.html").read_text())
+        (suite,) = json.loads((tmp_path / "site/board.json").read_text())["suites"]
+        rows = {each["slug"]: each for each in suite["rows"]}
+        assert (rows["begun"]["seeds"], rows["begun"]["all_seeds"], rows["begun"]["place"]) == ([0, 1, 2], False, None)
+        assert (rows["fair"]["all_seeds"], rows["fair"]["place"]) == (True, 1)
+        lines = {each["slug"]: each for each in csv.DictReader(io.StringIO((tmp_path / "site/board.csv").read_text()))}
+        assert (lines["begun"]["seeds"], lines["begun"]["all_seeds"]) == ("0; 1; 2", "0")
+
+    def test_alone_they_are_listed_and_told_to_be_unranked(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        verified(seen, entry(entries, "two", prevents(0.6), STANDARD, seeds=(0, 1)), "rescored")
+        entry(entries, "one", prevents(0.9), STANDARD, seeds=(0,))
+        found = board(entries, seen)
+        shown = shown_suite(found.suites[0], 1)
+        assert not shown["ranks"] and not shown["firsts"]
+        best = shown["answers"][0]
+        assert "is what \u201cTwo\u201d prevents" in best.text and best.text.endswith("it rests on 2 of 5 seeds.")
+
+    def test_all_seeds_are_ranked_however_they_were_brought(self, made: tuple[Path, Path], tmp_path: Path) -> None:
+        entries, seen = made
+        whole = entry(entries, "whole", prevents(0.9), STANDARD)
+        later = tuple(
+            Delivery(
+                seeds=(seed,), submitted=whole.manifest.submitted, versions=whole.manifest.versions,
+                machine=whole.manifest.machine,
+                archive=Packed(name=f"grown.seed-{seed}.tar", sha256=f"{seed}" * 64, bytes=5),
+            )
+            for seed in (1, 2, 3, 4)
+        )  # fmt: skip
+        grown = entry(entries, "grown", prevents(0.9), STANDARD, later=later, schema_version=3)
+        first, *others = (
+            DeliveryVerdict(
+                seeds=each.seeds, sha256=delivery_sha256(grown, each), verdict=verdict, verified=date(2026, 11, day)
+            )
+            for each, verdict, day in zip(
+                grown.manifest.deliveries, ("re-executed", *["rescored"] * 4), range(20, 25), strict=True
+            )
+        )
+        verified(seen, whole, "rescored")
+        verified(seen, grown, "rescored", deliveries=(first, *others))
+        found = board(entries, seen)
+        assert ranks(found)["grown"] == "1=" == ranks(found)["whole"]
+        write_site(tmp_path / "site", entries, seen)
+        page = html.unescape((tmp_path / "site/entries/grown.html").read_text())
+        assert "Its seeds were brought in 5 deliveries" in page
+        assert re.search(r"seed 0, brought on 2026-11-20: <span[^>]*>re-executed</span> on 2026-11-20", page)
+        assert "--archive grown.tar --archive grown.seed-1.tar" in page
+        (suite,) = json.loads((tmp_path / "site/board.json").read_text())["suites"]
+        data = next(each for each in suite["rows"] if each["slug"] == "grown")
+        assert [each["trust"] for each in data["deliveries"]] == ["re-executed", *["rescored"] * 4]
+
+    @pytest.mark.parametrize("seeds", [(1, 2), (0, 2), (0, 7), (4, 3, 2, 1)])
+    def test_seeds_that_are_not_the_first_ones_have_no_row(
+        self, made: tuple[Path, Path], seeds: tuple[int, ...]
+    ) -> None:
+        entries, seen = made
+        entry(entries, "chosen", prevents(0.9), STANDARD, seeds=seeds)
+        ((name, why),) = board(entries, seen).broken
+        assert name == "chosen" and "the first ones of standard-v1" in why
+
+
+class TestFirstScreen:
+    def test_a_defense_that_prevents_nothing_never_holds_first_place(
+        self, made: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        entries, seen = made
+
+        def wild(cell: CellSpec) -> Numbers:
+            own = prevents(0.3)(cell)
+            return replace(own, asr=own.asr + (0.5, -0.5, 0.4, -0.4, 0.0)[cell.seed] * (cell.role == "attack"))
+
+        verified(seen, entry(entries, "wild", wild, STANDARD), "rescored")
+        verified(seen, entry(entries, "nothing", prevents(0.0), STANDARD), "rescored")
+        assert (ranks(board(entries, seen))["wild"], ranks(board(entries, seen))["nothing"]) == ("2=", "2=")
+        write_site(tmp_path / "site", entries, seen)
+        assert "First place is empty" in (tmp_path / "site/index.html").read_text()
+        verified(seen, entry(entries, "some", prevents(0.2), STANDARD), "rescored")
+        found = ranks(board(entries, seen))
+        assert [found[name] for name in ("some", "wild", "nothing")] == ["1", "2=", "2="]
+
+    def test_three_answers_stand_before_the_table(self, made: tuple[Path, Path], tmp_path: Path) -> None:
+        entries, seen = made
+        shares = {"text": 0.95, "dos": 0.2, "": 0.9}
+        verified(seen, entry(entries, "good", prevents(shares), STANDARD), "re-executed")
+        verified(seen, entry(entries, "poor", prevents({"dos": 0.1, "": 0.97}), STANDARD), "rescored")
+        write_site(tmp_path / "site", entries, seen)
+        text = html.unescape((tmp_path / "site/index.html").read_text())
+        assert text.index("Which attack breaks most") < text.index('id="filters"') < text.index("<table")
+        shown = shown_suite(board(entries, seen).suites[0], 1)
+        best, breaking, cost = shown["answers"]
+        assert (best.value, breaking.value) == ("0.20", "2 of 2")
+        assert breaking.text == "defenses let varied dos do more than 0.5 of its harm."
+        assert "it rejects at most 1.0\xa0% of honest work" in cost.text
+        columns = [column for column in shown["columns"] if column["attack"]]
+        assert "dos" in columns[0]["attack"], "the attack that breaks most comes first"
+        for each in shown["rows"][:2]:
+            prevented = [float(value) for value in each["sorts"][shown["fixed"] :]]
+            assert prevented[0] == min(prevented), "and what the rows are sorted by goes along"
+
+    def test_round_times_of_another_load_are_no_cost(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+
+        def timed(seconds: float) -> Callable[[CellSpec], Numbers]:
+            def says(cell: CellSpec) -> Numbers:
+                quick = "dos" in cell.attack and cell.role == "attack"
+                return replace(prevents(0.9)(cell), seconds=(("update", seconds if quick else 30.0),))
+
+            return says
+
+        def base(cell: CellSpec) -> Numbers:
+            return replace(shared(cell), seconds=(("update", 20.0),))
+
+        for slug, seconds in (("idle", 25.0), ("busy", 15.0)):
+            verified(seen, entry(entries, slug, timed(seconds), STANDARD, others=base), "rescored")
+        found = board(entries, seen)
+        idle, busy = row(found, "idle").row.cost, row(found, "busy").row.cost
+        assert idle is not None and idle.ratio is not None
+        assert idle.ratio.mean == pytest.approx(1.5)
+        assert busy is None, "one attack's rounds were shorter than undefended, so the others' ratios say nothing"
