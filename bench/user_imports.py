@@ -10,8 +10,8 @@ strings that are names of modules count too. Not found are names that are only c
 in folders that the file itself adds to `sys.path`.
 
 A data file counts where its path, relative to the folder of the Python file, is one whole string in that Python file,
-as in ``Path(__file__).with_name("words.txt")`` or ``Path(__file__).parent / "data/words.txt"``. Not found are paths that
-are put together from several strings, absolute ones, and ones that lead out of the folder.
+as in ``Path(__file__).with_name("words.txt")`` or ``Path(__file__).parent / "data/words.txt"``. Not found are paths
+that are put together from several strings, absolute ones, and ones that lead out of the folder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
-from os.path import isfile
 from pathlib import Path, PurePosixPath
 
 from thiefbench.regular_files import read_regular
@@ -176,8 +175,11 @@ def _named_data(nodes: Iterable[ast.AST], folder: Path) -> Iterator[NamedData]:
             continue
         if _NAMED_AFTER_CONTENT.search(path.name):
             continue
-        if isfile(file := folder / path):  # False also for what no path can be
-            yield NamedData(path.as_posix(), file.resolve())
+        try:
+            if (file := folder / path).is_file():
+                yield NamedData(path.as_posix(), file.resolve())
+        except OSError:  # such as a name that is too long for one
+            continue
 
 
 def _imported_names(nodes: Sequence[ast.AST], package: str) -> Iterator[str]:
