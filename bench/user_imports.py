@@ -35,6 +35,8 @@ MOST_SOURCE_BYTES = 16 << 20
 """Of a file whose imports are read."""
 MOST_PATH_LETTERS = 512
 """A longer string is not taken for the path of a data file."""
+MOST_NAME_BYTES = 240
+"""No file system has room for a module of a longer name; a string that reads like a name may be longer."""
 
 _SUFFIXES = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 _IMPORT_BY_NAME = frozenset({"__import__", "import_module"})
@@ -217,7 +219,7 @@ def _word(node: ast.AST) -> str:
 def _located(name: str, folder: Path) -> Iterator[UserModule]:
     """The user's modules of a name, with the packages around them."""
     first, *rest = name.split(".")
-    if first == "thiefbench":
+    if first == "thiefbench" or len(max((first, *rest), key=len).encode()) > MOST_NAME_BYTES:
         return
     for places in ([folder], [Path(place) for place in _search_path], list(_editable(first))):
         for length in range(len(rest) + 1):
