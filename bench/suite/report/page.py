@@ -224,6 +224,9 @@ def _section(
     none = comparison.line("none")
     told = _named(comparison)
     missing = [line for line in comparison.lines if line.results and all(map(_is_missing, line.results))]
+    trained = [line for line in comparison.lines if line.how == "trained" and line not in missing]
+    free = [line for line in trained if line.role == "control" and line.defense != "none"]
+    unattacked = free if len(free) > NAMED else []
     return {
         "comparison": comparison,
         "number": number,
@@ -239,9 +242,10 @@ def _section(
         "crowded": any(plot.panels for plot in drawn),
         "few_panels": len(comparison.defended) <= FEW_PANELS,
         "tables": [
-            ("Trained", [_row(line) for line in comparison.lines if line.how == "trained" and line not in missing]),
+            ("Trained", [_row(line) for line in trained if line not in unattacked]),
             ("Not trained", [_row(line) for line in comparison.lines if line.how != "trained"]),
         ],
+        "unattacked": [_row(line) for line in unattacked],
         "missing": [line.name for line in missing],
         "classes": class_rows(comparison),
         "seeds": comparison.seeds,
