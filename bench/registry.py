@@ -281,7 +281,8 @@ def source_hash(kind: Kind, spec: str, load: bool = True) -> str:
     """SHA-256 over what defines the named class.
 
     A user's file counts whole and as it stands, and so does the folder of the package of a class named as
-    ``package.module:Class``, and every other module of the user's own that these import (`thiefbench.user_imports`).
+    ``package.module:Class``, and every other module of the user's own that these import and every data file that they
+    name (`thiefbench.user_imports`).
     What they import of this package's attacks, defenses and tasks counts as a plugin's class does.
 
     A plugin's class counts with what the modules of its own package that it imports mean (`package_digest`: no comment,
@@ -512,8 +513,12 @@ def _digest_user_files(digest: hashlib._Hash, files: Sequence[Path], folder: Pat
     for path in files:
         _digest_content(digest, path.name, path)
     others = imported((path for path in files if path.suffix == ".py"), folder)
+    counted = {path.resolve() for path in files}
     for module in others.modules:
         _digest_content(digest, f"module {module.name}", module.file)
+    for data in others.data:
+        if data.file not in counted:
+            _digest_content(digest, f"data {data.name}", data.file)
     for name in sorted(others.names):
         if (meant := room_digest(name)) is not None:
             digest.update(f"{name}\0".encode() + meant)

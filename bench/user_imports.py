@@ -1,13 +1,17 @@
-"""Which of the user's own modules a user's file imports, found by reading the file without importing anything.
+"""Which of the user's own modules a user's file imports, and which data files it names, found by reading the file.
 
 A module is the user's own unless it belongs to the standard library, to an installed package or to this one. It is
 searched for beside the named file, and in `sys.path` as it was before any user's file was loaded. If both places have a
 module of the same name, both count. So the answer does not depend on whether the file was loaded, which may change
 `sys.path`; `clashes` finds modules that were imported from somewhere else.
 
-Import statements count anywhere in a file. In a file that uses `import_module` or `__import__`, strings that are names
-of modules count too. Not found are names that are only computed when the file runs, modules in folders that the file
-itself adds to `sys.path`, and files that it opens.
+Nothing is imported. Import statements count anywhere in a file. In a file that uses `import_module` or `__import__`,
+strings that are names of modules count too. Not found are names that are only computed when the file runs, and modules
+in folders that the file itself adds to `sys.path`.
+
+A data file counts where its path, relative to the folder of the Python file, is one whole string in that Python file,
+as in ``Path(__file__).with_name("words.txt")`` or ``Path(__file__).parent / "data/words.txt"``. Not found are paths
+that are put together from several strings, absolute ones, and ones that lead out of the folder.
 """
 
 from __future__ import annotations
@@ -19,19 +23,24 @@ import site
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from thiefbench.regular_files import read_regular
 
 MOST_SOURCE_BYTES = 16 << 20
 """Of a file whose imports are read."""
+MOST_PATH_LETTERS = 512
+"""A longer string is not taken for the path of a data file."""
+MOST_NAME_BYTES = 240
+"""No file system has room for a module of a longer name; a string that reads like a name may be longer."""
 
 _SUFFIXES = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 _IMPORT_BY_NAME = frozenset({"__import__", "import_module"})
+_NAMED_AFTER_CONTENT = re.compile(r"-[0-9a-f]{64}\.safetensors$")  # weights of a submission: the name covers them
 _DOTTED = re.compile(r"[^\W\d]\w*([.][^\W\d]\w*)*")
 _PACKAGES = frozenset({"site-packages", "dist-packages"})
 _EDITABLE = "__editable__"  # how setuptools begins the names of modules that find packages installed with `pip -e`
@@ -67,17 +76,32 @@ def set_search_path(places: Iterable[str]) -> None:
     _search_path = tuple(places)
 
 
+@dataclass(frozen=True, order=True)
+class NamedData:
+    """A data file that a user's file names.
+
+    Attributes:
+        name: its path as the Python file has it, relative to the folder of that.
+        file: its path.
+    """
+
+    name: str
+    file: Path
+
+
 @dataclass(frozen=True)
 class Imported:
-    """The imports of files, directly or through the user's own modules.
+    """The imports of files, directly or through the user's own modules, and the data files that these name.
 
     Attributes:
         modules: the user's own modules, sorted, without the files themselves.
         names: of everything that import statements name, such as ``torch.nn``.
+        data: the data files, sorted, without the files themselves and the modules.
     """
 
     modules: tuple[UserModule, ...]
     names: frozenset[str]
+    data: tuple[NamedData, ...]
 
 
 def imported(files: Iterable[Path], folder: Path) -> Imported:
@@ -92,22 +116,26 @@ def imported(files: Iterable[Path], folder: Path) -> Imported:
             cannot be imported either, so what it imports is left out.
     """
     own = {file.resolve() for file in files}
-    modules, names = set[UserModule](), set[str]()
+    modules, names, data = set[UserModule](), set[str](), set[NamedData]()
     waiting = [(file, "") for file in own]
     while waiting:
         file, package = waiting.pop()
         try:
-            new_names = set(_imported_names(file, package)) - names
+            nodes = _nodes(file)
         except OSError:
             if file in own:
                 raise
             continue
-        for name in new_names:
+        data |= set(_named_data(nodes, file.parent))
+        for name in set(_imported_names(nodes, package)) - names:
             names.add(name)
             new = {module for module in _located(name, folder) if module.file not in own} - modules
             modules |= new
             waiting += [(module.file, module.package) for module in new]
-    return Imported(tuple(sorted(modules)), frozenset(names))
+    counted = own | {module.file for module in modules}
+    return Imported(
+        tuple(sorted(modules)), frozenset(names), tuple(sorted(each for each in data if each.file not in counted))
+    )
 
 
 def clashes(modules: Iterable[UserModule]) -> Iterator[tuple[str, Path, Path]]:
@@ -121,17 +149,43 @@ def clashes(modules: Iterable[UserModule]) -> Iterator[tuple[str, Path, Path]]:
             yield name, file, places[0]
 
 
-def _imported_names(file: Path, package: str) -> Iterator[str]:
-    """Names of all modules that a file may import; ``package.*`` stands for every module in a package."""
+def _nodes(file: Path) -> list[ast.AST]:
+    """The syntax of a file; none of one that is no Python and so cannot be loaded either.
+
+    Raises:
+        OSError: see `read_regular`.
+    """
     if file.suffix not in SOURCE_SUFFIXES:
-        return
+        return []
     try:
         with warnings.catch_warnings():  # about an escape sequence, which a filter could make an error
             warnings.simplefilter("ignore")
-            tree = ast.parse(read_regular(file, MOST_SOURCE_BYTES))
+            return list(ast.walk(ast.parse(read_regular(file, MOST_SOURCE_BYTES))))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return  # it cannot be loaded either
-    nodes = list(ast.walk(tree))
+        return []
+
+
+def _strings(nodes: Iterable[ast.AST]) -> set[str]:
+    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def _named_data(nodes: Iterable[ast.AST], folder: Path) -> Iterator[NamedData]:
+    """The plain files in a folder whose paths relative to it are strings in the syntax of a file there."""
+    for string in _strings(nodes):
+        path = PurePosixPath(string)
+        if len(string) > MOST_PATH_LETTERS or path.is_absolute() or ".." in path.parts:
+            continue
+        if _NAMED_AFTER_CONTENT.search(path.name):
+            continue
+        try:
+            if (file := folder / path).is_file():
+                yield NamedData(path.as_posix(), file.resolve())
+        except OSError:  # such as a name that is too long for one
+            continue
+
+
+def _imported_names(nodes: Sequence[ast.AST], package: str) -> Iterator[str]:
+    """Names of all modules that a file may import; ``package.*`` stands for every module in a package."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -139,8 +193,7 @@ def _imported_names(file: Path, package: str) -> Iterator[str]:
             yield path
             yield from (f"{path}.{alias.name}" for alias in node.names)
     if any(_word(node) in _IMPORT_BY_NAME for node in nodes):
-        strings = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-        for string in strings:
+        for string in _strings(nodes):
             if _DOTTED.fullmatch(string.lstrip(".")):
                 yield f"{package}.{string.lstrip('.')}" if string.startswith(".") else string
 
@@ -166,7 +219,7 @@ def _word(node: ast.AST) -> str:
 def _located(name: str, folder: Path) -> Iterator[UserModule]:
     """The user's modules of a name, with the packages around them."""
     first, *rest = name.split(".")
-    if first == "thiefbench":
+    if first == "thiefbench" or len(max((first, *rest), key=len).encode()) > MOST_NAME_BYTES:
         return
     for places in ([folder], [Path(place) for place in _search_path], list(_editable(first))):
         for length in range(len(rest) + 1):

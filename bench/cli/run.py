@@ -206,8 +206,6 @@ def run(
     as_released = load_suite(suite)
     from thiefbench.progress import watch
     from thiefbench.suite.execution.runner import run_suite
-    from thiefbench.suite.report.run_table import print_results, results_as_data, rows_of_run
-    from thiefbench.suite.report.terminal import print_failures
     from thiefbench.suite.run_plan import GAPS, look_ahead, print_run_plan
     from thiefbench.suite.store.records import Store
 
@@ -229,6 +227,10 @@ def run(
         else:
             print_run_plan(out, ahead, gap or GAPS)
         return
+    # A plan does without these, which load matplotlib.
+    from thiefbench.suite.report.run_table import print_results, results_as_data, rows_of_run
+    from thiefbench.suite.report.terminal import print_failures
+
     with stoppable(), cell_executor as ready, watch(err, ready.places) as listener:
         records = run_suite(chosen, cells, results, listener, executor=ready, share=not no_share, shared_gb=shared_gb)
     rows = rows_of_run(results)

@@ -55,6 +55,13 @@ def failure_message(result: Result, bounds: Mapping[str, Bound], missed: Sequenc
         honest = result.honest(name)
         beside = "" if honest is None else f" (an honest swarm: {float(honest):.3f})"
         lines.append(f"  {name:<{width}}  {number!r}, required {bound}: {state}{_met(number, bound)}{beside}")
+        if name in missed:
+            parts = result.by_recording(name)
+            wide = max(map(len, parts), default=0)
+            lines += [
+                f"    {recording:<{wide}}  {part!r}{'' if bound.holds(part) else ': MISSED'}"
+                for recording, part in parts.items()
+            ]
     if doubt:
         lines.append(f"inconclusive: {doubt}; give the attack more rounds or a higher learning rate, or choose another")
     lines += _explanation(result, missed)

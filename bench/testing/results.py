@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
@@ -69,6 +70,9 @@ class Result(Protocol):
 
     def honest(self, name: str) -> Number | None:
         """An honest swarm's value of a measure that is not 0 for it; None if unknown."""
+
+    def by_recording(self, name: str) -> Mapping[str, Number]:
+        """A measure in each of several recordings that it was taken over; empty if it was not."""
 
 
 class _Measured:
@@ -191,6 +195,10 @@ class TrainedResult(_Measured):
             return None
         return over_seeds({result.seed: result.scores[name] for result in control.results})
 
+    def by_recording(self, name: str) -> Mapping[str, Number]:
+        """Empty, because swarms were trained."""
+        return {}
+
     @property
     def doubt(self) -> str:
         """Why a success against this attack would say nothing; empty if the attack works without a defense."""
@@ -281,6 +289,15 @@ class ReplayedResult(_Measured):
 
     def honest(self, name: str) -> None:
         """None, because no model has learned."""
+
+    def by_recording(self, name: str) -> Mapping[str, Number]:
+        """A measure in each recording that has a value for it; empty if there is only one recording."""
+        if len(self.replay.by_recording) < 2:
+            return {}
+        numbers = {
+            recording: of_score(scores.get(name, NOTHING)) for recording, scores in self.replay.by_recording.items()
+        }
+        return {recording: number for recording, number in numbers.items() if number is not None}
 
     @property
     def placebo_rejection_rate(self) -> Number:

@@ -20,6 +20,7 @@ from thiefbench.suite.report import plots
 from thiefbench.suite.report.drawing import embed
 from thiefbench.suite.report.shades import shade
 from thiefbench.suite.report.tables import columns_of, minus, short_names, show
+from thiefbench.suite.report.unseen_notice import shown_unseen
 from thiefbench.suite.scenario import Suite, heading
 from thiefbench.suite.store.records import NOTHING
 from thiefbench.wording import counted
@@ -60,6 +61,9 @@ def shown_entry(judged: JudgedEntry) -> dict[str, Any]:
         "suite": judged.suite.title,
         "trust": judged.trust,
         "reasons": verification.reasons if verification else (),
+        "unseen": [
+            shown for c in judged.comparisons for shown in shown_unseen(c, headings[c.title], (judged.label, "none"))
+        ],
         "facts": _facts(judged),
         "verification": verification,
         "verified_on": listed_versions(verification.versions) if verification else "",

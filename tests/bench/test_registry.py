@@ -277,6 +277,50 @@ def test_a_file_counts_with_the_user_s_modules_that_it_imports(importing: Path, 
     assert registry.source_hash("defense", spec, load=load) != before
 
 
+READING = (
+    OWN
+    + """
+from pathlib import Path
+
+HERE = Path(__file__).parent
+FILES = [HERE / "words.txt", HERE / "tables/rates.csv", HERE / "../outside.txt", HERE / "absent.txt"]
+"""
+)
+
+
+@pytest.mark.parametrize("load", [True, False])
+@pytest.mark.parametrize(
+    ("changed", "counts"),
+    [("words.txt", True), ("tables/rates.csv", True), ("words.csv", False), ("../outside.txt", False)],
+)
+def test_a_file_counts_with_the_data_files_that_it_names(
+    tmp_path: Path, changed: str, counts: bool, load: bool
+) -> None:
+    folder = tmp_path / "mine"
+    (folder / "tables").mkdir(parents=True)
+    (folder / "mine.py").write_text(READING)
+    for name in ("words.txt", "tables/rates.csv", "words.csv", "../outside.txt"):
+        (folder / name).write_text("one\n")
+    spec = f"{folder}/mine.py:Mine"
+    before = registry.source_hash("defense", spec, load=load)
+    (folder / changed).write_text("two\n")
+    assert (registry.source_hash("defense", spec, load=load) != before) is counts
+
+
+def test_data_counts_that_only_an_imported_module_names(importing: Path) -> None:
+    """Relative to that module's own folder, and of a submission's weights the name says the content."""
+    spec, weights = f"{importing}/mine.py:Mine", f"net-{'0' * 64}.safetensors"
+    words = importing / "parts/words.py"
+    words.write_text(f"{words.read_text()}FILES = 'words.txt', {weights!r}, {'x' * 400!r}, 'a\\0b', '\\udc80'\n")
+    hashes = [registry.source_hash("defense", spec, load=False)]
+    for name in (weights, "words.txt", "../words.txt"):
+        (words.parent / name).write_text("one\n")
+        hashes.append(registry.source_hash("defense", spec, load=False))
+    plain, with_weights, with_words, with_another = hashes
+    assert plain == with_weights
+    assert with_weights != with_words == with_another
+
+
 def test_a_file_counts_the_same_whether_it_was_loaded_or_not(importing: Path) -> None:
     spec = f"{importing}/mine.py:Mine"
     before = registry.source_hash("defense", spec, load=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from scipy.special import stdtrit
+from scipy.special import nctdtr, stdtrit  # the distributions of scipy.stats, which takes a second to import
 
 from thiefbench.suite.analysis.statistics import FEW_SEEDS
 
@@ -33,10 +33,14 @@ def power(gap: float, spread: float, seeds: int, attacks: int) -> float:
         return 0.0
     if spread == 0:
         return 1.0
-    from scipy.stats import nct  # takes a second to import
-
     limit = float(stdtrit(seeds - 1, 1 - _MISS / attacks))
-    return float(nct.sf(limit, seeds - 1, gap * math.sqrt(seeds / 2) / spread))
+    shift = gap * math.sqrt(seeds / 2) / spread
+    found = float(1 - nctdtr(seeds - 1, shift, limit))
+    if math.isnan(found):  # at some shifts of about 40, where it is 1
+        from scipy.stats import nct
+
+        found = float(nct.sf(limit, seeds - 1, shift))
+    return found
 
 
 def seeds_needed(gap: float, spread: float, attacks: int) -> int | None:

@@ -17,7 +17,6 @@ from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.ranking_inputs import why_no_ranking
 from thiefbench.suite.analysis.run_comparisons import ReportError, comparisons_of_run, last_run
 from thiefbench.suite.analysis.statistics import FEW_SEEDS
-from thiefbench.suite.analysis.unseen_drift import unseen_drift
 from thiefbench.suite.report import plots
 from thiefbench.suite.report.drawing import Plot, embed
 from thiefbench.suite.report.excerpts import first_submission, poisoned_answers
@@ -42,6 +41,7 @@ from thiefbench.suite.report.tables import (
 )
 from thiefbench.suite.report.timings import costs
 from thiefbench.suite.report.tradeoff import draw_tradeoff
+from thiefbench.suite.report.unseen_notice import shown_unseen
 from thiefbench.suite.report.viewer import write_viewer
 from thiefbench.suite.store.arithmetic import mixture
 from thiefbench.suite.store.records import NOTHING, Record, Store, write_atomically
@@ -137,7 +137,7 @@ def _render(
         few=len(table.seeds) < FEW_SEEDS,
         columns=columns_of(comparisons),
         cells=sum(len(comparison.cells) for comparison in comparisons),
-        unseen=[shown for comparison in comparisons for shown in _unseen(comparison)],
+        unseen=[shown for comparison in comparisons for shown in shown_unseen(comparison)],
         samples=samples,
         unfinished=len(unfinished),
         problems=_problems(unfinished, _titles(comparisons, sections)),
@@ -224,6 +224,9 @@ def _section(
     none = comparison.line("none")
     told = _named(comparison)
     missing = [line for line in comparison.lines if line.results and all(map(_is_missing, line.results))]
+    trained = [line for line in comparison.lines if line.how == "trained" and line not in missing]
+    free = [line for line in trained if line.role == "control" and line.defense != "none"]
+    unattacked = free if len(free) > NAMED else []
     return {
         "comparison": comparison,
         "number": number,
@@ -239,9 +242,10 @@ def _section(
         "crowded": any(plot.panels for plot in drawn),
         "few_panels": len(comparison.defended) <= FEW_PANELS,
         "tables": [
-            ("Trained", [_row(line) for line in comparison.lines if line.how == "trained" and line not in missing]),
+            ("Trained", [_row(line) for line in trained if line not in unattacked]),
             ("Not trained", [_row(line) for line in comparison.lines if line.how != "trained"]),
         ],
+        "unattacked": [_row(line) for line in unattacked],
         "missing": [line.name for line in missing],
         "classes": class_rows(comparison),
         "seeds": comparison.seeds,
@@ -292,21 +296,6 @@ def _row(line: Line) -> dict[str, Any]:
     lost, every = len(line.failures), len(line.results)
     notes = [*line.notes, *([f"no score at {lost} of {every} seeds"] if 0 < lost < every else [])]
     return {"line": line, "shown": shown, "gain": signed(line.scores("gain")), "points": points, "notes": notes}
-
-
-def _unseen(comparison: Comparison) -> list[dict[str, Any]]:
-    """The numbers of the page's first notice: models that changed although the attack's outcome does not show it."""
-    words = {"control": "another honest swarm", "placebo": "the placebo"}
-    return [
-        {
-            "attack": comparison.title,
-            "name": each.line.name,
-            "asr": show(each.line.scores("asr"), "rate"),
-            "drift": show(each.line.scores("drift"), "rate"),
-            "without": [(words[line.role], show(line.scores("drift"), "rate")) for line in each.without_payload],
-        }
-        for each in unseen_drift(comparison)
-    ]
 
 
 def _named(comparison: Comparison) -> list[Line]:

@@ -13,10 +13,12 @@ from rich.table import Table
 
 from thiefbench import registry
 from thiefbench.console import escaped
+from thiefbench.engine.spec import Role
 from thiefbench.suite.analysis.cell_drift import drift_scores
-from thiefbench.suite.analysis.comparison import Cell
+from thiefbench.suite.analysis.comparison import Cell, Comparison, Line, Result
 from thiefbench.suite.analysis.run_comparisons import cells_of_run, last_run
 from thiefbench.suite.report.plain_table import plain_table
+from thiefbench.suite.report.unseen_notice import unseen_sentences
 from thiefbench.suite.store.records import NOTHING, Score, Store
 from thiefbench.trust import reads_strangers
 
@@ -54,7 +56,12 @@ def rows_of_run(store: Store) -> list[RunRow]:
 
 
 def print_results(out: Console, rows: Sequence[RunRow]) -> None:
-    """One table of numbers per attack, with its intervals below it, and at the end the short names' meanings."""
+    """One table of numbers per attack, with its intervals below it, and at the end the short names' meanings.
+
+    Where an ASR is low and the drift high, a sentence says so first.
+    """
+    for sentence in unseen_sentences(_compared(rows)):
+        out.print(f"[bold yellow]{escaped(sentence)}[/bold yellow]")
     names = short_names("defense", (row.cell.defense for row in rows))
     headings = short_names("attack", (row.cell.attack for row in rows))
     for part, attack in dict.fromkeys((row.cell.part, row.cell.attack) for row in rows):
@@ -94,6 +101,23 @@ def results_as_data(store: Store, rows: Sequence[RunRow]) -> dict[str, Any]:
         "store": str(store.root),
         "cells": [_as_data(row) for row in rows],
     }
+
+
+def _compared(rows: Sequence[RunRow]) -> list[Comparison]:
+    """The rows as the lines of comparisons, one for each attack."""
+    comparisons = []
+    for part, attack in dict.fromkeys((row.cell.part, row.cell.attack) for row in rows):
+        own = [row for row in rows if (row.cell.part, row.cell.attack) == (part, attack)]
+        results: dict[tuple[str, Role, str], list[Result]] = {}
+        for row in own:
+            line = (row.cell.name, row.cell.role, row.cell.defense)
+            result = Result(row.cell.seed, row.cell.cell_id, row.scores, row.cell.problem)
+            results.setdefault(line, []).append(result)
+        lines = tuple(
+            Line(name, "trained", role, defense, tuple(each)) for (name, role, defense), each in results.items()
+        )
+        comparisons.append(Comparison(attack, tuple(row.cell for row in own), lines, part))
+    return comparisons
 
 
 def _as_data(row: RunRow) -> dict[str, Any]:

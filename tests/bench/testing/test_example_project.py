@@ -37,7 +37,9 @@ def test_on_recorded_rounds_the_good_one_passes_and_the_others_are_told_why_not(
         ),
         (overzealous, "false_rejection_rate  0.3", "honest work that was rejected; loosen the rule that rejects it:"),
     ):
-        (line,) = (line for line in said.splitlines() if line.startswith("E ") and "MISSED" in line)
+        (line,) = (
+            line for line in said.splitlines() if line.startswith("E ") and "required" in line and "MISSED" in line
+        )
         assert missed in line, "it says which bound was missed, and by how much"
         after = said.partition(shown)[2].splitlines()
         assert "| <think>" in after[1], "it shows a completion"

@@ -11,10 +11,12 @@ import pytest
 from tests.bench import handmade
 from tests.bench.handmade import TEXT, Numbers, Says, usual
 from thiefbench.suite.analysis.comparison import Comparison
+from thiefbench.suite.analysis.scoring import wilson
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.testing.assertions import assert_robust
 from thiefbench.testing.bounds import MisuseError, parse_threshold
-from thiefbench.testing.results import FailedCellError, TrainedResult
+from thiefbench.testing.recorded import RecordedReplay
+from thiefbench.testing.results import FailedCellError, ReplayedResult, TrainedResult
 from thiefbench.testing.thresholds import readings, violated, worse
 
 FIVE = (0, 1, 2, 3, 4)
@@ -223,3 +225,21 @@ def test_a_failure_counts_the_seeds_that_keep_a_bound(tmp_path: Path) -> None:
     with pytest.raises(AssertionError) as error:
         assert_robust(few, asr="<0.05")
     assert "kept at" not in str(error.value), "three seeds are shown one by one"
+
+
+def test_a_bound_missed_over_several_recordings_is_shown_for_each() -> None:
+    rates = {"text_drawn": wilson(1, 20), "text_paper": wilson(20, 20)}
+    parts = {name: {"stop_rate": rate, "false_rejection_rate": wilson(0, 60)} for name, rate in rates.items()}
+    whole = {"stop_rate": wilson(21, 40), "false_rejection_rate": wilson(0, 120)}
+    several = ReplayedResult("mine", RecordedReplay(whole, parts, None, None, 0.1))
+    with pytest.raises(AssertionError) as error:
+        assert_robust(several, stop_rate=">0.95", false_rejection_rate="<0.05")
+    said = str(error.value).splitlines()
+    assert [line.split(" [")[0] for line in said if line.startswith("    text")] == [
+        "    text_drawn  0.050", "    text_paper  1.000"
+    ]  # fmt: skip
+    assert [line.endswith(": MISSED") for line in said if line.startswith("    text")] == [True, False]
+    one = ReplayedResult(
+        "mine", RecordedReplay(parts["text_drawn"], {"text_drawn": parts["text_drawn"]}, None, None, 0)
+    )
+    assert one.by_recording("stop_rate") == {}, "it is the line above"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tests.bench.handmade import TEXT, Numbers, Says, comparisons, store, suite, usual
 from thiefbench.suite.analysis.comparison import Comparison
@@ -16,6 +17,7 @@ from thiefbench.suite.analysis.unseen_drift import unseen_drift
 from thiefbench.suite.report import page, plots
 from thiefbench.suite.report.overview import suite_table
 from thiefbench.suite.report.page import write_report
+from thiefbench.suite.report.run_table import print_results, rows_of_run
 from thiefbench.suite.report.suite_files import suite_csv
 from thiefbench.suite.report.tables import columns_of, tex_text
 from thiefbench.suite.scenario import CellSpec
@@ -118,6 +120,19 @@ def test_a_page_without_such_harm_has_the_column_and_no_notice(written: Callable
     assert "Harm that the ASR does not see" not in html
     assert ">Drift</th>" in html
     assert ">Divergence</th>" in html
+
+
+def test_a_run_s_terminal_says_it_first_too(tmp_path: Path) -> None:
+    for folder, what, said in (("low", says(logit=30), True), ("high", says(asr=0.8), False)):
+        kept = store(tmp_path / folder, suite(attacks=(TEXT,), seeds=(0,), defenses=("none", "logit")), what)
+        out = io.StringIO()
+        print_results(Console(file=out, width=500), rows_of_run(kept))
+        lines = out.getvalue().splitlines()
+        assert lines[0].startswith("Harm that the ASR does not see") is said
+        if said:
+            assert "no defense: ASR 1.0\u00a0%, drift 40.0\u00a0% of answers (another honest swarm: 0.0" in lines[0]
+            assert "logit: ASR 0.0\u00a0%, drift 30.0\u00a0%" in lines[1]
+            assert lines[2].startswith("attack"), "the table comes after it"
 
 
 def test_the_suites_table_has_the_worst_cell(tmp_path: Path) -> None:
