@@ -209,9 +209,7 @@ def test_each_archive_is_verified_for_the_seeds_that_it_holds(grown: Grown) -> N
     found = verified(folder, second)
     assert found.verdict == "self-reported", "the lowest of its seeds"
     assert [(each.seeds, each.verdict) for each in found.deliveries] == [((0,), "self-reported"), ((1,), "rescored")]
-    assert found.reasons[0] == (
-        "no archive of seed 0 was given, so the scores there are those that its authors report"
-    )
+    assert found.reasons[0] == ("no archive of seed 0 was given, so the scores there are those that its authors report")
     assert {each.verdict for each in verified(folder).deliveries} == {"self-reported"}
 
 
