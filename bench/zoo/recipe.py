@@ -186,7 +186,12 @@ def new_model(recipe: Recipe, tokenizer: Qwen2Tokenizer) -> Qwen2ForCausalLM:
     )  # fmt: skip
 
 
-def train(recipe: Recipe, directory: Path, progress: Callable[[int, int, float], None] = lambda *_: None) -> None:
+def train(
+    recipe: Recipe,
+    directory: Path,
+    progress: Callable[[int, int, float], None] = lambda *_: None,
+    device: str = "cpu",
+) -> None:
     """Train the recipe's model and save it, with its tokenizer, in Hugging Face format.
 
     A plain loop and not a trainer class: it computes logits on the trained positions only, and its data order does
@@ -196,12 +201,13 @@ def train(recipe: Recipe, directory: Path, progress: Callable[[int, int, float],
         recipe: what to train.
         directory: where config.json, model.safetensors and the tokenizer's files go.
         progress: called after every step with (step, steps, loss in nats per token).
+        device: where the model is trained. The built-in models are trained on a processor.
     """
     import torch
 
     torch.set_num_threads(recipe.threads)
     tokenizer = train_tokenizer(recipe)
-    model = new_model(recipe, tokenizer)
+    model = new_model(recipe, tokenizer).to(device)
     steps = sum(-(-stage.texts // recipe.batch) for stage in recipe.stages)
     done = 0
     for stage in recipe.stages:
@@ -228,9 +234,9 @@ def train_stage(model: Qwen2ForCausalLM, data: list[PretrainingBatch], learning_
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = get_cosine_schedule_with_warmup(optimizer, 100, len(data))
     for batch in data:
-        hidden = model.model(input_ids=batch.ids).last_hidden_state[:, :-1]
-        predicted = batch.trained[:, 1:]
-        loss = torch.nn.functional.cross_entropy(model.lm_head(hidden[predicted]), batch.ids[:, 1:][predicted])
+        ids, predicted = batch.ids.to(model.device), batch.trained[:, 1:].to(model.device)
+        hidden = model.model(input_ids=ids).last_hidden_state[:, :-1]
+        loss = torch.nn.functional.cross_entropy(model.lm_head(hidden[predicted]), ids[:, 1:][predicted])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

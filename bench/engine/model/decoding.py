@@ -20,6 +20,8 @@ FEWEST_ROWS = 16
 MOST_ROWS = 512
 # Rows are dropped from the batch once this share of it has finished: copying the cache costs about one step.
 COMPACT_AT = 0.25
+# Steps between two counts of the rows that still run. A count waits for all work queued on a GPU, so there it is rare.
+STEPS_PER_COUNT = {"cpu": 1, "cuda": 8}
 # Elements of one stride in `_largest`: with 4 of them, both of its sorts are short at a vocabulary of 2,048.
 STRIDE = 4
 
@@ -109,25 +111,29 @@ def _decode(
     running = torch.ones(len(prompt), dtype=torch.bool, device=device)  # of the live rows
     hidden = prefix.last.index_select(0, prompt)
     barred = excluded(policy, sampling)
+    steps_per_count = STEPS_PER_COUNT["cpu" if device.type == "cpu" else "cuda"]
     for step in range(sampling.max_new_tokens):
         logits = policy.head(hidden)
         chosen = choose(without(logits, barred), row_keys, step, sampling, (near.margin, tie_keys) if near else None)
         tokens[live, step] = torch.where(running, chosen, policy.pad)
         if logprobs:
             scores = (logits / sampling.temperature).log_softmax(-1).gather(1, chosen[:, None])[:, 0]
-            token_logprobs[live[running], step] = scores[running]
+            token_logprobs[live, step] = torch.where(running, scores, 0.0)
         ended = running & (chosen == policy.eos)
-        lengths[live[ended]] = step + 1
+        lengths[live] = torch.where(ended, step + 1, lengths[live])
         running &= ~ended
-        left = int(running.sum())
-        if left == 0 or step + 1 == sampling.max_new_tokens:
+        if step + 1 == sampling.max_new_tokens:
             break
-        if left <= (1 - COMPACT_AT) * len(live) and len(live) > FEWEST_ROWS:
-            # Running rows first; finished ones stay only to keep the batch at its smallest size.
-            kept = torch.argsort(~running, stable=True)[: max(left, FEWEST_ROWS)]
-            batch.keep(kept)
-            live, running, chosen, row_keys = live[kept], running[kept], chosen[kept], row_keys[kept]
-            tie_keys = tie_keys[kept]
+        if (step + 1) % steps_per_count == 0:
+            left = int(running.sum())
+            if left == 0:
+                break
+            if left <= (1 - COMPACT_AT) * len(live) and len(live) > FEWEST_ROWS:
+                # Running rows first; finished ones stay only to keep the batch at its smallest size.
+                kept = torch.argsort(~running, stable=True)[: max(left, FEWEST_ROWS)]
+                batch.keep(kept)
+                live, running, chosen, row_keys = live[kept], running[kept], chosen[kept], row_keys[kept]
+                tie_keys = tie_keys[kept]
         hidden = batch.step(chosen)
     return _completions(policy, tokens[:count], lengths[:count], token_logprobs if logprobs else None)
 

@@ -92,6 +92,19 @@ def test_compaction_does_not_change_tokens(
     assert bool(compactions) == (share == 0)
 
 
+@pytest.mark.parametrize("rows", [5, ROWS])
+def test_counting_the_running_rows_rarely_does_not_change_completions(
+    rows: int, policy: Policy, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = draw(policy, prompts, range(rows), SETTINGS[0])
+    monkeypatch.setitem(decoding.STEPS_PER_COUNT, "cpu", 8)
+    other = draw(policy, prompts, range(rows), SETTINGS[0])
+    assert [made.ids for made in other] == [made.ids for made in usual]
+    assert [made.ended for made in other] == [made.ended for made in usual]
+    for one, two in zip(usual, other, strict=True):
+        assert two.logprobs == pytest.approx(one.logprobs, abs=1e-4)
+
+
 def test_batch_composition_does_not_change_tokens(policy: Policy, prompts: list[list[int]]) -> None:
     whole = draw(policy, prompts, range(ROWS), SETTINGS[0])
     backwards = list(reversed(range(ROWS)))

@@ -1,0 +1,71 @@
+"""How much each part of the device benchmark runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from transformers import Qwen2Config
+
+from thiefbench.zoo.recipe import RECIPES, Recipe
+
+QWEN_1_5B = Qwen2Config(
+    vocab_size=151_936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12,
+    num_key_value_heads=2, tie_word_embeddings=True,
+)  # fmt: skip
+TINY_SHAPE = Qwen2Config(
+    vocab_size=4096, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, tie_word_embeddings=True,
+)  # fmt: skip
+
+# Chosen by its size alone; its start reward and its learning rate in swarms have not been measured.
+MEDIUM = replace(RECIPES["micro-math"], name="medium-math", hidden=512, layers=8, heads=8, feedforward=1408,
+                 learning_rate=6e-4, threads=1)  # fmt: skip
+MEDIUM_SWARM_RATE = 2e-4
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is run.
+
+    Attributes:
+        config: the network whose speed is measured, with random weights.
+        prompts, group, prompt_tokens, new_tokens: the sequences that are decoded and learned from.
+        repeats: timed runs, after one that warms up.
+        swarm_prompts, swarm_group: completions of a swarm's round.
+        rounds: of every swarm.
+        completions: held-out ones at a swarm's last evaluation.
+        medium: the recipe of the larger model.
+        bandwidth: the device's memory bandwidth, bytes per second.
+        flops: its peak rate in bfloat16.
+    """
+
+    config: Qwen2Config
+    prompts: int
+    group: int
+    prompt_tokens: int
+    new_tokens: int
+    repeats: int
+    swarm_prompts: int
+    swarm_group: int
+    rounds: int
+    completions: int
+    medium: Recipe
+    # NVIDIA's data sheet of the H100 SXM; --bandwidth and --flops set those of another device.
+    bandwidth: float = 3.35e12
+    flops: float = 989e12
+
+
+FULL = Sizes(
+    config=QWEN_1_5B, prompts=32, group=12, prompt_tokens=128, new_tokens=256, repeats=3, swarm_prompts=32,
+    swarm_group=12, rounds=60, completions=2048, medium=MEDIUM,
+)  # fmt: skip
+TINY = Sizes(
+    config=TINY_SHAPE, prompts=4, group=4, prompt_tokens=8, new_tokens=8, repeats=1, swarm_prompts=4, swarm_group=4,
+    rounds=1, completions=8, medium=replace(MEDIUM, texts=320, hidden=32, layers=1, heads=2, feedforward=64),
+)  # fmt: skip
+
+
+def device() -> str:
+    """The device that is measured: CUDA where there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
