@@ -163,7 +163,7 @@ class Rewards(DefendedRewards, Manager):
 
 
 class Drops(DefendedRewards, Manager):
-    defense = "blacklist+max_tokens(limit=33)"
+    defense = "blacklist+max_tokens(limit=20)"
 
 
 def test_verl_rewards_a_batch_after_the_verdicts() -> None:
