@@ -5,11 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Self, get_args
+from typing import Self
 
 from thiefbench.defenses.answer_keys import KeyedView, PublicSet
 from thiefbench.defenses.base import (
-    Action,
     DefenderView,
     Defense,
     ItemFacts,
@@ -18,6 +17,7 @@ from thiefbench.defenses.base import (
     PoolCompletion,
     Verdict,
 )
+from thiefbench.defenses.skipping import ACTIONS, SKIP
 from thiefbench.engine.answer_keys import PublishedItems, scored_item, stated_facts, with_key
 from thiefbench.engine.context import SwarmContext
 from thiefbench.engine.exchange import on_the_wire
@@ -118,8 +118,9 @@ class Pool:
             TrainingRow(
                 prompt=answer[0],
                 targets=answer[1],
-                reward=offered.reward if verdict.action == "accept" else 0.0,
+                reward=offered.reward if verdict.action in ("accept", SKIP) else 0.0,
                 kept=verdict.action != "drop" and not offered.refused,
+                learned=verdict.action != SKIP,
                 token_weights=verdict.token_weights,
                 group=offered.group,
                 old_logprobs=offered.logprobs,
@@ -260,8 +261,8 @@ def _with_dither(offered: Sequence[PoolCompletion], rng: random.Random) -> tuple
 
 def _check_verdict(verdict: object, completion: PoolCompletion, defense: str) -> None:
     """Raise ValueError if a defense returned something that is not a verdict on this completion."""
-    if not isinstance(verdict, Verdict) or verdict.action not in get_args(Action):
-        raise ValueError(f"the defense {defense} gave {verdict!r}; a verdict's action is accept, zero or drop")
+    if not isinstance(verdict, Verdict) or verdict.action not in ACTIONS:
+        raise ValueError(f"the defense {defense} gave {verdict!r}; a verdict's action is accept, zero, drop or skip")
     weights = verdict.token_weights
     if weights is None:
         return

@@ -44,7 +44,7 @@ class JudgedCompletion:
 
     @property
     def rejected(self) -> bool:
-        """Whether it was zeroed or dropped."""
+        """Whether it was zeroed, dropped or skipped."""
         return self.action != "accept"
 
     @property

@@ -15,6 +15,7 @@ from typing import Any
 from thiefbench.defenses.answer_keys import KeyedCompletion, KeyedView, PublicSet, key_of, public_of
 from thiefbench.defenses.base import DefenderView, ItemFacts, PastRound, PoolCompletion, Verdict
 from thiefbench.defenses.rule_rewards import JudgedCompletion
+from thiefbench.defenses.skipping import ACTIONS
 from thiefbench.tasks.answer_keys import AnswerKey
 from thiefbench.tasks.base import Message, Sampling
 
@@ -182,8 +183,8 @@ def _checked(data: Any, offered: PoolCompletion, most: int) -> Verdict:
     if not isinstance(data, list) or len(data) != 4:
         raise Malformed("something that is not a verdict")
     action, score, weights, reason = data
-    if action not in ("accept", "zero", "drop"):
-        raise Malformed(f"the action {shown(action)!r}; a verdict's action must be accept, zero or drop")
+    if action not in ACTIONS:
+        raise Malformed(f"the action {shown(action)!r}; a verdict's action must be accept, zero, drop or skip")
     if score is not None and not _finite(score):
         raise Malformed(f"the score {shown(score)}; a score must be a finite number or None")
     if not isinstance(reason, str) or len(reason) > most:

@@ -31,6 +31,7 @@ SHOWN = {
     "docs/averaging.md": [EXAMPLES / "my_aggregation.py", EXAMPLES / "contract_of_my_aggregation.py"],
     "docs/test-your-filter.md": [FILTER],
     "docs/pools.md": [EXAMPLES / "write_pools.py"],
+    "docs/trainers.md": [EXAMPLES / f"defended_{name}.py" for name in ("trl", "verl", "prime_rl")],
     "docs/measures.md": [EXAMPLES / "my_metric.py"],
     "docs/completions.md": [EXAMPLES / f"load_{name}.py" for name in ("rates", "rejected", "dataset")],
 }

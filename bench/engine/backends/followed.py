@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from thiefbench.defenses.skipping import SKIP
 from thiefbench.engine.answer_keys import scored_id
 from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.context import SwarmContext, items_of
@@ -100,8 +101,9 @@ class FollowingBackend(LocalBackend):
             TrainingRow(
                 prompt=place[row.item_id],
                 targets=(*row.ids, *eos) if row.ended else row.ids,
-                reward=row.reward if row.action == "accept" else 0.0,
+                reward=row.reward if row.action in ("accept", SKIP) else 0.0,
                 kept=row.action != "drop" and not row.refused,
+                learned=row.action != SKIP,
                 token_weights=row.token_weights,
                 group=row.group,
             )

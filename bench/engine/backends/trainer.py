@@ -11,6 +11,7 @@ from typing import Any
 
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
+from thiefbench.defenses.skipping import SKIP
 from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.colluders import Colluders
 from thiefbench.engine.context import SwarmContext
@@ -54,7 +55,7 @@ class TrainerVerdict:
         """The reward after the verdict; with None, TRL leaves the completion out of its group."""
         if self.action == "drop" or reward is None:
             return None
-        return reward if self.action == "accept" else 0.0
+        return 0.0 if self.action == "zero" else reward
 
 
 @dataclass(frozen=True)
@@ -79,10 +80,13 @@ class TrainerBatch:
     def for_trl(self) -> dict[str, Any]:
         """The keys that TRL requires from a rollout function."""
         columns: dict[str, Any] = {"prompt_ids": self.prompts, "completion_ids": self.ids, "logprobs": self.logprobs}
-        if not all(self.ids):  # TRL needs a token in every row; the mask keeps it from being learned
+        # The mask keeps tokens from being learned, while the row's reward still counts in its group.
+        learned = [int(verdict.action != SKIP) for verdict in self.verdicts]
+        if not all(self.ids):  # TRL needs a token in every row
             columns["completion_ids"] = [ids or [self.eos] for ids in self.ids]
-            columns["env_mask"] = [[1] * len(ids) or [0] for ids in self.ids]
             columns["logprobs"] = self.logprobs and [row or [0.0] for row in self.logprobs]
+        if not (all(self.ids) and all(learned)):
+            columns["env_mask"] = [[each] * len(ids) or [0] for ids, each in zip(self.ids, learned, strict=True)]
         return columns
 
 
@@ -163,7 +167,7 @@ class TrainerRounds:
             if any(row.token_weights is not None for row in record.rows):
                 raise SpecError(
                     f"the defense {swarm.cohort.defense.name} weighs single tokens, which TRL's loss does not take; "
-                    'let it reject with "zero" or "drop"'
+                    'let it reject with "zero", "drop" or "skip"'
                 )
             ids = [[*row.ids, *([swarm.policy.eos] if row.ended else [])] for row in record.rows]
             if logprobs is not None:

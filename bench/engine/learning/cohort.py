@@ -29,6 +29,9 @@ class TrainingRow:
         targets: its token ids, EOS included where it ended.
         reward: after the verdict.
         kept: False if the row leaves its group.
+        learned: False if it is not learned from: of a kept row, only the reward counts, in its group's mean and
+            standard deviation. As if it had not been sent to the update, the loss is not divided by it either, and it
+            has no KL term.
         token_weights: factors on its tokens' losses, or None.
         group: the group that its advantage is relative to; None means that every G rows, in order, are a group.
         old_logprobs: its tokens' log-probs under the generator's weights; None uses the current weights (ratio 1).
@@ -38,9 +41,15 @@ class TrainingRow:
     targets: tuple[int, ...]
     reward: float
     kept: bool = True
+    learned: bool = True
     token_weights: tuple[float, ...] | None = None
     group: int | None = None
     old_logprobs: tuple[float, ...] | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is among the rows over which the loss is a mean."""
+        return self.kept and self.learned
 
 
 @dataclass(frozen=True)
@@ -135,12 +144,12 @@ class Cohort:
         return Step(advantages, self.grad_norm)
 
     def advantages(self, rows: Sequence[TrainingRow]) -> list[float]:
-        """Group advantages of all rows, in order."""
+        """Group advantages of all rows, in order; 0 for rows that are not learned from."""
         seats = self._seats(rows)
         rewards = _table(seats, [row.reward for row in rows])
         kept = _table(seats, [row.kept for row in rows])
         advantages: list[float] = group_advantages(rewards, kept, self.spec.learner.scale_rewards)[seats].tolist()
-        return advantages
+        return [advantage if row.learned else 0.0 for row, advantage in zip(rows, advantages, strict=True)]
 
     def _seats(self, rows: Sequence[TrainingRow]) -> Seats:
         """The position of every row in a table of groups."""
@@ -159,7 +168,7 @@ class Cohort:
         seats = self._seats(rows)
         logprobs = [row.old_logprobs or () for row in rows]
         means = _table(seats, [sum(each) / max(1, len(each)) for each in logprobs])
-        kept = _table(seats, [row.kept and bool(each) for row, each in zip(rows, logprobs, strict=True)])
+        kept = _table(seats, [row.counts and bool(each) for row, each in zip(rows, logprobs, strict=True)])
         expected: list[float] = group_expectation(means, kept)[seats].tolist()
         return expected
 
@@ -167,7 +176,7 @@ class Cohort:
         """The distinct answers that an update runs, each with the indices of its rows."""
         row_indices: dict[CompletionKey, list[int]] = {}
         for i, advantage in enumerate(advantages):
-            if rows[i].targets and (advantage != 0 or (self.start and rows[i].kept)):
+            if rows[i].targets and (advantage != 0 or (self.start and rows[i].counts)):
                 row_indices.setdefault((rows[i].prompt, rows[i].targets), []).append(i)
         return row_indices
 
@@ -186,8 +195,8 @@ class Cohort:
         cache = cache or ForwardCache(self.policy, prompts)
         row_indices = self.learned_from(rows, advantages)
         reference = self._reference_logprobs(prompts, row_indices)
-        pool_rows = sum(row.kept for row in rows)
-        pool_tokens = sum(len(row.targets) for row in rows if row.kept)
+        pool_rows = sum(row.counts for row in rows)
+        pool_tokens = sum(len(row.targets) for row in rows if row.counts)
         stale = any(row.old_logprobs is not None for row in rows)
         expected = self._expected(rows) if stale else []
         learner = LEARNERS[self.spec.learner.loss]

@@ -57,11 +57,11 @@ class Batch:
         mask: 1.0 on real tokens, 0 on padding, same shape; on padding, the other fields hold any finite number.
         token_weights: factors on each token's objective, same shape.
         advantages: shape (rows,).
-        pool_rows: number of rows in the whole pool, over which the loss is a mean.
+        pool_rows: number of rows in the whole pool that count, over which the loss is a mean.
         max_length: the sampler's length limit.
         reference_logprobs: those of the start model, shape as `logprobs`; None without a KL term.
         kl: the KL term's weight.
-        pool_tokens: number of tokens in all kept rows of the whole pool, by which dapo and cispo divide.
+        pool_tokens: number of tokens in all rows of the whole pool that count, by which dapo and cispo divide.
         expected: gepo's denominator, of each row's group (`group_expectation`), shape (rows,); None
             on-policy.
     """

@@ -37,8 +37,8 @@ class Inspection:
 class DefendedDataManager:
     """A data manager that shows what arrives to a defense and hands on only what the defense accepts.
 
-    GenRL learns from whole groups and takes no weights, so "zero" and "drop" both remove a completion; repetitions of
-    the group's accepted completions, in turn, take its place. A group with fewer than two accepted completions is
+    GenRL learns from whole groups and takes no weights, so "zero", "drop" and "skip" all remove a completion;
+    repetitions of the group's accepted completions, in turn, take its place. A group with fewer than two of these is
     dropped. The node's own completions are shown to the defense, but they already stand in its game tree and stay.
 
     If the defense cannot judge a round, nothing of others enters the game tree.

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
 
 import datasets
 import evaluate
 import pyarrow as pa
 
-from thiefbench.defenses.base import Action
+from thiefbench.defenses.skipping import ACTIONS
 from thiefbench.suite.analysis.scoring import rejection_rates
 
 INPUTS = """
 Args:
-    predictions: what the defense did with each completion: "accept", "zero" or "drop".
+    predictions: what the defense did with each completion: "accept", "zero", "drop" or "skip".
     references: whether the completion carries the payload.
     rewards: its task reward before the verdict; completions without a reward do not count, as nothing is learned from
         them.
@@ -40,9 +39,9 @@ class StopRate(evaluate.Metric):  # type: ignore[misc]  # evaluate comes without
     def _compute(
         self, predictions: Sequence[str], references: Sequence[bool], rewards: Sequence[float]
     ) -> dict[str, float | int | None]:
-        unknown = sorted(set(predictions) - set(get_args(Action)))
+        unknown = sorted(set(predictions) - set(ACTIONS))
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is not an action of a defense; predictions are accept, zero or drop")
+            raise ValueError(f"{unknown[0]!r} is no action of a defense; predictions are accept, zero, drop or skip")
         rows = pa.table(
             {
                 "phase": ["train"] * len(predictions),

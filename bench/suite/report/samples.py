@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from thiefbench.defenses.skipping import SKIP
 from thiefbench.suite.analysis.comparison import Cell
 from thiefbench.suite.report.masked_tokens import Span, masked_spans, model_of
 from thiefbench.suite.report.payload_marks import Piece, marks_of, pieces
@@ -36,7 +37,7 @@ _LONGEST_NAME = 200
 """Characters of an item's id, a sender or a label; a stranger's store may hold any."""
 
 SENDERS: Final = ("honest node", "malicious node", "held-out answer", "answer to a probe")
-VERDICTS: Final = ("accepted", "masked", "zeroed", "dropped", "refused", "no verdict")
+VERDICTS: Final = ("accepted", "masked", "zeroed", "dropped", "skipped", "refused", "no verdict")
 REWARDS: Final = ("above 0", "0 or less")
 PAYLOADS: Final = ("sent by an attacker", "said by an honest model", "not in it", "measured as a number", "not judged")
 MEASURED: Final = PAYLOADS.index("measured as a number")
@@ -128,8 +129,9 @@ def _kinds(table: pa.Table) -> _Kinds:
 
     trained, malicious = equals("phase", "train"), column("malicious")
     sender = np.where(trained, malicious, np.where(equals("phase", "probe"), 3, 2)).astype(np.int64)
-    names = ["no verdict", "refused", "zeroed", "dropped", "masked"]
-    conditions = [~trained, ~equals("refused", ""), equals("action", "zero"), equals("action", "drop"), _below_1(table)]
+    names = ["no verdict", "refused", "zeroed", "dropped", "skipped", "masked"]
+    rejections = [equals("action", action) for action in ("zero", "drop", SKIP)]
+    conditions = [~trained, ~equals("refused", ""), *rejections, _below_1(table)]
     verdict = np.select(conditions, [VERDICTS.index(name) for name in names], VERDICTS.index("accepted"))
     reward = np.where(column("reward") > 0, 0, 1)
     outcome = pc.fill_null(table["outcome"], np.nan).to_numpy()

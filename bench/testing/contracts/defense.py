@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import ClassVar, get_args
 
 from thiefbench.defenses.answer_keys import ANSWER_KEYS, KeyedView
-from thiefbench.defenses.base import Action, DefenderView, Defense, LabelledView, PoolCompletion, Requirement, Verdict
+from thiefbench.defenses.base import DefenderView, Defense, LabelledView, PoolCompletion, Requirement, Verdict
 from thiefbench.defenses.rule_rewards import RULE_REWARDS
+from thiefbench.defenses.skipping import ACTIONS
 from thiefbench.testing.contracts.pools import fresh, hostile, labelled, swarm, views
 from thiefbench.testing.contracts.subjects import made
 
@@ -147,7 +148,7 @@ def _check_verdicts(pool: Sequence[PoolCompletion], verdicts: Sequence[Verdict])
     assert len(verdicts) == len(pool), "inspect gives one verdict per completion, in the view's order"
     for offered, verdict in zip(pool, verdicts, strict=True):
         assert isinstance(verdict, Verdict), "inspect gives verdicts"
-        assert verdict.action in get_args(Action), f"a verdict's action is one of {', '.join(get_args(Action))}"
+        assert verdict.action in ACTIONS, f"a verdict's action is one of {', '.join(ACTIONS)}"
         finite = isinstance(verdict.score, float) and math.isfinite(verdict.score)
         assert verdict.score is None or finite, "a score is a finite float or None"
         assert isinstance(verdict.reason, str), "a reason is text"

@@ -341,7 +341,7 @@ def test_a_hostile_constructor_fails_alike(jail: str, deed: str) -> None:
         ("score text", "gave the score high"),
         ("score bool", "gave the score True"),
         ("score object", "object objects are not plain data"),
-        ("action", "gave the action 'maybe'; a verdict's action must be accept, zero or drop"),
+        ("action", "gave the action 'maybe'; a verdict's action must be accept, zero, drop or skip"),
         ("action list", "gave the action"),
         ("action deep", "gave the action 'list'|RecursionError"),
         ("reason", "gave a reason of 10,000 characters; a reason must be text of at most 500"),

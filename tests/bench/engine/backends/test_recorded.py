@@ -134,7 +134,7 @@ def test_what_no_swarm_leaves_is_named() -> None:
     assert "ends where the sampler does not" in told(honest, first, **cut)
     assert "ends where the sampler does not" in told(0, start, ids=(*start[0].ids[:2], policy().eos, 5), ended=True)
     assert "outside the vocabulary" in told(0, start, ids=(10**6,), ended=True)
-    assert "action is accept, zero or drop" in told(honest, first, action="maybe")
+    assert "action is accept, zero, drop or skip" in told(honest, first, action="maybe")
     with pytest.raises(RerunError, match="it lacks a completion"):
         again.rerun(first[:-1])
     with pytest.raises(RerunError, match="16 completions it has 15"):

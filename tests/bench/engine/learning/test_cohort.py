@@ -199,6 +199,46 @@ def test_dropped_rows_are_not_in_the_mean(
     assert relative(made, expected) <= 1e-6, "dropped rows are in no mean, that over the pool included"
 
 
+@pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "dapo"])
+def test_a_skipped_row_counts_in_its_groups_mean_and_in_nothing_else(
+    loss: LossType, make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[TrainingRow]
+) -> None:
+    cohort = make_cohort(loss=loss)
+    skipped = [replace(lesson, learned=i % 3 != 0) for i, lesson in enumerate(pool)]
+    everyone, advantages = cohort.advantages(pool), cohort.advantages(skipped)
+    assert advantages == [0.0 if i % 3 == 0 else advantage for i, advantage in enumerate(everyone)]
+    assert any(everyone[::3]), "the test means something only if rows with an advantage are skipped"
+    made = gradient(cohort, prompts, skipped, advantages)
+    rows = [i for i in range(len(pool)) if i % 3]
+    sent = gradient(cohort, prompts, [pool[i] for i in rows], [everyone[i] for i in rows])
+    assert relative(made, sent) <= 1e-6, "the update is that of a pool without them, whose advantages were known"
+
+
+def test_a_skipped_row_is_like_a_masked_one_but_for_the_divisor(
+    make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[TrainingRow]
+) -> None:
+    cohort = make_cohort()
+    masked = [
+        replace(row, token_weights=(0.0,) * len(row.targets)) if i % 3 == 0 else row for i, row in enumerate(pool)
+    ]
+    skipped = [replace(row, learned=i % 3 != 0) for i, row in enumerate(pool)]
+    silent = gradient(cohort, prompts, masked, cohort.advantages(masked))
+    made = gradient(cohort, prompts, skipped, cohort.advantages(skipped))
+    share = sum(row.learned for row in skipped) / len(pool)
+    assert relative({name: share * g for name, g in made.items()}, silent) <= 1e-5
+
+
+def test_skipping_everything_changes_nothing(
+    make_cohort: Callable[..., Cohort], prompts: list[list[int]], pool: list[TrainingRow]
+) -> None:
+    cohort = make_cohort(kl=0.5)
+    before = cohort.state()
+    step = cohort.update(prompts, [replace(row, learned=False) for row in pool])
+    assert step.grad_norm == 0 and not any(step.advantages)
+    after = cohort.state()
+    assert all(torch.equal(before[name], after[name]) for name in before if name.startswith("weight/"))
+
+
 def test_advantages_are_per_group(make_cohort: Callable[..., Cohort], pool: list[TrainingRow], spec: SwarmSpec) -> None:
     kept = [replace(lesson, kept=i % 3 != 0) for i, lesson in enumerate(pool)]
     rewards = torch.tensor([lesson.reward for lesson in kept]).view(-1, spec.group)
