@@ -31,7 +31,8 @@ from thiefbench.suite.analysis.exchanges import exchange_curves, exchange_scores
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, last_evaluation, other_scores
 from thiefbench.suite.execution.cell_identity import CellFactory, RegistryFactory, identified, identity
 from thiefbench.suite.execution.checkpoints import CellInProgress
-from thiefbench.suite.execution.shared import NotReproducedError, SharedRounds, may_share
+from thiefbench.suite.execution.shared import SharedRounds, may_share
+from thiefbench.suite.execution.shared_folder import NotReproducedError
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Point, Record, identify, table_rows
