@@ -48,14 +48,10 @@ class Colluders:
         context: the swarm's parts.
         honest_nodes: samples for slots that the attack leaves to an honest sample, and plays the round in which the
             attack tries submissions.
-
-    Attributes:
-        asked: whether the attack queried the defense when it last submitted.
     """
 
     def __init__(self, context: SwarmContext, honest_nodes: HonestNodes) -> None:
         self._context, self._nodes = context, honest_nodes
-        self.asked = False
 
     def work(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> MaliciousWork:
         """The submissions of the attack, or in a placebo their clean counterparts, for the malicious nodes' duties.
@@ -68,7 +64,6 @@ class Colluders:
         Raises:
             ValueError: the attack returned the wrong number of submissions.
         """
-        self.asked = False
         if not duties:
             return MaliciousWork()
         context, attack = self._context, self._context.attack
@@ -77,7 +72,6 @@ class Colluders:
         # Colluders of several classes work with the first one's model.
         view = context.views.round(plan.number, slots, context.population.of(context.honest), queries)
         submissions = attack.poison(view) if context.role == "attack" else attack.placebo(view)
-        self.asked = queries is not None and queries.used
         if len(submissions) != len(duties):
             raise ValueError(f"the attack {attack.name} gave {len(submissions)} completions for {len(duties)} slots")
         work, left = MaliciousWork(), []

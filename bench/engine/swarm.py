@@ -7,7 +7,7 @@ does the work of a round: by default, one process simulates all nodes.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense, PastRound, Verdict
@@ -22,7 +22,7 @@ from thiefbench.engine.learning.cohort import Cohort, Step
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.pool import Pool, earned
 from thiefbench.engine.population import Population
-from thiefbench.engine.rehearsal import Rounds, SwarmRehearsal
+from thiefbench.engine.rehearsal import SwarmRehearsal
 from thiefbench.engine.reward_judge import RewardJudge
 from thiefbench.engine.round_plan import RoundPlan
 from thiefbench.engine.round_record import Clock, CompletionRow, RoundRecord, remembered
@@ -57,7 +57,6 @@ class Swarm:
 
     Attributes:
         context: the arguments above, with the drawn attack and the population.
-        rehearses_on: makes the copies on which an attack rehearses; None takes `copied`.
 
     Raises:
         SpecError: the attack does not fit the topology or the task, the swarm lacks what the defense requires or a
@@ -92,7 +91,6 @@ class Swarm:
         self.context = SwarmContext(spec, role, task, attack, population, seed, judge, reward_judge)
         self.backend.attach(self.context)
         self._prepared = role == "control" or not attack.threat.rehearsal
-        self.rehearses_on: Callable[[Attack], Rounds] | None = None
         self._probes = list(attack.probes(task) or ())
         # The last rewards, by item id and text, because outcomes ask for them again.
         self._last_rewards: dict[tuple[str, str], float] = {}
@@ -142,7 +140,7 @@ class Swarm:
         context, backend, clock = self.context, self.backend, Clock()
         if not self._prepared:
             with clock.phase("rehearse"):
-                self.prepare()
+                self._play_as(context.attack.prepared(SwarmRehearsal(self.spec, self.task, self._copy)))
 
         # Generate: honest nodes sample, malicious ones submit the attack's completions.
         with clock.phase("sample"):
@@ -215,11 +213,6 @@ class Swarm:
         if not self._prepared and described != self.attack.describe():
             self._play_as(self.attack.recalled(described))
 
-    def prepare(self) -> None:
-        """Let the attack rehearse, unless it is ready to play; otherwise, the next round does this first."""
-        if not self._prepared:
-            self._play_as(self.attack.prepared(SwarmRehearsal(self.spec, self.task, self.rehearses_on or self.copied)))
-
     @property
     def prepared(self) -> bool:
         """Whether the attack is ready to play, so that no rehearsal is needed any more."""
@@ -243,21 +236,21 @@ class Swarm:
         known = self._last_rewards.get((item.id, text))
         return self.task.reward(item, [text])[0] if known is None else known
 
-    def copied(self, attack: Attack, backend: RoundBackend | None = None) -> Swarm:
+    def _play_as(self, attack: Attack) -> None:
+        self.context.set_attack(attack)
+        self._prepared = True
+
+    def _copy(self, attack: Attack) -> Swarm:
         """A copy of the swarm in its current state, with a different seed, in which an attack is tried."""
         context = self.context
         kinds = range(len(self.spec.population) or 1)
         copied = Swarm(
             self.spec, "attack", [copy.deepcopy(self.population.first(kind).policy) for kind in kinds], self.task,
-            attack, copy.deepcopy(self.cohort.defense), key(self.seed, "rehearsal"), context.judge, backend,
-            context.reward_judge,
+            attack, copy.deepcopy(self.cohort.defense), key(self.seed, "rehearsal"), context.judge,
+            reward_judge=context.reward_judge,
         )  # fmt: skip
         copied._prepared = True  # no rehearsals within a rehearsal
         return copied
-
-    def _play_as(self, attack: Attack) -> None:
-        self.context.set_attack(attack)
-        self._prepared = True
 
     def _plan(self, number: int) -> RoundPlan:
         """The nodes' tasks in round `number`, after this round's crashes and recoveries."""

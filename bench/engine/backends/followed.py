@@ -1,10 +1,8 @@
 """One process that replays recorded rounds as long as it is given some, and otherwise samples.
 
 `Swarm.round` does everything as usual: items, offers, checks, rewards and the defense's inspection. Only what depends
-on the weights is taken from the record: the completions of honest nodes and, if the attack is granted the policy but
-asked the defense nothing, the malicious nodes' submissions. Up to its first query, what an attack submits does not
-depend on the defense; so if it asked nothing in the recorded round, it would ask nothing now. Updates may be deferred;
-see `thiefbench.engine.learning.deferred`.
+on the weights is taken from the record: the completions of honest nodes and, if the attack is granted the policy but no
+queries, the malicious nodes' submissions. Updates may be deferred; see `thiefbench.engine.learning.deferred`.
 """
 
 from __future__ import annotations
@@ -31,9 +29,11 @@ class FollowingBackend(LocalBackend):
     def attach(self, context: SwarmContext) -> None:
         """Take the swarm's parts."""
         super().attach(context)
+        threat = context.attack.threat
         self._recorded: Mapping[PoolPosition, CompletionRow] = {}
         self._rewards: dict[tuple[str, str], float] = {}
-        self._unasked = False
+        self._asks = context.role != "control" and threat.queries > 0
+        self.takes_submissions = context.role != "control" and threat.policy and not self._asks
 
     @property
     def cohort(self) -> DeferringCohort:
@@ -42,30 +42,8 @@ class FollowingBackend(LocalBackend):
         assert isinstance(cohort, DeferringCohort)
         return cohort
 
-    @property
-    def _asks(self) -> bool:
-        """Whether the attack may query the defense, and is not known to ask nothing in the next round."""
-        return self.context.role != "control" and self.context.attack.threat.queries > 0 and not self._unasked
-
-    @property
-    def takes_submissions(self) -> bool:
-        """Whether submissions are taken over: the attack's draws depend on the weights, not on the defense."""
-        return self.context.role != "control" and self.context.attack.threat.policy and not self._asks
-
-    @property
-    def asked(self) -> bool:
-        """Whether the attack queried the defense in the last round; False where its submissions were taken over."""
-        return self.colluders.asked
-
-    def follow(self, pool: Sequence[CompletionRow], unasked: bool = False) -> None:
-        """Play the next round with the completions of a recorded pool; with none, sample from now on.
-
-        Args:
-            pool: its rows.
-            unasked: whether the attack asked the defense nothing in the recorded round, keeps nothing from round to
-                round, and its submissions have their slots' seeds.
-        """
-        self._unasked = unasked
+    def follow(self, pool: Sequence[CompletionRow]) -> None:
+        """Play the next round with the completions of a recorded pool; with None, sample from now on."""
         self._recorded = {(row.group, row.place): row for row in pool}
         # A refused completion has no reward, even if another completion with the same text has one.
         items = {item.id: item for item in items_of(self.context.task, "train")}
@@ -93,7 +71,6 @@ class FollowingBackend(LocalBackend):
         """The attack's submissions, or the recorded ones."""
         if not (self._recorded and self.takes_submissions):
             return super().malicious_work(plan, duties, honest)
-        self.colluders.asked = False
         payload = {duty.at for duty in duties if self._recorded[duty.at].payload}
         return MaliciousWork([self._offer(plan, duty) for duty in duties], payload)
 

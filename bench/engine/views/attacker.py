@@ -195,9 +195,6 @@ class DefenseQueries:
         trial: inspects the pool that the round would have with these submissions, by the given defense: (defense,
             submissions by slot) -> answers by slot.
         budget: queries per slot.
-
-    Attributes:
-        used: whether anything was asked.
     """
 
     def __init__(
@@ -208,7 +205,6 @@ class DefenseQueries:
     ) -> None:
         self._defense, self._trial, self._budget = defense, trial, budget
         self._asked: Counter[SlotKey] = Counter()
-        self.used = False
 
     def accepts(self, submissions: Mapping[Slot, Submission]) -> dict[Slot, bool]:
         """Whether each submission would be accepted; see `answers`."""
@@ -220,7 +216,6 @@ class DefenseQueries:
         Raises:
             QueryBudgetError: a slot has used up its queries.
         """
-        self.used = True
         places = {slot: (slot.node, slot.group, slot.sample) for slot in submissions}
         spent = [place for place in places.values() if self._asked[place] >= self._budget]
         if spent:

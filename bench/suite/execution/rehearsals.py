@@ -24,12 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from thiefbench.attacks.base import Attack, ThreatModel
-from thiefbench.engine.backends.followed import FollowingBackend
+from thiefbench.attacks.base import Attack
 from thiefbench.engine.rehearsal import Rounds
 from thiefbench.engine.round_record import CompletionRow, RoundRecord
-from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.swarm import Swarm
+from thiefbench.suite.execution.following import RehearsingSwarm, WatchingBackend, seeds_unrecorded
 from thiefbench.suite.execution.marks import digest, fields_of, round_mark
 from thiefbench.suite.execution.shared_folder import REHEARSALS, NotReproducedError, make_room, usable
 from thiefbench.suite.store.records import (
@@ -152,7 +151,7 @@ class KeptRounds:
 
 
 class SharedRehearsal:
-    """The rehearsal of a cell's attack (for `Swarm.rehearses_on`).
+    """The rehearsal of a cell's attack (for `RehearsingSwarm.rehearses_on`).
 
     Args:
         swarm: the cell's swarm.
@@ -164,14 +163,14 @@ class SharedRehearsal:
         taken: by copy, in order, the cell from which each round was taken over, under its number.
     """
 
-    def __init__(self, swarm: Swarm, start: str, kept: KeptRounds) -> None:
+    def __init__(self, swarm: RehearsingSwarm, start: str, kept: KeptRounds) -> None:
         self._swarm, self._start, self.kept = swarm, start, kept
         self.reproduced = True
         self.taken: list[dict[int, str]] = []
 
     def copied(self, attack: Attack) -> Rounds:
         """A fresh copy of the swarm for an attack."""
-        backend = FollowingBackend()
+        backend = WatchingBackend()
         copy = self._swarm.copied(attack, backend)
         self.taken.append({})
         fields = fields_of(copy.attack)
@@ -203,7 +202,7 @@ class _SharedCopy:
     """
 
     def __init__(
-        self, swarm: Swarm, backend: FollowingBackend, mark: str, fields: str, rehearsal: SharedRehearsal
+        self, swarm: Swarm, backend: WatchingBackend, mark: str, fields: str, rehearsal: SharedRehearsal
     ) -> None:
         self._swarm, self._backend, self._fields = swarm, backend, fields
         self._mark: str | None = mark
@@ -257,11 +256,6 @@ class _SharedCopy:
         if fields_of(self._swarm.attack) != self._fields:
             return None
         return round_mark(mark, record.rows, "", self._backend.cohort.schedule)
-
-
-def seeds_unrecorded(spec: SwarmSpec, threat: ThreatModel) -> bool:
-    """Whether submissions would be taken over that may have other seeds than their slots'; rows hold no seeds."""
-    return spec.seeds == "announced" and threat.policy and not threat.queries
 
 
 def spans_of(taken: Mapping[int, str]) -> str:

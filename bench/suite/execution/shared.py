@@ -64,13 +64,13 @@ import pyarrow.compute as pc
 import torch
 
 from thiefbench import registry
-from thiefbench.engine.backends.followed import FollowingBackend, schedule_places
+from thiefbench.engine.backends.followed import schedule_places
 from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.learning.deferred import OwedUpdate
 from thiefbench.engine.round_record import CompletionRow, RoundRecord
-from thiefbench.engine.swarm import Swarm
+from thiefbench.suite.execution.following import RehearsingSwarm, WatchingBackend, seeds_unrecorded
 from thiefbench.suite.execution.marks import digest, fields_of, round_mark, start_mark
-from thiefbench.suite.execution.rehearsals import KeptRounds, SharedRehearsal, seeds_unrecorded, spans_of
+from thiefbench.suite.execution.rehearsals import KeptRounds, SharedRehearsal, spans_of
 from thiefbench.suite.execution.shared_folder import NotReproducedError, States, usable
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import (
@@ -201,7 +201,7 @@ class _Followed:
             raise _LostError from error
 
 
-class _Backend(FollowingBackend):
+class _Backend(WatchingBackend):
     """Also follows recorded evaluations: their answers are taken over, and outcomes are computed from them."""
 
     _answers: Mapping[tuple[str, int], CompletionRow] = MappingProxyType({})
@@ -247,7 +247,7 @@ class SharedRounds:
         self._unasked: list[int] = []
         self._seconds_rehearsed = 0.0
 
-    def attach(self, swarm: Swarm) -> None:
+    def attach(self, swarm: RehearsingSwarm) -> None:
         """Set the swarm, which plays with `backend`."""
         self._swarm, self._fields = swarm, fields_of(swarm.attack)
         self._start = start_mark(self._spec, self._what, swarm.attack.libraries())
@@ -384,6 +384,8 @@ class SharedRounds:
         self._others = [each for each in self._others if each.trajectory.marks[at : at + 1] == (mark,)]
         if self._played is not None:  # the start evaluation comes before the rehearsal, and does not depend on it
             self._others = [each for each in self._others if each.trajectory.played == self._played]
+        if self.backend.draws_alone:  # its submissions are taken over, so it must have kept nothing
+            self._others = [each for each in self._others if each.trajectory.attack_unchanged]
         return self._others[0] if self._others else None
 
     def _read_others(self) -> list[_Followed]:
@@ -393,9 +395,7 @@ class SharedRounds:
                 found = Trajectory.read(path)
             except BrokenRecordError:
                 continue
-            # A cell whose submissions are taken over must have an attack without state.
-            usable = found.attack_unchanged or not self.backend.takes_submissions
-            if usable and found.cell != self._cell and len(found.marks) == self._spec.rounds + 1:
+            if found.cell != self._cell and len(found.marks) == self._spec.rounds + 1:
                 others.append(_Followed(found, CellDir(self._cells / found.cell)))
         return others
 

@@ -208,13 +208,13 @@ def test_what_came_of_an_attack_is_measured_as_in_a_cell(reject: Any, build_swar
     swarm = build_swarm(attack=Trying(), defense=defense)
     before = weights_of(swarm)[0]
     copies: list[Swarm] = []
-    copied = swarm.copied
+    copied = swarm._copy
 
     def kept(attack: Attack) -> Swarm:
         copies.append(copied(attack))
         return copies[-1]
 
-    swarm.rehearses_on = kept
+    swarm._copy = kept  # type: ignore[method-assign]
     swarm.round(1)
     (copy,) = copies
     (tried,) = results
