@@ -31,7 +31,9 @@ own attack computes their outcomes.
 So weights and optimizer moments after the update are equal, and with them the next round's honest completions and the
 evaluation. Everything else in a round is computed only from the seed and the round's number: items, duties, noise, the
 order that the defense sees, its random generator and the attack's. No random generator is carried over between rounds.
-Attackers with history see the pools, never verdicts. Rewards and outcomes are functions of item and text.
+Attackers with history see the pools, never verdicts. Rewards and outcomes are functions of item and text. An attack
+that may query the defense submits again, unless it queried nothing in the recorded round (see
+`thiefbench.suite.execution.following`).
 
 A defense that reads a clock or unseeded randomness gives other verdicts than the recorded ones, so its cell continues
 on its own. Its trajectory records what really happened, and no other cell follows it by accident.
@@ -313,6 +315,7 @@ class SharedRounds:
         start = start_mark(spec, what, self._swarm.attack.libraries())
         kept = KeptRounds(self._folder.parent / start, self._cell, what["cell"], self._most_bytes)
         rehearsal = SharedRehearsal(self._swarm, start, kept)
+        self._attack_unchanged &= fields_of(self._swarm.attack) == self._fields  # by the evaluation before it
         self._swarm.rehearses_on = rehearsal.copied
         self._swarm.prepare()
         self._swarm.rehearses_on = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,12 @@ from tests.bench.tiny import Watcher, flip, run
 from thiefbench.attacks import auto
 from thiefbench.engine.backends import local
 from thiefbench.engine.learning.cohort import Cohort
+from thiefbench.engine.spec import Seeds
 from thiefbench.engine.swarm import Swarm
 from thiefbench.suite.execution import rehearsals
 from thiefbench.suite.scenario import Suite
 from thiefbench.suite.store.records import SHARED_REHEARSAL, Record
+from thiefbench.tasks.base import Topology
 
 PLUGINS = Path(__file__).with_name("rehearsing_plugins.py")
 DRAWN = f"{PLUGINS}:Drawn"
@@ -118,21 +121,15 @@ def test_an_attack_that_keeps_something_is_played_in_full(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("seeds", ["announced", "beacon"])
 @pytest.mark.parametrize("topology", ["vertical", "horizontal"])
-def test_seeds_and_topologies(seeds: str, topology: str, tmp_path: Path) -> None:
-    swarm = of("none").swarm
-    changed = swarm.model_copy(update={}) if hasattr(swarm, "model_copy") else swarm
-    from dataclasses import replace
-
-    changed = replace(swarm, seeds=seeds, topology=topology)
-    found = shared_and_alone(tries("none", until(9), until(2), play="draws", swarm=changed), tmp_path)
+def test_seeds_and_topologies(seeds: Seeds, topology: Topology, tmp_path: Path) -> None:
+    swarm = replace(of("none").swarm, seeds=seeds, topology=topology)
+    found = shared_and_alone(tries("none", until(9), until(2), play="draws", swarm=swarm), tmp_path)
     assert rehearsed(found[1]) == ALL
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("topology", ["vertical", "horizontal"])
-def test_all_members_of_auto(topology: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
+def test_all_members_of_auto(topology: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "ROUNDS", 2)
     monkeypatch.setattr(auto, "COMPLETIONS", 16)
     swarm = replace(of("none").swarm, topology=topology)
@@ -229,8 +226,6 @@ def test_updates_that_are_not_reproduced_are_noticed(tmp_path: Path, monkeypatch
     read = rehearsals.KeptRounds._read
 
     def other(*parts: Any, **named: Any) -> Any:
-        from dataclasses import replace
-
         found = read(*parts, **named)
         return found and replace(found, grad_norm=found.grad_norm * (1 + 1e-12))
 
