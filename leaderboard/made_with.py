@@ -7,12 +7,12 @@ from typing import Any
 
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.provenance import DISTRIBUTIONS
-from thiefbench.suite.store.records import SHARED, Record, Store
+from thiefbench.suite.store.records import SHARED, SHARED_REHEARSAL, Record, Store
 
 _NAMES = ("python", *DISTRIBUTIONS)
 COST = "attack_cost"
 """What a submitted attack used in a cell (`thiefbench.leaderboard.attacking.running`)."""
-_OF_A_CELL = ("started", "finished", "ended", SHARED, COST)
+_OF_A_CELL = ("started", "finished", "ended", SHARED, SHARED_REHEARSAL, COST)
 
 
 def versions(records: Sequence[Record], store: Store) -> dict[str, str]:

@@ -31,7 +31,9 @@ from thiefbench.suite.analysis.exchanges import exchange_curves, exchange_scores
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, last_evaluation, other_scores
 from thiefbench.suite.execution.cell_identity import CellFactory, RegistryFactory, identified, identity
 from thiefbench.suite.execution.checkpoints import CellInProgress
-from thiefbench.suite.execution.shared import NotReproducedError, SharedRounds, may_share
+from thiefbench.suite.execution.following import RehearsingSwarm
+from thiefbench.suite.execution.shared import SharedRounds, may_share
+from thiefbench.suite.execution.shared_folder import NotReproducedError
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Point, Record, identify, table_rows
@@ -89,7 +91,7 @@ class _Following(LocalRuntime):
 
     def swarm(self, batches: Batches, **parts: Any) -> Swarm:
         """A swarm that is all in this process."""
-        return Swarm(**parts, backend=self._shared.backend)
+        return RehearsingSwarm(**parts, backend=self._shared.backend)
 
 
 def run_cell(
@@ -157,6 +159,7 @@ def _run_cell(
     if share and spec.role == "placebo" and not swarm.prepared:
         _recall_choice(swarm, spec, directory, maker)
     if shared is not None:
+        assert isinstance(swarm, RehearsingSwarm)  # of `_Following`
         shared.attach(swarm)
     run = CellInProgress(spec, swarm, directory, recorded, shared)
     resumed = run.resume()

@@ -31,7 +31,9 @@ own attack computes their outcomes.
 So weights and optimizer moments after the update are equal, and with them the next round's honest completions and the
 evaluation. Everything else in a round is computed only from the seed and the round's number: items, duties, noise, the
 order that the defense sees, its random generator and the attack's. No random generator is carried over between rounds.
-Attackers with history see the pools, never verdicts. Rewards and outcomes are functions of item and text.
+Attackers with history see the pools, never verdicts. Rewards and outcomes are functions of item and text. An attack
+that may query the defense submits again, unless it queried nothing in the recorded round (see
+`thiefbench.suite.execution.following`).
 
 A defense that reads a clock or unseeded randomness gives other verdicts than the recorded ones, so its cell continues
 on its own. Its trajectory records what really happened, and no other cell follows it by accident.
@@ -39,55 +41,48 @@ on its own. Its trajectory records what really happened, and no other cell follo
 Gradient norms check this: an update that is computed again must give the recorded norm to the last bit. If it does not,
 this machine does not reproduce that cell, and the new cell starts again without sharing (`NotReproducedError`).
 
-**Not shared** are swarms of several models, with delay, churn, sharing by count or log-probs; attacks that rehearse;
-attacks that are granted the policy but no queries in swarms with announced seeds, because those are not recorded; cells
-on other devices than a CPU, where updates are not shown to be reproducible; and swarms under torchrun. Such cells are
-trained in full.
+An attack that rehearses does so before the cell follows another. The rehearsal takes over rounds by itself (see
+`thiefbench.suite.execution.rehearsals`), and the cell then follows cells whose attack has the same fields after it.
+
+**Not shared** are swarms of several models, with delay, churn, sharing by count or log-probs; attacks that are granted
+the policy but no queries in swarms with announced seeds, because those are not recorded; cells on other devices than a
+CPU, where updates are not shown to be reproducible; and swarms under torchrun. Such cells are trained in full.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import random
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 
-from thiefbench import provenance, registry
-from thiefbench.attacks.base import Attack
-from thiefbench.engine.backends.followed import FollowingBackend, schedule_places
+from thiefbench import registry
+from thiefbench.engine.backends.followed import schedule_places
 from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.learning.deferred import OwedUpdate
-from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow, RoundRecord
-from thiefbench.engine.swarm import Swarm
+from thiefbench.suite.execution.following import RehearsingSwarm, WatchingBackend, seeds_unrecorded
+from thiefbench.suite.execution.marks import digest, fields_of, round_mark, start_mark
+from thiefbench.suite.execution.rehearsals import KeptRounds, SharedRehearsal, spans_of
+from thiefbench.suite.execution.shared_folder import NotReproducedError, States, usable
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import (
     SHARED,
+    SHARED_REHEARSAL,
     BrokenRecordError,
     CellDir,
     Record,
-    file_sha256,
-    half_written,
     read_sealed,
-    rows_table,
     table_rows,
-    write_atomically,
     write_sealed,
 )
 from thiefbench.suite.store.tables import TableError
@@ -99,13 +94,6 @@ KEEP_EVERY = 10
 """Number of rounds between two stored states."""
 
 _CELL_ID = re.compile(r"[0-9a-f]{16}")
-_SWITCHES = ("ATEN_", "DNNL_", "MKL_", "ONEDNN_")  # environment variables that affect how libraries compute
-_NOT_MARKED = ("score", "reason")
-_UNWRITTEN = (torch.Tensor, Policy, ModuleType, dict, list, tuple, set, frozenset)
-
-
-class NotReproducedError(Exception):
-    """Updates computed again from recorded rounds do not give the recorded weights on this machine."""
 
 
 class _LostError(Exception):
@@ -120,9 +108,7 @@ def may_share(spec: CellSpec) -> bool:
         return False  # a server may reply otherwise when it is asked again
     if spec.role == "control":
         return True
-    threat = registry.make("attack", spec.attack).threat
-    unrecorded_seeds = spec.swarm.seeds == "announced" and threat.policy and not threat.queries
-    return not (threat.rehearsal or unrecorded_seeds)
+    return not seeds_unrecorded(spec.swarm, registry.make("attack", spec.attack).threat)
 
 
 @dataclass(frozen=True)
@@ -136,6 +122,8 @@ class Trajectory:
         attack_unchanged: whether the attack's fields never changed, so that its views determine its submissions.
         completions_sha256: hash of its rows.
         attack: hash of its attack's spec string and source.
+        played: hash of the attack's fields before round 1, after its rehearsal; empty for a control.
+        unasked: the rounds in which the attack did not query the defense.
     """
 
     cell: str
@@ -144,6 +132,8 @@ class Trajectory:
     attack_unchanged: bool
     completions_sha256: str
     attack: str
+    played: str
+    unasked: tuple[int, ...]
 
     @classmethod
     def read(cls, path: Path) -> Trajectory:
@@ -154,7 +144,7 @@ class Trajectory:
         """
         content = read_sealed(path)
         try:
-            found = cls(**content | {"marks": tuple(content["marks"])})
+            found = cls(**content | {name: tuple(content[name]) for name in ("marks", "unasked")})
         except (KeyError, TypeError) as error:
             raise BrokenRecordError(f"{path} is no trajectory") from error
         if not isinstance(found.cell, str) or not _CELL_ID.fullmatch(found.cell):
@@ -163,7 +153,7 @@ class Trajectory:
 
     def write(self, folder: Path) -> None:
         """Write it to the folder of cells with the same first mark."""
-        write_sealed(folder / f"{self.cell}.json", asdict(self) | {"marks": list(self.marks)})
+        write_sealed(folder / f"{self.cell}.json", asdict(self))
 
 
 class _Followed:
@@ -213,7 +203,7 @@ class _Followed:
             raise _LostError from error
 
 
-class _Backend(FollowingBackend):
+class _Backend(WatchingBackend):
     """Also follows recorded evaluations: their answers are taken over, and outcomes are computed from them."""
 
     _answers: Mapping[tuple[str, int], CompletionRow] = MappingProxyType({})
@@ -232,57 +222,6 @@ class _Backend(FollowingBackend):
         return [Completion(row.ids, row.text, row.ended) for row in known]
 
 
-class States:
-    """Stored weights and optimizer moments, by mark, for cells that differ from the others after it.
-
-    Without them, a cell only takes longer, because it computes its state from the recorded rounds.
-
-    Args:
-        folder: the folder of cells with the same first mark; its parent holds those of others.
-        most_bytes: the most bytes for all of them; the oldest are deleted first.
-    """
-
-    def __init__(self, folder: Path, most_bytes: int) -> None:
-        self._folder, self._most = folder / "states", most_bytes
-
-    def keep(self, mark: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Store the state after a mark, unless it exists or is larger than `most_bytes`."""
-        path = self._path(mark)
-        if path.exists() or sum(each.nbytes for each in tensors.values()) > self._most:
-            return
-        content = save({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
-        write_atomically(path, content)
-        write_sealed(path.with_suffix(".json"), {"sha256": hashlib.sha256(content).hexdigest()})
-        self._evict()
-
-    def load(self, mark: str) -> dict[str, torch.Tensor] | None:
-        """The state after a mark; None if it is not stored, or damaged."""
-        path = self._path(mark)
-        try:
-            if file_sha256(path) != read_sealed(path.with_suffix(".json")).get("sha256"):
-                return None
-            return load_file(path)
-        except (OSError, BrokenRecordError, SafetensorError):
-            return None
-
-    def _path(self, mark: str) -> Path:
-        return self._folder / f"{mark}.safetensors"
-
-    def _evict(self) -> None:
-        sizes: dict[Path, tuple[float, int]] = {}
-        for path in self._folder.parent.parent.glob("*/states/*.safetensors"):
-            with suppress(OSError):  # another process may have deleted it
-                about = path.stat()
-                sizes[path] = about.st_mtime, about.st_size
-        total = sum(size for _, size in sizes.values())
-        for path, (_, size) in sorted(sizes.items(), key=lambda each: each[1]):
-            if total <= self._most:
-                break
-            path.unlink(missing_ok=True)
-            path.with_suffix(".json").unlink(missing_ok=True)
-            total -= size
-
-
 class SharedRounds:
     """A cell in progress and the finished cells with the same first mark.
 
@@ -294,39 +233,32 @@ class SharedRounds:
 
     Attributes:
         taken: the cell from which each shared round was taken over.
+        rehearsed: which rounds of the rehearsal were taken over, and from which cells.
     """
 
     def __init__(self, spec: CellSpec, what: Mapping[str, Any], directory: CellDir, most_bytes: int = 0) -> None:
         self.backend = _Backend(spec.batches)
         self._spec, self._what, self._cell = spec, what, directory.path.name
-        self._attack = _digest(json.dumps([what["cell"]["attack"], what["sources"]["attack"]]))
+        self._attack = digest(json.dumps([what["cell"]["attack"], what["sources"]["attack"]]))
         self._cells, self._most_bytes = directory.path.parent, most_bytes
         self._others: list[_Followed] | None = None
         self.taken: dict[int, str] = {}
+        self.rehearsed = ""
         self._attack_unchanged = True
+        self._played: str | None = None
+        self._unasked: list[int] = []
+        self._seconds_rehearsed = 0.0
 
-    def attach(self, swarm: Swarm) -> None:
+    def attach(self, swarm: RehearsingSwarm) -> None:
         """Set the swarm, which plays with `backend`."""
         self._swarm, self._fields = swarm, fields_of(swarm.attack)
         self._start = start_mark(self._spec, self._what, swarm.attack.libraries())
         self._folder = self._cells.parent / "shared" / self._start
         self._states = States(self._folder, self._most_bytes)
         self._marks: list[str] | None = [self._start]
-        if self._fields is None or not self._usable():
+        if self._fields is None or not usable(self._cell, self._folder.parent, self._folder, self._folder / "states"):
             self._marks = None
         self.backend.cohort.kept = self._kept
-
-    def _usable(self) -> bool:
-        """Whether the folder is the store's own and not a link, which a store from somebody else could contain.
-
-        Half-written files of this cell, left by a kill, are removed.
-        """
-        if any(path.is_symlink() for path in (self._folder.parent, self._folder, self._folder / "states")):
-            return False
-        for path in half_written(self._folder):
-            if path.name.startswith(f".{self._cell}."):  # its lock is held; others may be writing theirs
-                path.unlink(missing_ok=True)
-        return True
 
     def start_evaluation(self) -> pa.Table | None:
         """The rows of the evaluation before round 1; None if no cell has them."""
@@ -351,19 +283,48 @@ class SharedRounds:
         return None
 
     def begin(self, number: int) -> None:
-        """Prepare for a round: follow a trajectory that has had the same marks, if there is one."""
+        """Prepare for a round: follow a trajectory that has had the same marks, if there is one.
+
+        Before the first one the attack rehearses, because its choice decides whom the cell can follow.
+
+        Raises:
+            NotReproducedError: see there.
+        """
+        if self._marks is not None and not self._swarm.prepared:
+            self._rehearse()
+        if self._played is None and self._fields is not None:
+            self._played = "" if self._spec.role == "control" else digest(self._fields)
         cohort = self.backend.cohort
         cohort.defers, cohort.seconds_behind = False, 0.0
         self.backend.follow(())
         self.backend.follow_answers(None)
         while (other := self._next()) is not None:
+            unasked = other.trajectory.attack_unchanged and number in other.trajectory.unasked
             try:
-                self.backend.follow(other.pool(number))
+                self.backend.follow(other.pool(number), unasked and self._spec.swarm.seeds != "announced")
             except _LostError:
                 self._drop(other)
                 continue
             cohort.defers = True
             return
+
+    def _rehearse(self) -> None:
+        """Let the attack rehearse, with rounds of other cells' rehearsals."""
+        began, spec = perf_counter(), replace(self._spec, role="attack")
+        what = {**self._what, "cell": self._what["cell"] | {"role": "attack"}}
+        start = start_mark(spec, what, self._swarm.attack.libraries())
+        kept = KeptRounds(self._folder.parent / start, self._cell, what["cell"], self._most_bytes)
+        rehearsal = SharedRehearsal(self._swarm, start, kept)
+        self._attack_unchanged &= fields_of(self._swarm.attack) == self._fields  # by the evaluation before it
+        self._swarm.rehearses_on = rehearsal.copied
+        self._swarm.prepare()
+        self._swarm.rehearses_on = None
+        if not rehearsal.reproduced:
+            raise NotReproducedError
+        self.rehearsed, self._seconds_rehearsed = rehearsal.about(), perf_counter() - began
+        self._fields = fields_of(self._swarm.attack)
+        if self._fields is None or seeds_unrecorded(self._spec.swarm, self._swarm.attack.threat):
+            self._marks = None
 
     def end(self, record: RoundRecord) -> tuple[RoundRecord, pa.Table | None]:
         """Finish a round: its record with the update's gradient norm, and the evaluation's rows if they are known.
@@ -383,6 +344,11 @@ class SharedRounds:
             if number in self.taken:
                 seconds = _seconds_of_shared(seconds, in_round)
             record = replace(record, grad_norm=norm, seconds=seconds)
+        if self._seconds_rehearsed:
+            record = replace(record, seconds={"rehearse": self._seconds_rehearsed} | record.seconds)
+            self._seconds_rehearsed = 0.0
+        if not self.backend.asked:
+            self._unasked.append(number)
         if not cohort.reproduced:
             raise NotReproducedError
         if self._marks is not None and number % KEEP_EVERY == 0 and number < self._spec.rounds and not cohort.owed:
@@ -419,6 +385,10 @@ class SharedRounds:
             self._others = self._read_others()
         at, mark = len(self._marks) - 1, self._marks[-1]
         self._others = [each for each in self._others if each.trajectory.marks[at : at + 1] == (mark,)]
+        if self._played is not None:  # the start evaluation comes before the rehearsal, and does not depend on it
+            self._others = [each for each in self._others if each.trajectory.played == self._played]
+        if self.backend.draws_alone:  # its submissions are taken over, so it must have kept nothing
+            self._others = [each for each in self._others if each.trajectory.attack_unchanged]
         return self._others[0] if self._others else None
 
     def _read_others(self) -> list[_Followed]:
@@ -428,9 +398,7 @@ class SharedRounds:
                 found = Trajectory.read(path)
             except BrokenRecordError:
                 continue
-            # A cell whose submissions are taken over must have an attack without state.
-            usable = found.attack_unchanged or not self.backend.takes_submissions
-            if usable and found.cell != self._cell and len(found.marks) == self._spec.rounds + 1:
+            if found.cell != self._cell and len(found.marks) == self._spec.rounds + 1:
                 others.append(_Followed(found, CellDir(self._cells / found.cell)))
         return others
 
@@ -446,14 +414,9 @@ class SharedRounds:
             self._marks = None
             return
         self._attack_unchanged &= fields == self._fields
-        rows = rows_table(record.rows)
-        control = self._spec.role == "control"
-        not_marked = (*_NOT_MARKED, "outcome") if control else _NOT_MARKED
-        content = (
-            self._marks[-1], "" if control else fields, self.backend.cohort.schedule,
-            *((name, rows[name].to_pylist()) for name in rows.column_names if name not in not_marked),
-        )  # fmt: skip
-        self._marks.append(_digest(repr(content)))
+        control, schedule = self._spec.role == "control", self.backend.cohort.schedule
+        apart_from = ("outcome",) if control else ()
+        self._marks.append(round_mark(self._marks[-1], record.rows, "" if control else fields, schedule, apart_from))
 
     def publish(self, completions_sha256: str) -> None:
         """Store the trajectory of the cell, whose rows are written. It is valid once the record exists."""
@@ -465,6 +428,8 @@ class SharedRounds:
                 self._attack_unchanged,
                 completions_sha256,
                 self._attack,
+                self._played or "",
+                tuple(self._unasked),
             ).write(self._folder)
 
     def state(self) -> dict[str, Any]:
@@ -476,6 +441,7 @@ class SharedRounds:
         return {
             "marks": self._marks, "attack_unchanged": self._attack_unchanged, "owed": owed,
             "taken": {str(number): cell for number, cell in self.taken.items()},
+            "rehearsed": self.rehearsed, "played": self._played, "unasked": self._unasked,
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any] | None, rows: pa.Table) -> None:
@@ -492,6 +458,9 @@ class SharedRounds:
         self._marks = None if self._marks is None or begun_elsewhere else state["marks"]
         self._attack_unchanged = state["attack_unchanged"]
         self.taken = {int(number): cell for number, cell in state["taken"].items()}
+        self.rehearsed, self._played = state.get("rehearsed", ""), state.get("played")
+        self._unasked = state.get("unasked", [])
+        self._fields = fields_of(self._swarm.attack)  # with the choice of its rehearsal
         owed = []
         for number, update in sorted((int(number), update) for number, update in state["owed"].items()):
             in_round = pc.and_(pc.equal(rows["round"], number), pc.equal(rows["phase"], "train"))
@@ -506,13 +475,8 @@ class SharedRounds:
 
     def about(self) -> dict[str, Any]:
         """Its entries for a record; none of them is part of the cell's identity."""
-        spans: list[tuple[int, int, str]] = []
-        for number, cell in sorted(self.taken.items()):
-            if spans and spans[-1][1:] == (number - 1, cell):
-                spans[-1] = (spans[-1][0], number, cell)
-            else:
-                spans.append((number, number, cell))
-        return {SHARED: ", ".join(f"{first}-{last} of {cell}" for first, last, cell in spans)} if spans else {}
+        entries = {SHARED: spans_of(self.taken), SHARED_REHEARSAL: self.rehearsed}
+        return {name: text for name, text in entries.items() if text}
 
 
 def _seconds_of_shared(seconds: Mapping[str, float], behind: float) -> dict[str, float]:
@@ -532,67 +496,3 @@ def _of_its_own(rows: pa.Table) -> pa.Table:
         if pa.types.is_dictionary(field.type):
             rows = rows.set_column(place, field, rows[field.name].cast(pa.string()).dictionary_encode())
     return rows
-
-
-def start_mark(spec: CellSpec, what: Mapping[str, Any], libraries: Mapping[str, str]) -> str:
-    """The mark before round 1: of everything that determines a cell's bits except its defense and a control's attack.
-
-    Args:
-        spec: the cell.
-        what: its `identity`.
-        libraries: modules that its attack publishes.
-    """
-    apart_from = ("defense", "attack") if spec.role == "control" else ("defense",)
-    content = {name: value for name, value in what.items() if name != "judge"}
-    content["cell"] = {name: value for name, value in what["cell"].items() if name not in apart_from}
-    content["sources"] = {kind: digest for kind, digest in what["sources"].items() if kind not in apart_from}
-    content["libraries"] = dict(libraries)
-    here = provenance.provenance(spec.device, spec.threads)
-    apart = ("git_commit", "git_dirty")
-    content["made_with"] = {name: value for name, value in here.items() if name not in apart}
-    content["arithmetic"] = [torch.__config__.show(), torch.get_float32_matmul_precision()]
-    content["switches"] = {name: value for name, value in os.environ.items() if name.startswith(_SWITCHES)}
-    return _digest(json.dumps(content, sort_keys=True))
-
-
-def fields_of(attack: Attack) -> str | None:
-    """An attack's fields as a text that is equal for equal fields; None if a field has no such text."""
-    try:
-        return repr(_written(attack, set()))
-    except TypeError:
-        return None
-
-
-def _written(value: object, within: set[int]) -> object:
-    """A value as nested tuples of numbers and strings.
-
-    Raises:
-        TypeError: it is or contains something else: weights, a random generator, a nested function.
-    """
-    if value is None or isinstance(value, bool | int | float | str | bytes):
-        return value
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    if isinstance(value, Enum | Path | re.Pattern):
-        return kind, repr(value)
-    if isinstance(value, random.Random):
-        return kind, value.getstate()
-    if isinstance(value, type):
-        return kind, value.__module__, value.__qualname__
-    if id(value) in within:
-        raise TypeError("it holds itself")
-    inner = within | {id(value)}
-    fields = getattr(value, "__dict__", {})
-    if not fields and isinstance(value, dict):
-        return kind, tuple((_written(name, inner), _written(each, inner)) for name, each in value.items())
-    if not fields and isinstance(value, list | tuple):
-        return kind, tuple(_written(each, inner) for each in value)
-    if not fields and isinstance(value, set | frozenset):
-        return kind, tuple(sorted(repr(_written(each, inner)) for each in value))
-    hides = any(vars(each).get("__slots__") for each in type(value).__mro__)
-    if hides or callable(value) or not hasattr(value, "__dict__") or isinstance(value, _UNWRITTEN):
-        raise TypeError(f"{kind} cannot be written down")
-    return kind, _written(fields, inner)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -49,6 +49,9 @@ The time of their inspections counts like that of all inspections.
 
 """
 
+SHARED_REHEARSAL = "shared_rehearsal"
+"""Key in provenance: which rounds of the rehearsal were taken over, by copy of the swarm, from which cells."""
+
 HALF_WRITTEN = ".part"
 """Suffix of a file while it is written."""
 

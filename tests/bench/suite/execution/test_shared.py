@@ -21,7 +21,7 @@ from thiefbench.engine.backends import local
 from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.spec import LearnerSpec
 from thiefbench.engine.swarm import Swarm
-from thiefbench.suite.execution import cell_run, checkpoints, shared
+from thiefbench.suite.execution import cell_run, checkpoints, marks, shared
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
 from thiefbench.suite.store.records import CellDir, Record, Store, identify, rounds_taken
@@ -277,19 +277,19 @@ def test_controls_in_which_other_libraries_can_be_imported_are_apart(tmp_path: P
 @pytest.mark.parametrize("name", registry.names("attack"))
 def test_the_fields_of_every_attack_can_be_written_down(name: str) -> None:
     attack = registry.make("attack", name)
-    assert shared.fields_of(attack) == shared.fields_of(registry.make("attack", name)) is not None
+    assert marks.fields_of(attack) == marks.fields_of(registry.make("attack", name)) is not None
 
 
 def test_what_an_attack_keeps_is_seen() -> None:
     attack = registry.make("attack", TEXT)
-    before = shared.fields_of(attack)
+    before = marks.fields_of(attack)
     attack.kept = [1]
-    after = shared.fields_of(attack)
+    after = marks.fields_of(attack)
     attack.kept.append(2)
-    assert len({before, after, shared.fields_of(attack)}) == 3
+    assert len({before, after, marks.fields_of(attack)}) == 3
     for unreadable in (torch.zeros(1), iter(()), lambda: None, random):
         attack.kept = unreadable
-        assert shared.fields_of(attack) is None
+        assert marks.fields_of(attack) is None
 
 
 def test_a_folder_that_is_a_link_is_not_used(tmp_path: Path) -> None:
