@@ -85,6 +85,10 @@ class Tries(Auto):
         tried = {name: rehearsal.play(self._playing(name), ROUNDS, COMPLETIONS) for name in self.members()}
         return self._playing(self.play or best(tried), tried)
 
+    def outcome(self, item: Item, completion: Completion, ask: Ask) -> float | None:
+        counts = self._played is self.counting
+        return self.counting.outcome(item, completion, ask) if counts else super().outcome(item, completion, ask)
+
 
 class Drawn(Defense):
     """Rejects, from a round on, what only one member sends."""
