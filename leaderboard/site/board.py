@@ -200,23 +200,27 @@ def _current_first(titled: tuple[str, Suite]) -> tuple[bool, bool, str]:
 def suite_board(suite: Suite, entries: Sequence[JudgedEntry], attacks: Sequence[JudgedAttack] = ()) -> SuiteBoard:
     """The table of one suite; see the module."""
     trusted = sorted((each for each in entries if each.trust != "rejected"), key=_most_trust_first)
-    own = {each.label: each for each in reversed(trusted)}  # an anchor may be submitted twice
-    apart = [
-        (each, "; ".join(each.verification.reasons) or NO_REASON)
-        for each in entries
-        if each.verification and each.trust == "rejected"
-    ]
-    apart += [
-        (each, f"{each.label} is shown with the numbers of the entry {own[each.label].entry.manifest.slug}")
-        for each in trusted
-        if own[each.label] is not each
-    ]
     # An entry holds an oracle's cells under attack only, so a missing utility needs no remark.
     beside = {
         row.defense: (each, row, replace(numbers, no_utility=""))
         for each in reversed(trusted)
         for row, numbers in each.anchors
     }
+    own: dict[str, JudgedEntry] = {}
+    for each in reversed(trusted):  # an anchor may be submitted twice, and stands beside others' cells too
+        if each.label not in beside or _trust(each) <= _trust(beside[each.label][0]):
+            own[each.label] = each
+    shown_for = {label: each for label, (each, _, _) in beside.items()} | own
+    apart = [
+        (each, "; ".join(each.verification.reasons) or NO_REASON)
+        for each in entries
+        if each.verification and each.trust == "rejected"
+    ]
+    apart += [
+        (each, f"{each.label} is shown with the numbers of the entry {shown_for[each.label].entry.manifest.slug}")
+        for each in trusted
+        if shown_for[each.label] is not each
+    ]
     anchors = {label: measured for label, measured in beside.items() if label not in own}
     board_rows = []
     for place, shares, provisional in _places(suite, own.values(), anchors.values()):
@@ -254,10 +258,14 @@ def trust_order(verdict: Verdict) -> int:
     return CHECKED.index(verdict) if verdict in CHECKED else len(CHECKED)
 
 
-def _most_trust_first(judged: JudgedEntry) -> tuple[bool, int, int, date, str]:
+def _trust(judged: JudgedEntry) -> tuple[bool, int, int]:
+    """How far an entry's numbers of an anchor are to be preferred, the most first."""
+    return judged.trust not in CHECKED, -len(judged.entry.manifest.seeds), trust_order(judged.trust)
+
+
+def _most_trust_first(judged: JudgedEntry) -> tuple[tuple[bool, int, int], date, str]:
     manifest = judged.entry.manifest
-    checked = judged.trust in CHECKED
-    return not checked, -len(manifest.seeds), trust_order(judged.trust), manifest.submitted, manifest.slug
+    return _trust(judged), manifest.submitted, manifest.slug
 
 
 def _places(

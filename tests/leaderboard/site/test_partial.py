@@ -56,6 +56,22 @@ class TestPartialEntries:
         lines = {each["slug"]: each for each in csv.DictReader(io.StringIO((tmp_path / "site/board.csv").read_text()))}
         assert (lines["begun"]["seeds"], lines["begun"]["all_seeds"]) == ("0; 1; 2", "0")
 
+    def test_an_anchor_s_entry_is_not_preferred_to_one_that_measured_it_better(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        verified(seen, entry(entries, "fair", prevents(0.5), STANDARD), "rescored")
+        drop = "oracle(reject='drop')"
+        weak = entry(entries, "weak", prevents(0.0), STANDARD, seeds=(0,), defense=drop)
+        found = board(entries, seen)
+        assert row(found, drop).judged.label == "fair", "nobody checked the other one, which has one seed"
+        assert [(each.label, why) for each, why in found.suites[0].apart] == [
+            (drop, f"{drop} is shown with the numbers of the entry fair")
+        ]
+        whole = entry(entries, "whole", prevents(0.9), STANDARD, defense=drop)
+        verified(seen, whole, "re-executed")
+        found = board(entries, seen)
+        assert row(found, drop).judged.entry.manifest.slug == "whole"
+        assert weak.manifest.slug in {each.entry.manifest.slug for each, _ in found.suites[0].apart}
+
     def test_alone_they_are_listed_and_told_to_be_unranked(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
         verified(seen, entry(entries, "two", prevents(0.6), STANDARD, seeds=(0, 1)), "rescored")
