@@ -13,7 +13,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from thiefbench.leaderboard.entry import Entry, EntryError
-from thiefbench.leaderboard.manifest import Delivery
+from thiefbench.leaderboard.manifest import SCORES, Delivery
 from thiefbench.suite.scenario import Suite
 from thiefbench.suite.store.arithmetic import ARITHMETIC, arithmetic_of
 from thiefbench.suite.store.records import Record
@@ -104,11 +104,17 @@ def delivered(entry: Entry, deliveries: Sequence[Delivery]) -> Entry:
     return Entry(entry.folder, manifest, cells, published)
 
 
-def delivery_sha256(entry: Entry, delivery: Delivery) -> str:
+def delivery_sha256(entry: Entry, delivery: Delivery, in_place: Collection[str] = ()) -> str:
     """A hash of all that a verification of a delivery rests on.
 
     It covers the delivery itself, its cells, the content of published cells that it refers to, and of the rest of the
-    entry the suite, the defense with its source and weights, and the numerics.
+    entry the suite, the defense with every file of its source and its weights, and the numerics.
+
+    Args:
+        entry: that it belongs to.
+        delivery: of it.
+        in_place: ids of the cells that the entry brings in place of published ones. A verdict from before these were
+            published is of another content.
     """
     part = delivered(entry, [delivery])
     manifest = entry.manifest
@@ -116,11 +122,14 @@ def delivery_sha256(entry: Entry, delivery: Delivery) -> str:
         "suite": manifest.suite.model_dump(mode="json"),
         "defense": manifest.defense,
         "source_sha256": manifest.source_sha256,
+        "source": {name: sha256 for name, sha256 in manifest.files.items() if name != SCORES},
         "weights": [each.model_dump(mode="json") for each in manifest.weights],
         "numerics": manifest.numerics.model_dump(mode="json"),
         "delivery": delivery.model_dump(mode="json"),
         "cells": [cell.model_dump(mode="json") for cell in part.brought],
         "published": {cell_id: cell.sealed for cell_id, cell in sorted(part.published.items())},
+        "in_place": sorted(cell.cell_id for cell in part.brought if cell.cell_id in in_place),
+        "own_shared": bool(manifest.own_shared),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

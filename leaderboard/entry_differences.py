@@ -87,12 +87,15 @@ def _made_with(one: Entry, other: Entry) -> Iterator[str]:
 
 
 def _facts(entry: Entry) -> dict[str, str]:
-    """What computed an entry's cells, as far as it can change them."""
+    """What computed an entry's cells, as far as it can change them; where its deliveries differ, all of it."""
     manifest = entry.manifest
-    machine = {name: value for name, value in manifest.machine.items() if name not in _ALWAYS_APART}
-    facts: dict[str, object] = {**manifest.numerics.model_dump(), **manifest.versions, **machine}
+    facts = {name: str(value) for name, value in manifest.numerics.model_dump().items()}
+    made = [{**each.versions, **each.machine} for each in manifest.deliveries]
+    for name in dict.fromkeys(name for each in made for name in each):
+        if name not in _ALWAYS_APART:
+            facts[name] = " / ".join(sorted({str(each.get(name, "unknown")) for each in made}))
     facts["seeds"] = ", ".join(map(str, sorted(manifest.seeds)))
-    return {name: str(value) for name, value in facts.items()}
+    return facts
 
 
 # --- the cells that both are measured against ---

@@ -86,6 +86,8 @@ def check_source(entry: Entry) -> None:
         EntryError: they are not, or the entry was made with another version of the benchmark.
     """
     submitted = files(entry.spec)
+    if wrong := wrong_file(entry.source, submitted):
+        raise EntryError(wrong)
     for file in submitted:
         if wrong := wrong_size(file):
             raise EntryError(wrong)
@@ -118,6 +120,20 @@ def other_version(subject: str, difference: str) -> str:
         f"{subject} made with another version of the benchmark ({difference}), so its results cannot be checked "
         "against this one; thiefbench leaderboard submit makes it again"
     )
+
+
+def wrong_file(source: Sequence[Path], submitted: Sequence[Path]) -> str:
+    """The first file of an entry that its source's hash does not cover; empty if there is none.
+
+    A compiled module or a table of data beside the source would be part of what runs, but of no cell's identity.
+
+    Args:
+        source: all files of the entry but its manifest and scores.
+        submitted: the files that its spec string names.
+    """
+    counted = {path.resolve() for file in submitted for path in source_files(file)}
+    strange = next((path for path in source if path.resolve() not in counted), None)
+    return "" if strange is None else f"{strange.name} is in the entry, and no part of the source that its cells name"
 
 
 def wrong_size(file: Path) -> str:

@@ -36,7 +36,7 @@ from thiefbench.leaderboard.attacking.scores import AttackCell, AttackCost, atta
 from thiefbench.leaderboard.attacking.submit import check_target, guarded_of
 from thiefbench.leaderboard.checking.check_attack import other_outcomes
 from thiefbench.leaderboard.entry import EntryError, entry_sha256, read_entry
-from thiefbench.leaderboard.entry_validation import other_version, unreadable, wrong_import, wrong_size
+from thiefbench.leaderboard.entry_validation import other_version, unreadable, wrong_file, wrong_import, wrong_size
 from thiefbench.leaderboard.isolation.isolated_attack import IsolatedAttack
 from thiefbench.leaderboard.isolation.sandbox_paths import files
 from thiefbench.leaderboard.made_with import COST
@@ -457,6 +457,8 @@ def _cells_of(entry: AttackEntry, suite: Suite) -> list[Wanted]:
 
 def _check_source(entry: AttackEntry) -> None:
     submitted = files(entry.spec, "attack")
+    if wrong := wrong_file(entry.source, submitted):
+        raise EntryError(wrong)
     for file in submitted:
         if wrong := wrong_size(file):
             raise EntryError(wrong)

@@ -2,7 +2,8 @@
 
 What is at hand is verified together, as one experiment over all of its seeds: comparisons are drawn from all of them. A
 delivery whose archive is not at hand keeps the verdict that an earlier verification gave it, if that names the same
-hashes and was done with this engine revision, whose results it therefore compares with; otherwise it is self-reported.
+hashes and was done with this engine revision, whose results it therefore compares with, if its cells are those of this
+version, and if no more of its shared cells were published in place of theirs since; otherwise it is self-reported.
 The verdict of the entry is the lowest of its deliveries.
 """
 
@@ -19,8 +20,9 @@ from thiefbench.leaderboard.deliveries import delivered, delivery_sha256, named
 from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.manifest import Delivery
 from thiefbench.leaderboard.verification.verdict import DeliveryVerdict, Verdict, Verification
+from thiefbench.suite.execution.cell_identity import Identities
 from thiefbench.suite.scenario import CellSpec
-from thiefbench.suite.store.records import Store, file_sha256
+from thiefbench.suite.store.records import Store, file_sha256, identify
 
 _ORDER: tuple[Verdict, ...] = ("rejected", *(each for each in get_args(Verdict) if each != "rejected"))
 """Verdicts, the lowest first."""
@@ -92,7 +94,8 @@ def verdicts(
     found: Sequence[Delivery],
     verdict: Verdict,
     earlier: Verification | None,
-    replaced: Collection[int],
+    in_place: Collection[str],
+    specs: Sequence[CellSpec],
     today: date,
 ) -> tuple[DeliveryVerdict, ...]:
     """The verdict of every delivery.
@@ -102,22 +105,40 @@ def verdicts(
         found: the deliveries whose archives were at hand; empty where nothing was.
         verdict: of these.
         earlier: the last verification of the entry as it was then.
-        replaced: seeds that keep no verdict, as they have shared cells in place of published ones.
+        in_place: ids of the shared cells that it brings in place of published ones.
+        specs: the suite's cells in the entry's order; empty where it was rejected before its cells were looked at.
         today: the date of this one.
     """
     kept = {} if earlier is None or earlier.engine_revision != engine_revision() else _by_hash(earlier)
+    hashes = [delivery_sha256(entry, delivery, in_place) for delivery in entry.manifest.deliveries]
+    keeping = any(digest in kept for digest in hashes)
+    outdated = of_other_version(entry, specs) if keeping and specs else set()
     made = []
-    for delivery in entry.manifest.deliveries:
-        digest = delivery_sha256(entry, delivery)
+    for delivery, digest in zip(entry.manifest.deliveries, hashes, strict=True):
         now = DeliveryVerdict(
             seeds=delivery.seeds,
             sha256=digest,
             verdict=verdict if delivery in found else "self-reported",
             verified=today,
         )
-        before = None if delivery in found or {*replaced} & {*delivery.seeds} else kept.get(digest)
+        before = None if delivery in found or outdated & {*delivery.seeds} else kept.get(digest)
         made.append(before or now)
     return tuple(made)
+
+
+def of_other_version(entry: Entry, specs: Sequence[CellSpec]) -> set[int]:
+    """The seeds whose undefended cells are not those of this version, as their ids say; published ones aside.
+
+    The id of an own cell depends on the defense too, which is not loaded. All else that it depends on, the attack, the
+    task's data and the model, an undefended cell has as well. A rescored cell has the id that its record gives.
+
+    Args:
+        entry: whose cells they are.
+        specs: the suite's cells in the entry's order.
+    """
+    here = Identities()
+    brought = [pair for pair in zip(entry.cells, specs, strict=True) if pair[0].cell_id not in entry.published]
+    return {spec.seed for cell, spec in brought if spec.defense == "none" and cell.cell_id != identify(here.of(spec))}
 
 
 def lowest(verdicts: Sequence[DeliveryVerdict]) -> Verdict:

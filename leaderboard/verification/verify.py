@@ -22,7 +22,7 @@ its submission: its scores are correct, so it is rescored, but they do not gener
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,7 +52,13 @@ from thiefbench.leaderboard.verification.baseline import (
     other_cells,
     published_words,
 )
-from thiefbench.leaderboard.verification.by_delivery import at_hand, doubts, lowest, unpacked, verdicts
+from thiefbench.leaderboard.verification.by_delivery import (
+    at_hand,
+    doubts,
+    lowest,
+    unpacked,
+    verdicts,
+)
 from thiefbench.leaderboard.verification.drawing import FOUND, SEVERAL, chance_of_finding, comparisons_needed
 from thiefbench.leaderboard.verification.expectation import Results
 from thiefbench.leaderboard.verification.held_out import HeldOut, trials
@@ -179,7 +185,8 @@ class _Verifier(Questions):
     ran: bool = False
     found: tuple[Delivery, ...] = ()  # whose archives are at hand; from then on, `entry` has these alone
     grown: bool = False
-    replaced: set[int] = field(default_factory=set)  # seeds that keep no verdict, see `by_delivery.verdicts`
+    in_place: set[str] = field(default_factory=set)  # see `by_delivery.verdicts`, and the next one too
+    specs: tuple[CellSpec, ...] = ()
     _warm: Defense | None = None  # while one isolated defense lives, others start at once
     _apart: dict[str, None] = field(default_factory=dict)  # what is otherwise here than where they were made, in order
 
@@ -201,6 +208,8 @@ class _Verifier(Questions):
         with self._question("published cells that it refers to are those of the suite and this version") as details:
             if count := sum(check_references(*self._of(specs, [each])) for each in entry.manifest.deliveries):
                 details.append(counted(count, "cell"))
+            self.in_place = {each.scores.cell_id for each in other_cells(entry, specs, published)}
+        self.specs = tuple(spec for _, spec in specs)
         self.grown = bool(entry.manifest.later)
         if self.grown:
             with self._question("its deliveries were made alike") as details:
@@ -211,15 +220,12 @@ class _Verifier(Questions):
         self._note_rejections(entry.own)
         if not options.archives:
             other = self._compare_shared(specs, published)
-            self.replaced = _without_reason(entry, other)
             self.reasons = self._about_other(other, run_again=False)
             return "self-reported"
         with TemporaryDirectory(prefix="thiefbench-verify-") as scratch:
             with self._question("the archive is the entry's"):
                 archives = at_hand(entry, options.archives)
                 self.found = tuple(archives.values())
-                if len(self.found) < len(entry.manifest.deliveries):
-                    self.replaced = _without_reason(entry, other_cells(entry, specs, published))
                 self.entry, specs = self._of(specs, self.found)
                 archive = unpacked(self.entry, archives, Path(scratch) / "archive", [spec for _, spec in specs])
             cells = self._rescored(specs, archive, published)
@@ -479,11 +485,6 @@ class _Verifier(Questions):
         return []
 
 
-def _without_reason(entry: Entry, other: Iterable[OtherCell]) -> set[int]:
-    """The seeds at which an entry has shared cells in place of published ones and does not say why."""
-    return set() if entry.manifest.own_shared else {each.spec.seed for each in other}
-
-
 _NO_HARM = "undefended, the attack does too little harm there to measure what is prevented"
 
 
@@ -508,7 +509,7 @@ def verify(
     earlier = last_verification(options.earlier, entry.manifest.slug) if options.earlier else None
     verifier = _Verifier(entry, options, tell, watch, samples)
     verdict, today = verifier.verdict(), datetime.now(UTC).date()
-    made = verdicts(entry, verifier.found, verdict, earlier, verifier.replaced, today)
+    made = verdicts(entry, verifier.found, verdict, earlier, verifier.in_place, verifier.specs, today)
     if verdict != "rejected":
         verdict = lowest(made)
         verifier.reasons[:0] = doubts(entry, made, verifier.found)

@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import date
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,11 @@ from thiefbench.leaderboard import archive, entry_validation, rows, submit
 from thiefbench.leaderboard.cell_scores import Scores, trimmed
 from thiefbench.leaderboard.checking.check import Finding
 from thiefbench.leaderboard.entry import Entry, read_entry
+from thiefbench.leaderboard.entry_differences import difference
 from thiefbench.leaderboard.manifest import Numerics
 from thiefbench.leaderboard.site.board import board
-from thiefbench.leaderboard.verification import attack_verification, foreign_tables, verify
+from thiefbench.leaderboard.verification import attack_verification, by_delivery, foreign_tables, verify
+from thiefbench.leaderboard.verification.verdict import DeliveryVerdict
 from thiefbench.pools.export import header_of, lines_of, of_cohort
 from thiefbench.pools.files import write as write_lines
 from thiefbench.pools.judging import judge_file
@@ -50,7 +53,7 @@ from thiefbench.suite.analysis.replay import Recording
 from thiefbench.suite.analysis.run_comparisons import last_run
 from thiefbench.suite.estimates.eta import MeasuredCell
 from thiefbench.suite.execution.runner import run_suite
-from thiefbench.suite.report.compare import compared, write_comparison
+from thiefbench.suite.report.compare import compared, comparison_as_data, write_comparison
 from thiefbench.suite.report.page import write_report
 from thiefbench.suite.scenario import Evaluation, Suite
 from thiefbench.suite.store.merging import merge
@@ -121,6 +124,16 @@ class Bases:
         return self.folder / "attacked"
 
     @property
+    def grown(self) -> Path:
+        """A folder with an entry of two deliveries, made of numbers."""
+        return self.folder / "grown"
+
+    @property
+    def verified(self) -> Path:
+        """A folder with a verification of that entry."""
+        return self.folder / "verified"
+
+    @property
     def played(self) -> Path:
         """A store whose cells were run."""
         return self.folder / "played"
@@ -133,6 +146,9 @@ def bases(folder: Path, played: bool = True) -> Bases:
         listed = made_entries.entry(examples.attacked)
         source = registry.source_hash("attack", made_attacks.attack(examples.attacked, [listed]).spec, load=False)
         made_attacks.attack(examples.attacked, [listed], source_sha256=source)
+    if not examples.grown.exists():
+        listed = made_entries.grown(examples.grown)
+        made_entries.verified(examples.verified, listed, deliveries=_deliveries(listed))
     for store, seeds in ((examples.numbers, (0,)), (examples.seeds, (0, 1))):
         if not store.exists():
             handmade.store(store, handmade.suite(attacks=(handmade.TEXT,), defenses=("none", "logit"), seeds=seeds))
@@ -167,6 +183,11 @@ def bases(folder: Path, played: bool = True) -> Bases:
         )
         examples.lines += write_lines(header_of(recording), list(lines_of(recording))[:12]).partition(b"\n")[2]
     return examples
+
+
+def _deliveries(of: Entry) -> tuple[DeliveryVerdict, ...]:
+    today = date(2026, 11, 21)
+    return by_delivery.verdicts(of, of.manifest.deliveries, "rescored", None, (), (), today)
 
 
 class _Quiet:
@@ -232,6 +253,41 @@ def attack_entry(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[]
     if rng.random() < 0.1:
         return lambda: board(entries, folder / "verified")
     return lambda: attack_verification.verify_attack(target, verify.VerifyOptions(), _tell, _Quiet())
+
+
+def grown(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
+    """`leaderboard verify` and `leaderboard build` of an entry with two deliveries, and of its earlier verification."""
+    rng, entries = mutator.rng, Path(shutil.copytree(examples.grown, folder / "entries"))
+    seen = Path(shutil.copytree(examples.verified, folder / "verified"))
+    if rng.random() < 0.8:
+        _mutate_entry(entries / "mine", mutator)
+    if rng.random() < 0.3:
+        path = seen / "mine.json"
+        path.write_bytes(mutator.text(mutator.tree(json.loads(path.read_bytes()))))
+    if rng.random() < 0.2:
+        return lambda: board(entries, seen)
+    archives = [entries / "mine" / "scores.json"] if rng.random() < 0.2 else []
+    options = verify.VerifyOptions(archives[0] if archives else None, earlier=seen)
+    return lambda: verify.verify(entries / "mine", options, _tell, _Quiet(), tuple)
+
+
+def entry_diff(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
+    """`leaderboard diff ENTRY ENTRY --out DIR`, of which one is changed."""
+    rng = mutator.rng
+    sources = [examples.grown / "mine"]
+    if rng.random() < 0.5:
+        sources = sorted(path for path in SHIPPED.iterdir() if path.is_dir())
+    names = [rng.choice(sources) for _ in range(2)]
+    changed = Path(shutil.copytree(names[0], folder / names[0].name))
+    _mutate_entry(changed, mutator)
+    sides = [changed, names[1]] if rng.random() < 0.5 else [names[1], changed]
+
+    def read() -> object:
+        found = difference(*map(read_entry, sides))
+        comparison_as_data(found.comparison)
+        return write_comparison(found.comparison, folder / "out", found.reasons)
+
+    return read
 
 
 def rescored(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
@@ -508,6 +564,7 @@ def _tell(finding: Finding) -> None:
 TARGETS: dict[str, tuple[Case, float]] = {
     "record": (record, 60), "run": (run, 40), "suite": (suite, 20), "entry": (entry, 40), "replay": (replay, 40),
     "rollouts": (rollouts, 40), "attack_entry": (attack_entry, 20),
+    "grown": (grown, 10), "entry_diff": (entry_diff, 10),
     "rescored": (rescored, 6), "report": (report, 0.3), "compare": (compare, 7), "merge": (merging, 7),
     "export": (export, 6), "plan": (plan, 1),
 }  # fmt: skip

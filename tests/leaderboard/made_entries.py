@@ -15,7 +15,7 @@ from tests.bench.handmade import Numbers
 from thiefbench.leaderboard import rows
 from thiefbench.leaderboard.cell_scores import CURVES, Scores, trimmed
 from thiefbench.leaderboard.entry import Entry, entry_sha256, write_entry
-from thiefbench.leaderboard.manifest import Manifest, Numerics, Packed, SuiteName
+from thiefbench.leaderboard.manifest import GROWN_SCHEMA, Delivery, Manifest, Numerics, Packed, SuiteName
 from thiefbench.leaderboard.verification.verdict import Verdict, Verification, write_verification
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Point, identify
@@ -106,6 +106,17 @@ def entry(
     }  # fmt: skip
     with mock.patch("os.fsync"):
         return write_entry(folder / slug, Manifest(**fields | changes), Scores(cells=tuple(cells)), source)
+
+
+def grown(folder: Path, slug: str = "mine", suite: str = "standard-v2", **changes: Any) -> Entry:
+    """As `entry`, with its first seed in one delivery and its second in another."""
+    first, second = load_suite(suite).seeds[:2]
+    archive = Packed(name=f"{slug}.seed-{second}.tar", sha256=_digest("later", slug), bytes=12_345_679)
+    machine = {"processor": "Example CPU", "cores": 2, "threads": 2, "device_name": "CPU", "git_commit": "0" * 40}
+    versions = {"python": "3.12.3", "thiefbench": "0.1.0", "torch": "2.13.0", "numpy": "2.4.0"}
+    later = Delivery(seeds=(second,), submitted=date(2026, 11, 21), versions=versions, machine=machine, archive=archive)
+    fields: dict[str, Any] = {"seeds": (first, second), "later": (later,), "schema_version": GROWN_SCHEMA}
+    return entry(folder, slug, suite=suite, **fields | changes)
 
 
 def verified(folder: Path, of: Entry, verdict: Verdict = "re-executed", **changes: Any) -> Verification:

@@ -73,6 +73,16 @@ def test_commits_and_kernels_are_no_difference(tmp_path: Path) -> None:
     assert "made with the same versions" in reasons(one, made_entries.entry(tmp_path, "other", machine=machine))
 
 
+def test_what_made_the_later_seeds_of_an_entry_is_said_too(tmp_path: Path) -> None:
+    one = made_entries.grown(tmp_path, "one")
+    (later,) = one.manifest.later
+    moved = later.model_copy(update={"machine": {**later.machine, "processor": "Another CPU"}})
+    archive = later.archive.model_copy(update={"name": "other.seed-1.tar"})
+    other = made_entries.grown(tmp_path, "other", later=(moved.model_copy(update={"archive": archive}),))
+    assert "made with the same versions" in reasons(one, one)
+    assert "not made with the same: processor Example CPU and Another CPU / Example CPU." in reasons(one, other)
+
+
 def test_own_cells_are_equal_or_part_at_a_round(tmp_path: Path) -> None:
     one = made_entries.entry(tmp_path, "one", made_entries.prevents(0.9))
     same = made_entries.entry(tmp_path, "same", made_entries.prevents(0.9))
@@ -114,12 +124,16 @@ def test_the_command_prints_it_and_writes_a_page(tmp_path: Path) -> None:
 
 def test_what_an_entry_says_cannot_write_markup(tmp_path: Path) -> None:
     one = made_entries.entry(tmp_path, "one")
-    other = made_entries.entry(tmp_path, "other", machine={"processor": "<script>alert(1)</script> [red]"})
+    other = made_entries.entry(
+        tmp_path, "other", machine={"processor": "<script>alert(1)</script> [red] \x1b[1m\u202e"}
+    )
     shown = CliRunner().invoke(
         app, ["leaderboard", "diff", str(one.folder), str(other.folder), "--out", str(tmp_path / "o")]
     )
     assert "[red]" in shown.output
-    assert "<script>alert" not in (tmp_path / "o/compare.html").read_text()
+    page = (tmp_path / "o/compare.html").read_text()
+    assert "<script>alert" not in page
+    assert not {"\x1b", "\u202e"} & set(page), "characters that turn the text around are shown by their number"
 
 
 def test_a_folder_that_is_no_entry_is_one_sentence(tmp_path: Path) -> None:

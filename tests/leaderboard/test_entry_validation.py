@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.leaderboard import made_entries
-from thiefbench.leaderboard.entry import EntryError
+from thiefbench.leaderboard.entry import EntryError, read_entry
 from thiefbench.leaderboard.entry_validation import cells_of, check_source
 from thiefbench.suite.suite_yaml import load_suite
 
@@ -48,6 +50,22 @@ def test_a_source_is_what_readers_see_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, reason: str
 ) -> None:
     assert refused(tmp_path, monkeypatch, source).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    "name", ["__pycache__/mine.cpython-312.pyc", "mine.cpython-312-x86_64-linux-gnu.so", "table.npy"]
+)
+def test_nothing_runs_that_the_hash_of_the_source_does_not_cover(tmp_path: Path, name: str) -> None:
+    """Python runs a compiled module in place of the source that readers see, and an extension module beside it."""
+    entry = made_entries.entry(tmp_path)
+    file = entry.folder / "defense" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"anything")
+    told = json.loads((entry.folder / "entry.json").read_text())
+    told["files"][f"defense/{name}"] = hashlib.sha256(b"anything").hexdigest()
+    (entry.folder / "entry.json").write_text(json.dumps(told))
+    with pytest.raises(EntryError, match=f"{file.name} is in the entry, and no part of the source that its cells name"):
+        check_source(read_entry(entry.folder))
 
 
 def test_a_row_of_the_benchmark_itself_has_the_suite_s_arguments(tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from tests.bench import tiny
+from tests.leaderboard import made_entries
 from tests.leaderboard.tiny_entries import CHEATS, NUMERICS, Made, made, suite
 from thiefbench.engine.keys import SECRET_BYTES
 from thiefbench.leaderboard import growing, rows, submit
-from thiefbench.leaderboard.entry import EntryError, read_entry
+from thiefbench.leaderboard.deliveries import delivery_sha256
+from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
 from thiefbench.leaderboard.verification.verdict import Verification, write_verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
 from thiefbench.suite.execution import cell_identity
@@ -232,6 +234,30 @@ def test_seeds_without_an_archive_keep_the_verdict_of_the_same_hashes(grown: Gro
     older = verified(grown.two.folder, grown.archive(FIRST), grown.archive(SECOND))
     write_verification(seen, older.model_copy(update={"engine_revision": "0" * 16}))
     assert verified(grown.two.folder, earlier=seen).verdict == "self-reported", "of another engine revision"
+
+
+def test_a_verdict_of_another_version_s_attack_is_not_kept(
+    grown: Grown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine's revision covers no attack, task or model; the ids of cells do."""
+    seen = tmp_path / "verified"
+    write_verification(seen, verified(grown.two.folder, grown.archive(FIRST), grown.archive(SECOND)))
+    assert verified(grown.two.folder, earlier=seen).verdict == "rescored"
+    monkeypatch.setattr(cell_identity.RegistryFactory, "attack_hash", lambda self, spec: "another")
+    found = verified(grown.two.folder, earlier=seen)
+    assert {each.verdict for each in found.deliveries} == {"self-reported"}
+
+
+def test_a_verdict_is_of_every_file_of_the_source(tmp_path: Path) -> None:
+    """Two sources may have one hash in cells' identities, which do not tell in which folder of it a file lies."""
+    entry = made_entries.grown(tmp_path)
+    first = entry.manifest.deliveries[0]
+    before = delivery_sha256(entry, first)
+    other = entry.manifest.files | {"defense/mine.py": "0" * 64}
+    scores = entry.manifest.files | {"scores.json": "0" * 64}
+    for files, same in ((other, False), (scores, True)):
+        manifest = entry.manifest.model_copy(update={"files": files})
+        assert (delivery_sha256(Entry(entry.folder, manifest, entry.cells), first) == before) == same
 
 
 def test_an_archive_belongs_to_one_delivery(grown: Grown, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 
 from thiefbench.suite.analysis.statistics import FEW_SEEDS
 from thiefbench.suite.report.ranking_notes import ranking_notes
+from thiefbench.tasks.text import printable
 
 _WORDS = re.compile(r"[^_/(=,+-]*[_/(=,+-]+|[^_/(=,+-]+")
 
@@ -28,13 +29,14 @@ def render(template: str, **values: Any) -> str:
 def environment(*packages: str) -> Environment:
     """The templates that lie in some packages; of several with one name that of the first counts.
 
-    Autoescape is on: completions, errors and spec strings are data from strangers. `few_seeds` is known to all: below
-    it there is no interval over seeds. So is `ranking_notes`, by the usual rules; a page of one suite gives its own.
-    The filter `breakable` lets a long name go on in the next line between its words only.
+    Autoescape is on: completions, errors and spec strings are data from strangers. Characters in them that hide or turn
+    text are shown by their number. `few_seeds` is known to all: below it there is no interval over seeds. So is
+    `ranking_notes`, by the usual rules; a page of one suite gives its own. The filter `breakable` lets a long name go
+    on in the next line between its words only.
     """
     templates = Environment(
         loader=ChoiceLoader([_templates(package) for package in packages]),
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_finalized,
     )  # fmt: skip
     templates.filters["breakable"] = breakable
     templates.globals["few_seeds"] = FEW_SEEDS
@@ -42,9 +44,13 @@ def environment(*packages: str) -> Environment:
     return templates
 
 
+def _finalized(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 def breakable(name: str) -> Markup:
     """A name, escaped, that a browser may break after signs, as in a spec string's, before it breaks a word."""
-    return Markup("<wbr>").join(escape(part) for part in _WORDS.findall(name))
+    return Markup("<wbr>").join(escape(part) for part in _WORDS.findall(printable(name)))
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ from thiefbench.leaderboard.site.judging import read
 from thiefbench.leaderboard.verification import reexecution
 from thiefbench.leaderboard.verification import verify as verify_module
 from thiefbench.leaderboard.verification.baseline import other_cells
-from thiefbench.leaderboard.verification.verdict import Verification
+from thiefbench.leaderboard.verification.verdict import Verification, write_verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
 from thiefbench.suite.store.records import Record, Store
 
@@ -347,6 +347,20 @@ def test_without_a_reason_nothing_is_run_and_it_stays_self_reported(scene: Scene
     assert "submit --own-shared REASON would say why, and it does not" in found.reasons[0]
 
 
+def test_a_verdict_from_before_others_were_published_is_not_kept(scene: Scene, tmp_path: Path) -> None:
+    """Whoever gives a reason before or after that is in the same place: its shared cells were not run again."""
+    lie, seen = with_forged_baseline(scene, tmp_path), tmp_path / "verified"
+    own = Store(tmp_path / "store")
+    for number, reason in enumerate(({}, {"schema_version": 2, "own_shared": "another CPU"})):
+        lie = beside(resigned(lie, tmp_path / f"{number}", own, list(lie.entry.cells), **reason), tmp_path / "nothing")
+        before = verified(lie)
+        assert before.verdict == "rescored", before.reasons
+        write_verification(seen, before)
+        assert verified(lie, archive=None, earlier=seen).verdict == "rescored"
+        after = verified(beside(lie, scene.board.shared), archive=None, earlier=seen)
+        assert (after.verdict, after.flags) == ("self-reported", ("other shared cells",))
+
+
 @pytest.mark.slow
 def test_every_shared_cell_is_run_again_whatever_is_drawn(
     tmp_path: Path, scene: Scene, jail: None, monkeypatch: pytest.MonkeyPatch
@@ -397,6 +411,8 @@ def test_true_cells_of_another_machine_are_believed_once_all_were_run_again(
     assert (found.verdict, found.flags) == ("re-executed", ("other shared cells",)), found.reasons
     assert "(it says why: no SSE9); all of them were run again" in found.reasons[0]
     assert "x none, seed 0: its completions differ from the evaluation after round 4 on" in found.reasons[1]
+    write_verification(tmp_path / "verified", found)
+    assert verified(true, archive=None, earlier=tmp_path / "verified").verdict == "re-executed", "nothing changed since"
     as_if_elsewhere(monkeypatch)
     found = verified(true, reruns=None, fresh=1, store=rerun_cells)
     assert (found.verdict, found.flags) == ("rescored", ("other shared cells",)), "close is not enough here"
