@@ -173,7 +173,7 @@ def _named_data(nodes: Iterable[ast.AST], folder: Path) -> Iterator[NamedData]:
     """The plain files in a folder whose paths relative to it are strings in the syntax of a file there."""
     for string in _strings(nodes):
         path = PurePosixPath(string)
-        if len(string) > MOST_PATH_LETTERS or path.is_absolute() or ".." in path.parts:
+        if len(string) > MOST_PATH_LETTERS or path.is_absolute() or ".." in path.parts or not path.suffix:
             continue
         if _NAMED_AFTER_CONTENT.search(path.name):
             continue

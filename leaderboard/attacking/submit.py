@@ -28,6 +28,7 @@ from thiefbench.leaderboard.attacking.manifest import (
 )
 from thiefbench.leaderboard.attacking.running import AttackFactory, Guarded, run_attack_cell
 from thiefbench.leaderboard.attacking.scores import AttackCell, AttackScores, attack_cell, examples
+from thiefbench.leaderboard.delivered_archives import at_hand, unpacked
 from thiefbench.leaderboard.deliveries import delivered
 from thiefbench.leaderboard.entry import Entry, EntryError, entry_sha256, read_entry
 from thiefbench.leaderboard.entry_validation import check_source, wrong_import, wrong_size
@@ -41,7 +42,6 @@ from thiefbench.leaderboard.manifest import MANIFEST, SCORES, Numerics, SuiteNam
 from thiefbench.leaderboard.names import wrong_names
 from thiefbench.leaderboard.published import SHARED
 from thiefbench.leaderboard.submit import Credits
-from thiefbench.leaderboard.verification.by_delivery import at_hand, unpacked
 from thiefbench.loading import names_module
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.execution.cell_run import Progress

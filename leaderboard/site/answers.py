@@ -37,7 +37,7 @@ def answers(board: SuiteBoard, names: Mapping[str, str]) -> list[Answer]:
     best = best_row(board)
     if best is None:
         return []
-    return [_best(best, names), _breaking(board, names), _cost(best, names)]
+    return [_best(best, names, _equal_to(best, board)), _breaking(board, names), _cost(best, names)]
 
 
 def best_row(board: SuiteBoard) -> BoardRow | None:
@@ -69,7 +69,19 @@ def _unranked_order(row: BoardRow) -> tuple[bool, int, float, str]:
     return not checked, -len(row.judged.entry.manifest.seeds), -worst.summary.mean if worst else 0.0, row.row.defense
 
 
-def _best(row: BoardRow, names: Mapping[str, str]) -> Answer:
+def _equal_to(best: BoardRow, board: SuiteBoard) -> int:
+    """How many other rows without a place are as good to the last digit shown, and as far checked and run."""
+
+    def known(row: BoardRow) -> tuple[bool, int, str]:
+        checked, seeds, *_ = _unranked_order(row)
+        return checked, seeds, show_summary(row.row.place.worst.summary, "ratio").value if row.row.place.worst else ""
+
+    if best.row.place.number is not None:
+        return 0  # places say who shares one
+    return sum(known(row) == known(best) for row in defenses(board)) - 1
+
+
+def _best(row: BoardRow, names: Mapping[str, str], equal: int) -> Answer:
     worst, place = row.row.place.worst, row.row.place
     assert worst is not None, "rows without a worst case are left out"
     shown = show_summary(worst.summary, "ratio")
@@ -79,12 +91,14 @@ def _best(row: BoardRow, names: Mapping[str, str]) -> Answer:
     if place.number is None:
         of = row.seeds or counted(len(worst.summary.points), "seed")
         trust = "" if row.judged.trust in CHECKED else ", and nobody checked it"
-        sure = f". It is not ranked: it rests on {of}{trust}"
+        unranked = "None of them is ranked: they rest" if equal else "It is not ranked: it rests"
+        sure = f". {unranked} on {of}{trust}"
     elif row.row.tied:
         sure += f". Others share place {place.number}: the seeds cannot tell them apart"
     harm = f"of the harm of {names[worst.attack]}" if len(names) > 1 else "of the harm"
     name = row.judged.entry.manifest.name
-    text = f"{harm} is what \u201c{name}\u201d prevents{spread}{sure}."
+    who = f"\u201c{name}\u201d and {counted(equal, 'other')} prevent" if equal else f"\u201c{name}\u201d prevents"
+    text = f"{harm} is what {who}{spread}{sure}."
     return Answer("Best against the worst attack", shown.value, text)
 
 

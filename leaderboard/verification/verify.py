@@ -36,6 +36,7 @@ from thiefbench.engine_revision import engine_revision
 from thiefbench.leaderboard.cell_scores import CellScores
 from thiefbench.leaderboard.checking.check import FAIL_ABOVE, QUESTIONS, RuleBroken, Subject
 from thiefbench.leaderboard.checking.samples import Sample
+from thiefbench.leaderboard.delivered_archives import at_hand, unpacked
 from thiefbench.leaderboard.deliveries import check_alike, check_made_alike, delivered
 from thiefbench.leaderboard.entry import Entry, entry_sha256, read_entry
 from thiefbench.leaderboard.entry_validation import cells_of, check_source
@@ -52,13 +53,7 @@ from thiefbench.leaderboard.verification.baseline import (
     other_cells,
     published_words,
 )
-from thiefbench.leaderboard.verification.by_delivery import (
-    at_hand,
-    doubts,
-    lowest,
-    unpacked,
-    verdicts,
-)
+from thiefbench.leaderboard.verification.by_delivery import doubts, lowest, verdicts
 from thiefbench.leaderboard.verification.drawing import FOUND, SEVERAL, chance_of_finding, comparisons_needed
 from thiefbench.leaderboard.verification.expectation import Results
 from thiefbench.leaderboard.verification.held_out import HeldOut, trials

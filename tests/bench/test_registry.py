@@ -308,17 +308,17 @@ def test_a_file_counts_with_the_data_files_that_it_names(
 
 
 def test_data_counts_that_only_an_imported_module_names(importing: Path) -> None:
-    """Relative to that module's own folder, and of a submission's weights the name says the content."""
+    """Relative to that module's own folder; not a word of the code, nor a submission's weights, named by content."""
     spec, weights = f"{importing}/mine.py:Mine", f"net-{'0' * 64}.safetensors"
     words = importing / "parts/words.py"
-    words.write_text(f"{words.read_text()}FILES = 'words.txt', {weights!r}, {'x' * 400!r}, 'a\\0b', '\\udc80'\n")
+    words.write_text(f"{words.read_text()}FILES = 'words.txt', 'log', {weights!r}, {'x' * 400!r}, 'a\\0b', '\\udc80'\n")
     hashes = [registry.source_hash("defense", spec, load=False)]
-    for name in (weights, "words.txt", "../words.txt"):
+    for name in (weights, "log", "words.txt", "../words.txt"):
         (words.parent / name).write_text("one\n")
         hashes.append(registry.source_hash("defense", spec, load=False))
-    plain, with_weights, with_words, with_another = hashes
-    assert plain == with_weights
-    assert with_weights != with_words == with_another
+    plain, with_weights, with_log, with_words, with_another = hashes
+    assert plain == with_weights == with_log
+    assert with_log != with_words == with_another
 
 
 def test_a_file_counts_the_same_whether_it_was_loaded_or_not(importing: Path) -> None:

@@ -542,7 +542,8 @@ def test_cells_that_are_missing_or_too_many(honest: Made, tmp_path: Path) -> Non
 
 
 def test_seeds_are_the_suite_s(honest: Made, tmp_path: Path) -> None:
-    assert "run at the seeds (0, 1), but tiny-v1 has (0,)" in rejected(_resaid(honest, tmp_path, seeds=(0, 1)))
+    said = "run at the seeds (0, 1), but an entry's seeds are the first ones of tiny-v1, which has (0,), in this order"
+    assert said in rejected(_resaid(honest, tmp_path, seeds=(0, 1)))
 
 
 def test_a_source_that_was_not_run_is_named(honest: Made, tmp_path: Path) -> None:
@@ -697,6 +698,9 @@ def test_the_command_writes_what_it_found(honest: Made, tmp_path: Path) -> None:
     assert found is not None
     assert found.verdict == "rescored"
     done = CliRunner().invoke(app, [*words[:3], "--write", str(tmp_path)])
+    assert (done.exit_code, "mine: rescored" in done.output) == (0, True), done.output
+    assert "no archive was given; the verdict of" in done.output, "that folder has it, of the same hashes"
+    done = CliRunner().invoke(app, [*words[:3], "--write", str(tmp_path / "other")])
     assert (done.exit_code, "mine: self-reported" in done.output) == (0, True), done.output
 
 

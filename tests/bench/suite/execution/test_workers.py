@@ -83,6 +83,7 @@ def test_ctrl_c_and_a_lost_parent_leave_a_store_to_go_on_from(
     child = nursery.start(*words, method=method)
     until(lambda: len(pids(folder)) == played + 1)
     child.kill()
+    until(lambda: not alive(child.pid))  # else the worker may end its round before, and begin another
     (folder / f"gate-{played + 1}").touch()
     until(lambda: not alive(pids(folder)[-1]))
     assert len(pids(folder)) == played + 1, "without a parent the round under way is the last"
