@@ -14,6 +14,7 @@ from itertools import groupby
 
 from thiefbench.leaderboard import rows
 from thiefbench.leaderboard.cell_scores import CellScores
+from thiefbench.leaderboard.deliveries import named
 from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.suite.analysis.comparison import Cell, values_over
 from thiefbench.suite.analysis.differences import ComparedRun, StoreComparison, versus
@@ -179,7 +180,7 @@ def _titled(keys: Iterable[Key]) -> Iterator[tuple[str, str]]:
         title = heading(part, attack) if role == "attack" else f"{heading(part, attack)} without an attack"
         by_title.setdefault(title, []).append(seed)
     for title, seeds in by_title.items():
-        yield title, f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, sorted(seeds)))}"
+        yield title, named(sorted(seeds))
 
 
 # --- cells ---

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tests.bench.suite.execution.test_shared import (
     FILE,
@@ -19,6 +17,7 @@ from tests.bench.suite.execution.test_shared import (
     directories,
     equal,
     of,
+    one_thread,  # noqa: F401  (a fixture that every test here uses)
     records,
     shared_and_alone,
     taken,
@@ -39,14 +38,6 @@ from thiefbench.tasks.base import Topology
 PLUGINS = Path(__file__).with_name("rehearsing_plugins.py")
 DRAWN = f"{PLUGINS}:Drawn"
 ROUNDS = 3
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def tries(*defenses: str, names: str = "half draws asks", play: str = "", **changes: Any) -> Suite:
