@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final
 
 from thiefbench.defenses.base import Action, Verdict
 from thiefbench.defenses.skipping import SKIP
+from thiefbench.engine.spec import SpecError
 from thiefbench.integrations.inspector import Handed, Inspector
 from thiefbench.pools.rounds import FiledCompletion, FiledItem
 from thiefbench.tasks.base import Sampling
@@ -38,7 +39,7 @@ class DefendedScoring:
 
     Raises:
         SpecError: when the class is made, if the defense needs what the trainer does not carry; when a group is scored,
-            if it asks for that.
+            if it asks for that, or if TRL is too old.
     """
 
     defense: ClassVar[str]
@@ -50,6 +51,8 @@ class DefendedScoring:
 
     async def _score_group(self, group: Any) -> list[Any]:
         """The samples of a group; see `_AsyncRolloutLoop._score_group`."""
+        if not hasattr(group, "completions_sequences"):
+            raise SpecError("DefendedScoring reads groups as TRL 1.16 makes them; the installed TRL does not")
         score = super()._score_group  # type: ignore[misc]  # the loop's
         samples: list[Any] = await score(group)
         own = self.__dict__

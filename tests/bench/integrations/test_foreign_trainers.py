@@ -39,6 +39,8 @@ def loop_class() -> type:
     module = pytest.importorskip(
         "trl.experimental.async_grpo.async_rollout_worker", reason="these need trl's asynchronous trainer"
     )
+    if not hasattr(module, "TrainingSequence"):
+        pytest.skip("these need the groups of TRL 1.16")
     return module._AsyncRolloutLoop  # type: ignore[no-any-return]
 
 
@@ -102,6 +104,14 @@ def test_trl_shows_ids_log_probs_and_answers() -> None:
     assert {(each.ids, each.ended, each.group) for each in seen.completions} == {((5, 6), True, 0)}
     samples, _ = scored("arithmetic(reject='drop')", lambda **_: [1.0] * 4)
     assert [sample.metrics["thiefbench/rejected"] for sample in samples] == [0.0, 0.0, 0.0, 0.0, 1.0]
+
+
+def test_an_older_trl_is_named() -> None:
+    class Older(DefendedScoring):
+        defense = "arithmetic"
+
+    with pytest.raises(SpecError, match="reads groups as TRL"):
+        asyncio.run(Older()._score_group(SimpleNamespace(completions=[], prompts=[])))
 
 
 # --- verl ---
