@@ -185,8 +185,8 @@ def _set_of(
     """
     specs = {cell.key: cell.spec for cell in cells}
     known = [(each, current(each, specs)) for each in sets]
-    names = {set_name(cell.record) for cell in cells if cell.record is not None}
-    if len(names) > 1 or not any(in_place for _, in_place in known):
+    names = {set_name(cell.record) for cell in cells if cell.record is not None and cell.record.status == "ok"}
+    if len(names) != 1 or not any(in_place for _, in_place in known):
         return known[0]  # which they are compared with, or begin
     (name,) = names
     for each, in_place in known:

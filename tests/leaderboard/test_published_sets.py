@@ -180,6 +180,19 @@ def test_a_store_of_two_machines_is_no_set(scene: Scene, tmp_path: Path) -> None
     assert in_folder(copy.shared) == before
 
 
+def test_failed_cells_of_another_machine_are_of_no_set(scene: Scene, tmp_path: Path) -> None:
+    """They are not published, so what made them decides nothing; nor is there a set of failures alone."""
+    copy = copy_of(Board(scene.there, scene.board.shared), tmp_path)
+    before = in_folder(copy.shared)
+    failed = {"status": "error", "error": "out of memory", "scores": {}, "curves": {}, "completions_sha256": ""}
+    for roles, equal in ((ROLES[2:3], 3), (ROLES, 0)):
+        for role in roles:
+            changed(copy.store, cell_at(*role), lambda record: made_on("SSE10")(record).model_copy(update=failed))
+        outcome = publish_all(copy, (0,), beside=True)
+        assert (len(outcome.failed), len(outcome.equal)) == (len(roles), equal)
+        assert in_folder(copy.shared) == before
+
+
 def test_a_cell_in_the_folder_of_another_set_is_not_read(scene: Scene, tmp_path: Path) -> None:
     """Such as one with the wrong version of torch."""
     copy = copy_of(scene.board, tmp_path)
