@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from thiefbench.engine.backends.recorded import RecordedSwarm, RerunError
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.reward_judge import Rewarding, RewardJudgeSpec
 from thiefbench.engine.rewarding import shows_rule
+from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.leaderboard.verification.judged_rewards import FAULTS, differing
 from thiefbench.pools.export import header_of, lines_of
@@ -136,14 +139,20 @@ def test_recorded_rounds_are_computed_again_from_the_rewards_they_state(tmp_path
         pool = [row for row in rows if row.phase == "train" and row.round == number]
         for trust in (False, True):
             assert again.rerun(pool, 0, trust) == pool
-        rewarded = next(place for place, row in enumerate(pool) if not row.refused)
-        for edit in ({"rule_reward": 1.0}, {"advantage": 3.0}, {"text": "All is well"}):
-            edited = [*pool]
-            edited[rewarded] = replace(pool[rewarded], **edit)
-            assert again.rerun(edited) != edited, f"{edit} does not follow from the rest"
-        edited[rewarded] = replace(pool[rewarded], refused="it is late")
+        edits: list[dict[str, Any]] = [{"rule_reward": 1.0}, {"advantage": 3.0}, {"reward": 0.75}]
+        for edit in edits:
+            changed = _edited(pool, edit)
+            assert again.rerun(changed) != changed, f"{edit} does not follow from the rest"
+        with pytest.raises(RerunError, match="it lacks a judge's reward"):
+            again.rerun(_edited(pool, {"text": "All is well"}))
         with pytest.raises(RerunError, match="only the judge could refuse a completion, and it never says 'it is late"):
-            again.rerun(edited)
+            again.rerun(_edited(pool, {"refused": "it is late"}))
+
+
+def _edited(pool: Sequence[CompletionRow], edit: dict[str, Any]) -> list[CompletionRow]:
+    """A round's rows with an edit to the first honest one that counts."""
+    counts = [not row.refused and not row.malicious and row.action == "accept" for row in pool]
+    return [replace(row, **edit) if place == counts.index(True) else row for place, row in enumerate(pool)]
 
 
 @pytest.mark.parametrize("rewarding", ["judge", "mixed"])
