@@ -18,7 +18,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
@@ -40,7 +40,7 @@ from thiefbench.package_meaning import package_digest, room_digest
 from thiefbench.regular_files import parts_of
 from thiefbench.sources import import_root, is_of_user, package_files, source_files
 from thiefbench.tasks.base import Task
-from thiefbench.user_imports import imported
+from thiefbench.user_imports import imported, name_within
 
 Kind = Literal["attack", "defense", "task", "suite", "aggregation", "weight_attack"]
 _NARROWER: dict[Kind, Kind] = {"defense": "aggregation", "attack": "weight_attack"}
@@ -280,9 +280,9 @@ def canonical(kind: Kind, spec: str) -> str:
 def source_hash(kind: Kind, spec: str, load: bool = True) -> str:
     """SHA-256 over what defines the named class.
 
-    A user's file counts whole and as it stands, and so does the folder of the package of a class named as
-    ``package.module:Class``, and every other module of the user's own that these import and every data file that they
-    name (`thiefbench.user_imports`).
+    A user's file counts whole and as it stands, with its path in its package, and so does the folder of the package of
+    a class named as ``package.module:Class``, and every other module of the user's own that these import and every data
+    file that they name (`thiefbench.user_imports`).
     What they import of this package's attacks, defenses and tasks counts as a plugin's class does.
 
     A plugin's class counts with what the modules of its own package that it imports mean (`package_digest`: no comment,
@@ -317,7 +317,7 @@ def source_hash(kind: Kind, spec: str, load: bool = True) -> str:
         _digest_sources(digest, defined)
     elif names_module(parsed.target):
         module = sys.modules[defined.__module__]
-        _digest_user_files(digest, sorted(package_files(module)), import_root(module))
+        _digest_user_files(digest, package_files(module), import_root(module))
     else:
         _digest_file(digest, file)
     inner = _of_inner(partial(source_hash, load=load), kind, parsed, defined)
@@ -509,25 +509,40 @@ def _digest_file(digest: hashlib._Hash, file: str) -> None:
     _digest_user_files(digest, source_files(path), path.parent)
 
 
-def _digest_user_files(digest: hashlib._Hash, files: Sequence[Path], folder: Path) -> None:
-    for path in files:
-        _digest_content(digest, path.name, path)
-    others = imported((path for path in files if path.suffix == ".py"), folder)
-    counted = {path.resolve() for path in files}
-    for module in others.modules:
-        _digest_content(digest, f"module {module.name}", module.file)
-    for data in others.data:
+def _digest_user_files(digest: hashlib._Hash, files: Iterable[Path], folder: Path) -> None:
+    """All that defines a user's class, so that different files never give the same bytes to hash.
+
+    Each piece stands behind its length, and each file behind what it is and its path in the plugin's folder, or its
+    module's name. So neither can a byte move from one file to the next, nor two files change places.
+    """
+    digest_of_all = hashlib.sha256()
+
+    def add(*pieces: str) -> None:
+        for piece in pieces:
+            content = piece.encode("utf-8", "surrogateescape")
+            digest_of_all.update(f"{len(content)}:".encode() + content)
+
+    named = {name_within(folder, path): path for path in files}
+    for name, path in sorted(named.items()):
+        add("file", name, _content_sha256(path))
+    others = imported((path for path in named.values() if path.suffix == ".py"), folder)
+    for module in sorted(others.modules, key=lambda each: (each.name, each.place, each.file)):
+        add("module", module.name, module.file.name, _content_sha256(module.file))
+    counted = {path.resolve() for path in named.values()}
+    for data in sorted(others.data, key=lambda each: (each.namer, each.name)):
         if data.file not in counted:
-            _digest_content(digest, f"data {data.name}", data.file)
+            add("data", data.namer, data.name, _content_sha256(data.file))
     for name in sorted(others.names):
         if (meant := room_digest(name)) is not None:
-            digest.update(f"{name}\0".encode() + meant)
+            add("import", name, meant.hex())
+    digest.update(digest_of_all.digest())
 
 
-def _digest_content(digest: hashlib._Hash, name: str, path: Path) -> None:
-    digest.update(name.encode() + b"\0")
+def _content_sha256(path: Path) -> str:
+    digest = hashlib.sha256()
     for part in parts_of(path):
         digest.update(part)
+    return digest.hexdigest()
 
 
 @cache

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import re
 import site
 import sys
 import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
 from pathlib import Path, PurePosixPath
@@ -54,10 +55,13 @@ class UserModule:
     Attributes:
         name: in full, as import statements have it.
         file: its path, with links resolved.
+        place: where it was found, in the order in which Python looks: 0 beside the named file, 1 in the search path, 2
+            in an editable installation. One that is found in two of these counts as found in the first.
     """
 
     name: str
     file: Path
+    place: int = field(default=0, compare=False)
 
     @property
     def package(self) -> str:
@@ -83,10 +87,12 @@ class NamedData:
     Attributes:
         name: its path as the Python file has it, relative to the folder of that.
         file: its path.
+        namer: the Python file: its path in the plugin's folder, or the name of the module.
     """
 
     name: str
     file: Path
+    namer: str
 
 
 @dataclass(frozen=True)
@@ -115,24 +121,24 @@ def imported(files: Iterable[Path], folder: Path) -> Imported:
         OSError: one of `files` cannot be read, or is no plain file or a very large one. A module that cannot be read
             cannot be imported either, so what it imports is left out.
     """
-    own = {file.resolve() for file in files}
+    own = {file.resolve(): name_within(folder, file) for file in files}
     modules, names, data = set[UserModule](), set[str](), set[NamedData]()
-    waiting = [(file, "") for file in own]
+    waiting = [(file, name, "") for file, name in own.items()]
     while waiting:
-        file, package = waiting.pop()
+        file, namer, package = waiting.pop()
         try:
             nodes = _nodes(file)
         except OSError:
             if file in own:
                 raise
             continue
-        data |= set(_named_data(nodes, file.parent))
+        data |= set(_named_data(nodes, file.parent, namer))
         for name in set(_imported_names(nodes, package)) - names:
             names.add(name)
             new = {module for module in _located(name, folder) if module.file not in own} - modules
             modules |= new
-            waiting += [(module.file, module.package) for module in new]
-    counted = own | {module.file for module in modules}
+            waiting += [(module.file, module.name, module.package) for module in new]
+    counted = own.keys() | {module.file for module in modules}
     return Imported(
         tuple(sorted(modules)), frozenset(names), tuple(sorted(each for each in data if each.file not in counted))
     )
@@ -147,6 +153,14 @@ def clashes(modules: Iterable[UserModule]) -> Iterator[tuple[str, Path, Path]]:
         loaded = getattr(sys.modules.get(name), "__file__", None)
         if loaded and (file := Path(loaded).resolve()) not in places and is_user_s(file):
             yield name, file, places[0]
+
+
+def name_within(folder: Path, file: Path) -> str:
+    """The path of a plugin's file relative to the plugin's folder, whatever links lead to either."""
+    for path, root in ((file, folder), (file.resolve(), folder.resolve())):
+        if path.is_relative_to(root):
+            return path.relative_to(root).as_posix()
+    return Path(os.path.relpath(file.resolve(), folder.resolve())).as_posix()
 
 
 def _nodes(file: Path) -> list[ast.AST]:
@@ -169,8 +183,8 @@ def _strings(nodes: Iterable[ast.AST]) -> set[str]:
     return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
-def _named_data(nodes: Iterable[ast.AST], folder: Path) -> Iterator[NamedData]:
-    """The plain files in a folder whose paths relative to it are strings in the syntax of a file there."""
+def _named_data(nodes: Iterable[ast.AST], folder: Path, namer: str) -> Iterator[NamedData]:
+    """The plain files in a folder whose paths relative to it are strings in the syntax of a file there, the namer."""
     for string in _strings(nodes):
         path = PurePosixPath(string)
         if len(string) > MOST_PATH_LETTERS or path.is_absolute() or ".." in path.parts or not path.suffix:
@@ -179,7 +193,7 @@ def _named_data(nodes: Iterable[ast.AST], folder: Path) -> Iterator[NamedData]:
             continue
         try:
             if (file := folder / path).is_file():
-                yield NamedData(path.as_posix(), file.resolve())
+                yield NamedData(path.as_posix(), file.resolve(), namer)
         except OSError:  # such as a name that is too long for one
             continue
 
@@ -221,18 +235,19 @@ def _located(name: str, folder: Path) -> Iterator[UserModule]:
     first, *rest = name.split(".")
     if first == "thiefbench" or len(max((first, *rest), key=len).encode()) > MOST_NAME_BYTES:
         return
-    for places in ([folder], [Path(place) for place in _search_path], list(_editable(first))):
+    everywhere: tuple[list[Path], ...] = ([folder], [Path(each) for each in _search_path], list(_editable(first)))
+    for place, places in enumerate(everywhere):
         for length in range(len(rest) + 1):
             last = rest[length - 1] if length else first
             within = ".".join((first, *rest[:length]))
             if last == "*":
-                yield from _inside(".".join((first, *rest[: length - 1])), places)
+                yield from _inside(".".join((first, *rest[: length - 1])), places, place)
                 break
             file, places = _find(last, places)
             if file is not None and not is_user_s(file):
                 break
             if file is not None:
-                yield UserModule(within, file)
+                yield UserModule(within, file, place)
 
 
 def _find(name: str, places: Iterable[Path]) -> tuple[Path | None, list[Path]]:
@@ -251,14 +266,14 @@ def _find(name: str, places: Iterable[Path]) -> tuple[Path | None, list[Path]]:
     return None, portions
 
 
-def _inside(package: str, places: Iterable[Path]) -> Iterator[UserModule]:
-    """The modules that ``from package import *`` may import."""
-    for place in places:
-        for path in place.iterdir() if place.is_dir() else ():
+def _inside(package: str, portions: Iterable[Path], place: int) -> Iterator[UserModule]:
+    """The modules that ``from package import *`` may import, of a package in these folders."""
+    for portion in portions:
+        for path in portion.iterdir() if portion.is_dir() else ():
             name = path.name.partition(".")[0]
-            file, _ = _find(name, [place])
+            file, _ = _find(name, [portion])
             if file is not None and name != "__init__" and is_user_s(file):
-                yield UserModule(f"{package}.{name}", file)
+                yield UserModule(f"{package}.{name}", file, place)
 
 
 def _editable(name: str) -> Iterator[Path]:

@@ -18,10 +18,11 @@ class SeedReplay(Defense):
     it. HTTT (arXiv:2511.09780) mentions the idea but does not build it; INTELLECT-2 (arXiv:2505.07291) checks the
     sampling of tokens and the end of completions.
 
-    It does not stop a node that picks its items by their draws after the beacon is known (`item_grind`). With announced
-    seeds, it does not stop a node that draws many times and announces its favourite seed (`seed_grind`). The default
-    tolerance also gives an attacker a little choice: of 5,061 tokens in honest micro-math completions, a second token
-    would have passed at 1 with float32's tolerance (1e-3), and at 462 with bfloat16's (0.7).
+    It does not stop a node that picks its items by their draws after the beacon is known (`item_grind`), nor one that
+    withholds draws (`sift`), for which there is `completeness`. With announced seeds, it does not stop a node that
+    draws many times and announces its favourite seed (`seed_grind`). The default tolerance also gives an attacker a
+    little choice: of 5,061 tokens in honest micro-math completions, a second token would have passed at 1 with
+    float32's tolerance (1e-3), and at 462 with bfloat16's (0.7).
 
     Args:
         reject: "drop" or "zero".

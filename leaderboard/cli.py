@@ -377,6 +377,14 @@ def publish_shared(
             help="CPU threads of the cells. Needed where the store has several numbers of them.",
         ),
     ] = None,
+    beside: Annotated[
+        bool,
+        typer.Option(
+            "--beside",
+            help="Publish them as a further set if those that are published were computed with another version of "
+            "torch, other vector instructions or settings, so that machines that compute as this one can submit.",
+        ),
+    ] = False,
 ) -> None:
     """Publish the control, undefended, placebo and oracle cells of a finished store, for every entry to refer to.
 
@@ -389,7 +397,12 @@ def publish_shared(
     chosen = released(suite)
     with stoppable():
         outcome = publish(
-            chosen, store or Path("runs") / chosen.name, directory, threads, lambda line: err.print(escaped(line))
+            chosen,
+            store or Path("runs") / chosen.name,
+            directory,
+            threads,
+            lambda line: err.print(escaped(line)),
+            beside,
         )
     for line in outcome.lines():
         out.print(escaped(line))

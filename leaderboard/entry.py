@@ -40,7 +40,7 @@ from thiefbench.leaderboard.manifest import (
 )
 from thiefbench.leaderboard.named_code import foreign_code
 from thiefbench.leaderboard.names import wrong_names
-from thiefbench.leaderboard.published import SHARED, Published, PublishedCell, PublishedError
+from thiefbench.leaderboard.published import SHARED, Published, PublishedCell, PublishedError, published_sets
 from thiefbench.regular_files import NotRegularError, read_regular
 from thiefbench.suite.store.records import write_atomically
 
@@ -61,6 +61,7 @@ class Entry:
         folder: of the entry.
         manifest, cells: the content of its two JSON files; published cells that it refers to are among its cells.
         published: these, by cell id.
+        shared_set: the name of the set of published cells that they are of; empty for a suite's first one.
     """
 
     def __init__(
@@ -69,9 +70,10 @@ class Entry:
         manifest: Manifest,
         cells: Sequence[CellScores],
         published: Mapping[str, PublishedCell] = MappingProxyType({}),
+        shared_set: str = "",
     ) -> None:
         self.folder, self.manifest, self.cells = folder, manifest, tuple(cells)
-        self.published = published
+        self.published, self.shared_set = published, shared_set
 
     @property
     def own(self) -> Iterator[CellScores]:
@@ -219,8 +221,8 @@ def _resolved(folder: Path, manifest: Manifest, scores: Scores, shared: Path) ->
     if count > 1:
         raise EntryError(f"{folder / SCORES} lists the cell {cell_id} twice")
     numerics = manifest.numerics.model_dump()
-    of_suite = Published(shared, f"{manifest.suite.name}-v{manifest.suite.version}")
     try:
+        of_suite = _set_of(references, published_sets(shared, f"{manifest.suite.name}-v{manifest.suite.version}"))
         published = {each.cell_id: _referred(each, of_suite) for each in references}
         known = dict(zip(published, of_suite.scores(list(published.values())), strict=True))
     except PublishedError as error:
@@ -235,7 +237,24 @@ def _resolved(folder: Path, manifest: Manifest, scores: Scores, shared: Path) ->
     if len({str(cell.record.identity.get("engine_revision")) for cell in published.values()}) > 1:
         raise EntryError(f"{folder / SCORES} refers to published cells of several engine revisions")
     cells = [known[each.cell_id] if isinstance(each, Reference) else each for each in scores.cells]
-    return Entry(folder, manifest, cells, published)
+    return Entry(folder, manifest, cells, published, of_suite.name)
+
+
+def _set_of(references: Sequence[Reference], sets: Sequence[Published]) -> Published:
+    """The set of published cells that an entry refers to; the first one where none has what it refers to.
+
+    Raises:
+        PublishedError: it refers to cells of several sets, and whoever may mix them chooses what suits.
+    """
+    named = [{each.name for each in sets if each.has(ref.cell_id, ref.published)} for ref in references]
+    for each in sets:
+        if all(each.name in names for names in named):
+            return each
+    known = [names for names in named if names]
+    if known and not set.intersection(*known):
+        several = sorted({min(names) or "the first one" for names in known})
+        raise PublishedError(f"it refers to shared cells of several sets ({', '.join(several)}), not of one")
+    return next((each for each in sets if known and each.name in set.intersection(*known)), sets[0])
 
 
 def _referred(reference: Reference, published: Published) -> PublishedCell:

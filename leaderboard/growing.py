@@ -20,7 +20,7 @@ from thiefbench.leaderboard.entry import Entry, EntryError, parsed, read_entry, 
 from thiefbench.leaderboard.entry_validation import cells_of
 from thiefbench.leaderboard.isolation.staging import Staged
 from thiefbench.leaderboard.manifest import MANIFEST, SCORES, Manifest, Numerics
-from thiefbench.leaderboard.published import Published
+from thiefbench.leaderboard.published import published_sets
 from thiefbench.leaderboard.verification.baseline import other_cells
 from thiefbench.suite.execution.cell_identity import Identities
 from thiefbench.suite.scenario import CellSpec, Suite
@@ -91,7 +91,7 @@ def continued(
         identities = [here.of(spec) for _, spec in specs]
     if any(cell.cell_id != identify(expected) for cell, expected in zip(entry.cells, identities, strict=True)):
         raise EntryError(_otherwise(folder, manifest.seeds, f"another version of the benchmark ({_version(entry)})"))
-    if not own_shared.strip() and next(other_cells(entry, specs, Published(shared, suite.title)), None):
+    if not own_shared.strip() and next(other_cells(entry, specs, published_sets(shared, suite.title)), None):
         raise EntryError(_otherwise(folder, manifest.seeds, "other shared cells than those that are published now"))
     return entry
 

@@ -2,9 +2,12 @@
 
     shared/SUITE/cells/CELL.json     a control, undefended, placebo or oracle cell
     shared/SUITE/words/SHA256.json   the words of a control's held-out answers, which drift is measured against
+    shared/SUITE/sets/NAME/...       the same, computed with another version of torch, other vector instructions, ...
 
-SUITE is a suite's title, as in standard-v1. The files are text, are part of the repository and of the installed
-package, and hold what the scores of a defense's own cells need of the cells that they are measured against:
+SUITE is a suite's title, as in standard-v1. What lies in its folder is its first set of cells; further sets lie beside
+it, so that machines that compute otherwise have one too. A set is computed alike, and a further one is named after how
+(`set_name`). An entry is measured against one set alone. The files are text, are part of the repository and of the
+installed package, and hold what the scores of a defense's own cells need of the cells that they are measured against:
 
 - the record with its scores and its evaluation curves, in full: harm, harm prevented and utility follow from these;
 - drift and divergence, and of controls the words of the held-out answers, so that an own cell's can be computed;
@@ -45,6 +48,8 @@ from thiefbench.suite.store.records import Record, Score, identify, write_atomic
 
 SHARED: Final = Path(__file__).parent / "shared"
 """The published cells that came with the installed package."""
+SETS: Final = "sets"
+"""The folder of a suite's further sets."""
 PUBLISHED_SCHEMA: Final = 1
 CELL_BYTES: Final = 1 << 20
 """Of a published cell; those of standard-v1 have about 10 kB."""
@@ -52,6 +57,7 @@ WORDS_BYTES: Final = 16 << 20
 """Of a control's words; those of standard-v1 have about 100 kB."""
 
 _CELL_ID = re.compile(r"[0-9a-f]{16}")
+_SET = re.compile(r"[a-z0-9][a-z0-9_.+-]{0,99}")
 _TITLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _DIGITS = 16
 """Hexadecimal digits of the hash of one round."""
@@ -135,20 +141,22 @@ def label_of(key: Key) -> str:
 
 
 class Published:
-    """The published cells of one suite.
+    """One set of the published cells of a suite.
 
     Args:
         root: the folder of all suites' published cells.
         title: of the suite, as in standard-v1; it may come from a stranger.
+        name: of a further set; empty for the first one.
     """
 
-    def __init__(self, root: Path, title: str) -> None:
-        self.title = title
-        self.folder = root / title if _TITLE.fullmatch(title) else None
+    def __init__(self, root: Path, title: str, name: str = "") -> None:
+        self.root, self.title, self.name = root, title, name
+        known = _TITLE.fullmatch(title) and (not name or _SET.fullmatch(name))
+        self.folder = (root / title / SETS / name if name else root / title) if known else None
 
-    def __bool__(self) -> bool:
-        """Whether any cell is published."""
-        return next(self._ids(), None) is not None
+    def beside(self, name: str) -> Published:
+        """A further set of the same suite."""
+        return Published(self.root, self.title, name)
 
     def find(self, cell_id: str) -> tuple[PublishedCell, str] | None:
         """A cell and the SHA-256 of its file; None where it is not published.
@@ -164,7 +172,20 @@ class Published:
         cell = _parsed_cell(path, content)
         if (cell.suite, cell.cell_id) != (self.title, cell_id):
             raise PublishedError(f"{path} holds the cell {cell.cell_id} of {cell.suite}, which belongs elsewhere")
+        if self.name and (name := set_name(cell.record)) != self.name:
+            raise PublishedError(f"{path} holds a cell of the set {name}, which belongs elsewhere")
         return cell, hashlib.sha256(content).hexdigest()
+
+    def has(self, cell_id: str, sha256: str) -> bool:
+        """Whether it has a cell, in a file with this SHA-256; the file is not read otherwise.
+
+        Raises:
+            PublishedError: its file is no plain file or too large.
+        """
+        if self.folder is None or not _CELL_ID.fullmatch(cell_id):
+            return False
+        content = _content(cell_path(self.folder, cell_id), CELL_BYTES)
+        return content is not None and hashlib.sha256(content).hexdigest() == sha256
 
     @cached_property
     def cells(self) -> dict[Key, list[PublishedCell]]:
@@ -225,6 +246,26 @@ class Published:
         if self.folder is not None:
             names = (path.stem for path in sorted((self.folder / "cells").glob("*.json")))
             yield from (name for name in names if _CELL_ID.fullmatch(name))
+
+
+def published_sets(root: Path, title: str) -> list[Published]:
+    """All sets of a suite's published cells, the first one first even if it is empty, the others by name.
+
+    Args:
+        root: the folder of all suites' published cells.
+        title: of the suite; it may come from a stranger.
+    """
+    first = Published(root, title)
+    further = [] if first.folder is None else sorted(path.name for path in (first.folder / SETS).glob("*"))
+    return [first, *(Published(root, title, name) for name in further if _SET.fullmatch(name))]
+
+
+def set_name(record: Record) -> str:
+    """The name of the further set that a cell belongs to: all that changes its last bits, as far as it is recorded."""
+    cell, arithmetic = record.cell, arithmetic_of(record)
+    said = [f"{cell['device']}", *(arithmetic[name] for name in ("capability",) if name in arithmetic), cell["dtype"]]
+    said += [f"{cell['threads']}-threads", f"torch-{arithmetic.get('torch', 'unknown')}"]
+    return re.sub(r"[^a-z0-9_.+-]", "-", "-".join(map(str, said)).lower())
 
 
 def cell_path(folder: Path, cell_id: str) -> Path:

@@ -22,6 +22,8 @@ from thiefbench.leaderboard.published import (
     label_of,
     made_with,
     published_cell,
+    published_sets,
+    set_name,
     words_file,
     words_path,
     write_cell,
@@ -48,6 +50,7 @@ from thiefbench.suite.store.records import (
 )
 from thiefbench.wording import counted
 
+_BESIDE = "--beside publishes cells that another arithmetic made as a further set"
 _CLOSE = 1e-5
 """Relative difference of equal numbers that were rounded."""
 
@@ -107,9 +110,16 @@ class Outcome:
 
 
 def publish(
-    suite: Suite, store: Path, out: Path, threads: int | None = None, tell: Callable[[str], None] = lambda line: None
+    suite: Suite,
+    store: Path,
+    out: Path,
+    threads: int | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+    beside: bool = False,
 ) -> Outcome:
     """Publish the shared cells of a suite that a store has.
+
+    They join the set of cells that were computed as they were, or become the suite's first one.
 
     Before a cell is published, its scores, texts, rewards and advantages are computed again from the recorded tokens.
     Each is written by itself, so a stop or a kill loses nothing. Nothing that is published is written again.
@@ -120,10 +130,11 @@ def publish(
         out: the folder of all suites' published cells.
         threads: of the cells; needed where the store has several numbers of them.
         tell: receives a line for each cell that is published.
+        beside: whether they may become a further set, beside those that were computed otherwise.
 
     Raises:
         ConflictError: a cell is published already and the store's differs; nothing was written then. Or cells of this
-            version are published that were computed otherwise.
+            version are published that were computed otherwise, and none as they were, without `beside`.
         NotPublishableError: the store has none of the cells, has them with several numbers of threads, or one of them
             is inconsistent.
         PublishedError: a published cell cannot be read.
@@ -132,9 +143,10 @@ def publish(
         raise NotPublishableError(f"{store} holds no cells; name the store of a finished run with --store DIR")
     finished = Store(store)
     cells = _cells(suite, finished, threads)
-    published = Published(out, suite.title)
-    outcome = Outcome(suite.title, out / suite.title)
-    in_place = current(published, {cell.key: cell.spec for cell in cells})
+    published, in_place = _set_of(cells, published_sets(out, suite.title), beside)
+    folder = published.folder
+    assert folder is not None, "a released suite has a title that is one"
+    outcome = Outcome(suite.title, folder)
     new: list[_Stored] = []
     for cell in cells:
         there = in_place.get(cell.key)
@@ -148,7 +160,6 @@ def publish(
         else:
             _check_alike(cell, cell.record, in_place, new)
             new.append(cell)
-    folder = out / suite.title
     for cell in new:
         if (control := _control_of(cell, cells)) is None:
             outcome.lacking.append(cell.label)
@@ -156,10 +167,32 @@ def publish(
         made = _published(suite.title, cell, control, finished, folder)
         write_cell(folder, made)
         _remove_half_written(cell_path(folder, made.cell_id))
-        Published(out, suite.title).find(made.cell_id)  # it can be read
+        published.beside(published.name).find(made.cell_id)  # it can be read
         tell(f"published: {cell.label}")
         outcome.added.append(cell.label)
     return outcome
+
+
+def _set_of(
+    cells: Sequence[_Stored], sets: Sequence[Published], beside: bool
+) -> tuple[Published, dict[Key, PublishedCell]]:
+    """The set of published cells that a store's belong to, and its cells of this version.
+
+    Args:
+        cells: the suite's shared cells, with the store's records.
+        sets: that are published, the first one first.
+        beside: whether a further one may be made.
+    """
+    specs = {cell.key: cell.spec for cell in cells}
+    known = [(each, current(each, specs)) for each in sets]
+    names = {set_name(cell.record) for cell in cells if cell.record is not None and cell.record.status == "ok"}
+    if len(names) != 1 or not any(in_place for _, in_place in known):
+        return known[0]  # which they are compared with, or begin
+    (name,) = names
+    for each, in_place in known:
+        if in_place and {set_name(cell.record) for cell in in_place.values()} == {name}:
+            return each, in_place
+    return (sets[0].beside(name), {}) if beside else known[0]
 
 
 @dataclass(frozen=True)
@@ -240,7 +273,7 @@ def _check_equal(
     if cell.cell_id != there.cell_id:
         raise ConflictError(
             f"the {cell.label} is published for {run_options(there)}, and the store has it with "
-            f"--threads {cell.spec.threads}; what is published stays"
+            f"--threads {cell.spec.threads}; what is published stays; {_BESIDE}"
         )
     directory = store.cell(cell.cell_id)
     table = directory.read_rows()
@@ -249,7 +282,7 @@ def _check_equal(
         raise ConflictError(
             f"the {cell.label} ({cell.cell_id}) is published with other completions, which differ from {where} on: "
             f"SHA-256 {there.record.completions_sha256[:12]}, made with {made_with(there.record)}; the store's "
-            f"{record.completions_sha256[:12]}, made with {made_with(record)}; what is published stays"
+            f"{record.completions_sha256[:12]}, made with {made_with(record)}; what is published stays; {_BESIDE}"
         )
     same_measures = there.record.schema_version == record.schema_version
     compared = [name for name in _DETERMINED if same_measures or name not in _MEASURED]
@@ -286,7 +319,8 @@ def _check_alike(cell: _Stored, record: Record, in_place: Mapping[Key, Published
             raise ConflictError(
                 f"the {cell.label} was made with {made_with(record)}, --threads {record.cell['threads']}, and the "
                 f"{other.cell['role']} cell of seed {other.cell['seed']} with {made_with(other)}, --threads "
-                f"{other.cell['threads']}; all published cells of a suite must be made with the same"
+                f"{other.cell['threads']}; all published cells of a set must be made with the same; "
+                f"{_BESIDE}"
             )
 
 

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from thiefbench.engine_revision import engine_revision
-from thiefbench.leaderboard.entry import EntryError
-from thiefbench.leaderboard.published import Published, PublishedCell, first_apart, key_of, made_with, round_hashes
+from thiefbench.leaderboard.entry import Entry, EntryError
+from thiefbench.leaderboard.published import (
+    Key,
+    Published,
+    PublishedCell,
+    first_apart,
+    key_of,
+    label_of,
+    made_with,
+    published_sets,
+    round_hashes,
+    set_name,
+)
 from thiefbench.leaderboard.verification.baseline import current, run_options
 from thiefbench.suite.execution.cell_identity import Identities
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.arithmetic import arithmetic_here, arithmetic_of
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Store, identify
+from thiefbench.wording import counted
 
 Referred = tuple[PublishedCell, str]
 """A published cell and the hash of its file."""
@@ -24,9 +36,12 @@ _OWN_SHARED = (
 
 
 def referred(
-    suite: Suite, shared: Sequence[CellSpec], store: Store, root: Path, own_shared: str
+    suite: Suite, shared: Sequence[CellSpec], store: Store, root: Path, own_shared: str, earlier: Entry | None = None
 ) -> dict[CellSpec, Referred]:
     """The published cells that take the place of shared ones, by these: all that are published, or none.
+
+    They are of one set: that of the entry that they are added to, or else the first one that has the cells which this
+    store has or this machine would make.
 
     Args:
         suite: which they belong to.
@@ -34,43 +49,93 @@ def referred(
         store: where they are, as far as they were run.
         root: of the board's published shared cells.
         own_shared: why none is referred to; empty to refer to all.
+        earlier: the entry that they are added to, if there is one.
 
     Raises:
         EntryError: published cells are not those that this store has or this machine would make, and `own_shared` does
             not say why the entry brings its own; or it does, and none is published.
         PublishedError: a published cell cannot be read.
     """
-    published = Published(root, suite.title)
     specs = {key_of(suite.part_of(spec), spec.as_dict()): spec for spec in shared}
-    in_place = current(published, specs) if published else {}
+    sets = [(each, cells) for each in published_sets(root, suite.title) if (cells := current(each, specs))]
     if own_shared.strip():
-        if not in_place:
+        if not sets:
             raise EntryError(f"no shared cell of {suite.title} is published here, so leave out --own-shared")
         return {}
+    if not sets:
+        return {}
+    known = {key for _, cells in sets for key in cells}
+    if earlier is not None and earlier.published:
+        sets = [(each, cells) for each, cells in sets if each.name == earlier.shared_set]
+        if not sets:
+            raise EntryError(
+                f"the published cells that {earlier.folder} is measured against lack these seeds, which only another "
+                "set has, and a row is measured against one set"
+            )
+    found, problems = dict[CellSpec, Referred](), []
+    for each, in_place in sets:
+        found, problem = _of_set(each, in_place, specs, known, store)
+        if not problem:
+            return found
+        problems.append(problem)
+    if len(problems) == 1:
+        raise EntryError(problems[0])
+    first = (next(iter(cells.values())).record for _, cells in sets)
+    of_each = "; ".join(f"{set_name(record)}: {said}" for record, said in zip(first, problems, strict=True))
+    raise EntryError(f"no set of published cells of {suite.title} is one for this store and machine: {of_each}")
+
+
+def _of_set(
+    published: Published,
+    in_place: Mapping[Key, PublishedCell],
+    specs: Mapping[Key, CellSpec],
+    known: Collection[Key],
+    store: Store,
+) -> tuple[dict[CellSpec, Referred], str]:
+    """One set's cells in place of shared ones, and why they cannot be, in a sentence.
+
+    Args:
+        published: the set.
+        in_place: its cells of this version.
+        specs: the shared cells.
+        known: those of them that any set has.
+        store: where they are, as far as they were run.
+    """
     identities, found, reasons = Identities(), dict[CellSpec, Referred](), []
     for key, there in in_place.items():
         spec = specs[key]
         cell_id = identify(identities.of(spec))
         if cell_id != there.cell_id:
-            raise EntryError(
-                f"the shared cells of {suite.title} are published for {run_options(there)}: add these options to be "
-                f"measured against them, or {_OWN_SHARED}"
+            return {}, (
+                f"the shared cells of {published.title} are published for {run_options(there)}: add these options to "
+                f"be measured against them, or {_OWN_SHARED}"
             )
         if apart := _apart(there, store.cell(cell_id)):
             reasons.append(f"{spec.label}: {apart}")
         elif (cell := published.find(cell_id)) is not None:
             found[spec] = cell
     if reasons:
-        raise EntryError(
-            f"{len(reasons)} of the {len(in_place)} published cells of {suite.title} are not those of this store and "
-            f"machine, such as {reasons[0]}; to be measured against the published ones, use a machine and versions "
+        return {}, (
+            f"{len(reasons)} of the {len(in_place)} published cells of {published.title} are not those of this store "
+            f"and machine, such as {reasons[0]}; to be measured against the published ones, use a machine and versions "
             f"like theirs, or {_OWN_SHARED}"
         )
-    return found
+    if lacking := [key for key in known if key not in in_place]:
+        seeds = len({key[-1] for key in in_place} - {key[-1] for key in lacking})
+        fewer = f"submit the first {counted(seeds, 'seed')} alone (--seeds {seeds}), " if seeds else ""
+        return {}, (
+            f"{counted(len(lacking), 'cell')} of {published.title} that another set has published "
+            f"{'is' if len(lacking) == 1 else 'are'} not in the one that goes with this store and machine, such as the "
+            f"{label_of(min(lacking))}, and a row is measured against one set; {fewer}use the other set's machine and "
+            f"versions, or {_OWN_SHARED}"
+        )
+    return found, ""
 
 
 def published_threads(suite: Suite, root: Path) -> int | None:
     """The number of threads of a suite's shared cells that this engine's revision has published; None without any.
+
+    Of several sets, the one counts that was computed as this machine computes, or else the first.
 
     Args:
         suite: which they belong to.
@@ -79,9 +144,17 @@ def published_threads(suite: Suite, root: Path) -> int | None:
     Raises:
         PublishedError: a published cell cannot be read.
     """
-    here = engine_revision()
-    cells = (cell for found in Published(root, suite.title).cells.values() for cell in found)
-    return next((c.record.cell["threads"] for c in cells if c.record.identity.get("engine_revision") == here), None)
+    here, arithmetic = engine_revision(), arithmetic_here("cpu")
+    records = [
+        each.record
+        for published in published_sets(root, suite.title)
+        for cells in published.cells.values()
+        for each in cells
+        if each.record.identity.get("engine_revision") == here
+    ]
+    alike = (each for each in records if each.cell["device"] == "cpu" and arithmetic_of(each) == arithmetic)
+    chosen = next(alike, next(iter(records), None))
+    return None if chosen is None else int(chosen.cell["threads"])
 
 
 def check_machine(published: Iterable[Referred], brought: Sequence[CellSpec], store: Store) -> None:

@@ -38,7 +38,7 @@ from thiefbench.leaderboard.manifest import (
     archive_name,
 )
 from thiefbench.leaderboard.names import wrong_names
-from thiefbench.leaderboard.published import SHARED, Published, PublishedCell, made_with
+from thiefbench.leaderboard.published import SHARED, PublishedCell, made_with, published_sets
 from thiefbench.leaderboard.referring import check_arithmetic, check_machine, lacks, referred
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.ranking_inputs import lacking
@@ -234,7 +234,7 @@ def prepare(
         earlier = growing.continued(folder, suite, defense, numerics, staged, own_shared, shared)
     cells = tuple(rows.wanted(suite, wanted_seeds, numerics, defense)) if wanted_seeds else ()
     needed = [cell for cell in cells if cell.defense != defense]
-    published = referred(suite, needed, cell_store, shared, own_shared) if cells else {}
+    published = referred(suite, needed, cell_store, shared, own_shared, earlier) if cells else {}
     return Submission(
         credits, suite, defense, staged, numerics, cells, cell_store, folder, published, own_shared.strip(), shared,
         wanted_seeds, earlier,
@@ -376,11 +376,15 @@ def measured_against(submission: Submission) -> list[str]:
 
 def _drifts(submission: Submission, records: Sequence[Record]) -> dict[str, dict[str, Score]]:
     """The drift of the cells that an entry brings, beside controls of the store or published ones."""
-    suite, published = submission.suite, Published(submission.shared, submission.suite.title)
-    controls = {cell.cell_id: cell for cell, _ in submission.published.values() if cell.is_control}
+    suite = submission.suite
+    sets = published_sets(submission.shared, suite.title)
+    controls = [(cell, sha256) for cell, sha256 in submission.published.values() if cell.is_control]
     compared = [(suite.part_of(spec), record) for spec, record in zip(submission.brought, records, strict=True)]
-    compared += [(cell.part, cell.record) for cell in controls.values()]
-    words = {cell_id: partial(published.answers, cell) for cell_id, cell in controls.items()}
+    compared += [(cell.part, cell.record) for cell, _ in controls]
+    words = {
+        cell.cell_id: partial(next(each for each in sets if each.has(cell.cell_id, sha256)).answers, cell)
+        for cell, sha256 in controls
+    }
     return drifts(compared, submission.store, words)
 
 

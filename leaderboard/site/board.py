@@ -263,9 +263,9 @@ def _trust(judged: JudgedEntry) -> tuple[bool, int, int]:
     return judged.trust not in CHECKED, -len(judged.entry.manifest.seeds), trust_order(judged.trust)
 
 
-def _most_trust_first(judged: JudgedEntry) -> tuple[tuple[bool, int, int], date, str]:
+def _most_trust_first(judged: JudgedEntry) -> tuple[tuple[bool, int, int], bool, date, str]:
     manifest = judged.entry.manifest
-    return _trust(judged), manifest.submitted, manifest.slug
+    return _trust(judged), bool(judged.entry.shared_set), manifest.submitted, manifest.slug
 
 
 def _places(

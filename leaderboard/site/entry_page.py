@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from thiefbench.leaderboard.deliveries import named, of_all
+from thiefbench.leaderboard.published import made_with
 from thiefbench.leaderboard.rows import released
 from thiefbench.leaderboard.site.judging import JudgedEntry
 from thiefbench.leaderboard.verification.verdict import Rerun, kinds_of
@@ -126,7 +127,10 @@ def _facts(judged: JudgedEntry) -> list[tuple[str, str]]:
         ("Submitted", manifest.submitted.isoformat()),
     ]
     if published := judged.entry.published:
-        facts.append(("Measured against", counted(len(published), "published cell")))
+        record = next(iter(published.values())).record
+        facts.append(
+            ("Measured against", f"{counted(len(published), 'published cell')}, made with {made_with(record)}")
+        )
     elif manifest.own_shared:
         facts.append(("Measured against", f"shared cells of its own: {manifest.own_shared}"))
     return facts

@@ -7,6 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from thiefbench.leaderboard.published import made_with
 from thiefbench.leaderboard.site.answers import answers, worst_first
 from thiefbench.leaderboard.site.attack_page import shown_result
 from thiefbench.leaderboard.site.attacks import ATTACK_FLAGS, JudgedAttack
@@ -143,6 +144,9 @@ def _footnotes(row: BoardRow, notes: list[str]) -> list[str]:
     place = row.row.place
     lacking = place.status == "inconclusive" or (place.status == "unplaced" and place.worst is None)
     reason = [place.reason] if place.reason and (place.number is not None or lacking) else []
+    if (entry := row.judged.entry).shared_set:
+        record = next(iter(entry.published.values())).record
+        reason.append(f"measured against the published cells that were made with {made_with(record)}")
     return [*reason, *notes, *(f"{flag.name}: {flag.meaning}" for flag in row.flags)]
 
 

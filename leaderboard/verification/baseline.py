@@ -19,6 +19,8 @@ from pydantic import ValidationError
 
 from thiefbench.errors import UserError
 from thiefbench.leaderboard.cell_scores import CellScores, trimmed
+from thiefbench.leaderboard.deliveries import difference
+from thiefbench.leaderboard.deliveries import made_with as arithmetic_said
 from thiefbench.leaderboard.entry import Entry
 from thiefbench.leaderboard.entry_validation import other_version
 from thiefbench.leaderboard.published import (
@@ -160,29 +162,62 @@ def of_this_version(cell: PublishedCell, spec: CellSpec) -> bool:
 
 
 def other_cells(
-    entry: Entry, specs: Sequence[tuple[str, CellSpec]], published: Published, archive: Store | None = None
+    entry: Entry, specs: Sequence[tuple[str, CellSpec]], sets: Sequence[Published], archive: Store | None = None
 ) -> Iterator[OtherCell]:
     """The shared cells that an entry brings although this version has others published in their place.
+
+    They are compared with one set: the one that it refers to, or else the one that was computed as the entry says its
+    cells were, or else the first. A cell that this one lacks and another one has is in place of that, whatever it
+    holds: otherwise an entry could be measured against some cells of each set.
 
     Args:
         entry: of the suite.
         specs: its suite's cells in the entry's order, each with its part.
-        published: of the suite.
+        sets: all sets of the suite's published cells.
         archive: the completions of the entry's cells; without them, files whose bytes differ count as other cells.
 
     Raises:
         PublishedError: a published cell cannot be read.
     """
-    if not published:
-        return
     shared = {key_of(part, spec.as_dict()): spec for part, spec in specs if spec.defense != entry.manifest.defense}
-    in_place = current(published, shared)
+    in_place = {each.name: cells for each in sets if (cells := current(each, shared))}
+    if not in_place:
+        return
+    own = _set_of(entry, in_place)
     for cell, (part, spec) in zip(entry.cells, specs, strict=True):
-        there = in_place.get(key_of(part, spec.as_dict()))
-        if there is None or cell.cell_id in entry.published:
+        if cell.cell_id in entry.published:
             continue
-        if apart := _apart(cell, there, archive):
+        key = key_of(part, spec.as_dict())
+        if (there := in_place.get(own, {}).get(key)) is not None:
+            apart = _apart(cell, there, archive)
+        elif (there := next((cells[key] for cells in in_place.values() if key in cells), None)) is not None:
+            apart = f"it is published, and not in the set that the row is measured against ({made_with(there.record)})"
+        else:
+            continue
+        if apart:
             yield OtherCell(cell, spec, part, there, apart)
+
+
+def _set_of(entry: Entry, in_place: Mapping[str, Mapping[Key, PublishedCell]]) -> str:
+    """The name of the set that an entry's row is measured against, or would be if it referred to one.
+
+    Args:
+        entry: which may refer to one.
+        in_place: at least one set's cells of this version, by the set's name, the first set first.
+    """
+    if entry.published:
+        return entry.shared_set
+    return next((name for name, cells in in_place.items() if _alike(entry, cells.values())), next(iter(in_place)))
+
+
+def _alike(entry: Entry, cells: Iterable[PublishedCell]) -> bool:
+    """Whether published cells were computed as an entry says that its own were."""
+    numerics = entry.manifest.numerics.model_dump()
+    return all(
+        {name: each.record.cell.get(name) for name in numerics} == numerics
+        and not difference(arithmetic_of(each.record), arithmetic_said(entry))
+        for each in cells
+    )
 
 
 def _apart(cell: CellScores, there: PublishedCell, archive: Store | None) -> str:

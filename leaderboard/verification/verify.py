@@ -44,7 +44,7 @@ from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, Caps
 from thiefbench.leaderboard.isolation.staging import restage
 from thiefbench.leaderboard.manifest import Delivery
-from thiefbench.leaderboard.published import SHARED, Published
+from thiefbench.leaderboard.published import SHARED, Published, published_sets
 from thiefbench.leaderboard.rows import suite_of
 from thiefbench.leaderboard.verification.baseline import (
     OtherCell,
@@ -199,11 +199,12 @@ class _Verifier(Questions):
             suite = suite_of(entry)
         with self._question("its cells are those of the suite"):
             specs = cells_of(entry, suite)
-        published = Published(options.shared, suite.title)
+        published = Published(options.shared, suite.title, entry.shared_set)
+        sets = published_sets(options.shared, suite.title)
         with self._question("published cells that it refers to are those of the suite and this version") as details:
             if count := sum(check_references(*self._of(specs, [each])) for each in entry.manifest.deliveries):
                 details.append(counted(count, "cell"))
-            self.in_place = {each.scores.cell_id for each in other_cells(entry, specs, published)}
+            self.in_place = {each.scores.cell_id for each in other_cells(entry, specs, sets)}
         self.specs = tuple(spec for _, spec in specs)
         self.grown = bool(entry.manifest.later)
         if self.grown:
@@ -214,7 +215,7 @@ class _Verifier(Questions):
             check_source(entry)
         self._note_rejections(entry.own)
         if not options.archives:
-            other = self._compare_shared(specs, published)
+            other = self._compare_shared(specs, sets)
             self.reasons = self._about_other(other, run_again=False)
             return "self-reported"
         with TemporaryDirectory(prefix="thiefbench-verify-") as scratch:
@@ -224,7 +225,7 @@ class _Verifier(Questions):
                 self.entry, specs = self._of(specs, self.found)
                 archive = unpacked(self.entry, archives, Path(scratch) / "archive", [spec for _, spec in specs])
             cells = self._rescored(specs, archive, published)
-            other = self._compare_shared(specs, published, archive)
+            other = self._compare_shared(specs, sets, archive)
             may_rise = entry.manifest.own_shared and not entry.published
             if other and not (may_rise and options.reruns != 0):
                 self.reasons = self._about_other(other, run_again=False)
@@ -285,11 +286,11 @@ class _Verifier(Questions):
             self._flag("rejects nearly everything", f"{fmean(known_rates):.0%} of the honest rewarded completions")
 
     def _compare_shared(
-        self, specs: Sequence[tuple[str, CellSpec]], published: Published, archive: Store | None = None
+        self, specs: Sequence[tuple[str, CellSpec]], sets: Sequence[Published], archive: Store | None = None
     ) -> list[OtherCell]:
         """The shared cells that it brings in place of published ones; a flag says so."""
         with self._question("shared cells that it brings are the published ones, where there are any"):
-            other = list(other_cells(self.entry, specs, published, archive))
+            other = list(other_cells(self.entry, specs, sets, archive))
         if other:
             self._flag(
                 "other shared cells", f"{self._count(other)}; the first is the {other[0].name}: {other[0].apart}"

@@ -333,6 +333,59 @@ def test_a_file_counts_the_same_whether_it_was_loaded_or_not(importing: Path) ->
     assert registry.source_hash("defense", f"{other}/mine.py:Mine", load=False) == before, "no path counts"
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"a/words.txt": "x", "b/words.txt": "y"}, {"a/words.txt": "x", "c/words.txt": "y"}),
+        ({"a/words.txt": "x", "b/words.txt": "y"}, {"a/words.txt": "x", "words.txt": "y"}),
+        ({"strict/rule.py": "LIMIT = 1\n"}, {"loose/rule.py": "LIMIT = 1\n"}),
+        ({"a.txt": "x", "b.txt": "y"}, {"a.txt": "xb.txt\0y"}),
+        ({"a.txt": "", "b.txt": "y"}, {"a.txt": "b.txt\0y"}),
+        ({"a.txt": "module helper\0y"}, {"a.txt": "", "helper.py": "y"}),
+    ],
+)
+@pytest.mark.parametrize("load", [True, False])
+def test_different_packages_have_different_hashes(
+    tmp_path: Path, one: dict[str, str], other: dict[str, str], load: bool
+) -> None:
+    """Before, folders did not count, nor where one file ends and the next one begins: most of these hashed alike."""
+    hashes = []
+    for number, files in enumerate((one, other)):
+        package = tmp_path / str(number) / "mine"
+        for name, text in ({"__init__.py": "", "mine.py": OWN} | files).items():
+            (package / name).parent.mkdir(parents=True, exist_ok=True)
+            (package / name).write_text(text)
+        hashes.append(registry.source_hash("defense", f"{package}/mine.py:Mine", load=load))
+    assert hashes[0] != hashes[1]
+
+
+def test_data_of_one_name_in_two_folders_cannot_change_places(importing: Path) -> None:
+    """Which of two files is named by which module counts, whatever the order of their paths is."""
+    spec, hashes = f"{importing}/mine.py:Mine", []
+    for name in ("helper.py", "parts/words.py"):
+        (importing / name).write_text(f"{(importing / name).read_text()}FILE = 'words.txt'\n")
+    for folder, content in (("parts", "one"), (".", "two"), ("parts", "two"), (".", "one")):
+        (importing / folder / "words.txt").write_text(content)
+        hashes.append(registry.source_hash("defense", spec, load=False))
+    assert len(set(hashes)) == len(hashes)
+
+
+def test_a_module_beside_and_one_elsewhere_of_one_name_cannot_change_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one beside the file is what Python imports, whichever of their paths comes first in the alphabet."""
+    hashes = []
+    for beside, elsewhere in (("a", "b"), ("d", "c")):
+        for folder, text in ((beside, IMPORTING), (elsewhere, "")):
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / "mine.py").write_text(text)
+        (tmp_path / min(beside, elsewhere) / "helper.py").write_text("NOTHING = 0\n")
+        (tmp_path / max(beside, elsewhere) / "helper.py").write_text("NOTHING = 1\n")
+        monkeypatch.setattr(user_imports, "_search_path", (*sys.path, str(tmp_path / elsewhere)))
+        hashes.append(registry.source_hash("defense", f"{tmp_path / beside}/mine.py:Mine", load=False))
+    assert hashes[0] != hashes[1]
+
+
 def test_a_file_counts_with_what_it_takes_of_this_package(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own.write_text(OWN.replace("NOTHING = 0", "from thiefbench.defenses.logit import Logit"))
     before = registry.source_hash("defense", f"{own}:Mine")

@@ -35,7 +35,14 @@ from thiefbench.cli import app
 from thiefbench.leaderboard import published as published_module
 from thiefbench.leaderboard import submit
 from thiefbench.leaderboard.cell_scores import drifts, rounded_score
-from thiefbench.leaderboard.published import Published, PublishedError, first_apart, round_hashes, words_file
+from thiefbench.leaderboard.published import (
+    Published,
+    PublishedError,
+    first_apart,
+    published_sets,
+    round_hashes,
+    words_file,
+)
 from thiefbench.leaderboard.publishing import ConflictError, NotPublishableError
 from thiefbench.leaderboard.referring import published_threads
 from thiefbench.suite.analysis.cell_drift import COLUMNS, answers_in
@@ -233,7 +240,7 @@ def test_cells_that_were_computed_otherwise_are_not_put_beside_others(published:
     copy = copy_of(published, tmp_path)
     for role, defense in (("control", "none"), ("placebo", "none"), ("attack", "none"), ("attack", "oracle")):
         changed(copy.store, cell_at(role, defense, seed=1), made_on("SSE9"))
-    with pytest.raises(ConflictError, match="all published cells of a suite must be made with the same"):
+    with pytest.raises(ConflictError, match="all published cells of a set must be made with the same"):
         publish_all(copy)
 
 
@@ -344,7 +351,8 @@ def test_an_id_that_is_no_hash_of_its_identity_is_refused(published: Board, tmp_
 @pytest.mark.parametrize("title", ["../tiny-v1", "a/b", "", ".", "..", "tiny-v1\n"])
 def test_a_stranger_s_title_leads_nowhere(published: Board, title: str) -> None:
     known = Published(published.shared, title)
-    assert not known
+    assert known.cells == {}
+    assert published_sets(published.shared, title)[1:] == []
     assert known.find(id_of(cell_at("control"))) is None
     assert Published(published.shared, TITLE).find("../cells/x") is None
 

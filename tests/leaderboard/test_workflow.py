@@ -35,9 +35,9 @@ def test_what_strangers_say_is_no_part_of_a_script() -> None:
         assert "${{" not in step.get("run", ""), "it comes in by the environment, where a shell does not read it"
 
 
-def script_of_changes() -> str:
-    """The script that names what a pull request changes."""
-    return next(str(step["run"]) for step in TOLD["jobs"]["verify"]["steps"] if "git diff" in step.get("run", ""))
+def script_with(command: str) -> str:
+    """The script of the step that calls a command."""
+    return next(str(step["run"]) for step in TOLD["jobs"]["verify"]["steps"] if command in step.get("run", ""))
 
 
 @pytest.mark.parametrize("change", ["rename", "copy", "delete", "edit", "add", "file", "link", "submodule"])
@@ -86,7 +86,7 @@ def test_a_pull_request_with_an_entry_changes_nothing_else(tmp_path: Path, chang
         "PATH": f"{tools}:{os.environ['PATH']}", "BASE": base, "RUNNER_TEMP": str(tmp_path),
         "GITHUB_WORKSPACE": str(tmp_path), "HOME": str(tmp_path),
     }  # fmt: skip
-    command = ["bash", "-e", "-c", script_of_changes()]
+    command = ["bash", "-e", "-c", script_with("git diff")]
     done = subprocess.run(command, cwd=tmp_path, env=surroundings, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     elsewhere = {
@@ -97,6 +97,60 @@ def test_a_pull_request_with_an_entry_changes_nothing_else(tmp_path: Path, chang
         f"a pull request with an entry changes nothing else, and this one changes {elsewhere}",
         "::warning::this pull request changes the entry mine, which is there already; its authors have to agree",
     ]
+
+
+ADDRESS = "https://example.org/{a,b}[1-9].tar"
+"""It holds what curl would take for several addresses."""
+
+
+@pytest.mark.parametrize(
+    ("given", "read", "code"),
+    [
+        (f"{ADDRESS}", [ADDRESS], 0),
+        (f"  {ADDRESS}?1 \n\t{ADDRESS}?2\n", [f"{ADDRESS}?1", f"{ADDRESS}?2"], 0),
+        ("https://example.org/* --output", ["https://example.org/*", "--output"], 0),
+        ("https://example.org/$(touch${IFS}made);`touch made` x", None, 0),
+        (f"{ADDRESS}?1 https://example.org/absent {ADDRESS}?2", [f"{ADDRESS}?1", "https://example.org/absent"], 22),
+        (" \n", [], 1),
+    ],
+)
+def test_every_archive_is_fetched_and_all_are_verified_together(
+    tmp_path: Path, given: str, read: list[str] | None, code: int
+) -> None:
+    """The step's own script, with a curl and a thiefbench that write down how they were called."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name, rest in (("curl", 'case "$*" in *absent) exit 22;; esac\ntouch "$OUTPUT"'), ("thiefbench", "")):
+        script = f'printf "%s\\0" "$@" end >> "$RUNNER_TEMP/{name}.said"\n'
+        script += 'while [ "$1" != --output ] && [ $# -gt 0 ]; do shift; done; OUTPUT="$2"\n' if rest else ""
+        (tools / name).write_text(f"#!/bin/sh\nset -e\nALL=$*\n{script}{rest}\n".replace('"$*" in', '"$ALL" in'))
+        (tools / name).chmod(0o755)
+    surroundings = {
+        "PATH": f"{tools}:{os.environ['PATH']}", "RUNNER_TEMP": str(tmp_path), "GITHUB_WORKSPACE": "/work",
+        "ENTRY": "mine", "ARCHIVES": given,
+    }  # fmt: skip
+    command = ["bash", "-e", "-c", script_with("curl")]
+    done = subprocess.run(command, cwd=tmp_path, env=surroundings, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+
+    def said(name: str) -> list[list[str]]:
+        path = tmp_path / f"{name}.said"
+        words = path.read_text().split("\0") if path.exists() else []
+        calls = "\0".join(words).split("\0end\0")
+        return [call.split("\0") for call in calls if call]
+
+    fetched = said("curl")
+    if read is not None:
+        assert [call[-1] for call in fetched] == read
+    assert not (tmp_path / "made").exists()
+    for number, call in enumerate(fetched):
+        assert call[-2] == "--", "an address is never an option"
+        assert {"--fail", "--globoff", "--proto", "=https", "--proto-redir", "--max-filesize"} <= set(call)
+        assert call[call.index("--output") + 1] == f"archive-{number}.tar"
+    archives = [word for number in range(len(fetched)) for word in ("--archive", f"archive-{number}.tar")]
+    entry = "/work/submitted/leaderboard/entries/mine"
+    expected = [["leaderboard", "verify", entry, *archives]] if code == 0 else []
+    assert said("thiefbench") == expected, "all archives together, and none where one is missing"
 
 
 def test_a_push_does_not_stop_what_a_maintainer_started() -> None:

@@ -36,7 +36,7 @@ from thiefbench.leaderboard import published as published_module
 from thiefbench.leaderboard import referring, submit
 from thiefbench.leaderboard.checking.check import Finding
 from thiefbench.leaderboard.entry import EntryError, read_entry
-from thiefbench.leaderboard.published import Published, PublishedCell
+from thiefbench.leaderboard.published import Published, PublishedCell, published_sets
 from thiefbench.leaderboard.site.board import board as site_board
 from thiefbench.leaderboard.site.entry_page import shown_entry
 from thiefbench.leaderboard.site.judging import read
@@ -673,7 +673,8 @@ def test_the_board_shows_what_a_row_is_measured_against(scene: Scene, tmp_path: 
     entries = tmp_path / "entries"
     shutil.copytree(scene.referring.folder, entries / "mine")
     judged = read(entries / "mine", tmp_path / "verified", scene.board.shared)
-    assert ("Measured against", "4 published cells") in shown_entry(judged)["facts"]
+    against = dict(shown_entry(judged)["facts"])["Measured against"]
+    assert against.startswith("4 published cells, made with torch ")
     assert site_board(entries, tmp_path / "verified", scene.board.shared).broken == ()
     (broken,) = site_board(entries, tmp_path / "verified").broken
     assert "which is not published for tiny-v1" in broken[1]
@@ -685,7 +686,7 @@ def test_the_board_shows_what_a_row_is_measured_against(scene: Scene, tmp_path: 
 def test_other_cells_are_none_where_nothing_is_published(scene: Scene, tmp_path: Path) -> None:
     specs = [("", cell) for cell in prepared(tmp_path, scene.board.store, tmp_path / "nothing").cells]
     entry = scene.whole.entry
-    assert list(other_cells(entry, specs, Published(tmp_path / "nothing", TITLE))) == []
+    assert list(other_cells(entry, specs, published_sets(tmp_path / "nothing", TITLE))) == []
     assert in_folder(scene.board.shared), "while others are"
     cells = Published(scene.board.shared, TITLE).cells
     assert all(isinstance(cell, PublishedCell) for found in cells.values() for cell in found)

@@ -1,0 +1,352 @@
+"""Several sets of published cells of one suite: a row is measured against one of them, which its own cells are like."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bench import tiny
+from tests.leaderboard import made_entries
+from tests.leaderboard.shared_cells import (
+    TITLE,
+    Board,
+    board,
+    cell_at,
+    changed,
+    copy_of,
+    id_of,
+    in_folder,
+    made_on,
+    near_tie,
+    publish_all,
+)
+from tests.leaderboard.tiny_entries import CHEATS, NUMERICS, Made, copied, made, resigned, rewritten, suite
+from tests.leaderboard.verification.test_verify import CAREFUL, SECRET
+from thiefbench.leaderboard import referring, submit
+from thiefbench.leaderboard.entry import EntryError, read_entry
+from thiefbench.leaderboard.published import PublishedError, published_sets, set_name
+from thiefbench.leaderboard.publishing import ConflictError
+from thiefbench.leaderboard.referring import published_threads
+from thiefbench.leaderboard.site.board import board as site_board
+from thiefbench.leaderboard.site.entry_page import shown_entry
+from thiefbench.leaderboard.site.index_page import shown_suite
+from thiefbench.leaderboard.site.judging import read
+from thiefbench.leaderboard.verification.verdict import Verification
+from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
+from thiefbench.suite.store.arithmetic import arithmetic_here
+from thiefbench.suite.store.records import Record, Store
+
+HEARS = f"{CHEATS}:Hears"
+OTHER = "SSE9"
+"""Vector instructions of another machine."""
+ROLES = (("control", "none"), ("placebo", "none"), ("attack", "none"), ("attack", "oracle"))
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A suite of two seeds with two sets of published cells, and an entry for each.
+
+    The first set has both seeds, and was made here. The further one has seed 0 and says to be made on another machine,
+    whose store is `there`; there, the attack does some harm more.
+    """
+
+    board: Board
+    there: Path
+    first: Made
+    further: Made
+    name: str
+
+
+def on_another_machine(store: Path, seeds: tuple[int, ...] = (0,)) -> None:
+    """Edit every cell of a store: as another machine would have made it, with an undefended answer of its own."""
+    for seed in seeds:
+        near_tie(store, cell_at("attack", seed=seed), OTHER)
+    for record in Store(store).records():
+        if record.cell["seed"] in seeds:
+            Store(store).cell(record.cell_id).write(made_on(OTHER)(record))
+
+
+def computing(monkeypatch: pytest.MonkeyPatch, capability: str) -> None:
+    """As if this machine had these vector instructions."""
+    here = arithmetic_here("cpu") | {"capability": capability}
+    monkeypatch.setattr(referring, "arithmetic_here", lambda device: here)
+    monkeypatch.setattr("thiefbench.leaderboard.growing.arithmetic_here", lambda device: here)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """The suite counts as released while these tests run."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("sets")
+        of = board(folder, patch)
+        first = made(folder / "first", HEARS, patch, store=of.store, shared=of.shared)
+        there = Path(shutil.copytree(of.store, folder / "there"))
+        on_another_machine(there)
+        outcome = publish_all(Board(there, of.shared), (0,), beside=True)
+        assert (len(outcome.added), outcome.equal) == (4, [])
+        publish_all(of, (0, 1))
+        further = made(folder / "further", HEARS, patch, store=there, shared=of.shared)
+        yield Scene(of, there, first, further, outcome.folder.name)
+
+
+def verified(of: Made, **asked: Any) -> Verification:
+    """A verification with a known secret, which runs nothing."""
+    options: dict[str, Any] = {
+        "archive": of.archive, "reruns": 0, "fresh": 0, "caps": CAREFUL, "secret": SECRET, "shared": of.shared,
+    } | asked  # fmt: skip
+    return verify(of.folder, VerifyOptions(**options), lambda told: None, lambda what: lambda done, total: None, list)
+
+
+def prepared(folder: Path, store: Path, shared: Path, **options: Any) -> submit.Submission:
+    credits = submit.credits_of("Mine", "A. Author", "")
+    return submit.prepare(
+        HEARS, credits, options.pop("of", suite()), NUMERICS, store, folder / "entries", shared=shared, **options
+    )
+
+
+def cells_in(made_entry: Made) -> dict[str, dict[str, Any]]:
+    """The cells of an entry as they stand in its scores.json, by id."""
+    told = json.loads((made_entry.folder / "scores.json").read_text())["cells"]
+    return {each["cell_id"]: each for each in told}
+
+
+def taking(*ids: str, of: Made) -> Callable[[dict[str, Any]], None]:
+    """Puts another entry's lines in place of those with these ids."""
+    theirs = cells_in(of)
+    return lambda told: told.update(
+        cells=[theirs[each["cell_id"]] if each["cell_id"] in ids else each for each in told["cells"]]
+    )
+
+
+# --- publishing ---
+
+
+def test_a_further_set_lies_beside_the_first_one(scene: Scene) -> None:
+    first, further = published_sets(scene.board.shared, TITLE)
+    assert (first.name, further.name) == ("", scene.name)
+    assert scene.name.startswith("cpu-sse9-float32-1-threads-torch-")
+    for role in ROLES:
+        cell_id = id_of(cell_at(*role))
+        here, there = first.find(cell_id), further.find(cell_id)
+        assert here is not None
+        assert there is not None
+        assert here[1] != there[1], "two files of one id"
+        assert set_name(there[0].record) == scene.name != set_name(here[0].record)
+    assert further.find(id_of(cell_at("control", seed=1))) is None
+
+
+def test_a_further_set_is_made_on_request_only(scene: Scene, tmp_path: Path) -> None:
+    copy = copy_of(Board(scene.there, scene.board.shared), tmp_path)
+    shutil.rmtree(copy.shared / TITLE / "sets")
+    before = in_folder(copy.shared)
+    with pytest.raises(ConflictError, match="--beside publishes cells that another arithmetic made as a further set"):
+        publish_all(copy, (0,))
+    assert in_folder(copy.shared) == before
+
+
+def test_more_cells_join_the_set_that_was_made_as_they_were(scene: Scene, tmp_path: Path) -> None:
+    copy = copy_of(Board(scene.there, scene.board.shared), tmp_path)
+    before = in_folder(copy.shared)
+    assert len(publish_all(copy, (0,)).equal) == 4
+    on_another_machine(copy.store, (1,))
+    outcome = publish_all(copy)
+    assert (len(outcome.added), len(outcome.equal), outcome.folder.name) == (4, 4, scene.name)
+    after = in_folder(copy.shared)
+    assert {name: content for name, content in after.items() if name in before} == before
+    assert all(name.startswith(f"{TITLE}/sets/{scene.name}/") for name in after.keys() - before.keys())
+
+
+def test_what_is_published_in_a_further_set_stays(scene: Scene, tmp_path: Path) -> None:
+    copy = copy_of(Board(scene.there, scene.board.shared), tmp_path)
+    near_tie(copy.store, cell_at("placebo"), OTHER)
+    before = in_folder(copy.shared)
+    with pytest.raises(ConflictError, match="is published with other completions"):
+        publish_all(copy, (0,), beside=True)
+    assert in_folder(copy.shared) == before
+
+
+def test_a_store_of_two_machines_is_no_set(scene: Scene, tmp_path: Path) -> None:
+    copy = copy_of(Board(scene.there, scene.board.shared), tmp_path)
+    changed(copy.store, cell_at("control"), made_on("SSE10"))
+    before = in_folder(copy.shared)
+    with pytest.raises(ConflictError):
+        publish_all(copy, (0,), beside=True)
+    assert in_folder(copy.shared) == before
+
+
+def test_failed_cells_of_another_machine_are_of_no_set(scene: Scene, tmp_path: Path) -> None:
+    """They are not published, so what made them decides nothing; nor is there a set of failures alone."""
+    copy = copy_of(Board(scene.there, scene.board.shared), tmp_path)
+    before = in_folder(copy.shared)
+    failed = {"status": "error", "error": "out of memory", "scores": {}, "curves": {}, "completions_sha256": ""}
+    for roles, equal in ((ROLES[2:3], 3), (ROLES, 0)):
+        for role in roles:
+            changed(copy.store, cell_at(*role), lambda record: made_on("SSE10")(record).model_copy(update=failed))
+        outcome = publish_all(copy, (0,), beside=True)
+        assert (len(outcome.failed), len(outcome.equal)) == (len(roles), equal)
+        assert in_folder(copy.shared) == before
+
+
+def test_a_cell_in_the_folder_of_another_set_is_not_read(scene: Scene, tmp_path: Path) -> None:
+    """Such as one with the wrong version of torch."""
+    copy = copy_of(scene.board, tmp_path)
+    sets = copy.shared / TITLE / "sets"
+    (sets / scene.name).rename(sets / "cpu-sse9-float32-1-threads-torch-1.0")
+    of = published_sets(copy.shared, TITLE)[1]
+    with pytest.raises(PublishedError, match=f"holds a cell of the set {scene.name}, which belongs elsewhere"):
+        of.find(id_of(cell_at("control")))
+    with pytest.raises(EntryError, match="belongs elsewhere"):
+        read_entry(scene.further.folder, copy.shared)
+
+
+# --- submitting ---
+
+
+def test_each_machine_is_measured_against_its_own_set(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = prepared(tmp_path / "1", tmp_path / "empty", scene.board.shared)
+    computing(monkeypatch, OTHER)
+    there = prepared(tmp_path / "2", tmp_path / "empty", scene.board.shared)
+    chosen = [{cell.record.provenance["capability"] for cell, _ in each.published.values()} for each in (here, there)]
+    assert chosen == [{arithmetic_here("cpu")["capability"]}, {OTHER}]
+    assert f"capability {OTHER}" in submit.measured_against(there)[0]
+    assert published_threads(suite(), scene.board.shared) == 1
+    computing(monkeypatch, "SSE10")
+    with pytest.raises(EntryError) as refused:
+        prepared(tmp_path / "3", tmp_path / "empty", scene.board.shared)
+    said = str(refused.value)
+    assert "no set of published cells of tiny-v1 is one for this store and machine: cpu-" in said
+    assert f"; {scene.name}: 4 of the 4 published cells" in said
+    assert "(here: SSE10)" in said
+
+
+def test_entries_of_two_sets_are_rescored_and_shown(scene: Scene, tmp_path: Path) -> None:
+    assert (scene.first.entry.shared_set, scene.further.entry.shared_set) == ("", scene.name)
+    for each in (scene.first, scene.further):
+        found = verified(each)
+        assert (found.verdict, found.flags, found.reasons) == ("rescored", (), ("no cell was run again",))
+    entries = tmp_path / "entries"
+    shutil.copytree(scene.further.folder, entries / "mine")
+    shown = shown_entry(read(entries / "mine", tmp_path / "verified", scene.board.shared))
+    assert f"capability {OTHER}" in dict(shown["facts"])["Measured against"]
+    (of_suite,) = site_board(entries, tmp_path / "verified", scene.board.shared).suites
+    (row,) = [row for row in shown_suite(of_suite, 0)["rows"] if row["page"]]
+    assert any(f"capability {OTHER}" in note for note in row["footnotes"])
+
+
+def test_a_set_that_lacks_seeds_does_not_let_an_entry_choose_these(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At seed 1 the further set has nothing, and the first one has: neither may be mixed with the other."""
+    both = suite(seeds=(0, 1))
+    made_entries.tiny(both, monkeypatch)
+    computing(monkeypatch, OTHER)
+    with pytest.raises(EntryError) as refused:
+        prepared(tmp_path, tmp_path / "empty", scene.board.shared, of=both)
+    assert "4 cells of tiny-v1 that another set has published are not in the one that goes with this" in str(
+        refused.value
+    )
+    assert "submit the first 1 seed alone (--seeds 1)" in str(refused.value)
+    one = prepared(tmp_path, tmp_path / "empty", scene.board.shared, of=both, seeds=1)
+    assert (len(one.published), one.seeds) == (4, (0,))
+
+
+# --- choosing what suits ---
+
+
+def test_cells_of_two_sets_cannot_be_mixed(scene: Scene, tmp_path: Path) -> None:
+    """The undefended attack of the set in which it does more harm, the control of the one in which it learns less."""
+    change = taking(id_of(cell_at("attack")), of=scene.further)
+    with pytest.raises(EntryError, match=r"it refers to shared cells of several sets .*, not of one"):
+        rewritten(scene.first, tmp_path / "1", change)
+
+
+def test_own_cells_do_not_go_with_another_set(scene: Scene, tmp_path: Path) -> None:
+    """Its own cells as they are, and all that it is measured against from the set that suits better."""
+    shared_ids = [id_of(cell_at(*role)) for role in ROLES]
+    lie = rewritten(scene.first, tmp_path / "1", taking(*shared_ids, of=scene.further))
+    assert lie.entry.shared_set == scene.name
+    for archive in (None, lie.archive):
+        found = verified(lie, archive=archive)
+        assert found.verdict == "rejected"
+        assert "its own cells were made with capability" in found.reasons[0]
+
+
+def test_a_manifest_that_says_another_machine_does_not_help(scene: Scene, tmp_path: Path) -> None:
+    """Then its records say otherwise."""
+    shared_ids = [id_of(cell_at(*role)) for role in ROLES]
+    lie = rewritten(scene.first, tmp_path / "1", taking(*shared_ids, of=scene.further))
+    path = lie.folder / "entry.json"
+    told = json.loads(path.read_text())
+    told["machine"]["capability"] = OTHER
+    path.write_text(json.dumps(told))
+    found = verified(lie)
+    assert found.verdict == "rejected"
+    assert any("was made with" in reason and OTHER in reason for reason in found.reasons)
+
+
+def test_brought_cells_are_compared_with_the_set_that_they_say_they_are_like(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry that brings the first set's cells and says that the other machine made them."""
+    nothing = tmp_path / "nothing"
+    own = made(tmp_path / "own", HEARS, monkeypatch, store=scene.board.store, shared=nothing)
+    of_there = made(tmp_path / "there", HEARS, monkeypatch, store=scene.there, shared=nothing)
+    for each, flags in ((own, ()), (of_there, ())):
+        found = verified(Made(each.entry, each.archive, scene.board.shared))
+        assert (found.verdict, found.flags) == ("rescored", flags), "each brings the cells of its own set"
+    machine = own.entry.manifest.machine | {"capability": OTHER}
+    store = copied(own, tmp_path / "store")
+    lie = resigned(own, tmp_path / "2", store, list(own.entry.cells), machine=machine)
+    found = verified(Made(lie.entry, lie.archive, scene.board.shared))
+    assert (found.verdict, found.flags) == ("self-reported", ("other shared cells",))
+
+
+def test_cells_that_only_another_set_has_are_not_the_entry_s_to_bring(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry that refers to the further set at seed 0, and at seed 1, where that has nothing, brings its own."""
+    both = suite(seeds=(0, 1))
+    copy = copy_of(scene.board, tmp_path)
+    made(tmp_path / "run", HEARS, monkeypatch, of=both, store=copy.store, shared=tmp_path / "nothing")
+    on_another_machine(copy.store, (0, 1))
+    alone = tmp_path / "alone"
+    shutil.copytree(copy.shared, alone)
+    for path in (alone / TITLE / "cells").iterdir():
+        path.unlink()
+    mixed = made(tmp_path / "mixed", HEARS, monkeypatch, of=both, store=copy.store, shared=alone)
+    assert (len(mixed.entry.published), len(mixed.entry.brought)) == (4, 8), "no other set has seed 1"
+    assert verified(mixed).verdict == "rescored"
+    found = verified(Made(mixed.entry, mixed.archive, copy.shared))
+    assert (found.verdict, found.flags) == ("self-reported", ("other shared cells",))
+    assert any("not in the set that the row is measured against" in reason for reason in found.reasons)
+
+
+def test_an_entry_does_not_grow_into_another_set(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With seed 0 of the further set, seed 1 of the first one would be a choice."""
+    both = suite(seeds=(0, 1))
+    made_entries.tiny(both, monkeypatch)
+    begun = prepared(tmp_path, scene.there, scene.board.shared, of=both, seeds=1)
+    submit.write(begun, submit.run(begun, tiny.Watcher()))
+    with pytest.raises(EntryError, match="lack these seeds, which only another set has"):
+        prepared(tmp_path, scene.board.store, scene.board.shared, of=both, seeds=2)
+
+
+def test_a_stranger_s_set_is_not_read(scene: Scene, tmp_path: Path) -> None:
+    """Names that are none are left out, and so is a set that lies beside the entry."""
+    copy = copy_of(scene.board, tmp_path)
+    sets = copy.shared / TITLE / "sets"
+    for name in ("..x", ".hidden", "A", "a b"):
+        shutil.copytree(sets / scene.name, sets / name)
+    assert [each.name for each in published_sets(copy.shared, TITLE)] == ["", scene.name]
+    shutil.rmtree(sets)
+    with pytest.raises(EntryError, match="another content of the shared cell"):
+        read_entry(scene.further.folder, copy.shared)
+    assert all(isinstance(each, Record) for each in Store(copy.store).records())
