@@ -373,7 +373,7 @@ def _compare(rows: Sequence[CompletionRow], rebuilt: Sequence[CompletionRow], wh
 
 def _check_judge(spec: CellSpec, rounds: Sequence[Sequence[CompletionRow]], task: Task) -> None:
     """Check that the judge which rewards gives the rewards of some rounds, which are drawn at random."""
-    judge = reward_judge_of(spec.swarm)
+    judge = reward_judge_of(spec.swarm, "cpu", spec.dtype)
     assert judge is not None, "a judge rewards in this swarm"
     for rows in _CHOSEN.sample(rounds, min(judged_rewards.ROUNDS, len(rounds))):
         try:
