@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -18,57 +18,65 @@ from thiefbench.console import (
     print_json,
     typed_spec,
 )
+from thiefbench.error_messages import nearest
+from thiefbench.errors import UsageError
 from thiefbench.tasks.text import printable
 
 app = typer.Typer()
 
 
-class Listable(StrEnum):
-    """What `list` can list."""
+LISTABLE = ("attacks", "defenses", "aggregations", "weight_attacks", "tasks", "suites", "models")
+"""What `list` can list."""
+SHOWABLE = ("attack", "defense", "task")
+"""What `show` can show."""
 
-    attacks = "attacks"
-    defenses = "defenses"
-    aggregations = "aggregations"
-    weight_attacks = "weight_attacks"
-    tasks = "tasks"
-    suites = "suites"
-    models = "models"
+
+def _kind_argument(kinds: Sequence[str], about: str) -> typer.models.ArgumentInfo:
+    """An argument that is one of some kinds, in the singular or the plural; a misspelt one gets a suggestion."""
+
+    def check(typed: str) -> str:
+        plain = typed.lower().replace("-", "_").removesuffix("s")
+        for kind in kinds:
+            if kind.removesuffix("s") == plain:
+                return kind
+        raise UsageError(f"there is no kind {printable(typed)!r}; {nearest(typed, kinds)}known: {', '.join(kinds)}")
+
+    def complete(incomplete: str) -> list[str]:
+        return [kind for kind in kinds if kind.startswith(incomplete)]
+
+    help_ = f"{about}: {', '.join(kinds[:-1])} or {kinds[-1]}."
+    argument: typer.models.ArgumentInfo = typer.Argument(
+        callback=check, autocompletion=complete, metavar="KIND", help=help_
+    )
+    return argument
 
 
 @app.command("list")
-def list_(kind: Annotated[Listable, typer.Argument(help="What to list.")], as_json: JsonOption = False) -> None:
+def list_(kind: Annotated[str, _kind_argument(LISTABLE, "What to list")], as_json: JsonOption = False) -> None:
     """List what is installed, third-party plugins included."""
     from rich.table import Table
 
     from thiefbench import registry
 
-    if kind is Listable.models:
+    if kind == "models":
         from thiefbench.zoo.models import BUILT_IN
 
         summaries = dict(BUILT_IN)
     else:
-        plugins: registry.Kind = kind.value.removesuffix("s")  # type: ignore[assignment]
+        plugins: registry.Kind = kind.removesuffix("s")  # type: ignore[assignment]
         summaries = {name: registry.summary(plugins, name) for name in registry.names(plugins)}
     if as_json:
-        print_json({kind.value: [{"name": name, "summary": summary} for name, summary in summaries.items()]})
+        print_json({kind: [{"name": name, "summary": summary} for name, summary in summaries.items()]})
         return
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, summary in summaries.items():
         table.add_row(f"[bold]{name}[/bold]", escaped(summary))
-    if kind is Listable.models:
+    if kind == "models":
         table.add_row("any other", "give --model a local directory or a hub name")
     out.print(table)
-    if kind is not Listable.models and kind is not Listable.suites and out.is_terminal:
-        shown_as = {Listable.aggregations: "defense", Listable.weight_attacks: "attack"}
-        err.print(f"\nFor arguments and needs: thiefbench show {shown_as.get(kind, kind.value.removesuffix('s'))} NAME")
-
-
-class Showable(StrEnum):
-    """What `show` can show."""
-
-    attack = "attack"
-    defense = "defense"
-    task = "task"
+    if kind not in ("models", "suites") and out.is_terminal:
+        shown_as = {"aggregations": "defense", "weight_attacks": "attack"}
+        err.print(f"\nFor arguments and needs: thiefbench show {shown_as.get(kind, kind.removesuffix('s'))} NAME")
 
 
 def _complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -82,7 +90,7 @@ def _complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
 
 @app.command()
 def show(
-    kind: Annotated[Showable, typer.Argument(help="What it is.")],
+    kind: Annotated[str, _kind_argument(SHOWABLE, "What it is")],
     spec: Annotated[
         str, typer.Argument(help="Its name, or mine.py:Mine; with arguments or without.", autocompletion=_complete_name)
     ],
@@ -96,11 +104,11 @@ def show(
     from thiefbench.plugin_facts import facts
 
     registry.allow(spec)
-    shown = facts(kind.value, spec)  # type: ignore[arg-type]  # of the same words
+    shown = facts(kind, spec)  # type: ignore[arg-type]  # of the same words
     if as_json:
         print_json(shown.as_data())
         return
-    out.print(Text(printable(shown.spec), style="bold"), f"({kind.value})")
+    out.print(Text(printable(shown.spec), style="bold"), f"({kind})")
     out.print(Text(printable(shown.summary)), soft_wrap=not out.is_terminal)
     if shown.arguments:
         out.print()
@@ -138,7 +146,8 @@ def report(
     out.print(f"report: {escaped(str(write_report(Store(store), damaged.append, samples)))}")
     for cell in damaged:
         err.print(
-            f"[bold red]damaged:[/bold red] {escaped(f'{cell.name} ({cell.title}), seed {cell.seed}: {cell.problem}')}"
+            "[bold red]damaged:[/bold red] "
+            + escaped(f"{cell.name} ({cell.title}), seed {cell.seed}: {cell.problem.removeprefix('damaged: ')}")
         )
     if damaged:
         raise typer.Exit(FAILED)

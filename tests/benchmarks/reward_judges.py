@@ -1,6 +1,6 @@
 """What a judge that rewards rewards: shares of right work, wrong work, and texts that are to deceive it.
 
-    python tests/benchmarks/reward_judges.py --each 96 [--model micro-judge] [--model path/to/another]
+    python tests/benchmarks/reward_judges.py --each 96 [--model micro-judge] [--model path/to/another] [--curt]
 
 Questions are held-out ones of `gsm_micro`; "sampled" completions are of micro-math before training. Printed is the mean
 reward with a 95 % Wilson interval, one vote each, for both prompts (pasted, quoted), and milliseconds for a completion.
@@ -112,12 +112,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--model", action="append", help="a judge; repeat for several")
     parser.add_argument("--each", type=int, default=96, help="completions of a kind")
+    parser.add_argument("--curt", action="store_true", help="ask for a decision without a criticism, in prompts pasted")
     given = parser.parse_args()
     torch.set_num_threads(1)
     task = registry.make("task", "gsm_micro")
     for model in given.model or ["micro-judge"]:
-        for prompt in PROMPTS:
-            judge = reward_judge_of(SwarmSpec(reward="judge", reward_judge=RewardJudgeSpec(model, prompt=prompt)))
+        for prompt in PROMPTS[:1] if given.curt else PROMPTS:
+            spec = RewardJudgeSpec(model, prompt=prompt, criticism=not given.curt)
+            judge = reward_judge_of(SwarmSpec(reward="judge", reward_judge=spec))
             assert judge is not None
             for name, asked in kinds(task, given.each, judge.form).items():
                 said, seconds = line(judge, asked)

@@ -150,8 +150,8 @@ def _only(
 ) -> list[str]:
     """What a side has and the other lacks, in one sentence, if anything."""
     lacking = [name for name in names if name not in other_names]
-    where = f" of {within}" if within else ""
-    return [f"{side.name} alone has{where}: {'; '.join(lacking)}"] if lacking else []
+    where = f"{within}: " if within else ""
+    return [f"{where}only {side.name} has: {'; '.join(lacking)}"] if lacking else []
 
 
 def _lines(side: ComparedRun, comparison: Comparison) -> dict[str, Line]:

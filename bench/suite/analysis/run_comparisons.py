@@ -19,6 +19,7 @@ from thiefbench.suite.scenario import RankingRules
 from thiefbench.suite.store.record_content import named_alike, wrong_in
 from thiefbench.suite.store.records import SCHEMA_VERSION, BrokenRecordError, Score, Store
 from thiefbench.suite.store.runs import check_run
+from thiefbench.wording import counted
 
 
 class ReportError(UserError):
@@ -29,14 +30,28 @@ def last_run(store: Store) -> dict[str, Any]:
     """The description of a store's last run.
 
     Raises:
-        ReportError: the store has no run.
+        ReportError: the store has no run, or not even a folder.
         RunError: the description cannot be used.
     """
     run = store.read_run()
     if run is None:
-        raise ReportError(f"{store.root} holds no run; make one with: thiefbench run SUITE --store {store.root}")
+        raise ReportError(_why_no_run(store))
     check_run(run, str(store.root / "run.json"))
     return run
+
+
+def _why_no_run(store: Store) -> str:
+    """One sentence on a store without a readable description of a last run."""
+    if store.root.exists() and not store.root.is_dir():
+        return f"{store.root} is not a folder; name the folder of a store"
+    kept = len(store.records())
+    if not kept:
+        return f"{store.root} holds no run; make one with: thiefbench run SUITE --store {store.root}"
+    wrong = "is damaged" if (store.root / "run.json").exists() else "is missing"
+    return (
+        f"{store.root / 'run.json'}, which says what was run last, {wrong}; run the same suite again with --store"
+        f" {store.root} to write it anew ({counted(kept, 'finished cell')} {'is' if kept == 1 else 'are'} kept)"
+    )
 
 
 def comparisons_of_run(store: Store, run: Mapping[str, Any]) -> list[Comparison]:

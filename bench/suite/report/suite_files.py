@@ -106,15 +106,21 @@ def shown_costs(costs: Sequence[Cost]) -> list[dict[str, Any]]:
 
     def shown(cost: Cost) -> list[Shown | None]:
         numbers: list[tuple[Summary | None, Unit]] = [
-            (cost.seconds, "seconds"), (cost.ratio, "ratio"), (cost.added, "milliseconds"), (cost.inspect, "seconds"),
-        ]  # fmt: skip
+            (cost.seconds, "seconds"),
+            (cost.slowdown, "ratio"),
+            (None if cost.slowdown is None else cost.added, "milliseconds"),
+            (cost.inspect, "seconds"),
+        ]
         return [None if summary is None else show_summary(summary, unit) for summary, unit in numbers]
 
     return [
-        {"defense": c.defense, "comparison": c.comparison, "elsewhere": c.elsewhere, "shown": shown(c)}
+        {
+            "defense": c.defense, "comparison": c.comparison, "elsewhere": c.elsewhere, "shown": shown(c),
+            "shorter": c.ratio is not None and c.slowdown is None,
+        }
         for c in costs
         if c.seconds
-    ]
+    ]  # fmt: skip
 
 
 def write_rank(row: SuiteRow) -> str:

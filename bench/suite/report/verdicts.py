@@ -8,6 +8,7 @@ from typing import Literal
 
 from thiefbench.suite.analysis.differences import Difference, LinePair, StoreComparison
 from thiefbench.suite.analysis.statistics import FEW_SEEDS
+from thiefbench.suite.report.tables import write_value
 
 Kind = Literal["better", "worse", "unclear", "same", "neutral"]
 
@@ -30,13 +31,15 @@ def verdict(each: Difference) -> Kind:
     """What a difference says of B.
 
     With an interval, B is better or worse where the interval leaves out 0; with fewer seeds than an interval takes,
-    where every seed has that sign, which is no test.
+    where every seed has that sign and the mean is not zero to the last digit shown, which is no test.
     """
     change = each.change
     values = [value for _, value in change.points]
     if all(abs(value) <= _ROUNDING for value in values):
         return "same"
     if change.kind == "range":
+        if not any(digit in write_value(change.mean, each.column.unit) for digit in "123456789"):
+            return "unclear"
         low, high = min(values), max(values)
     else:
         low, high = change.low, change.high

@@ -268,6 +268,30 @@ def test_list_shows_every_model_with_what_it_is(cli: Cli) -> None:
     assert "hub name" in shown.out, "and any other model can be named too"
 
 
+def test_a_misspelt_kind_gets_a_suggestion_and_singular_or_plural_do(cli: Cli) -> None:
+    assert "there is no kind 'defence'; did you mean defenses? known: attacks" in sentence(cli("list", "defence"))
+    assert "there is no kind 'defence'; did you mean defense? known: attack, " in sentence(
+        cli("show", "defence", "logit")
+    )
+    assert cli("list", "defense").out == cli("list", "defenses").out
+    assert cli("show", "defenses", "logit").out == cli("show", "defense", "logit").out
+
+
+def test_a_store_whose_last_run_is_unreadable_is_not_called_empty(cli: Cli, file: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    assert cli("run", file, "--store", store, "--threads", "1").code == 0
+    (store / "run.json").write_text("[")
+    said = sentence(cli("report", store))
+    assert f"{store / 'run.json'}, which says what was run last, is damaged" in said
+    assert f"run the same suite again with --store {store}" in said
+    assert "2 finished cells are kept" in said
+    (store / "run.json").unlink()
+    assert "is missing" in sentence(cli("report", store))
+    assert cli("run", file, "--store", store, "--threads", "1").code == 0
+    assert cli("report", store).code == 0, "what the sentence says to do helps"
+    assert "is not a folder" in sentence(cli("report", file))
+
+
 def test_an_unknown_command_or_option_is_bad_use(cli: Cli, file: Path) -> None:
     for words in (
         ["rum"],
@@ -466,7 +490,7 @@ def test_a_report_with_a_damaged_cell_exits_with_1(cli: Cli, file: Path, tmp_pat
     ended = cli("report", tmp_path / "s")
     assert ended.code == 1
     assert "damaged: no attack" in ended.err
-    assert "seed 0: damaged: its stored files fail their checksum" in ended.err
+    assert "seed 0: its stored files fail their checksum" in ended.err, "and is called damaged once"
     assert (tmp_path / "s/report/index.html").exists(), "and what is left is reported"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("loaded")
 
-PROJECT = Path(__file__).parents[2] / "examples" / "filter_project"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PROJECT = EXAMPLES / "filter_project"
 
 
 @pytest.fixture
@@ -60,3 +62,13 @@ def test_a_training_too_short_for_the_attack_to_work_is_no_success(project: pyte
             "E *inconclusive: undefended, text(*) does not beat its control at seed 0; give the attack more rounds *",
         ]
     )
+
+
+@pytest.mark.slow
+def test_what_the_readme_says_to_type_works_in_a_fresh_folder(pytester: pytest.Pytester) -> None:
+    pytester.mkdir("tests")
+    shutil.copy(EXAMPLES / "my_defense.py", pytester.path / "my_defense.py")
+    shutil.copy(EXAMPLES / "filter_of_my_defense.py", pytester.path / "tests" / "test_filter.py")
+    result = pytester.run(sys.executable, "-m", "pytest")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E *stop_rate *, required > 0.95: MISSED", "E *poison that got through; *"])

@@ -162,6 +162,17 @@ def test_on_a_phone_no_page_scrolls_sideways(opened: Opener, link: str) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") == 360, "what is wide scrolls in its own box"
 
 
+@pytest.mark.parametrize("suite", [SUITE, "trial-v1"])  # with the column of ranks, and without it
+def test_names_stay_at_the_left_while_the_table_scrolls(opened: Opener, suite: str) -> None:
+    page = opened(viewport={"width": 360, "height": 740})
+    table = page.locator(f'table[data-suite="{suite}"]')
+    for name in (table.locator("tbody th").first, table.locator('thead th[data-key="defense"]')):
+        style = name.evaluate("e => [getComputedStyle(e).position, getComputedStyle(e).textAlign]")
+        assert style == ["sticky", "left"]
+    trust = table.locator('thead th[data-key="trust"]').evaluate("e => getComputedStyle(e).position")
+    assert trust == "static", "only the names stay"
+
+
 def test_without_scripts_everything_is_there(opened: Opener) -> None:
     page = opened(java_script_enabled=False)
     assert names(page) == RANKED, "in the order of the ranking"

@@ -83,7 +83,7 @@ class TestDifferences:
         assert [seed for seed, _ in measured(lost, "asr").change.points] == [1]
         assert measured(lost, "asr").one == pytest.approx(0.08), "and the means are over them as well"
         assert lost.missing == ("A, seed 0: failed: out of memory", "B, seed 2: failed: out of memory")
-        assert "A alone has: seed 3; seed 4" in found.alone
+        assert "only A has: seed 3; seed 4" in found.alone
 
     def test_nothing_on_both_sides_is_no_number(self, tmp_path: Path) -> None:
         found = two(tmp_path, (small(seeds=(0,)), failing(usual, 0)), (small(seeds=(0,), rounds=20), usual))
@@ -114,9 +114,9 @@ class TestDifferences:
         found = two(tmp_path, (ours, usual), (theirs, usual))
         assert found.titles == [f"x: {TEXT}"]
         assert found.alone == (
-            f"A alone has: x: {TONE}; y: {TEXT}; y: {TONE}",
-            f"A alone has of x: {TEXT}: logit; no attack, logit",
-            f"B alone has of x: {TEXT}: similarity; no attack, similarity",
+            f"only A has: x: {TONE}; y: {TEXT}; y: {TONE}",
+            f"x: {TEXT}: only A has: logit; no attack, logit",
+            f"x: {TEXT}: only B has: similarity; no attack, similarity",
         )
 
     def test_parts_of_one_name_meet(self, tmp_path: Path) -> None:
@@ -269,6 +269,12 @@ class TestVerdicts:
             ((-0.1, 0.0), "asr", "unclear"),
             ((-0.1, 0.2), "asr", "unclear"),
             ((0.0,), "asr", "same"),
+            ((0.002,), "utility", "unclear"),
+            ((-0.002, -0.003), "utility", "unclear"),
+            ((0.006,), "utility", "better"),
+            ((0.0004,), "asr", "unclear"),
+            ((0.0006,), "asr", "worse"),
+            ((0.002, 0.002, 0.003, 0.002, 0.002), "utility", "better"),
         ],
     )
     def test_what_a_difference_says(self, values: Sequence[float], measure: str, kind: str) -> None:

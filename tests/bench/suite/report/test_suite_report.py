@@ -18,7 +18,7 @@ from tests.bench.suite.report.test_report import Page, report
 from thiefbench.suite.report.drawing import Style
 from thiefbench.suite.report.overview import SuiteRow, SuiteTable, suite_table
 from thiefbench.suite.report.series import Series, what_bands_are
-from thiefbench.suite.report.suite_files import shown_cost, suite_csv, suite_tex, write_rank
+from thiefbench.suite.report.suite_files import shown_cost, shown_costs, suite_csv, suite_tex, write_rank
 from thiefbench.suite.report.timings import costs
 from thiefbench.suite.report.tradeoff import MOST, draw_tradeoff
 from thiefbench.suite.scenario import CellSpec, Suite
@@ -217,9 +217,14 @@ class TestCosts:
         assert cost.ratio is not None
         assert cost.ratio.mean == pytest.approx(0.5), "it was measured"
         assert (cost.slowdown, shown_cost(cost)) == (None, None), "and is withheld"
+        (shown,) = shown_costs([cost])
+        assert (shown["shorter"], shown["shown"][1:3]) == (True, [None, None]), "also in the table of costs"
         slower = replace(cost, ratio=replace(cost.ratio, mean=1.5))
         assert slower.slowdown == slower.ratio
         assert shown_cost(slower) is not None
+        (shown,) = shown_costs([slower])
+        assert not shown["shorter"]
+        assert None not in shown["shown"][1:3]
 
     def test_cells_without_timings_cost_nothing_known(self, tmp_path: Path) -> None:
         made = table(tmp_path, says=but(usual, lambda c: True, seconds=()))
