@@ -255,7 +255,5 @@ class _RecordedRewards:
             raise RerunError("it lacks a judge's reward")
         known = [scored for scored in scores if scored is not None]
         if strange := next((scored.fault for scored in known if scored.fault not in self._faults), ""):
-            raise RerunError(
-                f"a completion is refused that only its judge could refuse, and no judge says: {strange!r:.120}"
-            )
+            raise RerunError(f"only the judge could refuse a completion, and it never says {strange!r:.80}")
         return known
