@@ -64,12 +64,17 @@ def judged(
         if not arrival.refused and (spec.reward == "judge" or not shows_rule(spec, plan.item(duty).id))
     ]
     answers = [(plan.item(plan.duties[i]).question, received[i].completion.text) for i in places]
-    scores = judge.score(answers, key(seed, "reward", plan.number)) if answers else []
+    scores = judge.score(answers, reply_noise(seed, plan.number)) if answers else []
     kept, rewards = list(received), list(by_rule)
     for i, scored in zip(places, scores, strict=True):
         kept[i] = replace(received[i], refused=scored.fault)
         rewards[i] = 0.0 if scored.fault else scored.reward
     return Earned(kept, rewards, list(by_rule))
+
+
+def reply_noise(seed: int, number: int) -> int:
+    """The key for drawing the replies of the judge that rewards, in round `number` of a cell."""
+    return key(seed, "reward", number)
 
 
 def shows_rule(spec: SwarmSpec, item_id: str) -> bool:

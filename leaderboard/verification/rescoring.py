@@ -2,8 +2,9 @@
 
 A record must belong to a cell of the suite and must have been made with the data, weights, sources and engine of this
 version; its scores and curves must be those of its completions; and the engine must make the same texts, rewards,
-labels and advantages from the recorded tokens and verdicts (`thiefbench.engine.backends.recorded`). Whether the tokens
-were sampled as claimed can only be found out by running cells again.
+labels and advantages from the recorded tokens and verdicts (`thiefbench.engine.backends.recorded`). Where a judging
+model rewards, it is asked again about some rounds. Whether the tokens were sampled as claimed can only be found out by
+running cells again.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from pydantic import ValidationError
 from thiefbench import registry
 from thiefbench.attacks.base import Attack
 from thiefbench.attacks.completions import writes_programs
+from thiefbench.defenses.base import JudgeError
 from thiefbench.engine.backends.recorded import RecordedSwarm, RerunError
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import MOST_DRAWN
 from thiefbench.leaderboard.cell_scores import CellScores, drifts, rounded_score, trimmed
 from thiefbench.leaderboard.entry import Entry
+from thiefbench.leaderboard.verification import judged_rewards
+from thiefbench.reward_judges import reward_judge_of
 from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS
 from thiefbench.suite.analysis.drift import MEASURES as DRIFT
 from thiefbench.suite.analysis.drift import Answers
@@ -35,6 +39,7 @@ from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import Point, Record, Score, Store, identify, lacking, table_rows
+from thiefbench.tasks.base import Task
 from thiefbench.zoo.models import resolve
 
 PROGRAM_ROUNDS = 4
@@ -175,7 +180,8 @@ def check_completions(
     blocks = _blocks(table, spec, planned)
     _check_scores(submitted.record, table)
     task, attack = registry.make("task", spec.task), attack or registry.make("attack", spec.attack)
-    again = RecordedSwarm(spec.swarm, spec.role, policy or _policy(spec.model), task, attack, spec.seed)
+    model = policy or _policy(spec.model)
+    again = RecordedSwarm(spec.swarm, spec.role, model, task, attack, spec.seed, judged_rewards.FAULTS)
     try:
         again.recall(submitted.record.payload)
     except RerunError as error:
@@ -195,6 +201,8 @@ def check_completions(
             raise InconsistentError(f"{where} has {len(rows):,} completions, and {len(rebuilt):,} belong there")
         _compare(rows, rebuilt, where, undefended=spec.defense == "none")
         checked += 0 if trust else len(rows)
+    if spec.swarm.reward != "rule":
+        _check_judge(spec, [rows for (train_phase, _), rows in blocks.items() if train_phase], task)
     return checked
 
 
@@ -361,6 +369,21 @@ def _compare(rows: Sequence[CompletionRow], rebuilt: Sequence[CompletionRow], wh
                 )
         if undefended and (row.action != "accept" or row.token_weights is not None):
             raise InconsistentError(f"{where}: a completion is rejected, but there is no defense in this cell")
+
+
+def _check_judge(spec: CellSpec, rounds: Sequence[Sequence[CompletionRow]], task: Task) -> None:
+    """Check that the judge which rewards gives the rewards of some rounds, which are drawn at random."""
+    judge = reward_judge_of(spec.swarm, "cpu", spec.dtype)
+    assert judge is not None, "a judge rewards in this swarm"
+    for rows in _CHOSEN.sample(rounds, min(judged_rewards.ROUNDS, len(rounds))):
+        try:
+            differing, asked = judged_rewards.differing(rows, spec.swarm, task, spec.seed, judge)
+        except JudgeError as error:
+            raise InconsistentError(f"round {rows[0].round}: {error}") from error
+        if differing > judged_rewards.MOST_OTHERWISE * asked:
+            raise InconsistentError(
+                f"round {rows[0].round}: the judge that rewards does not give {differing} of {asked} rewards"
+            )
 
 
 def _equal(name: str, one: Any, other: Any, row: CompletionRow) -> bool:

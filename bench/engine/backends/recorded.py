@@ -6,9 +6,10 @@ tokens and the verdicts. So a record is consistent if the engine, given these, c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from thiefbench.attacks.base import Attack
+from thiefbench.attacks.reward_judges import JudgedThreatModel, JudgeForm
 from thiefbench.defenses.base import DefenderView, Defense, Verdict
 from thiefbench.engine.answer_keys import scored_id
 from thiefbench.engine.backends.local import LocalBackend
@@ -16,8 +17,9 @@ from thiefbench.engine.colluders import Colluders
 from thiefbench.engine.context import SwarmContext, items_of
 from thiefbench.engine.learning.cohort import Cohort, ObserverCohort
 from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.reward_judge import Scored
 from thiefbench.engine.round_plan import MaliciousWork, RoundPlan
-from thiefbench.engine.round_record import CompletionRow
+from thiefbench.engine.round_record import CompletionRow, by_rule
 from thiefbench.engine.spec import Role, SwarmSpec
 from thiefbench.engine.swarm import Swarm
 from thiefbench.engine.topology import Duty, PoolPosition
@@ -32,11 +34,14 @@ class RerunError(Exception):
 class RecordedSwarm:
     """A swarm with the honest completions and verdicts of a record; it neither samples nor learns.
 
-    The submissions of an attack without access to policy or queries are computed again. For other attacks, the recorded
-    items, submissions and labels are used, because they depend on weights that are no longer available.
+    The submissions of an attack without access to policy, queries or a judge that rewards are computed again. For other
+    attacks, the recorded items, submissions and labels are used, because they depend on weights that are no longer
+    available, or on replies. The rewards of a judge are those of the record too; whether it gives them is for the
+    caller to ask it.
 
     Args:
         spec, role, policy, task, attack, seed: the cell's. Only the policy's tokenizer is used.
+        judge_faults: what a judge that rewards says where it gives no reward; a record with others is inconsistent.
 
     Attributes:
         attack: the attack with the payload that the seed draws.
@@ -46,13 +51,17 @@ class RecordedSwarm:
         SpecError: see `Swarm`.
     """
 
-    def __init__(self, spec: SwarmSpec, role: Role, policy: Policy, task: Task, attack: Attack, seed: int) -> None:
+    def __init__(
+        self, spec: SwarmSpec, role: Role, policy: Policy, task: Task, attack: Attack, seed: int,
+        judge_faults: Collection[str] = (),
+    ) -> None:  # fmt: skip
         if spec.mixed:
             raise RerunError("its swarm is heterogeneous, delayed or unsteady, and only plain ones can be run again")
-        if spec.reward != "rule":
-            raise RerunError("a judge rewards its completions, and only swarms rewarded by the rule can be run again")
         self._defense, self._backend = _RecordedVerdicts(), RecordedBackend()
-        self._swarm = Swarm(spec, role, policy, task, attack, self._defense, seed, backend=self._backend)
+        self._judge = None if spec.reward == "rule" else _RecordedRewards(task, judge_faults)
+        self._swarm = Swarm(
+            spec, role, policy, task, attack, self._defense, seed, backend=self._backend, reward_judge=self._judge
+        )
         self.attack = self._swarm.attack
 
     def recall(self, described: Mapping[str, str]) -> None:
@@ -89,6 +98,8 @@ class RecordedSwarm:
             if rows[0].phase != "train":
                 return self._swarm.evaluate(number, completions).rows
             self._defense.rows = self._backend.pool
+            if self._judge is not None:
+                self._judge.take(rows)
             self._swarm.history.clear()
             return self._swarm.round(number).rows
         except KeyError as error:
@@ -119,12 +130,13 @@ class RecordedBackend:
         self._local.attach(context)
         self._colluders = Colluders(context, self)
         threat = context.attack.threat
-        self._from_weights = threat.policy or threat.queries > 0  # so its work cannot be done again
+        asks = threat.queries > 0 or isinstance(threat, JudgedThreatModel)
+        self._from_weights = threat.policy or asks  # so its work cannot be done again
 
     def take(self, rows: Sequence[CompletionRow], trust_rewards: bool) -> None:
         """Use the rows of one round's pool, or of one evaluation, from now on."""
         items = {item.id: item for item in items_of(self.context.task, "train")}
-        pairs = {(scored_id(row.item_id, row.answer_key, items), row.text): row.reward for row in rows}
+        pairs = {(scored_id(row.item_id, row.answer_key, items), row.text): by_rule(row) for row in rows}
         self._trusted_rewards = pairs if trust_rewards else None
         if rows[0].phase == "train":
             self.pool = {(row.group, row.place): row for row in rows}
@@ -215,3 +227,33 @@ class _RecordedVerdicts(Defense):
     def inspect(self, view: DefenderView) -> list[Verdict]:
         rows = [self.rows[offered.group, offered.index] for offered in view.completions]
         return [Verdict(row.action, row.score, row.token_weights, row.reason) for row in rows]  # type: ignore[arg-type]
+
+
+class _RecordedRewards:
+    """Returns a judge's recorded rewards (a `thiefbench.engine.reward_judge.RewardJudge`)."""
+
+    form = JudgeForm("", "", "", "")
+
+    def __init__(self, task: Task, faults: Collection[str]) -> None:
+        self._questions = {item.id: item.question for item in items_of(task, "train")}
+        self._faults = {"", *faults}
+        self._scores: Mapping[tuple[str, str], Scored] = {}
+
+    def take(self, rows: Sequence[CompletionRow]) -> None:
+        """Use the rows of one round's pool from now on; KeyError for an item that the task does not have."""
+        by_doubt = sorted(rows, key=lambda row: row.refused not in self._faults, reverse=True)
+        self._scores = {(self._questions[row.item_id], row.text): Scored(row.reward, row.refused) for row in by_doubt}
+
+    def score(self, answers: Sequence[tuple[str, str]], noise: int) -> list[Scored]:
+        """The recorded reward of each pair of question and completion.
+
+        Raises:
+            RerunError: the record has none, or has it refused for what only comes before the judge.
+        """
+        scores = [self._scores.get(pair) for pair in answers]
+        if None in scores:
+            raise RerunError("it lacks a judge's reward")
+        known = [scored for scored in scores if scored is not None]
+        if strange := next((scored.fault for scored in known if scored.fault not in self._faults), ""):
+            raise RerunError(f"only the judge could refuse a completion, and it never says {strange!r:.80}")
+        return known

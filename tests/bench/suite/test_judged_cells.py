@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,11 +15,15 @@ from thiefbench import registry
 from thiefbench.engine.backends.process_group import Launch
 from thiefbench.engine.backends.recorded import RecordedSwarm, RerunError
 from thiefbench.engine.model.policy import Policy
-from thiefbench.engine.reward_judge import RewardJudgeSpec
+from thiefbench.engine.reward_judge import Rewarding, RewardJudgeSpec
+from thiefbench.engine.rewarding import shows_rule
+from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import SpecError, SwarmSpec
+from thiefbench.leaderboard.verification.judged_rewards import FAULTS, differing
 from thiefbench.pools.export import header_of, lines_of
 from thiefbench.pools.files import write
 from thiefbench.pools.rounds import read_rounds
+from thiefbench.reward_judges import reward_judge_of
 from thiefbench.suite.analysis.replay import Recording, replay
 from thiefbench.suite.analysis.scoring import cell_scores
 from thiefbench.suite.execution import cell_identity, checkpoints
@@ -122,11 +128,46 @@ def test_a_replay_gives_the_verdicts_of_a_trained_cell(tmp_path: Path) -> None:
     }
 
 
-def test_recorded_rounds_are_not_computed_again_without_the_judge(tmp_path: Path) -> None:
-    (spec,) = cells(judged())
+def test_recorded_rounds_are_computed_again_from_the_rewards_they_state(tmp_path: Path) -> None:
+    of = judged("random(rate=0.3)")
+    run(of, tmp_path)
+    spec, _, directory = opened_cell(of, tmp_path)
     task, played = registry.make("task", spec.task), registry.make("attack", spec.attack)
-    with pytest.raises(RerunError, match="a judge rewards its completions"):
-        RecordedSwarm(spec.swarm, spec.role, Policy.load(spec.model), task, played, spec.seed)
+    again = RecordedSwarm(spec.swarm, spec.role, Policy.load(spec.model), task, played, spec.seed, FAULTS)
+    rows = list(table_rows(directory.read_rows()))
+    for number in range(1, spec.rounds + 1):
+        pool = [row for row in rows if row.phase == "train" and row.round == number]
+        for trust in (False, True):
+            assert again.rerun(pool, 0, trust) == pool
+        edits: list[dict[str, Any]] = [{"rule_reward": 1.0}, {"advantage": 3.0}, {"reward": 0.75}]
+        for edit in edits:
+            changed = _edited(pool, edit)
+            assert again.rerun(changed) != changed, f"{edit} does not follow from the rest"
+        with pytest.raises(RerunError, match="it lacks a judge's reward"):
+            again.rerun(_edited(pool, {"text": "All is well"}))
+        with pytest.raises(RerunError, match="only the judge could refuse a completion, and it never says 'it is late"):
+            again.rerun(_edited(pool, {"refused": "it is late"}))
+
+
+def _edited(pool: Sequence[CompletionRow], edit: dict[str, Any]) -> list[CompletionRow]:
+    """A round's rows with an edit to the first honest one that counts."""
+    counts = [not row.refused and not row.malicious and row.action == "accept" for row in pool]
+    return [replace(row, **edit) if place == counts.index(True) else row for place, row in enumerate(pool)]
+
+
+@pytest.mark.parametrize("rewarding", ["judge", "mixed"])
+def test_the_judge_is_asked_whether_it_gives_recorded_rewards(tmp_path: Path, rewarding: Rewarding) -> None:
+    of = judged(swarm=replace(SWARM, reward=rewarding, prompts=6))
+    run(of, tmp_path)
+    spec, _, directory = opened_cell(of, tmp_path)
+    pool = [row for row in table_rows(directory.read_rows()) if row.phase == "train" and row.round == 1]
+    task, judge = registry.make("task", spec.task), reward_judge_of(spec.swarm)
+    assert judge is not None
+    by_judge = [row for row in pool if spec.swarm.reward == "judge" or not shows_rule(spec.swarm, row.item_id)]
+    assert differing(pool, spec.swarm, task, spec.seed, judge) == (0, len(by_judge)), "bits of one machine are equal"
+    assert 0 < len(by_judge) <= len(pool)
+    edited = [replace(row, reward=1.0 - row.reward, refused="") if row in by_judge[:3] else row for row in pool]
+    assert differing(edited, spec.swarm, task, spec.seed, judge) == (3, len(by_judge))
 
 
 def test_an_exported_pool_has_the_judge_s_rewards_and_no_rule(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from thiefbench.attacks import auto
 from thiefbench.engine.backends.recorded import RecordedSwarm
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.rehearsal import SwarmRehearsal
+from thiefbench.engine.reward_judge import RewardJudgeSpec, Scored
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.leaderboard.cell_scores import trimmed
 from thiefbench.leaderboard.verification.rescoring import (
@@ -24,6 +25,7 @@ from thiefbench.leaderboard.verification.rescoring import (
     SubmittedCell,
     check_completions,
 )
+from thiefbench.reward_judges import PromptedRewardJudge
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.scenario import CellSpec, Evaluation
 from thiefbench.suite.store.records import Record, Store, rows_table, table_rows
@@ -119,3 +121,17 @@ def test_what_scores_are_made_of_is_always_in_the_sample() -> None:
 def test_rewards_outside_the_sample_still_have_to_fit_everything_else() -> None:
     with pytest.raises(InconsistentError, match=r"its (advantage|reward|outcome) does not follow"):
         checked(lambda row: replace(row, reward=1.0 - row.reward) if row.phase == "train" and row.place == 0 else row)
+
+
+def test_a_judge_that_rewards_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = replace(tiny.SWARM, reward="judge", reward_judge=RewardJudgeSpec(max_new_tokens=48))
+    made = tiny.suite(attacks=("master_key(keys='30 - 5 = 25')",), swarm=judged, kind=tiny.Attacked)
+    (record,) = tiny.run(made, tmp_path)
+    assert record.status == "ok", record.error
+    (spec,) = tiny.cells(made)
+    table = Store(tmp_path).cell(record.cell_id).read_rows()
+    submitted = SubmittedCell(spec, "", trimmed(record, "", False, "0" * 64), record, own=False)
+    assert check_completions(submitted, table, Policy.load(tiny.model())) == len(table)
+    monkeypatch.setattr(PromptedRewardJudge, "score", lambda self, answers, noise: [Scored(0.5) for _ in answers])
+    with pytest.raises(InconsistentError, match=r"the judge that rewards does not give \d+ of \d+ rewards"):
+        check_completions(submitted, table, Policy.load(tiny.model()))
