@@ -126,7 +126,7 @@ def test_every_archive_is_fetched_and_all_are_verified_together(
         (tools / name).write_text(f"#!/bin/sh\nset -e\nALL=$*\n{script}{rest}\n".replace('"$*" in', '"$ALL" in'))
         (tools / name).chmod(0o755)
     surroundings = {
-        "PATH": f"{tools}:{os.environ['PATH']}", "RUNNER_TEMP": str(tmp_path), "GITHUB_WORKSPACE": "/work",
+        "PATH": f"{tools}:{os.environ['PATH']}", "RUNNER_TEMP": str(tmp_path), "GITHUB_WORKSPACE": "/workspace",
         "ENTRY": "mine", "ARCHIVES": given,
     }  # fmt: skip
     command = ["bash", "-e", "-c", script_with("curl")]
@@ -148,7 +148,7 @@ def test_every_archive_is_fetched_and_all_are_verified_together(
         assert {"--fail", "--globoff", "--proto", "=https", "--proto-redir", "--max-filesize"} <= set(call)
         assert call[call.index("--output") + 1] == f"archive-{number}.tar"
     archives = [word for number in range(len(fetched)) for word in ("--archive", f"archive-{number}.tar")]
-    entry = "/work/submitted/leaderboard/entries/mine"
+    entry = "/workspace/submitted/leaderboard/entries/mine"
     expected = [["leaderboard", "verify", entry, *archives]] if code == 0 else []
     assert said("thiefbench") == expected, "all archives together, and none where one is missing"
 
