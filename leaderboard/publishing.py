@@ -167,7 +167,7 @@ def publish(
         made = _published(suite.title, cell, control, finished, folder)
         write_cell(folder, made)
         _remove_half_written(cell_path(folder, made.cell_id))
-        published.beside(published.name).find(made.cell_id)  # it can be read
+        published.find(made.cell_id)  # it can be read
         tell(f"published: {cell.label}")
         outcome.added.append(cell.label)
     return outcome
