@@ -19,12 +19,18 @@ from typing import BinaryIO, Protocol
 
 from thiefbench.leaderboard.cell_scores import CellScores
 from thiefbench.leaderboard.entry import EntryError
-from thiefbench.leaderboard.isolation.limits import ARCHIVE_BYTES, COMPLETIONS_BYTES, RECORD_BYTES, WEIGHTS_BYTES
+from thiefbench.leaderboard.isolation.limits import (
+    ARCHIVE_BYTES,
+    COMPLETIONS_BYTES,
+    EXCHANGES_BYTES,
+    RECORD_BYTES,
+    WEIGHTS_BYTES,
+)
 from thiefbench.leaderboard.manifest import Packed
 from thiefbench.leaderboard.verification.foreign_tables import check_tables
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import HALF_WRITTEN, BrokenRecordError, CellDir, Record, Store, file_sha256
-from thiefbench.suite.store.tables import limit_of
+from thiefbench.suite.store.tables import exchanges_limit_of, limit_of
 
 _BLOCK = tarfile.BLOCKSIZE
 _END = bytes(2 * _BLOCK)
@@ -91,6 +97,8 @@ def members(cells: Sequence[CellScores], weights: Sequence[Packed]) -> list[Memb
             listed.append(
                 Member(f"cells/{cell.cell_id}/completions.parquet", cell.completions_sha256, COMPLETIONS_BYTES)
             )
+        if cell.exchanges_sha256:
+            listed.append(Member(f"cells/{cell.cell_id}/exchanges.parquet", cell.exchanges_sha256, EXCHANGES_BYTES))
     listed += [Member(f"weights/{each.name}", each.sha256, WEIGHTS_BYTES) for each in sorted(weights, key=_name)]
     if twice := next((name for name, count in Counter(each.name for each in listed).items() if count > 1), None):
         raise EntryError(f"the entry lists {twice} twice; each cell and file must be listed once")
@@ -187,6 +195,11 @@ def unpack(archive: Path, entry: Archived, folder: Path, specs: Sequence[CellSpe
             store.cell(cell.cell_id).completions_path: limit_of(shapes[cell.cell_id])
             for cell in entry.brought
             if cell.completions_sha256
+        }
+        | {
+            store.cell(cell.cell_id).exchanges_path: exchanges_limit_of(shapes[cell.cell_id])
+            for cell in entry.brought
+            if cell.exchanges_sha256
         }
     )
     return store

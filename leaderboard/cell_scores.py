@@ -23,6 +23,10 @@ CURVES = ("eval_asr", "eval_reward", "eval_length")
 """The curves that an entry keeps for the defense's own cells; for shared cells it keeps the curve that harm needs."""
 SHARED_SCORES = ("asr", "clean_reward", "start_reward")
 """The scores that an entry keeps for shared cells, against which its row is measured."""
+OF_COMPLETIONS = ("stop_rate", "false_rejection_rate", "masked_rate")
+"""The scores that say nothing where nodes exchange weights, as nobody inspects completions there."""
+EXCHANGES_SHA256 = "exchanges_sha256"
+"""What a record's provenance calls the hash of exchanges.parquet."""
 
 Number = Annotated[float, Field(ge=-1e9, le=1e9)]
 """Limits far beyond any real measure, which keep sums from overflowing."""
@@ -37,13 +41,15 @@ class CellScores(EntryModel):
         cell_id: the name of its folder in the archive.
         part, role, attack, defense, seed: which cell of the suite it is.
         status, error: as in its record.
-        scores: its record's scores, rounded; for a shared cell only `SHARED_SCORES`. Also its drift and divergence,
-            which are not in records; entries of older versions lack these.
+        scores: its record's scores, rounded; for a shared cell only `SHARED_SCORES`, and where nodes exchange weights
+            none of `OF_COMPLETIONS`. Also its drift and divergence, which are not in records; entries of older versions
+            lack these.
         curves: round and value, rounded: `CURVES`, or for a shared cell the end of "eval_asr".
         seconds: by phase, rounded; of shared cells, only the undefended attacked ones have them, because round times
             are relative to those.
         schema_version: the record's; entries without it have version 1.
         record_sha256, completions_sha256: of its two files in the archive; a failed cell has no completions.
+        exchanges_sha256: of a third one, which cells have where nodes exchange weights.
     """
 
     cell_id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
@@ -60,6 +66,7 @@ class CellScores(EntryModel):
     schema_version: Annotated[int, Field(ge=1, le=SCHEMA_VERSION)] = 1
     record_sha256: Sha256
     completions_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+    exchanges_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
 
 
 class Reference(EntryModel):
@@ -110,19 +117,23 @@ def trimmed(
     else:
         curves = {"eval_asr": record.curves.get("eval_asr", [])[-HEADLINE_EVALUATIONS:]}
     timed = own or (named["role"], named["defense"]) == ("attack", "none")
+    kept = set(record.scores) if own else set(SHARED_SCORES)
+    if record.cell.get("averaging"):
+        kept -= set(OF_COMPLETIONS)
     return CellScores(
         **named,
         cell_id=record.cell_id,
         part=part,
         status=record.status,
         error=record.error[:300],
-        scores={name: rounded_score(score) for name, score in record.scores.items() if own or name in SHARED_SCORES}
+        scores={name: rounded_score(score) for name, score in record.scores.items() if name in kept}
         | {name: rounded_score(score) for name, score in (drift or {}).items()},
         curves={name: tuple((each.round, rounded(each.value)) for each in points) for name, points in curves.items()},
         seconds={name: float(f"{value:.4g}") for name, value in record.seconds.items() if timed},
         schema_version=record.schema_version,
         record_sha256=record_sha256,
         completions_sha256=record.completions_sha256,
+        exchanges_sha256=record.provenance.get(EXCHANGES_SHA256, ""),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -34,6 +34,7 @@ from thiefbench.wording import counted
 
 if TYPE_CHECKING:
     from thiefbench.leaderboard.checking.check import Finding, Subject
+    from thiefbench.leaderboard.checking.check_aggregation import AggregationSubject
     from thiefbench.leaderboard.checking.samples import Sample
     from thiefbench.leaderboard.submit import Submission
     from thiefbench.suite.execution.cell_run import Progress
@@ -65,22 +66,25 @@ def check(
         ),
     ] = False,
 ) -> None:
-    """Check in about a minute whether a defense may be submitted; if not, say what to change."""
+    """Check in about a minute whether a defense or an aggregation may be submitted; if not, say what to change."""
     from thiefbench.leaderboard.isolation.sandbox_paths import files
 
     files(defense)  # a mistake in the spec string is reported before torch is loaded
-    _check_exchanges_completions("defense", defense)
+    from thiefbench.leaderboard.aggregating import is_aggregation
     from thiefbench.leaderboard.checking.check import POISON_STOPPED, Subject
+    from thiefbench.leaderboard.checking.check_aggregation import AggregationSubject
     from thiefbench.tasks.sandbox import SandboxUnavailable, backend
 
+    joins_weights = is_aggregation(defense)
+    what = "joining vectors of a few exchanges" if joins_weights else "running two rounds of three small swarms"
     if not unsafe:
         try:
-            err.print(f"in the sandbox ({backend()}); running two rounds of three small swarms ...")
+            err.print(f"in the sandbox ({backend()}); {what} ...")
         except SandboxUnavailable as error:
             raise SandboxUnavailable(f"{error} --unsafe runs the defense without a sandbox, if you trust it.") from None
     else:
         err.print("[yellow]unsafe:[/yellow] the defense runs in this process, without a sandbox")
-    findings = _ask(Subject(defense, _samples(), unsafe))
+    findings = _ask(AggregationSubject(defense, unsafe) if joins_weights else Subject(defense, _samples(), unsafe))
     if failed := sum(finding.status == "FAILED" for finding in findings):
         out.print(f"{escaped(defense)} is not ready: {failed} of these rules {'is' if failed == 1 else 'are'} broken")
     else:
@@ -97,7 +101,7 @@ def check_attack(
     from thiefbench.leaderboard.attacking.submit import checked_spec
 
     checked_spec(attack)  # a mistake is reported before torch is loaded
-    _check_exchanges_completions("attack", attack)
+    _check_sends_completions(attack)
     from thiefbench.tasks.sandbox import backend
 
     err.print(f"in the sandbox ({backend()}); running a few rounds of a small swarm ...")
@@ -137,7 +141,7 @@ def attack(
     from thiefbench.leaderboard.published import SHARED
     from thiefbench.leaderboard.submit import credits_of
 
-    _check_exchanges_completions("attack", attack)
+    _check_sends_completions(attack)
     credits = credits_of(name, authors, paper)
     attacking.checked_spec(attack)
     try:
@@ -220,7 +224,6 @@ def submit(
     from thiefbench.leaderboard.referring import published_threads
     from thiefbench.progress import watch
 
-    _check_exchanges_completions("defense", defense)
     if baseline:
         name, authors = name or defense, authors or OWN
     credits = submitting.credits_of(name, authors, paper)
@@ -249,7 +252,7 @@ def submit(
             err.print(escaped(line))
         if submission.checkable:
             _check_once(submission, baseline)
-        err.print(submitting.caps())
+        err.print(submitting.caps(chosen))
         with watch(err, workers) as listener:
             records = submitting.run(submission, listener, workers)
     if errors := [record for record in records if record.status == "error"]:
@@ -463,21 +466,19 @@ def build(
     raise typer.Exit(FAILED if written.broken else DONE)
 
 
-def _check_exchanges_completions(kind: Literal["attack", "defense"], spec: str) -> None:
-    """See that a spec string names none of the built-in classes for swarms that exchange weights.
+def _check_sends_completions(attack: str) -> None:
+    """See that a spec string names no built-in attack for swarms that exchange weights.
 
     Raises:
         UsageError: it does.
     """
     from thiefbench import registry
 
-    of_weights = registry.names("weight_attack" if kind == "attack" else "aggregation")
-    for part in registry.parts(kind, spec):
-        if (name := registry.parse(kind, part).target) in of_weights:
-            raise UsageError(
-                f"{name} is for swarms that exchange weights, and the leaderboard's suites exchange completions; "
-                "measure it with a suite of your own"
-            )
+    if (name := registry.parse("attack", attack).target) in registry.names("weight_attack"):
+        raise UsageError(
+            f"{name} is for swarms that exchange weights, and the leaderboard takes attacks on completions only; "
+            "measure it with a suite of your own"
+        )
 
 
 def _secret(key: str) -> bytes:
@@ -508,7 +509,9 @@ def _samples() -> list[Sample]:
 
 def _check_once(submission: Submission, baseline: bool) -> None:
     """Check a submission, unless the same bytes have passed the check here before; exit if it fails."""
+    from thiefbench.leaderboard.aggregating import exchanges_weights
     from thiefbench.leaderboard.checking.check import Subject
+    from thiefbench.leaderboard.checking.check_aggregation import AggregationSubject
     from thiefbench.leaderboard.checking.passed import read_pass, write_pass
 
     if (findings := read_pass(submission.store, submission.staged, baseline)) is not None:
@@ -518,19 +521,24 @@ def _check_once(submission: Submission, baseline: bool) -> None:
                 _print(finding)
         return
     err.print("first the rules of `thiefbench leaderboard check`, about a minute ...")
-    findings = _ask(Subject(submission.checkable, _samples(), baseline=baseline))
+    if exchanges_weights(submission.suite):
+        findings = _ask(AggregationSubject(submission.checkable))
+    else:
+        findings = _ask(Subject(submission.checkable, _samples(), baseline=baseline))
     if any(finding.status == "FAILED" for finding in findings):
         out.print(f"{escaped(submission.defense)} is not ready: fix the rules marked FAILED")
         raise typer.Exit(FAILED)
     write_pass(submission.store, submission.staged, baseline, findings)
 
 
-def _ask(subject: Subject) -> list[Finding]:
+def _ask(subject: Subject | AggregationSubject) -> list[Finding]:
     """Print the check's findings, one line for each rule."""
+    from thiefbench.leaderboard.checking.check import Subject
     from thiefbench.leaderboard.checking.check import check as check_rules
+    from thiefbench.leaderboard.checking.check_aggregation import check_aggregation
 
     findings = []
-    for finding in check_rules(subject):
+    for finding in check_rules(subject) if isinstance(subject, Subject) else check_aggregation(subject):
         _print(finding)
         findings.append(finding)
     return findings

@@ -19,7 +19,13 @@ from thiefbench import __version__, registry
 from thiefbench.leaderboard import _parsing_worker
 from thiefbench.leaderboard.deliveries import check_seeds
 from thiefbench.leaderboard.entry import Entry, EntryError
-from thiefbench.leaderboard.isolation.limits import DEPENDENCIES, FILE_BYTES, WEIGHTS_BYTES, WEIGHTS_NAME
+from thiefbench.leaderboard.isolation.limits import (
+    AGGREGATION_DEPENDENCIES,
+    DEPENDENCIES,
+    FILE_BYTES,
+    WEIGHTS_BYTES,
+    WEIGHTS_NAME,
+)
 from thiefbench.leaderboard.isolation.sandbox_paths import Guests, files, weights
 from thiefbench.leaderboard.published import label_of
 from thiefbench.leaderboard.rows import wanted
@@ -34,7 +40,13 @@ _PARSING_SECONDS, _PARSING_BYTES = 5, 2 << 30
 """Of processor time for all files of an entry together, and of address space."""
 _FLOORS: dict[Guests, tuple[str, str]] = {
     "defense": ("thiefbench.defenses", "thiefbench.tasks"),
+    "aggregation": ("thiefbench.defenses", "thiefbench.tasks"),
     "attack": ("thiefbench.attacks", "thiefbench.tasks"),
+}
+_PACKAGES: dict[Guests, tuple[str, ...]] = {
+    "defense": DEPENDENCIES,
+    "aggregation": AGGREGATION_DEPENDENCIES,
+    "attack": DEPENDENCIES,
 }
 
 
@@ -79,8 +91,12 @@ def check_anchor(entry: Entry, suite: Suite) -> None:
         )
 
 
-def check_source(entry: Entry) -> None:
+def check_source(entry: Entry, kind: Guests = "defense") -> None:
     """Check that the files may be submitted, and are those in the cells' identities.
+
+    Args:
+        entry: of a defense.
+        kind: "aggregation" where the nodes of its suite exchange weights.
 
     Raises:
         EntryError: they are not, or the entry was made with another version of the benchmark.
@@ -94,7 +110,7 @@ def check_source(entry: Entry) -> None:
     if wrong := unreadable([path for path in entry.source if path.suffix == ".py"]):
         raise EntryError(wrong)
     for file in submitted:
-        if wrong := wrong_import(file):
+        if wrong := wrong_import(file, kind):
             raise EntryError(wrong)
     manifest = entry.manifest
     if registry.source_hash("defense", entry.spec, load=False) == manifest.source_sha256:
@@ -206,7 +222,7 @@ def _wrong_import(file: Path, depth: int, kind: Guests) -> str:
             continue
         for name in _imported(node):
             if not _allowed(name, kind):
-                shown = f"the standard library, {', '.join(DEPENDENCIES)}, {' and '.join(_FLOORS[kind])}"
+                shown = f"the standard library, {', '.join(_PACKAGES[kind])}, {' and '.join(_FLOORS[kind])}"
                 return f"line {node.lineno} of {file.name} imports {name}; it may import only {shown}"
     return ""
 
@@ -226,4 +242,4 @@ def _allowed(name: str, kind: Guests) -> bool:
     top = name.partition(".")[0]
     if top == "thiefbench":
         return any(f"{name}.".startswith(f"{floor}.") for floor in _FLOORS[kind])
-    return top in sys.stdlib_module_names or top in DEPENDENCIES
+    return top in sys.stdlib_module_names or top in _PACKAGES[kind]

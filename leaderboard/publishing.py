@@ -34,6 +34,7 @@ from thiefbench.leaderboard.verification.rescoring import (
     SubmittedCell,
     check_completions,
     check_identity,
+    exchanges_of,
 )
 from thiefbench.suite.analysis.cell_drift import COLUMNS, answers_in
 from thiefbench.suite.execution.cell_identity import Identities
@@ -333,7 +334,8 @@ def _published(title: str, cell: _Stored, control: _Stored, store: Store, folder
     scores = trimmed(cell.record, cell.part, False, record_sha256)
     try:
         check_identity(cell.record, cell.spec)
-        check_completions(SubmittedCell(cell.spec, cell.part, scores, cell.record, own=False), table)
+        submitted = SubmittedCell(cell.spec, cell.part, scores, cell.record, own=False)
+        check_completions(submitted, table, exchanges=exchanges_of(cell.spec, directory))
     except InconsistentError as error:
         raise NotPublishableError(f"the {cell.label} in {store.root} cannot be published: {error}") from error
     words, drift = "", dict[str, Numbers]()

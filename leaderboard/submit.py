@@ -17,10 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from thiefbench import registry
 from thiefbench.errors import UserError
 from thiefbench.leaderboard import growing, rows
+from thiefbench.leaderboard.aggregating import check_fits, exchanges_weights
 from thiefbench.leaderboard.archive import pack, packed_file
 from thiefbench.leaderboard.cell_scores import CellScores, Reference, Scores, drifts, trimmed
 from thiefbench.leaderboard.entry import Entry, EntryError, read_manifest, write_entry
-from thiefbench.leaderboard.isolation.limits import CAPS, POOL
+from thiefbench.leaderboard.isolation.limits import AGGREGATION_CAPS, CAPS, POOL
 from thiefbench.leaderboard.isolation.sandbox_paths import foreign, relocated
 from thiefbench.leaderboard.isolation.staging import Staged, stage
 from thiefbench.leaderboard.made_with import machine, versions
@@ -159,6 +160,7 @@ def released(name: str) -> Suite:
     suite = load_suite(name)
     if missing := lacking(asdict(suite)):
         raise EntryError(f"no defense can be ranked on {name}: it has {missing}; write --suite standard-v2, or trial")
+    exchanges_weights(suite)  # in all of its parts or in none
     return suite
 
 
@@ -219,7 +221,7 @@ def prepare(
         registry.allow(staged.spec)  # a copy of what the user named
         defense = registry.canonical("defense", staged.spec)
         try:
-            registry.make("defense", defense)  # wrong arguments are reported now, not after a minute of checks
+            made = registry.make("defense", defense)  # wrong arguments are reported now, not after a minute of checks
         except registry.SpecStringError:
             raise
         except Exception:
@@ -227,6 +229,8 @@ def prepare(
             # run, reports the failure as a broken rule; anchors are not checked.
             if anchor:
                 raise
+        else:
+            check_fits(suite, made, defense)
     begun = None if seeds is None else growing.begun(folder)
     wanted_seeds = suite.seeds if seeds is None else growing.to_bring(suite, seeds, begun)
     earlier = None
@@ -414,8 +418,14 @@ def row_summary(row: SuiteRow, partial: str = "") -> list[str]:
     return [*lines, f"it will be listed {listed}" + (f": {place.reason}" if place.reason else "")]
 
 
-def caps() -> str:
+def caps(suite: Suite) -> str:
     """The limits of a submission, as a sentence for its author; verification enforces them."""
+    if exchanges_weights(suite):
+        most = AGGREGATION_CAPS
+        return (
+            f"limits for an exchange: {most.seconds:g} s of the aggregation's own time, {most.questions} questions for "
+            f"reward or loss, {most.service_seconds:g} s for their answers, {most.memory >> 20:,} MiB"
+        )
     return (
         f"limits for a round of {POOL} completions: {CAPS.seconds:g} s of the defense's own time, "
         f"{CAPS.service_seconds:g} s for the answers of policy and judge, {CAPS.memory >> 20:,} MiB"

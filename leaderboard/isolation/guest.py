@@ -1,8 +1,8 @@
 """A process in which a stranger's class runs in the sandbox, and the conversation with it.
 
-Both kinds of guests, defenses (`isolated`) and attacks (`isolated_attack`), are talked to in the same way: a request is
-sent, the questions that the guest puts on the way are answered by whoever made the request, and its reply is returned.
-Whatever it sends is data to be checked. The first thing wrong ends the process.
+All kinds of guests, defenses (`isolated`), aggregations (`isolated_aggregation`) and attacks (`isolated_attack`), are
+talked to in the same way: a request is sent, the questions that the guest puts on the way are answered by whoever made
+the request, and its reply is returned. Whatever it sends is data to be checked. The first thing wrong ends the process.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Guest:
         kind: of the object.
         fault: the exception for whatever the guest does wrong.
         asking: the requests during which it may ask questions, for messages.
+        arrays: how many of them one of its messages may hold; where it is not 0, every message has them as "arrays".
         spec, caps: which class, and what it may use.
         name: of the object, for messages.
         seconds: of the guest's own time in the last request, without the answers to its questions.
@@ -51,6 +52,7 @@ class Guest:
     kind: ClassVar[Guests]
     fault: ClassVar[type[Exception]]
     asking: ClassVar[str]
+    arrays: ClassVar[int] = 0
     spec: str
     caps: Caps
     name: str
@@ -128,9 +130,10 @@ class Guest:
     def _turn(self, message: Sequence[bytes], deadline: float) -> dict[str, Any]:
         self._session.send(message, deadline)
         text, blob = sizes(self._session.receive(HEADER.size, deadline), self.caps.message)
-        # A guest has no arrays to send, and many small ones would cost much.
-        reply, _ = unpacked(self._session.receive(text, deadline), self._session.receive(blob, deadline), most=0)
-        return reply
+        # Most guests have no arrays to send, and many small ones would cost much.
+        content = self._session.receive(text, deadline), self._session.receive(blob, deadline)
+        reply, arrays = unpacked(*content, most=self.arrays)
+        return reply | {"arrays": arrays} if self.arrays else reply
 
     def _guarded(self, what: str, seconds: float, turn: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:
@@ -159,6 +162,9 @@ class Guest:
         raise self._error
 
 
+_ARITHMETIC = ("ATEN_CPU_CAPABILITY",)
+"""Variables of the environment that change last bits of what torch computes."""
+
 _hosts: WeakValueDictionary[tuple[object, ...], Host] = WeakValueDictionary()
 
 
@@ -179,5 +185,6 @@ def host_of(kind: Guests, spec: str, hash_seed: int) -> Host:
     if host is None or not host.works():
         threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
         script = str(Path(_isolated_worker.__file__).resolve())
-        host = _hosts[key] = Host(script, [setup_data], threads | {"PYTHONHASHSEED": str(hash_seed)})
+        chosen = {name: value for name in _ARITHMETIC if (value := os.environ.get(name))}
+        host = _hosts[key] = Host(script, [setup_data], threads | chosen | {"PYTHONHASHSEED": str(hash_seed)})
     return host

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,13 @@ class Stream:
     def __init__(self, file: int, most: int) -> None:
         self._file, self._most = file, most
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Send a message.
+    def send(self, message: dict[str, Any], arrays: Sequence[NDArray[Any]] = ()) -> None:
+        """Send a message, and arrays where the parent takes any.
 
         Raises:
             ValueError, TypeError: it is too large, or not plain data.
         """
-        parts = packed(message)
+        parts = packed(message, arrays)
         size = sum(map(len, parts))
         if size > self._most:
             raise ValueError(f"{size:,} bytes of answer, and at most {self._most:,} are allowed")
@@ -53,13 +54,15 @@ class Stream:
         text, blob = HEADER.unpack(self._read(HEADER.size))
         return unpacked(self._read(text), self._read(blob))
 
-    def ask(self, question: dict[str, Any]) -> tuple[dict[str, Any], list[NDArray[Any]]]:
+    def ask(
+        self, question: dict[str, Any], arrays: Sequence[NDArray[Any]] = ()
+    ) -> tuple[dict[str, Any], list[NDArray[Any]]]:
         """Ask the parent a question during a request.
 
         Raises:
             RuntimeError, ValueError: it refuses to answer.
         """
-        self.send(question)
+        self.send(question, arrays)
         answer, arrays = self.receive()
         if "refused" in answer:
             raise REFUSALS.get(answer.get("as", ""), RuntimeError)(answer["refused"])
@@ -76,10 +79,10 @@ class Stream:
         return b"".join(parts)
 
 
-def send(stream: Stream, reply: dict[str, Any]) -> None:
+def send(stream: Stream, reply: dict[str, Any], arrays: Sequence[NDArray[Any]] = ()) -> None:
     """Send a reply, or the reason why it cannot be sent."""
     try:
-        stream.send(reply)
+        stream.send(reply, arrays)
     except (TypeError, ValueError, RecursionError) as error:  # raised before a byte has left
         stream.send({"number": reply["number"], "failed": describe(error)})
 

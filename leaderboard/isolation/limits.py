@@ -22,6 +22,8 @@ RECORD_BYTES: Final = 4 << 20
 """Of one cell's record in it; those of standard-v1 have about 50 kB."""
 COMPLETIONS_BYTES: Final = 256 << 20
 """Of one cell's completions in it, compressed; those of standard-v1 have about 2 MB."""
+EXCHANGES_BYTES: Final = 16 << 20
+"""Of one cell's exchanges in it, compressed, where nodes exchange weights; those of averaging-v1 have about 10 kB."""
 TABLE_BYTES: Final = 1 << 30
 """Of one cell's completions in memory."""
 TABLE_ROWS: Final = 2_000_000
@@ -30,6 +32,8 @@ TABLE_ROWS: Final = 2_000_000
 DEPENDENCIES: Final = ("numpy", "scipy", "safetensors")
 """Distributions that a submission may import, with what they themselves need, beside Python's standard library and
 `thiefbench.defenses` and `thiefbench.tasks`. The isolated process sees no others."""
+AGGREGATION_DEPENDENCIES: Final = (*DEPENDENCIES, "torch")
+"""Those of an aggregation, whose vectors are tensors."""
 
 JUDGES: Final = {"micro-judge": "6915700aaa9dccd3898a82b3c77dde0f60daea4a7564293eb7b182ba6336220e"}
 """The models that a submission may ask as a judge, each with the fingerprint of its content
@@ -72,5 +76,7 @@ ATTACK_CAPS: Final = Caps(service_seconds=120.0, memory=1 << 30, answer=64 << 20
 of the policy and to the defense."""
 ATTACK_QUERIES: Final = 64
 """Of the defense, per slot and round: the most that a submitted attack may be granted."""
+AGGREGATION_CAPS: Final = Caps(questions=100)
+"""The published limits of an aggregation, for an exchange; questions are those for the reward or loss of a vector."""
 CONTROL_ASR: Final = 0.02
 """An outcome that clean text satisfies at this rate or above measures no poison: the attack is not taken."""

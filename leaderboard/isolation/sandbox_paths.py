@@ -1,6 +1,6 @@
 """The paths that an isolated guest may read: its own files, the packages it may import, and two of ThiefBench's.
 
-A guest is a defense or an attack; a spec string is one of that kind.
+A guest is a defense, an aggregation or an attack; a spec string is one of that kind.
 """
 
 from __future__ import annotations
@@ -16,14 +16,19 @@ from pathlib import Path
 from typing import Literal
 
 from thiefbench import registry
-from thiefbench.leaderboard.isolation.limits import DEPENDENCIES
+from thiefbench.leaderboard.isolation.limits import AGGREGATION_DEPENDENCIES, DEPENDENCIES
 from thiefbench.sources import is_of_package, source_files
 
 _PACKAGES = ("thiefbench", "thiefbench.tasks", "thiefbench.attacks", "thiefbench.defenses", "thiefbench.leaderboard")
-_SHOWN = {"defense": ("thiefbench.tasks", "thiefbench.defenses"), "attack": ("thiefbench.tasks", "thiefbench.attacks")}
-Guests = Literal["defense", "attack"]
+_SHOWN = {
+    "defense": ("thiefbench.tasks", "thiefbench.defenses"),
+    "aggregation": ("thiefbench.tasks", "thiefbench.defenses"),
+    "attack": ("thiefbench.tasks", "thiefbench.attacks"),
+}
+Guests = Literal["defense", "aggregation", "attack"]
 """Kinds of guests."""
 _SCIPY = ("scipy.special", "scipy.stats")
+_TORCH = ("torch", "thiefbench.leaderboard.isolation.aggregation_guest")
 
 _NAME = re.compile(r"[\w.-]+")
 
@@ -35,7 +40,8 @@ def setup(spec: str, kind: Guests = "defense") -> str:
         SpecStringError: the spec string is malformed, or names something that is not there.
     """
     packages = {name: _folder(name) for name in _PACKAGES}
-    installed = [*_libraries(), *_plugins(spec, kind)]
+    allowed = AGGREGATION_DEPENDENCIES if kind == "aggregation" else DEPENDENCIES
+    installed = [*_libraries(allowed), *_plugins(spec, kind)]
     paths = [*installed, *(packages[name] for name in _SHOWN[kind])]
     for file in files(spec, kind):
         paths += [file.parent] if is_of_package(file) else [file, *weights(file)]
@@ -46,7 +52,7 @@ def setup(spec: str, kind: Guests = "defense") -> str:
         "packages": {name: str(folder) for name, folder in packages.items()},
         "search": [str(path) for path in dict.fromkeys(path.resolve() for path in search)],
         "readable": [str(path) for path in _outermost(paths)],
-        "warm": _SCIPY if _names_scipy(spec, kind) else (),
+        "warm": [*(_SCIPY if _names_scipy(spec, kind) else ()), *(_TORCH if kind == "aggregation" else ())],
         "shared": [str(file) for path in installed if path.name == "scipy.libs" for file in sorted(path.glob("*.so*"))],
     }
     return json.dumps(setup_data)
@@ -157,10 +163,10 @@ def weights(file: Path) -> list[Path]:
 
 
 @cache
-def _libraries() -> tuple[Path, ...]:
+def _libraries(allowed: tuple[str, ...]) -> tuple[Path, ...]:
     """The paths of the allowed distributions and of those that they need: modules, packages and shared libraries."""
     libraries: dict[str, tuple[Path, ...]] = {}
-    waiting = list(DEPENDENCIES)
+    waiting = list(allowed)
     while waiting:
         name = waiting.pop()
         if name in libraries:

@@ -41,6 +41,24 @@ _MAPS: tuple[tuple[str, str, Unit, str], ...] = (
         "rate",
         "Share of rewarded honest completions that it rejects. Darker is worse.",
     ),
+    (
+        "vector_stop_rate",
+        "Vectors stopped",
+        "rate",
+        "Share of malicious nodes' vectors that it rejects, or that are refused before it. Darker is better.",
+    ),
+    (
+        "vector_clip_rate",
+        "Vectors clipped",
+        "rate",
+        "Share of malicious nodes' vectors that count with a changed length.",
+    ),
+    (
+        "vector_false_rejection_rate",
+        "Honest vectors rejected",
+        "rate",
+        "Share of honest nodes' vectors that it rejects. Darker is worse.",
+    ),
     ("utility", "Utility", "ratio", "Gain in clean reward, as a share of the control's. Darker is better."),
 )
 _TITLES = {"asr": "Outcome of the attack by round", "reward": "Clean reward by round"}

@@ -43,7 +43,12 @@ from thiefbench.suite.scenario import Suite, heading
 
 MOST = 1e6
 """No measured share of harm or gain comes near it."""
-SHARES = frozenset({"drift", "false_rejection_rate", "masked_rate", "stop_rate"})
+SHARES = frozenset(
+    {
+        "drift", "false_rejection_rate", "masked_rate", "stop_rate", "vector_stop_rate", "vector_clip_rate",
+        "vector_false_rejection_rate", "vector_false_clip_rate",
+    }
+)  # fmt: skip
 """The scores that lie between 0 and 1 whatever the attack and the task."""
 
 

@@ -1,4 +1,4 @@
-"""Tables of completions from a stranger, checked for schema and size before anything else reads them."""
+"""Tables of completions and exchanges from a stranger, checked for schema and size before anything reads them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ import pyarrow.parquet as pq
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.isolation.limits import TABLE_BYTES, TABLE_ROWS
 from thiefbench.leaderboard.verification import _tables_worker
+from thiefbench.suite.analysis.exchanges import EXCHANGES
 from thiefbench.suite.store.records import ROWS
 from thiefbench.suite.store.tables import TableLimit
 
 _SECONDS = 120  # for one table
+_SCHEMAS = {"completions": ROWS, "exchanges": EXCHANGES}
+"""The columns of a table by the name of its file."""
 
 
 def check_tables(files: Mapping[Path, TableLimit]) -> None:
@@ -44,14 +47,16 @@ def check_tables(files: Mapping[Path, TableLimit]) -> None:
 
 
 def _check_schema(file: Path) -> None:
+    what = file.stem
+    columns = _SCHEMAS[what]
     try:
         schema = pq.read_schema(file)
-        if not schema.equals(ROWS):
-            expected = {field.name: field.type for field in ROWS}
+        if not schema.equals(columns):
+            expected = {field.name: field.type for field in columns}
             odd = [field.name for field in schema if expected.get(field.name) != field.type]
             odd += [name for name in expected if name not in schema.names]
             raise EntryError(
-                f"{_shown(file)} does not have the columns of stored completions: {odd[0] if odd else 'their order'}"
+                f"{_shown(file)} does not have the columns of stored {what}: {odd[0] if odd else 'their order'}"
             )
     except (pa.ArrowException, OSError, ValueError) as error:
         raise EntryError(f"{_shown(file)} is not a parquet file: {str(error)[:200]}") from error

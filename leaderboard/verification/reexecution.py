@@ -27,8 +27,14 @@ from thiefbench.leaderboard.isolation.isolated import DefenseError
 from thiefbench.leaderboard.verification.drawing import drawn
 from thiefbench.leaderboard.verification.expectation import MOST_APART, Cell, CellResult, Results, close, expected
 from thiefbench.leaderboard.verification.held_out import HeldOutTrial
-from thiefbench.leaderboard.verification.rerunning import IsolatedFactory, first_difference, run, surroundings_apart
-from thiefbench.leaderboard.verification.rescoring import SubmittedCell
+from thiefbench.leaderboard.verification.rerunning import (
+    IsolatedFactory,
+    first_difference,
+    first_exchange_apart,
+    run,
+    surroundings_apart,
+)
+from thiefbench.leaderboard.verification.rescoring import SubmittedCell, exchanges_of
 from thiefbench.leaderboard.verification.verdict import KINDS, Kind, Rerun
 from thiefbench.suite.analysis.comparison import undefended_attack, why_inconclusive
 from thiefbench.suite.execution.cell_run import Progress
@@ -185,6 +191,9 @@ def _again(submitted: SubmittedCell, verification_run: VerificationRun, determin
         raise DisagreesError(f"{name}: its identity here, such as the judge it uses, differs from its record's")
     here = verification_run.store.cell(record.cell_id).read_rows()
     difference = first_difference(here, verification_run.archive.cell(submitted.record.cell_id).read_rows())
+    if submitted.spec.averaging and not difference:
+        pair = (verification_run.store.cell(record.cell_id), verification_run.archive.cell(submitted.record.cell_id))
+        difference = first_exchange_apart(*(exchanges_of(submitted.spec, each) for each in pair))
     bits = not surroundings_apart(submitted.record) and not moved and (deterministic or not submitted.own)
     return _Again(submitted, record, difference, bits)
 

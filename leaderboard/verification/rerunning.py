@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from thiefbench import provenance
 from thiefbench.attacks.base import Attack
+from thiefbench.averaging.exchange import ExchangeRow
 from thiefbench.defenses.base import Defense
 from thiefbench.errors import UserError
 from thiefbench.leaderboard.isolation.isolated import Isolated
@@ -114,6 +115,12 @@ def first_difference(one: pa.Table, other: pa.Table) -> str:
     at = min(differing)
     phase, number = other["phase"][at].as_py(), other["round"][at].as_py()
     return f"from round {number} on" if phase == "train" else f"from the evaluation after round {number} on"
+
+
+def first_exchange_apart(one: Sequence[ExchangeRow], other: Sequence[ExchangeRow]) -> str:
+    """Where two cells' exchanges first differ, in words that follow "they differ"; empty if they are equal."""
+    pairs = zip(one, other, strict=True)  # every cell of a spec has as many
+    return next((f"from exchange {a.exchange} on" for a, b in pairs if a != b), "")
 
 
 def _differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> int | None:

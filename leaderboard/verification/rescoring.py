@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from thiefbench import registry
 from thiefbench.attacks.base import Attack
 from thiefbench.attacks.completions import writes_programs
+from thiefbench.averaging.exchange import ExchangeRow
 from thiefbench.defenses.base import JudgeError
 from thiefbench.engine.backends.recorded import RecordedSwarm, RerunError
 from thiefbench.engine.model.policy import Policy
@@ -31,14 +32,22 @@ from thiefbench.engine.spec import MOST_DRAWN
 from thiefbench.leaderboard.cell_scores import CellScores, drifts, rounded_score, trimmed
 from thiefbench.leaderboard.entry import Entry
 from thiefbench.leaderboard.verification import judged_rewards
+from thiefbench.leaderboard.verification.exchanged_weights import (
+    ExchangeError,
+    RecordedLocalRounds,
+    check_exchanges,
+    local_rows,
+)
 from thiefbench.reward_judges import reward_judge_of
 from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS
 from thiefbench.suite.analysis.drift import MEASURES as DRIFT
 from thiefbench.suite.analysis.drift import Answers
+from thiefbench.suite.analysis.exchanges import exchange_curves, exchange_scores, stored_exchanges
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.scenario import CellSpec
-from thiefbench.suite.store.records import Point, Record, Score, Store, identify, lacking, table_rows
+from thiefbench.suite.store.records import CellDir, Point, Record, Score, Store, identify, lacking, table_rows
+from thiefbench.suite.store.tables import TableError, exchanges_limit_of
 from thiefbench.tasks.base import Task
 from thiefbench.zoo.models import resolve
 
@@ -153,7 +162,11 @@ def check_identity(
 
 
 def check_completions(
-    submitted: SubmittedCell, table: pa.Table, policy: Policy | None = None, attack: Attack | None = None
+    submitted: SubmittedCell,
+    table: pa.Table,
+    policy: Policy | None = None,
+    attack: Attack | None = None,
+    exchanges: Sequence[ExchangeRow] = (),
 ) -> int:
     """Check that a cell's scores follow from its completions, and these from the recorded tokens and verdicts.
 
@@ -162,6 +175,7 @@ def check_completions(
         table: its completions.
         policy: its model; by default loaded for its tokenizer.
         attack: of the cell; by default, the declared one that its spec names.
+        exchanges: what its nodes exchanged, where they exchange weights.
 
     Returns:
         How many rewards were computed again.
@@ -170,7 +184,7 @@ def check_completions(
         InconsistentError: they do not.
     """
     spec = submitted.spec
-    train = spec.rounds * spec.swarm.prompts * spec.swarm.group
+    train = local_rows(spec) if spec.averaging else spec.rounds * spec.swarm.prompts * spec.swarm.group
     planned = {number: _planned(spec, number) for number in range(spec.rounds + 1)}
     most = train + sum(planned.values()) * (1 + MOST_DRAWN)
     if not train < len(table) <= most:
@@ -178,10 +192,17 @@ def check_completions(
     if name := lacking(table):
         raise InconsistentError(f"a completion has no {name}")
     blocks = _blocks(table, spec, planned)
-    _check_scores(submitted.record, table)
+    _check_scores(submitted.record, table, exchanges if spec.averaging else None)
     task, attack = registry.make("task", spec.task), attack or registry.make("attack", spec.attack)
     model = policy or _policy(spec.model)
-    again = RecordedSwarm(spec.swarm, spec.role, model, task, attack, spec.seed, judged_rewards.FAULTS)
+    if spec.averaging:
+        again: RecordedSwarm = (local := RecordedLocalRounds(spec, model, task, attack))
+        try:
+            check_exchanges(spec, local, exchanges)
+        except ExchangeError as error:
+            raise InconsistentError(str(error)) from error
+    else:
+        again = RecordedSwarm(spec.swarm, spec.role, model, task, attack, spec.seed, judged_rewards.FAULTS)
     try:
         again.recall(submitted.record.payload)
     except RerunError as error:
@@ -199,11 +220,25 @@ def check_completions(
             raise InconsistentError(f"the rows of {where} are inconsistent with any valid run: {error}") from error
         if len(rebuilt) != len(rows):
             raise InconsistentError(f"{where} has {len(rows):,} completions, and {len(rebuilt):,} belong there")
-        _compare(rows, rebuilt, where, undefended=spec.defense == "none")
+        _compare(rows, rebuilt, where, uninspected=spec.defense == "none" or spec.averaging is not None)
         checked += 0 if trust else len(rows)
     if spec.swarm.reward != "rule":
         _check_judge(spec, [rows for (train_phase, _), rows in blocks.items() if train_phase], task)
     return checked
+
+
+def exchanges_of(spec: CellSpec, directory: CellDir) -> list[ExchangeRow]:
+    """What the nodes of a cell exchanged; nothing where they exchange completions.
+
+    Raises:
+        InconsistentError: the file is missing or damaged.
+    """
+    if not spec.averaging:
+        return []
+    try:
+        return stored_exchanges(directory, exchanges_limit_of(spec.as_dict()))
+    except TableError as error:
+        raise InconsistentError(f"its exchanges.parquet {error.problem}") from error
 
 
 def check_drift(
@@ -295,12 +330,13 @@ def _policy(model: str) -> Policy:
     return Policy.load(resolve(model))
 
 
-def _check_scores(record: Record, table: pa.Table) -> None:
+def _check_scores(record: Record, table: pa.Table, exchanges: Sequence[ExchangeRow] | None) -> None:
     curves = {name: points for name, points in record.curves.items() if name != "grad_norm"}
-    compared = (
-        ("scores", record.scores, cell_scores(table, record.schema_version)),
-        ("curves", curves, cell_curves(table)),
-    )
+    scores_here, curves_here = cell_scores(table, record.schema_version), cell_curves(table)
+    if exchanges is not None:
+        scores_here |= exchange_scores(exchanges)
+        curves_here |= exchange_curves(exchanges)
+    compared = (("scores", record.scores, scores_here), ("curves", curves, curves_here))
     for name, recorded, expected in compared:
         if recorded.keys() != expected.keys():
             odd = sorted(recorded.keys() ^ expected.keys())[0]
@@ -356,8 +392,8 @@ def _blocks(table: pa.Table, spec: CellSpec, planned: Mapping[int, int]) -> dict
     return dict(blocks)
 
 
-def _compare(rows: Sequence[CompletionRow], rebuilt: Sequence[CompletionRow], where: str, undefended: bool) -> None:
-    """Check that rows are equal, and that nothing is rejected where there is no defense."""
+def _compare(rows: Sequence[CompletionRow], rebuilt: Sequence[CompletionRow], where: str, uninspected: bool) -> None:
+    """Check that rows are equal, and that nothing is rejected where no defense inspects completions."""
     for row, rebuilt_row in zip(rows, rebuilt, strict=True):
         for field in fields(CompletionRow):
             one, other = getattr(row, field.name), getattr(rebuilt_row, field.name)
@@ -367,8 +403,10 @@ def _compare(rows: Sequence[CompletionRow], rebuilt: Sequence[CompletionRow], wh
                     f"{where}, {place}: its {field.name} does not follow from the tokens and verdicts: "
                     f"{_difference(one, other)}"
                 )
-        if undefended and (row.action != "accept" or row.token_weights is not None):
-            raise InconsistentError(f"{where}: a completion is rejected, but there is no defense in this cell")
+        if uninspected and (row.action != "accept" or row.token_weights is not None):
+            raise InconsistentError(
+                f"{where}: a completion is rejected, but there is no defense in this cell that sees any"
+            )
 
 
 def _check_judge(spec: CellSpec, rounds: Sequence[Sequence[CompletionRow]], task: Task) -> None:

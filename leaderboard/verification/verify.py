@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -33,15 +34,18 @@ from thiefbench import provenance
 from thiefbench.defenses.base import Defense
 from thiefbench.engine.keys import new_secret
 from thiefbench.engine_revision import engine_revision
+from thiefbench.leaderboard.aggregating import built_in, exchanges_weights
 from thiefbench.leaderboard.cell_scores import CellScores
 from thiefbench.leaderboard.checking.check import FAIL_ABOVE, QUESTIONS, RuleBroken, Subject
+from thiefbench.leaderboard.checking.check_aggregation import AGGREGATION_QUESTIONS, AggregationSubject
 from thiefbench.leaderboard.checking.samples import Sample
 from thiefbench.leaderboard.delivered_archives import at_hand, unpacked
 from thiefbench.leaderboard.deliveries import check_alike, check_made_alike, delivered
 from thiefbench.leaderboard.entry import Entry, entry_sha256, read_entry
 from thiefbench.leaderboard.entry_validation import cells_of, check_source
 from thiefbench.leaderboard.isolation.isolated import Isolated
-from thiefbench.leaderboard.isolation.limits import CAPS, Caps
+from thiefbench.leaderboard.isolation.isolated_aggregation import IsolatedAggregation
+from thiefbench.leaderboard.isolation.limits import AGGREGATION_CAPS, CAPS, Caps
 from thiefbench.leaderboard.isolation.staging import restage
 from thiefbench.leaderboard.manifest import Delivery
 from thiefbench.leaderboard.published import SHARED, Published, published_sets
@@ -77,6 +81,7 @@ from thiefbench.leaderboard.verification.rescoring import (
     check_completions,
     check_drift,
     check_record,
+    exchanges_of,
     submitted_cells,
 )
 from thiefbench.leaderboard.verification.verdict import (
@@ -182,6 +187,7 @@ class _Verifier(Questions):
     grown: bool = False
     in_place: set[str] = field(default_factory=set)  # see `by_delivery.verdicts`, and the next one too
     specs: tuple[CellSpec, ...] = ()
+    weights: bool = False  # whether the nodes of its suite exchange weights
     _warm: Defense | None = None  # while one isolated defense lives, others start at once
     _apart: dict[str, None] = field(default_factory=dict)  # what is otherwise here than where they were made, in order
 
@@ -211,8 +217,9 @@ class _Verifier(Questions):
             with self._question("its deliveries were made alike") as details:
                 check_alike(entry)
                 details.append(counted(len(entry.manifest.deliveries), "delivery", "deliveries"))
+        self.weights = exchanges_weights(suite)
         with self._question("its source is the one that was run"):
-            check_source(entry)
+            check_source(entry, "aggregation" if self.weights else "defense")
         self._note_rejections(entry.own)
         if not options.archives:
             other = self._compare_shared(specs, sets)
@@ -338,8 +345,9 @@ class _Verifier(Questions):
                         table = archive.cell(cell.record.cell_id).read_rows()
                     except TableError as error:
                         raise InconsistentError(f"its completions.parquet {error.problem}") from error
+                    exchanges = exchanges_of(cell.spec, archive.cell(cell.record.cell_id))
                     completions.append(len(table))
-                    rewards.append(check_completions(cell, table))
+                    rewards.append(check_completions(cell, table, exchanges=exchanges))
 
             each_cell(cells, rescore)
             details.append(f"{sum(completions):,} completions in {counted(len(completions), 'cell')}")
@@ -358,7 +366,11 @@ class _Verifier(Questions):
         def make(spec: str) -> Defense:
             if anchor_of(spec):  # the benchmark's own, which may see labels
                 return RegistryFactory().make(spec)
-            return Isolated(spec, self.options.caps)
+            if not self.weights:
+                return Isolated(spec, self.options.caps)
+            if built_in(spec):  # its arguments are plain values, and no file of the entry takes part
+                return RegistryFactory().make(spec)
+            return IsolatedAggregation(spec, self._aggregation_caps)
 
         with self._question("the defense can be made in isolation"):
             spec = restage(entry, scratch / "archive" / "weights", scratch / "staged")
@@ -367,16 +379,27 @@ class _Verifier(Questions):
 
     def _interrogate(self, guest: IsolatedFactory) -> None:
         """Test the isolated defense with the questions of `check` whose failure raises a flag."""
-        if anchor_of(guest.spec):
+        if anchor_of(guest.spec) or (self.weights and built_in(guest.spec)):
             return
-        subject = _Isolated(guest.spec, self.samples(), caps=self.options.caps)
-        for question, ask in QUESTIONS:
+        asked: list[tuple[str, Callable[[], str]]]
+        if self.weights:
+            joining = AggregationSubject(guest.spec, caps=self._aggregation_caps)
+            asked = [(question, partial(ask, joining)) for question, ask in AGGREGATION_QUESTIONS]
+        else:
+            inspecting = _Isolated(guest.spec, self.samples(), caps=self.options.caps)
+            asked = [(question, partial(ask, inspecting)) for question, ask in QUESTIONS]
+        for question, answer in asked:
             if question in _FLAG_OF:
                 with self._question(question) as details:
                     try:
-                        details.append(ask(subject))
+                        details.append(answer())
                     except RuleBroken as broken:
                         self._flag(_FLAG_OF[question], str(broken))
+
+    @property
+    def _aggregation_caps(self) -> Caps:
+        """The published ones, unless the verification was given others."""
+        return AGGREGATION_CAPS if self.options.caps == CAPS else self.options.caps
 
     def _run_again(
         self, cells: Sequence[SubmittedCell], verification_run: VerificationRun, all_of: Collection[str]
@@ -394,7 +417,11 @@ class _Verifier(Questions):
         options, by_attack = self.options, comparisons(cells)
         if not by_attack:
             return ["no submitted cell has scores"]
-        deterministic = "non-deterministic" not in self.flags
+        # An isolated aggregation computes on one thread, and sums of several threads differ in their last bits.
+        one_thread = (
+            not self.weights or built_in(verification_run.guest.spec) or self.entry.manifest.numerics.threads == 1
+        )
+        deterministic = "non-deterministic" not in self.flags and one_thread
         moved = bool(options.device or options.threads)
         brought = [cell for cell in cells if not cell.published]
         bits = deterministic and not moved and not any(surroundings_apart(cell.record) for cell in brought)

@@ -9,7 +9,8 @@ from statistics import median
 import pyarrow as pa
 
 from thiefbench.averaging.exchange import REFUSED, ExchangeRow
-from thiefbench.suite.store.records import Point, Score
+from thiefbench.suite.store.records import CellDir, Point, Score
+from thiefbench.suite.store.tables import TableError, TableLimit, read_limited
 
 _WORD = pa.dictionary(pa.int32(), pa.string())
 EXCHANGES = pa.schema(
@@ -20,11 +21,25 @@ EXCHANGES = pa.schema(
     ]
 )  # fmt: skip
 """The columns of exchanges.parquet."""
+_ALWAYS = tuple(name for name in EXCHANGES.names if name not in ("score", "length"))
+"""Those in which every row has a value."""
 
 
 def exchanges_table(rows: Sequence[ExchangeRow]) -> pa.Table:
     """Rows as a table with the stored schema."""
     return pa.table({name: [getattr(row, name) for row in rows] for name in EXCHANGES.names}, schema=EXCHANGES)
+
+
+def stored_exchanges(directory: CellDir, limit: TableLimit) -> list[ExchangeRow]:
+    """The exchanges of a cell, from its file; `limit` is what it may hold.
+
+    Raises:
+        TableError: it is missing or damaged, or has other columns.
+    """
+    table = read_limited(directory.exchanges_path, limit, schemas=(EXCHANGES,))
+    if name := next((name for name in _ALWAYS if table[name].null_count), ""):
+        raise TableError(directory.exchanges_path, f"is incomplete: a vector has no {name}")
+    return [ExchangeRow.from_data(row) for row in table.to_pylist()]
 
 
 def exchange_scores(rows: Sequence[ExchangeRow]) -> dict[str, Score]:

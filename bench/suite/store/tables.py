@@ -95,6 +95,15 @@ def limit_of(cell: Mapping[str, Any]) -> TableLimit:
     return TableLimit(rows, tokens, max(_LEAST_BYTES, rows * (row_bytes + tokens * _TOKEN_BYTES)))
 
 
+def exchanges_limit_of(cell: Mapping[str, Any]) -> TableLimit:
+    """The limit of a cell's exchanges: every node reads every other one's vector after every round at most."""
+    try:
+        rows = _count(cell["rounds"]) * _count(cell["swarm"]["nodes"]) ** 2
+    except (KeyError, TypeError, ValueError):
+        return TableLimit()
+    return TableLimit(rows, 1, max(_LEAST_BYTES, rows * _ROW_BYTES))
+
+
 def _count(value: object) -> int:
     if type(value) is not int or value < 1:
         raise ValueError("not a positive integer")

@@ -1,0 +1,198 @@
+"""Check in about a minute whether an aggregation may be submitted, and say what to change.
+
+The rules are those of the contract kit (`thiefbench.testing.contracts.aggregation`), asked of the isolated aggregation,
+and those of every submission: sizes, imports, restarts, time and memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+import torch
+
+from thiefbench import registry
+from thiefbench.defenses.aggregation.base import Aggregate, Aggregation, AggregationView
+from thiefbench.leaderboard.checking.check import Finding, RuleBroken
+from thiefbench.leaderboard.entry_validation import wrong_import, wrong_size
+from thiefbench.leaderboard.isolation.isolated import DefenseError
+from thiefbench.leaderboard.isolation.isolated_aggregation import IsolatedAggregation
+from thiefbench.leaderboard.isolation.limits import AGGREGATION_CAPS, Caps
+from thiefbench.leaderboard.isolation.sandbox_paths import files
+from thiefbench.testing.contracts.aggregation import AggregationContract, view_of, view_of_round
+
+LONGEST: Final = 2 * 870_000
+"""Numbers of the longest vector of a built-in model: two halves, as in noloco, of `micro-math`."""
+RECEIVED: Final = 7
+"""Vectors in the exchange whose time is measured."""
+
+Rule = Callable[["AggregationSubject"], str]
+
+
+@dataclass(frozen=True)
+class AggregationSubject:
+    """An aggregation to check.
+
+    Attributes:
+        spec: of the aggregation.
+        unsafe: whether it runs in this process.
+        caps: what it may use.
+    """
+
+    spec: str
+    unsafe: bool = False
+    caps: Caps = AGGREGATION_CAPS
+
+    def make(self, hash_seed: int = 0) -> Aggregation:
+        """A fresh aggregation, in a fresh process unless `unsafe`; raises DefenseError."""
+        return _InThisProcess(self.spec) if self.unsafe else IsolatedAggregation(self.spec, self.caps, hash_seed)
+
+
+class _InThisProcess(Aggregation):
+    """An aggregation without a sandbox, whose errors are findings as an isolated one's are."""
+
+    name: str  # type: ignore[misc]  # that of the real one
+
+    def __init__(self, spec: str) -> None:
+        self.name = spec
+        try:
+            made = registry.make("defense", spec)
+        except Exception as error:
+            self._fail("making it", error)
+        if not isinstance(made, Aggregation):
+            raise DefenseError(f"{spec} is not a subclass of thiefbench.defenses.aggregation.base.Aggregation")
+        self._own, self.name = made, made.name
+
+    def aggregate(self, view: AggregationView) -> Aggregate:
+        """As the aggregation; raises DefenseError."""
+        try:
+            return self._own.aggregate(view)
+        except Exception as error:
+            self._fail("aggregate", error)
+
+    def state(self) -> dict[str, object]:
+        """As the aggregation."""
+        return self._own.state()
+
+    def restore(self, state: dict[str, object]) -> None:
+        """As the aggregation."""
+        self._own.restore(state)
+
+    def _fail(self, what: str, error: Exception) -> NoReturn:
+        raise DefenseError(f"the aggregation {self.name} failed in {what}: {type(error).__name__}: {error}") from error
+
+
+class _Contract(AggregationContract):
+    """The contract's rules, of a subject. Every further instance is made with another hash seed."""
+
+    def __init__(self, subject: AggregationSubject) -> None:
+        self._subject, self._made = subject, 0
+
+    def make(self) -> Aggregation:
+        self._made += 1
+        return self._subject.make(hash_seed=(self._made + 1) % 2)
+
+
+def check_aggregation(subject: AggregationSubject) -> Iterator[Finding]:
+    """Ask all questions, in order; stop if an aggregation cannot be constructed or breaks the contract.
+
+    Raises:
+        SandboxUnavailable: this machine has no working sandbox, and the check is not unsafe.
+        SpecStringError: the spec string is malformed, or names a file that does not exist.
+    """
+    with suppress(DefenseError):
+        warm = subject.make()  # while it lives, others start at once  # noqa: F841
+    for question, ask in AGGREGATION_QUESTIONS:
+        try:
+            finding = Finding(question, "ok", ask(subject))
+        except (RuleBroken, DefenseError) as wrong:
+            finding = Finding(question, "FAILED", str(wrong))
+        yield finding
+        if finding.status == "FAILED" and question in _FIRST:
+            return
+
+
+def _is_small(subject: AggregationSubject) -> str:
+    for file in files(subject.spec):
+        if wrong := wrong_size(file):
+            raise RuleBroken(wrong)
+    return ""
+
+
+def _imports(subject: AggregationSubject) -> str:
+    for file in files(subject.spec):
+        if wrong := wrong_import(file, "aggregation"):
+            raise RuleBroken(wrong)
+    return ""
+
+
+def _is_made(subject: AggregationSubject) -> str:
+    first, second = subject.make(), subject.make()
+    if first.name != second.name:
+        raise RuleBroken(f"two instances differ in name ({first.name}, {second.name}); make it constant")
+    _kept(AggregationContract.test_it_has_a_name_and_requires_averaging)(subject)
+    return first.name
+
+
+def _kept(rule: Callable[[AggregationContract], None]) -> Rule:
+    """A question: whether a rule of the contract is kept."""
+
+    def ask(subject: AggregationSubject) -> str:
+        try:
+            rule(_Contract(subject))
+        except AssertionError as broken:
+            because = f": {broken.__cause__}" if broken.__cause__ else ""
+            raise RuleBroken(f"{broken}{because}") from broken
+        return ""
+
+    return ask
+
+
+def _continues_after_a_restart(subject: AggregationSubject) -> str:
+    running, restarted = subject.make(), subject.make()
+    running.aggregate(view_of_round(5))
+    restarted.restore(running.state())
+    if restarted.state() != running.state():
+        raise RuleBroken("after restore(state()), state() differs; return all that is remembered, as JSON")
+    one, other = (rule.aggregate(view_of_round(5, seed=1)) for rule in (running, restarted))
+    if not torch.equal(one.vector, other.vector) or one.verdicts != other.verdicts:
+        raise RuleBroken(
+            "after a restart between two exchanges it gives another result; let state() return all that later results "
+            "depend on"
+        )
+    return ""
+
+
+def _is_quick_and_small(subject: AggregationSubject) -> str:
+    drawn = 0.1 + 0.05 * torch.randn(1 + RECEIVED, LONGEST, generator=torch.Generator().manual_seed(0))
+    rule = subject.make()
+    rule.aggregate(view_of(drawn[0], list(drawn[1:])))
+    if not isinstance(rule, IsolatedAggregation):
+        return "measured only in the sandbox"
+    caps = subject.caps
+    return (
+        f"{rule.seconds:.2g} s of at most {caps.seconds:g} s for {RECEIVED} vectors of {LONGEST:,} numbers, "
+        f"{rule.memory >> 20:,} MiB of at most {caps.memory >> 20:,} MiB beyond torch's own"
+    )
+
+
+_MADE, _CONTRACT = "can be constructed from its spec string, twice", "one vector and one verdict per vector"
+_FIRST = (_MADE, _CONTRACT)
+"""Where one of these fails, the others say nothing."""
+
+AGGREGATION_QUESTIONS: Sequence[tuple[str, Rule]] = (
+    ("files are small, weights named by hash", _is_small),
+    ("imports only what is allowed", _imports),
+    (_MADE, _is_made),
+    (_CONTRACT, _kept(AggregationContract.test_one_vector_and_one_verdict_per_vector)),
+    ("what all agree on is the result", _kept(AggregationContract.test_it_keeps_what_all_agree_on)),
+    ("huge, tiny and zero vectors", _kept(AggregationContract.test_extreme_vectors_do_not_raise)),
+    ("changes no vector", _kept(AggregationContract.test_it_changes_no_vector)),
+    ("equal views, equal verdicts", _kept(AggregationContract.test_equal_views_give_equal_results)),
+    ("order changes nothing", _kept(AggregationContract.test_order_and_pseudonyms_change_nothing)),
+    ("continues after a restart", _continues_after_a_restart),
+    ("time and memory", _is_quick_and_small),
+)
+"""Every question with the function that answers it, in the order in which they are asked."""

@@ -1,0 +1,121 @@
+"""The guest's side of an isolated aggregation: constructs it, and lets it join the vectors that the parent sends.
+
+It runs in the sandbox only (`_isolated_worker`). The node's model stays with the parent, which measures the vectors
+that the aggregation wants to try.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from thiefbench.defenses.aggregation.base import Aggregate, Aggregation, AggregationView, SentVector, VectorVerdict
+from thiefbench.leaderboard.isolation import wire
+from thiefbench.leaderboard.isolation.guest_stream import Stream, describe, send
+
+Answer = tuple[dict[str, Any], list[NDArray[Any]]]
+"""A reply and its arrays."""
+
+
+def serve(spec: str, most: int, file: int) -> None:
+    """Construct the aggregation of a spec string, and answer the parent's requests until the stream ends.
+
+    Args:
+        spec: the aggregation.
+        most: bytes of one answer.
+        file: the stream.
+    """
+    stream = Stream(file, most)
+    torch.set_num_threads(1)
+    with suppress(EOFError, BrokenPipeError):
+        rule, reply = _make(spec)
+        arrays: list[NDArray[Any]] = []
+        while True:
+            send(stream, reply, arrays)
+            if rule is None:
+                return
+            request, sent = stream.receive()
+            reply, arrays = _answered(rule, stream, request, sent)
+            held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+            reply |= {"number": request["number"], "memory": held}
+
+
+def _make(spec: str) -> tuple[Aggregation | None, dict[str, Any]]:
+    from thiefbench import registry
+
+    try:
+        rule = registry.make("defense", spec)
+        if not isinstance(rule, Aggregation):
+            raise TypeError(
+                f"{type(rule).__name__} is not a subclass of thiefbench.defenses.aggregation.base.Aggregation; write "
+                "defenses that inspect completions into a file that does not import it"
+            )
+        return rule, {"number": 0, "name": rule.name}
+    except Exception as error:
+        return None, {"number": 0, "failed": describe(error)}
+
+
+def _answered(rule: Aggregation, stream: Stream, request: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> Answer:
+    try:
+        return _CALLS[request["call"]](rule, stream, request, arrays)
+    except EOFError:
+        raise
+    except Exception as error:
+        return {"failed": describe(error)}, []
+
+
+def _aggregate(rule: Aggregation, stream: Stream, request: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> Answer:
+    rng = random.Random()
+    rng.setstate(wire.rng_in(request["rng"]))
+    own, *others = (torch.from_numpy(row.copy()) for row in arrays[0])
+    sent = tuple(SentVector(sender, vector) for sender, vector in zip(request["senders"], others, strict=True))
+    view = AggregationView(request["exchange"], own, sent, rng, _asks(stream, "reward"), _asks(stream, "loss"))
+    joined = rule.aggregate(view)
+    if not np.array_equal(view.stacked().numpy(), arrays[0]):
+        raise ValueError("it changed a vector of its view, which other nodes hold too; work on a copy")
+    if not isinstance(joined, Aggregate):
+        raise TypeError(f"aggregate gave {joined!r:.100}, which is not an Aggregate")
+    verdicts = list(joined.verdicts)
+    strange = next((verdict for verdict in verdicts if not isinstance(verdict, VectorVerdict)), None)
+    if strange is not None:
+        raise TypeError(f"aggregate gave {strange!r:.100}, which is not a VectorVerdict")
+    told = [[verdict.action, verdict.score, verdict.reason] for verdict in verdicts]
+    return {"verdicts": told, "rng": wire.rng_out(view.rng)}, [_plain(joined.vector)]
+
+
+def _asks(stream: Stream, measure: str) -> Callable[[torch.Tensor], float]:
+    def asked(vector: torch.Tensor) -> float:
+        answer, _ = stream.ask({"ask": measure}, [_plain(vector)])
+        return float(answer["value"])
+
+    return asked
+
+
+def _plain(vector: object) -> NDArray[Any]:
+    """A vector as the parent reads it; raises TypeError where it is none."""
+    if not isinstance(vector, torch.Tensor) or vector.dtype != torch.float32:
+        kind = str(vector.dtype).removeprefix("torch.") if isinstance(vector, torch.Tensor) else type(vector).__name__
+        raise TypeError(f"a vector is a float32 tensor, not {kind}")
+    if vector.dim() != 1:
+        raise TypeError(f"a vector has the shape (size,), not {tuple(vector.shape)}")
+    plain: NDArray[Any] = vector.detach().numpy()
+    return plain
+
+
+def _state(rule: Aggregation, *_: Any) -> Answer:
+    return {"state": rule.state()}, []
+
+
+def _restore(rule: Aggregation, stream: Stream, request: Mapping[str, Any], _: Any) -> Answer:
+    rule.restore(request["state"])
+    return {}, []
+
+
+_CALLS: dict[str, Callable[..., Answer]] = {"aggregate": _aggregate, "state": _state, "restore": _restore}

@@ -1,0 +1,173 @@
+"""A submitted aggregation in a separate, sandboxed process, where it sees vectors and nothing else.
+
+To the swarm, `IsolatedAggregation` is an aggregation like any other. The real class runs in the sandbox in which
+submitted defenses run, with torch among its packages. The vectors go in; one vector and a verdict for each come out.
+The node's model stays on this side: where the aggregation wants to try a vector, it asks, and the real view measures.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+import numpy as np
+import torch
+
+from thiefbench.defenses.aggregation.base import (
+    Aggregate,
+    Aggregation,
+    AggregationView,
+    VectorAction,
+    VectorVerdict,
+)
+from thiefbench.leaderboard.isolation import wire
+from thiefbench.leaderboard.isolation.frames import packed
+from thiefbench.leaderboard.isolation.guest import Guest, host_of
+from thiefbench.leaderboard.isolation.isolated import DefenseError
+from thiefbench.leaderboard.isolation.limits import AGGREGATION_CAPS, Caps
+from thiefbench.leaderboard.isolation.wire import Malformed
+
+
+class IsolatedAggregation(Guest, Aggregation):
+    """An aggregation whose class is loaded in the sandbox, never here.
+
+    Args:
+        spec: its spec string.
+        caps: what it may use.
+        hash_seed: of the isolated Python; equal ones make sets and dictionaries of text iterate alike.
+
+    Attributes:
+        spec, caps: the arguments.
+        seconds: of the aggregation's own time in the last call, without the measures that it asked for.
+        memory: peak memory of the process in bytes, as it reports it.
+
+    A deep copy is another process with the same `state()`. After an error the process is ended, and every further call
+    raises the same error.
+
+    Raises:
+        DefenseError: it cannot be constructed.
+        SandboxUnavailable: this machine has no working sandbox.
+        SpecStringError: the spec string is malformed, or names a file that is not there.
+    """
+
+    kind = "aggregation"
+    fault = DefenseError
+    asking = "aggregate"
+    arrays = 1
+    name: str  # type: ignore[misc]  # of plain aggregations a constant of the class, here reported by the process
+
+    def __init__(self, spec: str, caps: Caps = AGGREGATION_CAPS, hash_seed: int = 0) -> None:
+        self.spec, self.caps, self.name = spec, caps, spec
+        self._host = host_of(self.kind, spec, hash_seed)
+        self._open()
+
+    def aggregate(self, view: AggregationView) -> Aggregate:
+        """What the isolated aggregation makes of the vectors; its draws from `view.rng` advance the generator here too.
+
+        Raises:
+            DefenseError: it fails or misbehaves.
+        """
+        request = {
+            "exchange": view.exchange,
+            "senders": [sent.sender for sent in view.vectors],
+            "rng": wire.rng_out(view.rng),
+        }
+        vectors = view.stacked().numpy()
+        reply = self._call("aggregate", request, [vectors], services=_Measures(view, self.caps))
+        try:
+            vector = _vector(reply["arrays"], view, "an aggregate")
+            verdicts = _verdicts(reply.get("verdicts"), len(view.vectors), self.caps.reason)
+            rng = wire.rng_in(reply.get("rng"))
+        except Malformed as error:
+            self._fail(f"gave {error}")
+        view.rng.setstate(rng)
+        return Aggregate(vector, verdicts)
+
+    def state(self) -> dict[str, Any]:
+        """As the isolated aggregation; raises DefenseError."""
+        state = self._call("state", {}).get("state")
+        if not isinstance(state, dict) or not wire.is_plain(state):
+            self._fail("gave a state that is no JSON; a state is a dictionary of plain data, and is stored as such")
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """As the isolated aggregation; raises DefenseError."""
+        self._call("restore", {"state": state})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> IsolatedAggregation:
+        copied = type(self).__new__(type(self))
+        copied.__dict__ |= {name: self.__dict__[name] for name in ("spec", "caps", "name", "_host")}
+        copied._open()
+        if state := self.state():
+            copied.restore(state)
+        return copied
+
+
+class _Measures:
+    """The real view's measures of vectors that an isolated aggregation tries, counted and timed.
+
+    Args:
+        view: of one exchange.
+        caps: the limits on questions and time.
+    """
+
+    def __init__(self, view: AggregationView, caps: Caps) -> None:
+        self._view, self._caps = view, caps
+        self._questions, self._seconds = 0, 0.0
+
+    def answer(self, question: Mapping[str, Any]) -> list[bytes]:
+        """The measure of a vector, as a message.
+
+        Raises:
+            Malformed: the question is invalid, or one too many.
+        """
+        self._questions += 1
+        if self._questions > self._caps.questions:
+            raise Malformed(f"more than {self._caps.questions} questions in an exchange")
+        measures = {"reward": self._view.reward, "loss": self._view.loss}
+        what = question.get("ask")
+        if not isinstance(what, str) or what not in measures:
+            raise Malformed(f"an unknown question, {wire.shown(what)!r}")
+        vector = _vector(question["arrays"], self._view, f"a question for the {what} of")
+        began = time.monotonic()
+        value = measures[what](vector)
+        self._seconds += time.monotonic() - began
+        if self._seconds > self._caps.service_seconds:
+            raise Malformed(
+                f"questions whose answers took more than {self._caps.service_seconds:g} seconds in an exchange"
+            )
+        return packed({"value": value})
+
+
+def _vector(arrays: Sequence[np.ndarray[Any, Any]], view: AggregationView, what: str) -> torch.Tensor:
+    """The one vector of a message; raises Malformed for anything else."""
+    if len(arrays) != 1:
+        raise Malformed(f"{what} no vector")
+    (vector,) = arrays
+    size = len(view.own)
+    if vector.dtype != np.float32 or vector.shape != (size,):
+        raise Malformed(f"{what} a vector of {vector.dtype} and shape {vector.shape}, not float32 and ({size},)")
+    if not bool(np.isfinite(vector).all()):
+        raise Malformed(f"{what} a vector with numbers that are not finite")
+    return torch.from_numpy(vector)
+
+
+def _verdicts(data: object, count: int, longest: int) -> tuple[VectorVerdict, ...]:
+    """The verdicts of a message; raises Malformed unless there is a valid one for every vector."""
+    if not isinstance(data, list) or len(data) != count:
+        found = f"{len(data)} verdicts" if isinstance(data, list) else "no verdicts"
+        raise Malformed(f"{found} for {count} vectors; aggregate returns one per vector, in the view's order")
+    return tuple(_verdict(each, longest) for each in data)
+
+
+def _verdict(data: object, longest: int) -> VectorVerdict:
+    action, score, reason = data if isinstance(data, list) and len(data) == 3 else (None, None, None)
+    if not isinstance(action, str) or action not in get_args(VectorAction):
+        raise Malformed(f"a verdict {wire.shown(action)!r}; it is {', '.join(get_args(VectorAction))}")
+    if score is not None and not (type(score) in (int, float) and math.isfinite(score)):
+        raise Malformed("a verdict whose score is no finite number")
+    if not isinstance(reason, str) or len(reason) > longest:
+        raise Malformed(f"a verdict whose reason is not text of at most {longest} characters")
+    return VectorVerdict(action, None if score is None else float(score), reason)  # type: ignore[arg-type]
