@@ -60,7 +60,7 @@ class RecordedLocalRounds(RecordedSwarm):
     @property
     def weights(self) -> int:
         """How many numbers a node's weights are."""
-        return sum(weight.numel() for weight in self._swarm.cohort.masters.values())
+        return sum(weight.numel() for weight in self._swarm.policy.weights().values())
 
 
 class _Backend(RecordedBackend):

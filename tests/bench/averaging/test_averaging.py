@@ -254,10 +254,19 @@ def test_a_suite_file_can_ask_for_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("check", "krum"), ("submit", "logit+krum", "--name", "K", "--authors", "A. Author"), ("check-attack", "boosted")],
+    [
+        ("submit", "krum", "--suite", "trial", "--name", "K", "--authors", "A. Author", "--threads", "1", "--store"),
+        ("check", "krum+mean"),
+        ("check-attack", "boosted"),
+    ],
 )
-def test_the_leaderboard_says_that_it_ranks_none_of_them(words: tuple[str, ...]) -> None:
-    done = tiny.command("leaderboard", *words)
+def test_the_leaderboard_says_where_they_belong(words: tuple[str, ...], tmp_path: Path) -> None:
+    done = tiny.command("leaderboard", *words, *([str(tmp_path)] if words[-1] == "--store" else []))
     _, said = done.communicate()
     assert done.returncode == 2
-    assert "is for swarms that exchange weights, and the leaderboard's suites exchange completions" in said
+    expected = {
+        "submit": "krum is an aggregation, for swarms that exchange weights, and in trial-v1 nodes exchange completions",
+        "check": "aggregations do not compose",
+        "check-attack": "is for swarms that exchange weights, and the leaderboard takes attacks on completions only",
+    }
+    assert expected[words[0]] in " ".join(said.split())
