@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import get_args
 
+from thiefbench import registry
 from thiefbench.attacks.base import Attack
+from thiefbench.averaging.compatibility import NONE
 from thiefbench.averaging.exchange import REFUSED, ExchangeRow
 from thiefbench.averaging.outer import Outer
 from thiefbench.averaging.spec import local_rounds
@@ -49,7 +51,8 @@ class RecordedLocalRounds(RecordedSwarm):
         super().__init__(spec.swarm, spec.role, policy, task, attack, spec.seed)
         shared = replace(spec.swarm, sharing=local_rounds(spec.swarm))
         self._backend = _Backend()
-        self._swarm = Swarm(shared, spec.role, [policy], task, attack, self._defense, spec.seed, backend=self._backend)
+        nobody = registry.make("defense", NONE)  # inspects completions
+        self._swarm = Swarm(shared, spec.role, [policy], task, attack, nobody, spec.seed, backend=self._backend)
         self.attack = self._swarm.attack
 
     @property
