@@ -31,7 +31,7 @@ from thiefbench.leaderboard.site.entry_page import shown_entry
 from thiefbench.leaderboard.site.judging import read
 from thiefbench.leaderboard.verification.verdict import Verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
-from thiefbench.suite.analysis.exchanges import exchanges_table, stored_exchanges
+from thiefbench.suite.analysis.exchanges import exchange_curves, exchange_scores, exchanges_table, stored_exchanges
 from thiefbench.suite.scenario import Suite
 from thiefbench.suite.store.records import file_sha256
 from thiefbench.suite.store.tables import TableLimit
@@ -114,43 +114,61 @@ def test_its_row_and_its_page_show_what_applies(built_in: Made, tmp_path: Path) 
     assert not {"Stop rate", "False rejection"} & shown
 
 
-def forged(of: Made, folder: Path, **changes: Any) -> Made:
-    """A copy whose own attacked cell says something else of its first vector, with everything signed again."""
+def forged(of: Made, folder: Path, rescored: bool, **changes: Any) -> Made:
+    """A copy whose own attacked cell says something else of its first honest vector, with everything signed again.
+
+    `rescored` makes the record's scores and curves fit.
+    """
     store = copied(of, folder / "store")
 
     def edited(cell: CellScores) -> CellScores:
         if (cell.role, cell.defense) != ("attack", CLIPPING):
             return cell
         directory = store.cell(cell.cell_id)
-        first, *others = stored_exchanges(directory, TableLimit())
-        digest = directory.write_exchanges(exchanges_table([replace(first, **changes), *others]))
+        rows = stored_exchanges(directory, TableLimit())
+        first = next(place for place, row in enumerate(rows) if not row.malicious)
+        rows[first] = replace(rows[first], **changes)
         record = directory.read()
         assert record is not None
-        directory.write(record.model_copy(update={"provenance": record.provenance | {"exchanges_sha256": digest}}))
+        digest = directory.write_exchanges(exchanges_table(rows))
+        edits: dict[str, Any] = {"provenance": record.provenance | {"exchanges_sha256": digest}}
+        if rescored:
+            edits["scores"] = record.scores | exchange_scores(rows)
+            edits["curves"] = record.curves | exchange_curves(rows)
+        record = record.model_copy(update=edits)
+        directory.write(record)
         drift = {name: score for name, score in cell.scores.items() if name in ("drift", "divergence")}
-        again = trimmed(directory.read() or record, cell.part, True, file_sha256(directory.record_path))
+        again = trimmed(record, cell.part, True, file_sha256(directory.record_path))
         return again.model_copy(update={"scores": again.scores | drift})
 
     return resigned(of, folder, store, [edited(cell) for cell in of.entry.cells])
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("changes", "rescored", "reason"),
     [
-        ({"action": "reject"}, "does not follow from its completions"),
-        ({"sender": 0}, "its exchanges are not those of its rounds"),
-        ({"malicious": None}, "is incomplete: a vector has no malicious"),
-        ({"action": "melt"}, "an aggregation gives no verdict 'melt'"),
-        ({"bytes": 12}, "a vector of 12 bytes"),
-        ({"action": "refused"}, "an honest node's vector is never refused"),
+        ({"action": "reject"}, False, "vector_false_rejection_rate does not follow from its completions"),
+        ({"sender": 0, "receiver": 0}, True, "its exchanges are not those of its rounds"),
+        ({"malicious": None}, False, "is incomplete: a vector has no malicious"),
+        ({"action": "melt"}, True, "an aggregation gives no verdict 'melt'"),
+        ({"bytes": 12}, True, "a vector of 12 bytes"),
+        ({"action": "refused"}, True, "an honest node's vector is never refused"),
     ],
 )
 def test_exchanges_that_no_run_leaves_are_rejected(
-    built_in: Made, tmp_path: Path, changes: dict[str, Any], reason: str
+    built_in: Made, tmp_path: Path, changes: dict[str, Any], rescored: bool, reason: str
 ) -> None:
-    found = verified(forged(built_in, tmp_path, **changes))
+    found = verified(forged(built_in, tmp_path, rescored, **changes))
     assert found.verdict == "rejected"
     assert reason in found.reasons[0], found.reasons
+
+
+def test_a_forged_verdict_is_found_where_the_cell_is_run_again(built_in: Made, tmp_path: Path) -> None:
+    own = forged(built_in, tmp_path, True, action="reject", reason="it looked odd")
+    assert verified(own).verdict == "rescored", "vectors are not stored, so nothing else can tell"
+    found = verified(own, reruns=1)
+    assert found.verdict == "rejected"
+    assert "its completions differ from exchange 1 on" in found.reasons[0]
 
 
 def test_an_archive_without_what_was_exchanged_is_rejected(built_in: Made, tmp_path: Path) -> None:
@@ -180,7 +198,7 @@ def test_a_users_file_is_measured_against_published_cells_and_runs_again_in_the_
     assert len(of_user.entry.published) == 3, "control, placebo and undefended"
     assert of_user.entry.manifest.defense == "defense/rules.py:Nearby(least=-0.5)"
     found = verified(of_user, reruns=1)
-    assert [(each.kind, each.equal) for each in found.reruns] == [("own", True)], found.reasons
+    assert {(each.kind, each.equal) for each in found.reruns} == {("own", True)}, found.reasons
     assert found.flags == ()
 
 
