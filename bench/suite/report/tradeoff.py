@@ -15,7 +15,7 @@ from thiefbench.suite.report.plotting import Figure, settings
 LEAST, MOST = -0.5, 1.5
 """The widest range that is drawn; marks beyond it stand at its edge with an arrow."""
 
-_SIZE, _LEGEND_COLUMNS, _LEGEND_LINE = (5.8, 3.6), 2, 0.19
+_SIZE, _LEGEND_COLUMNS, _LEGEND_LINE = (4.2, 3.2), 2, 0.19  # small enough to be read on a phone
 _EDGE = 0.05
 _MUTED = "#5b6470"
 
