@@ -39,5 +39,5 @@ def wrong_attribute(made: Any) -> str:
                 return f"{kind} has no {name}; set {name} in the class to {called}"
             if isroutine(value):
                 return f"the method {name} of {kind} takes the place of {called}; give the method another name"
-            return f"{name} of {kind} is {called}, not {value!r:.100}"
+            return f"{name} of {kind} must be {called}, not {value!r:.100}"
     return ""

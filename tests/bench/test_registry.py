@@ -184,15 +184,15 @@ def test_bad_arguments_name_the_allowed_ones(spec: str, complaint: str) -> None:
     ("kind", "base", "body", "complaint"),
     [
         ("defense", "Defense", "requires = frozenset()", r"Mine has no name; set name in the class to a string$"),
-        ("defense", "Defense", "name = 3", r"name of Mine is a string, not 3$"),
-        ("defense", "Defense", "name = 'm'; requires = 'beacon'", r"requires of Mine is a set of .*, not 'beacon'$"),
-        ("defense", "Defense", "name = 'm'; judge = 'micro-judge'", r"judge of Mine is a JudgeSpec or None, not"),
+        ("defense", "Defense", "name = 3", r"name of Mine must be a string, not 3$"),
+        ("defense", "Defense", "name = 'm'; requires = 'beacon'", r"requires of Mine must be a set of .*, not 'beacon'$"),
+        ("defense", "Defense", "name = 'm'; judge = 'micro-judge'", r"judge of Mine must be a JudgeSpec or None, not"),
         (
             "defense", "Defense", "name = 'm'\n    def judge(self, row): pass",
             r"the method judge of Mine takes the place of a JudgeSpec or None; give the method another name$",
         ),
         ("attack", "Attack", "name = 'm'", r"Mine has no threat; set threat in the class to a ThreatModel$"),
-        ("task", "Task", "name = 'm'; splits = 3", r"splits of Mine is a tuple, not 3$"),
+        ("task", "Task", "name = 'm'; splits = 3", r"splits of Mine must be a tuple, not 3$"),
     ],
 )  # fmt: skip
 def test_a_constant_of_another_kind_is_told_before_a_run(
