@@ -185,7 +185,7 @@ def test_bad_arguments_name_the_allowed_ones(spec: str, complaint: str) -> None:
     [
         ("defense", "Defense", "requires = frozenset()", r"Mine has no name; set name in the class to a string$"),
         ("defense", "Defense", "name = 3", r"name of Mine must be a string, not 3$"),
-        ("defense", "Defense", "name = 'm'; requires = 'beacon'", r"requires of Mine must be a set of .*, not 'beacon'$"),
+        ("defense", "Defense", "name = 'm'; requires = 'beacon'", r"requires of Mine must be a set of .*'beacon'$"),
         ("defense", "Defense", "name = 'm'; judge = 'micro-judge'", r"judge of Mine must be a JudgeSpec or None, not"),
         (
             "defense", "Defense", "name = 'm'\n    def judge(self, row): pass",
