@@ -29,6 +29,7 @@ from thiefbench.leaderboard.isolation.limits import AGGREGATION_CAPS
 from thiefbench.leaderboard.publishing import publish
 from thiefbench.leaderboard.site.entry_page import shown_entry
 from thiefbench.leaderboard.site.judging import read
+from thiefbench.leaderboard.site.writing import write_site
 from thiefbench.leaderboard.verification.verdict import Verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
 from thiefbench.suite.analysis.exchanges import exchange_curves, exchange_scores, exchanges_table, stored_exchanges
@@ -112,6 +113,11 @@ def test_its_row_and_its_page_show_what_applies(built_in: Made, tmp_path: Path) 
     shown = {one["title"] for one in shown_entry(judged)["maps"]}
     assert {"Vectors stopped", "Honest vectors rejected"} <= shown
     assert not {"Stop rate", "False rejection"} & shown
+    written = write_site(tmp_path / "site", built_in.folder.parent, tmp_path, built_in.shared)
+    assert written.broken == ()
+    (board,) = written.suites
+    assert [row.row.defense for row in board.rows if row.own] == ["mine"]
+    assert "Vectors stopped" in next((tmp_path / "site").rglob("mine*.html")).read_text()
 
 
 def forged(of: Made, folder: Path, rescored: bool, **changes: Any) -> Made:
