@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from thiefbench.engine.context import items_of
 from thiefbench.engine.reward_judge import RewardJudge, Scored
-from thiefbench.engine.rewarding import reply_noise, shows_rule
+from thiefbench.engine.rewarding import judge_rewards, reply_noise
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.reward_judges import NO_DECISION, TOO_LONG
@@ -46,11 +46,7 @@ def differing(
         KeyError: an item is not the task's.
     """
     questions = {item.id: item.question for item in items_of(task, "train")}
-    asked = [
-        row
-        for row in rows
-        if row.refused in ("", *FAULTS) and (spec.reward == "judge" or not shows_rule(spec, row.item_id))
-    ]
+    asked = [row for row in rows if row.refused in ("", *FAULTS) and judge_rewards(spec, row.item_id)]
     pairs = [(questions[row.item_id], row.text) for row in asked]
     scores = judge.score(pairs, reply_noise(seed, rows[0].round)) if pairs else []
     return sum(_stated(row) != scored for row, scored in zip(asked, scores, strict=True)), len(asked)
