@@ -35,8 +35,8 @@ def small(suite: Suite) -> Suite:
     """The suite with one tiny round, one attack in every part, which tries nothing on the judge, and one seed."""
     parts = tuple(
         replace(
-            part, attacks=(QUICK.get(part.attacks[0], part.attacks[0]),), rounds=1, evaluation=Evaluation(every=1, completions=4, final=4),
-            swarm=replace(part.swarm, prompts=4, group=4),
+            part, attacks=(QUICK.get(part.attacks[0], part.attacks[0]),), rounds=1,
+            evaluation=Evaluation(every=1, completions=4, final=4), swarm=replace(part.swarm, prompts=4, group=4),
         )
         for part in suite.scenes
     )  # fmt: skip
