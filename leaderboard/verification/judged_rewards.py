@@ -1,14 +1,16 @@
 """The rewards of a judging model in a submitted cell, asked for again.
 
 The rows of a round are rebuilt from the rewards that they state (`thiefbench.engine.backends.recorded`); this module
-finds out whether the judge gives these. Its replies depend only on question, completion, seed and round, so on the
-machine and versions of the record they are the same replies. Elsewhere, a few draws that were close to a tie fall
-otherwise, and with them a few decisions.
+finds out whether the judge gives these. Its replies depend only on question, completion, seed and round, and on the
+last bits of its logits: with the versions, the kind of processor and the threads of the record, they are the same
+replies, to the letter. Elsewhere, a few draws that were close to a tie fall otherwise, and with them a few decisions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from scipy.special import bdtrc  # the binomial distribution of scipy.stats, which takes a second to import
 
 from thiefbench.engine.context import items_of
 from thiefbench.engine.reward_judge import RewardJudge, Scored
@@ -21,10 +23,17 @@ from thiefbench.tasks.base import Task
 ROUNDS = 2
 """Rounds of a cell whose judge is asked again, drawn at random in each verification: about a minute for a round of 384
 completions on one core."""
-MOST_OTHERWISE = 0.02
-"""Largest share of a round's rewards that may differ from the judge's."""
+OTHERWISE = 0.02
+"""How often a reward differs with another kind of processor, at most."""
+BY_CHANCE = 1e-6
+"""A round is refused if so many differ that chance explains it with less than this probability."""
 FAULTS = (NO_DECISION, TOO_LONG)
 """What the judge says where it gives no reward."""
+
+
+def most_differing(asked: int) -> int:
+    """How many of a round's rewards may differ where equal bits are not promised."""
+    return next(count for count in range(asked + 1) if bdtrc(count, asked, OTHERWISE) < BY_CHANCE)
 
 
 def differing(
