@@ -1,4 +1,4 @@
-"""Suites whose swarms have answer keys, or rewards by a judge: what requires these is submitted, and verified isolated."""
+"""What a suite's swarms give, answer keys or rewards by the rule, reaches a submission, and its isolated reruns."""
 
 from __future__ import annotations
 
