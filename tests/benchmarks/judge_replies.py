@@ -66,8 +66,8 @@ class Setting:
 SAME = (
     Setting("1 thread"),
     Setting("again"),
-    Setting("2 threads", 2),
-    Setting("4 threads", 4),
+    Setting("2 threads", 2, {"OMP_WAIT_POLICY": "passive"}),
+    Setting("4 threads", 4, {"OMP_WAIT_POLICY": "passive"}),
     Setting("half of the round", half=True),
 )
 OTHERS = (
@@ -156,6 +156,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--completions", type=int, default=384, help="of a round")
     parser.add_argument("--others", action="store_true", help="also as an older processor would")
+    parser.add_argument("--only", action="append", help="one of the settings; repeat for several")
     parser.add_argument("--reply", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--half", action="store_true", help=argparse.SUPPRESS)
@@ -175,7 +176,8 @@ def main() -> None:
         print("| setting | replies that differ | rewards that differ | of the worst round | seconds |")
         print("|---|---|---|---|---|")
         print(f"| {SAME[0].name} | of {sum(map(len, first))} | | | {seconds:.0f} |", flush=True)
-        for setting in (*SAME[1:], *(OTHERS if given.others else ())):
+        settings = [*SAME[1:], *(OTHERS if given.others else ())]
+        for setting in [each for each in settings if not given.only or each.name in given.only]:
             print(compared(setting, first, folder), flush=True)
 
 

@@ -43,6 +43,7 @@ def verified(of: Made, pools: Sample) -> Verification:
 
     options = VerifyOptions(archive=of.archive, fresh=1, secret=SECRET)
     found = verify(of.folder, options, lambda told: None, lambda what: lambda done, total: None, samples)
+    assert found.verdict in ("rescored", "re-executed"), found.reasons
     assert [each.name for each in asked] == [of.entry.manifest.suite.name]
     return found
 
@@ -57,7 +58,6 @@ def test_what_the_suite_gives_reaches_the_isolated_defense(
     if name == "Compares":
         assert [cell.scores["stop_rate"][0] for cell in attacked] == [1.0]
     found = verified(entry, pools)
-    assert found.verdict in ("rescored", "re-executed"), found.reasons
     assert found.flags == ()
     assert found.reruns
     assert all(each.equal in (True, None) for each in found.reruns), "its own cells too, run again in isolation"

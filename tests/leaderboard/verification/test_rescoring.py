@@ -140,13 +140,12 @@ def test_a_judge_that_rewards_is_asked_again(tmp_path: Path, monkeypatch: pytest
         return [Scored(0.5) if place < changed[0] else score for place, score in enumerate(scores)]
 
     monkeypatch.setattr(PromptedRewardJudge, "score", otherwise)
-    with pytest.raises(InconsistentError, match=r"the judge that rewards does not give 1 of 16 rewards"):
+    with pytest.raises(InconsistentError, match=r"the judge that rewards does not give 1 of \d+ rewards"):
         check_completions(submitted, table, Policy.load(tiny.model()))
     elsewhere = record.model_copy(update={"provenance": record.provenance | {"processor_model": "an abacus"}})
     submitted = replace(submitted, record=elsewhere)
-    changed[0] = most_differing(16)
-    assert 1 <= changed[0] < 16
-    assert check_completions(submitted, table, Policy.load(tiny.model())) == len(table), "as often as chance explains"
-    changed[0] += 1
-    with pytest.raises(InconsistentError, match=rf"the judge that rewards does not give {changed[0]} of 16 rewards"):
+    assert check_completions(submitted, table, Policy.load(tiny.model())) == len(table), "chance explains one"
+    changed[0] = 8
+    assert most_differing(16) < 8
+    with pytest.raises(InconsistentError, match=r"the judge that rewards does not give \d+ of \d+ rewards"):
         check_completions(submitted, table, Policy.load(tiny.model()))
