@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.leaderboard.checking.test_granted import judged, sent
-from tests.leaderboard.tiny_entries import SWARM, Made, made, suite
+from tests.leaderboard.tiny_entries import SWARM, made, suite
 from thiefbench.engine.keys import SECRET_BYTES
 from thiefbench.engine.reward_judge import RewardJudgeSpec
 from thiefbench.engine.spec import SpecError
 from thiefbench.leaderboard.checking.samples import Sample
-from thiefbench.leaderboard.verification.verdict import Verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
 from thiefbench.suite.scenario import Evaluation, Suite
 
@@ -23,7 +21,10 @@ SECRET = bytes([3]) * SECRET_BYTES
 
 
 def believing() -> Suite:
-    return suite(name="believing", attacks=(FORGES,), swarm=replace(SWARM, topology="vertical", truth="sender"))
+    return suite(
+        name="believing", attacks=(FORGES,), swarm=replace(SWARM, topology="vertical", truth="sender"),
+        rounds=2, evaluation=Evaluation(every=1, completions=8, final=8),
+    )  # fmt: skip
 
 
 def rewarded() -> Suite:
@@ -34,33 +35,28 @@ def rewarded() -> Suite:
     )  # fmt: skip
 
 
-def verified(of: Made, pools: Sample) -> Verification:
-    asked: list[Suite] = []
-
-    def samples(of_suite: Suite) -> list[Sample]:
-        asked.append(of_suite)
-        return [pools]
-
-    options = VerifyOptions(archive=of.archive, fresh=1, secret=SECRET)
-    found = verify(of.folder, options, lambda told: None, lambda what: lambda done, total: None, samples)
-    assert found.verdict in ("rescored", "re-executed"), found.reasons
-    assert [each.name for each in asked] == [of.entry.manifest.suite.name]
-    return found
-
-
 @pytest.mark.parametrize("name", ["Compares", "Overrules"])
 def test_what_the_suite_gives_reaches_the_isolated_defense(
     name: str, tmp_path: Path, jail: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of, pools = (believing(), sent()) if name == "Compares" else (rewarded(), judged())
-    entry = made(tmp_path, f"{SUBMISSIONS}:{name}", monkeypatch, of)
-    attacked = [cell for cell in entry.entry.own if cell.role == "attack"]
+    of = believing() if name == "Compares" else rewarded()
+    submitted = made(tmp_path, f"{SUBMISSIONS}:{name}", monkeypatch, of)
+    asked: list[Suite] = []
+
+    def samples(suite: Suite) -> list[Sample]:
+        asked.append(suite)
+        return []
+
+    options = VerifyOptions(archive=submitted.archive, reruns=1, fresh=0, secret=SECRET)
+    found = verify(submitted.folder, options, lambda told: None, lambda what: lambda done, total: None, samples)
+    assert found.verdict == "rescored", found.reasons
+    assert found.reasons == ("it was not tried at a fresh seed, where it cannot know who is malicious",)
+    assert asked == [of], "it is questioned on swarms like those of its suite"
+    assert {each.kind for each in found.reruns} >= {"own", "undefended", "control"}
+    assert all(each.equal for each in found.reruns), "also its own cells, run again in isolation"
+    (attacked,) = [cell for cell in submitted.entry.own if cell.role == "attack"]
     if name == "Compares":
-        assert [cell.scores["stop_rate"][0] for cell in attacked] == [1.0]
-    found = verified(entry, pools)
-    assert found.flags == ()
-    assert found.reruns
-    assert all(each.equal in (True, None) for each in found.reruns), "its own cells too, run again in isolation"
+        assert attacked.scores["stop_rate"][0] == 1.0
 
 
 def test_what_the_suite_does_not_give_is_refused_before_a_cell_is_run(
