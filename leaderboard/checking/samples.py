@@ -22,7 +22,7 @@ from thiefbench.engine.swarm import Swarm
 from thiefbench.engine.views.defender import DefenderJudge, DefenderPolicy, Judge
 from thiefbench.judges import judge_of
 from thiefbench.reward_judges import reward_judge_of
-from thiefbench.tasks.base import Item, Sampling, Task
+from thiefbench.tasks.base import Item, Sampling, Task, Topology
 from thiefbench.zoo.models import resolve
 
 ROUNDS = 2
@@ -38,7 +38,7 @@ class SampleRecipe:
     task: str
     model: str
     attack: str
-    topology: str = "horizontal"
+    topology: Topology = "horizontal"
     max_new_tokens: int = 96
     truth: Truth = "public"
     reward: Rewarding = "rule"
@@ -142,7 +142,7 @@ def samples(recipes: Sequence[SampleRecipe] = RECIPES, prompts: int = 12, group:
         spec = SwarmSpec(
             topology=recipe.topology, prompts=prompts, group=group, truth=recipe.truth, reward=recipe.reward,
             sampling=Sampling(max_new_tokens=recipe.max_new_tokens), reward_judge=recipe.reward_judge,
-        )  # type: ignore[arg-type]  # fmt: skip
+        )  # fmt: skip
         played.append(sample_of(recipe, spec, loaded[recipe.model], task))
     return played
 

@@ -50,7 +50,7 @@ def played(recipe: SampleRecipe) -> Sample:
     spec = SwarmSpec(
         topology=recipe.topology, prompts=4, group=4, truth=recipe.truth, reward=recipe.reward,
         reward_judge=recipe.reward_judge, sampling=Sampling(max_new_tokens=recipe.max_new_tokens),
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # fmt: skip
     return sample_of(recipe, spec, Policy.load(resolve(recipe.model)), registry.make("task", recipe.task))
 
 
