@@ -23,16 +23,17 @@ from thiefbench.tasks.base import Task
 ROUNDS = 2
 """Rounds of a cell whose judge is asked again, drawn at random in each verification: about a minute for a round of 384
 completions on one core."""
-OTHERWISE = 0.02
-"""How often a reward differs with another kind of processor, at most."""
-BY_CHANCE = 1e-6
-"""A round is refused if so many differ that chance explains it with less than this probability."""
+OTHERWISE = 0.0033
+"""How often a reward differs with other vector instructions, at most: the upper 95 % limit of 0 in 1,152
+(`tests/benchmarks/judge_replies.py`; docs/log/2026-11-25-rewards-v1.md)."""
+BY_CHANCE = 1e-4
+"""A cell is refused if so many rewards differ that chance explains it with less than this probability: 10 of 768."""
 FAULTS = (NO_DECISION, TOO_LONG)
 """What the judge says where it gives no reward."""
 
 
 def most_differing(asked: int) -> int:
-    """How many of a round's rewards may differ where equal bits are not promised."""
+    """How many of these rewards may differ where equal bits are not promised."""
     return next(count for count in range(asked + 1) if bdtrc(count, asked, OTHERWISE) < BY_CHANCE)
 
 

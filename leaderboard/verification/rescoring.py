@@ -388,15 +388,21 @@ def _check_judge(spec: CellSpec, rounds: Sequence[Sequence[CompletionRow]], task
     before = torch.get_num_threads()
     torch.set_num_threads(spec.threads)
     try:
+        differing, asked = 0, 0
         for rows in _CHOSEN.sample(rounds, min(judged_rewards.ROUNDS, len(rounds))):
             try:
-                differing, asked = judged_rewards.differing(rows, spec.swarm, task, spec.seed, judge)
+                counts = judged_rewards.differing(rows, spec.swarm, task, spec.seed, judge)
             except JudgeError as error:
                 raise InconsistentError(f"round {rows[0].round}: {error}") from error
-            if differing > (0 if exact else judged_rewards.most_differing(asked)):
-                raise InconsistentError(
-                    f"round {rows[0].round}: the judge that rewards does not give {differing} of {asked} rewards"
-                )
+            differing, asked = differing + counts[0], asked + counts[1]
+            if exact and counts[0]:
+                break
+        if differing > (0 if exact else judged_rewards.most_differing(asked)):
+            raise InconsistentError(
+                f"round {rows[0].round}: the judge that rewards does not give {differing} of {asked} rewards"
+                if exact
+                else f"the judge that rewards does not give {differing} of {asked} rewards of rounds that were drawn"
+            )
     finally:
         torch.set_num_threads(before)
 
