@@ -30,7 +30,6 @@ from thiefbench.leaderboard.manifest import Packed
 from thiefbench.leaderboard.verification.foreign_tables import check_tables
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import HALF_WRITTEN, BrokenRecordError, CellDir, Record, Store, file_sha256
-from thiefbench.suite.store.tables import exchanges_limit_of, limit_of
 
 _BLOCK = tarfile.BLOCKSIZE
 _END = bytes(2 * _BLOCK)
@@ -192,12 +191,12 @@ def unpack(archive: Path, entry: Archived, folder: Path, specs: Sequence[CellSpe
     )
     check_tables(
         {
-            store.cell(cell.cell_id).completions_path: limit_of(shapes[cell.cell_id])
+            store.cell(cell.cell_id).completions_path: shapes[cell.cell_id]
             for cell in entry.brought
             if cell.completions_sha256
         }
         | {
-            store.cell(cell.cell_id).exchanges_path: exchanges_limit_of(shapes[cell.cell_id])
+            store.cell(cell.cell_id).exchanges_path: shapes[cell.cell_id]
             for cell in entry.brought
             if cell.exchanges_sha256
         }

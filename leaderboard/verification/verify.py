@@ -174,7 +174,7 @@ class _Verifier(Questions):
     options: VerifyOptions
     tell: Tell
     watch: Watch
-    samples: Callable[[], Sequence[Sample]]
+    samples: Callable[[Suite], Sequence[Sample]]
     flags: set[Flag] = field(default_factory=set)
     reasons: list[str] = field(default_factory=list)
     reruns: list[Rerun] = field(default_factory=list)
@@ -240,7 +240,7 @@ class _Verifier(Questions):
                 self.reasons = ["no cell was run again"]
                 return "rescored"
             guest = self._guest(Path(scratch))
-            self._interrogate(guest)
+            self._interrogate(guest, suite)
             self.ran = True
             own_store = Store(options.store or Path(scratch) / "store")
             submitted = Results(suite.placebo, {cell_of(c): c.record for c in cells if c.record.status == "ok"})
@@ -376,7 +376,7 @@ class _Verifier(Questions):
             self._warm = make(spec)
         return IsolatedFactory(entry.manifest.defense, spec, entry.manifest.source_sha256, make)
 
-    def _interrogate(self, guest: IsolatedFactory) -> None:
+    def _interrogate(self, guest: IsolatedFactory, suite: Suite) -> None:
         """Test the isolated defense with the questions of `check` whose failure raises a flag."""
         if anchor_of(guest.spec) or (self.weights and built_in(guest.spec)):
             return
@@ -385,7 +385,7 @@ class _Verifier(Questions):
             joining = AggregationSubject(guest.spec, caps=self._aggregation_caps)
             asked = [(question, partial(ask, joining)) for question, ask in AGGREGATION_QUESTIONS]
         else:
-            inspecting = _Isolated(guest.spec, self.samples(), caps=self.options.caps)
+            inspecting = _Isolated(guest.spec, self.samples(suite), caps=self.options.caps)
             asked = [(question, partial(ask, inspecting)) for question, ask in QUESTIONS]
         for question, answer in asked:
             if question in _FLAG_OF:
@@ -512,7 +512,7 @@ _NO_HARM = "undefended, the attack does too little harm there to measure what is
 
 @reads_strangers
 def verify(
-    folder: Path, options: VerifyOptions, tell: Tell, watch: Watch, samples: Callable[[], Sequence[Sample]]
+    folder: Path, options: VerifyOptions, tell: Tell, watch: Watch, samples: Callable[[Suite], Sequence[Sample]]
 ) -> Verification:
     """Verify an entry.
 
@@ -521,7 +521,7 @@ def verify(
         options: how far to go.
         tell: receives every finding.
         watch: receives the progress of the cells that are run.
-        samples: plays the pools that the isolated defense is tested on.
+        samples: plays the pools, like those of the entry's suite, that the isolated defense is tested on.
 
     Raises:
         EntryError: the folder cannot be read as an entry.

@@ -182,7 +182,7 @@ def test_an_archive_without_what_was_exchanged_is_rejected(built_in: Made, tmp_p
     cells = [cell.model_copy(update={"exchanges_sha256": ""}) for cell in built_in.entry.cells]
     found = verified(resigned(built_in, tmp_path, store, cells))
     assert found.verdict == "rejected"
-    assert "does not have the columns of stored completions" in found.reasons[0], "no other cell has such columns"
+    assert "exchanges_sha256" in found.reasons[0]
 
 
 def test_a_table_of_other_columns_is_no_table_of_exchanges(built_in: Made, tmp_path: Path) -> None:

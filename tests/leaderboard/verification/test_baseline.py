@@ -75,7 +75,7 @@ def verified(of: Made, told: list[Finding] | None = None, **asked: Any) -> Verif
         "archive": of.archive, "reruns": 0, "fresh": 0, "caps": CAREFUL, "secret": SECRET, "shared": of.shared,
     } | asked  # fmt: skip
     tell = (told if told is not None else []).append
-    return verify(of.folder, VerifyOptions(**options), tell, lambda what: lambda done, total: None, list)
+    return verify(of.folder, VerifyOptions(**options), tell, lambda what: lambda done, total: None, lambda suite: [])
 
 
 def beside(of: Made, shared: Path) -> Made:
