@@ -19,6 +19,7 @@ from thiefbench import provenance, registry
 from thiefbench.averaging.compatibility import check_kind, check_rule
 from thiefbench.averaging.swarm import AveragingSwarm
 from thiefbench.defenses.aggregation.base import Aggregation
+from thiefbench.defenses.stages.base import StageCheck
 from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.learning.memory import keep_freed_memory
 from thiefbench.engine.model.policy import Policy
@@ -26,9 +27,13 @@ from thiefbench.engine.round_record import RoundRecord
 from thiefbench.engine.spec import Batches
 from thiefbench.engine.swarm import Swarm
 from thiefbench.judges import judge_of
+from thiefbench.pipeline.cohort import PipelineBackend
+from thiefbench.pipeline.compatibility import check_attack, check_defense
+from thiefbench.pipeline.swarm import PipelineSwarm
 from thiefbench.reward_judges import reward_judge_of
 from thiefbench.suite.analysis.exchanges import exchange_curves, exchange_scores, exchanges_table
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, last_evaluation, other_scores
+from thiefbench.suite.analysis.stages import stage_curves, stage_scores, stages_table
 from thiefbench.suite.execution.cell_identity import CellFactory, RegistryFactory, identified, identity
 from thiefbench.suite.execution.checkpoints import CellInProgress
 from thiefbench.suite.execution.following import RehearsingSwarm
@@ -189,6 +194,10 @@ def _run_cell(
         curves |= exchange_curves(swarm.exchanges)
         scores |= exchange_scores(swarm.exchanges)
         exchanged["exchanges_sha256"] = directory.write_exchanges(exchanges_table(swarm.exchanges))
+    if isinstance(swarm, PipelineSwarm):
+        scores |= stage_scores(swarm.stage_rows, curves["eval_asr"])
+        curves |= stage_curves(swarm.stage_rows)
+        exchanged["stages_sha256"] = directory.write_stages(stages_table(swarm.stage_rows))
     curves["grad_norm"] = [Point(round=number, value=value) for number, value in enumerate(run.grad_norms, 1)]
     record = Record(
         **identified(what),
@@ -309,6 +318,14 @@ def build_swarm(
         inspects_nothing = registry.make("defense", "none")
         return AveragingSwarm(
             spec.averaging, rule, defense=inspects_nothing, backend=LocalBackend(spec.batches), **parts
+        )
+    if spec.pipeline:
+        check_attack(spec.pipeline, parts["attack"], spec.attack)
+        check_defense(defense, spec.defense)
+        check = defense if isinstance(defense, StageCheck) else None
+        inspects_nothing = registry.make("defense", "none")
+        return PipelineSwarm(
+            spec.pipeline, check, defense=inspects_nothing, backend=PipelineBackend(spec.batches), **parts
         )
     return runtime.swarm(
         **parts,

@@ -16,6 +16,7 @@ from thiefbench.averaging.compatibility import check_kind, check_rule
 from thiefbench.engine.compatibility import check_requirements, drawn
 from thiefbench.engine.model.policy import check_directory
 from thiefbench.errors import UserError
+from thiefbench.pipeline.compatibility import check_attack, check_defense
 from thiefbench.judges import check_judge
 from thiefbench.limits import SHARED_GB
 from thiefbench.locks import LockedError
@@ -365,8 +366,14 @@ def _check_requirements(cells: Sequence[CellSpec], one_seed: bool) -> None:
             drawn_once.add((attack, swarm, task))
     for averaging, name in dict.fromkeys((spec.averaging, spec.attack) for spec in cells):
         check_kind(averaging, registry.make("attack", name), name)
-    for swarm, averaging, name in dict.fromkeys((spec.swarm, spec.averaging, spec.defense) for spec in cells):
+    for pipeline, name in dict.fromkeys((spec.pipeline, spec.attack) for spec in cells):
+        check_attack(pipeline, registry.make("attack", name), name)
+    kinds = dict.fromkeys((spec.swarm, spec.averaging, spec.pipeline, spec.defense) for spec in cells)
+    for swarm, averaging, pipeline, name in kinds:
         defense = registry.make("defense", name)
+        if pipeline:
+            check_defense(defense, name)
+            continue
         if averaging:
             check_rule(defense, name)
             continue
