@@ -1,8 +1,8 @@
 """The registry of attacks, defenses, tasks and suites: names are entry points; your own classes can be in files.
 
 Aggregations are defenses, and weight attacks are attacks, of swarms that exchange weights; stage checks and stage
-attacks are those of pipelines. They are declared and listed as kinds of their own, and a spec string names them wherever
-it may name a defense or an attack.
+attacks are those of pipelines. They are declared and listed as kinds of their own, and a spec string names them
+wherever it may name a defense or an attack.
 
 A *spec string* has the same form everywhere: ``name``, ``name(key=value, ...)``, ``path/to/file.py:Class(key=value)``
 or ``package.module:Class(key=value)``. If a constructor's parameter is annotated `Attack` or `Defense`, its value is a

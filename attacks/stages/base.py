@@ -32,8 +32,8 @@ class LessonView:
 
     Attributes:
         lessons: a view whose slots hold training items that the inner attack chose.
-        taught: (examples, steps, learning rate) -> how the stage's weights change if its own copy of the start model is
-            fine-tuned by Adam on the examples, 16 of them a step in turn, the other stages fixed; float32, shape (size,).
+        taught: (examples, steps, learning rate) -> how the stage's weights change, float32, shape (size,), if its own
+            copy of the start model is fine-tuned by Adam on the examples, 16 a step in turn, the other stages fixed.
     """
 
     lessons: AttackerView

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class StageBackdoor(StageAttack):
-    """Learn offline how the stage's weights change for a backdoor, and add this direction in equal parts (task arithmetic).
+    """Learn offline where a backdoor moves the stage's weights, and add this direction bit by bit (task arithmetic).
 
     The stage knows the start weights of all stages, which are public, and the training questions with solutions. It
     teaches its own copy the inner attack's poison on the questions that this attack poisons (for `triggered`, those
@@ -27,7 +27,7 @@ class StageBackdoor(StageAttack):
         attack: the attack that poisons the examples to teach, as a spec string.
         strength: how many times the direction is added in all.
         first: the first round that adds a part, from 1.
-        parts: in how many rounds, one after another; then the stage is honest.
+        rounds: in how many rounds, one after another, a part is added; then the stage is honest.
         steps: how many steps of Adam, each on 16 solutions.
         learning_rate: Adam's.
         lessons: how many questions are taught, in turn.
@@ -40,17 +40,17 @@ class StageBackdoor(StageAttack):
         attack: Attack | str = "triggered(attack='text')",
         strength: float = 1.0,
         first: int = 1,
-        parts: int = 10,
-        steps: int = 200,
-        learning_rate: float = 2e-3,
+        rounds: int = 10,
+        steps: int = 300,
+        learning_rate: float = 1e-3,
         lessons: int = 512,
     ) -> None:
         super().__init__(attack)
         if not (math.isfinite(strength) and strength > 0):
             raise ValueError(f"stage_backdoor: strength must be above 0, got {strength}")
-        if min(first, parts, steps, lessons) < 1 or not learning_rate > 0:
-            raise ValueError("stage_backdoor: first, parts, steps, lessons must be at least 1, learning_rate above 0")
-        self.strength, self.first, self.parts = strength, first, parts
+        if min(first, rounds, steps, lessons) < 1 or not learning_rate > 0:
+            raise ValueError("stage_backdoor: first, rounds, steps, lessons must be at least 1, learning_rate above 0")
+        self.strength, self.first, self.rounds = strength, first, rounds
         self.steps, self.learning_rate, self.lessons = steps, learning_rate, lessons
 
     def learned(self, view: LessonView) -> torch.Tensor:
@@ -63,6 +63,6 @@ class StageBackdoor(StageAttack):
 
     def added(self, view: StageAttackView) -> torch.Tensor | None:
         """An equal part of the direction in each of the rounds."""
-        if not self.first <= view.round < self.first + self.parts:
+        if not self.first <= view.round < self.first + self.rounds:
             return None
-        return view.learned * (self.strength / self.parts)
+        return view.learned * (self.strength / self.rounds)

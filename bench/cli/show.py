@@ -26,7 +26,8 @@ app = typer.Typer()
 
 
 LISTABLE = (
-    "attacks", "defenses", "aggregations", "weight_attacks", "stage_checks", "stage_attacks", "tasks", "suites", "models"
+    "attacks", "defenses", "aggregations", "weight_attacks", "stage_checks", "stage_attacks", "tasks", "suites",
+    "models",
 )  # fmt: skip
 """What `list` can list."""
 SHOWABLE = ("attack", "defense", "task")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import torch
 
@@ -86,4 +87,4 @@ def microbatches(prompts: Sequence[int], count: int) -> list[list[int]]:
     distinct = list(dict.fromkeys(prompts))
     count = min(count, len(distinct))
     bounds = [len(distinct) * i // count for i in range(count + 1)] if count else [0]
-    return [distinct[first:end] for first, end in zip(bounds, bounds[1:], strict=False)]
+    return [distinct[first:end] for first, end in pairwise(bounds)]

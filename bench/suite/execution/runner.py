@@ -16,10 +16,10 @@ from thiefbench.averaging.compatibility import check_kind, check_rule
 from thiefbench.engine.compatibility import check_requirements, drawn
 from thiefbench.engine.model.policy import check_directory
 from thiefbench.errors import UserError
-from thiefbench.pipeline.compatibility import check_attack, check_defense
 from thiefbench.judges import check_judge
 from thiefbench.limits import SHARED_GB
 from thiefbench.locks import LockedError
+from thiefbench.pipeline.compatibility import check_attack, check_defense
 from thiefbench.reward_judges import check_reward_judge
 from thiefbench.suite.estimates.eta import RunOutline
 from thiefbench.suite.estimates.measured import measured_here

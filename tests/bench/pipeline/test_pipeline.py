@@ -1,4 +1,4 @@
-"""A node that is a pipeline: what passes its stages, what a malicious one does, what is refused, and how a run resumes."""
+"""Pipelines: what passes their stages, what a malicious one does, what is refused, and how a run resumes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from thiefbench.suite.store.records import Record, Store, identify
 from thiefbench.tasks.base import Sampling
 
 LIARS = f"{Path(__file__).with_name('liars.py')}"
-BACKDOOR = f"stage_backdoor(attack={tiny.ATTACK!r}, parts=2, steps=2, lessons=16)"
+BACKDOOR = f"stage_backdoor(attack={tiny.ATTACK!r}, rounds=2, steps=2, lessons=16)"
 SWARM = SwarmSpec(
     nodes=1, malicious=0, prompts=4, group=4, sampling=Sampling(max_new_tokens=12),
     learner=LearnerSpec(learning_rate=1e-2),
@@ -85,8 +85,8 @@ def test_the_malicious_stage_adds_what_it_learned_to_its_layers_alone() -> None:
         each.round(1)
     learned = attacked._learned
     assert learned is not None and float(learned.norm()) > 0
-    after, honest = attacked._weights(), control._weights()
-    assert torch.allclose(after[2], honest[2] + learned / 2, atol=1e-6), "half of it, as there are two parts"
+    after, honest = attacked.weights.stacked(), control.weights.stacked()
+    assert torch.allclose(after[2], honest[2] + learned / 2, atol=1e-6), "half of it, as there are two rounds"
     assert all(torch.equal(after[stage], honest[stage]) for stage in (0, 1, 3)), "no other layer is touched"
     assert {row.stage for row in attacked.stage_rows if row.malicious} == {3}
     assert not any(row.malicious for row in control.stage_rows)
@@ -115,12 +115,12 @@ def test_a_placebo_adds_what_clean_lessons_teach() -> None:
 )  # fmt: skip
 def test_what_are_no_sound_activations_is_refused_by_name_and_passed_by(what: str, reason: str) -> None:
     lying = swarm(suite(attacks=(f"{LIARS}:Sends(what={what!r})",)))
-    before = lying._weights()
+    before = lying.weights.stacked()
     lying.round(1)
     row, *others = sorted(lying.stage_rows, key=lambda row: row.stage != 2)
     assert row.malicious and row.refused == row.passes > 0 and row.refusal.startswith(reason) and row.bytes == 0
     assert all(each.refused == 0 and each.refusal == "" and each.bytes > 0 for each in others)
-    after = lying._weights()
+    after = lying.weights.stacked()
     assert torch.equal(after[1], before[1]), "a stage that is passed by learns nothing"
     assert bool(after.isfinite().all()) and not torch.equal(after[2], before[2]), "the others go on learning"
 
@@ -130,18 +130,18 @@ def test_changed_activations_reach_the_next_stage() -> None:
     twice = swarm(suite(attacks=(f"{LIARS}:Sends(what='twice')",)))
     for each in (honest, same, twice):
         each.round(1)
-    assert torch.equal(same._weights(), honest._weights())
-    assert not torch.allclose(twice._weights()[3], honest._weights()[3], atol=1e-5)
+    assert torch.equal(same.weights.stacked(), honest.weights.stacked())
+    assert not torch.allclose(twice.weights.stacked()[3], honest.weights.stacked()[3], atol=1e-5)
 
 
 def test_a_rejected_stage_goes_back_and_gets_an_honest_participant() -> None:
     of = suite(f"{LIARS}:Counts(stage=2, round=2)", attacks=(f"{LIARS}:Adds",))
     played = swarm(of)
     played.round(1)
-    before = played._weights()
+    before = played.weights.stacked()
     moments = {name: tensor.clone() for name, tensor in played.cohort.state().items() if "exp_avg" in name}
     played.round(2)
-    after = played._weights()
+    after = played.weights.stacked()
     assert torch.equal(after[1], before[1]) and not torch.equal(after[2], before[2])
     state = played.cohort.state()
     same = {name: torch.equal(state[name], kept) for name, kept in moments.items()}
@@ -157,7 +157,7 @@ def test_repeating_a_stage_changes_nothing_and_gives_the_honest_update() -> None
     for number in (1, 2):
         repeated.round(number)
         plain.round(number)
-    assert torch.equal(repeated._weights(), plain._weights())
+    assert torch.equal(repeated.weights.stacked(), plain.weights.stacked())
     assert all(row.recomputed for row in repeated.stage_rows) and not any(row.recomputed for row in plain.stage_rows)
 
 
@@ -175,18 +175,19 @@ def test_recomputation_finds_every_lie_and_no_honest_stage(attack: str, rejected
 
 
 def test_recomputation_costs_its_share() -> None:
-    played = swarm(suite("recomputation(share=0.25)"), "control")
+    played = swarm(suite("recomputation(share=0.25)", attacks=(f"{LIARS}:Adds(first=99)",)))
     for number in range(1, 11):
         played.round(number)
-    asked = sum(row.recomputed for row in played.stage_rows)
-    assert 2 <= asked <= 20, "ten of forty, give or take"
+    asked = [row.recomputed for row in played.stage_rows]
+    assert 2 <= sum(asked) <= 20, "ten of forty, give or take"
+    assert [row.score is not None for row in played.stage_rows] == asked
 
 
 def test_skipped_stages_learn_nothing_and_are_counted() -> None:
     played = swarm(suite(skip=0.5, microbatches=1), "control")
-    before = played._weights()
+    before = played.weights.stacked()
     played.round(1)
-    after = played._weights()
+    after = played.weights.stacked()
     assert torch.equal(after[1:3], before[1:3]), "half of four stages, and neither the first nor the last"
     assert not torch.equal(after[0], before[0]) and not torch.equal(after[3], before[3])
     assert [row.passes > 0 for row in played.stage_rows] == [True, False, False, True]
@@ -196,20 +197,22 @@ def test_skipped_stages_learn_nothing_and_are_counted() -> None:
 
 def test_a_lost_stage_is_recovered_from_its_neighbours() -> None:
     played = swarm(suite(losses=0.999), "control")
-    before = played._weights()
-    played._recover(1)
-    assert torch.allclose(played._weights()[1], (before[0] + before[2]) / 2, atol=1e-6), "no gradients yet: alike"
+    before = played.weights.stacked()
+    played.weights.recover(1, played._norms)
+    assert torch.allclose(played.weights.stacked()[1], (before[0] + before[2]) / 2, atol=1e-6), (
+        "no gradients yet: alike"
+    )
     played.round(1)
     assert [row.lost for row in played.stage_rows] == [False, True, False, False], "never two neighbours"
-    norms, now = played._norms, played._weights()
+    norms, now = played._norms, played.weights.stacked()
     assert all(norm > 0 for norm in norms)
-    played._recover(2)
+    played.weights.recover(2, played._norms)
     expected = ((norms[1] + 1e-4) * now[1] + (norms[3] + 1e-4) * now[3]) / (norms[1] + norms[3] + 2e-4)
-    assert torch.allclose(played._weights()[2], expected, atol=1e-6)
+    assert torch.allclose(played.weights.stacked()[2], expected, atol=1e-6)
     moments = {name for name in played.cohort.state() if name.startswith("exp_avg/")}
     assert moments and not any(".layers.2." in name for name in moments), "with a fresh optimizer"
     played.round(2)
-    assert bool(played._weights().isfinite().all())
+    assert bool(played.weights.stacked().isfinite().all())
 
 
 @pytest.mark.parametrize(
