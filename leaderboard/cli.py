@@ -464,7 +464,7 @@ def build(
 
 
 def _check_exchanges_completions(kind: Literal["attack", "defense"], spec: str) -> None:
-    """See that a spec string names none of the built-in classes for swarms that exchange weights.
+    """See that a spec string names none of the built-in classes for swarms that exchange weights, or for pipelines.
 
     Raises:
         UsageError: it does.
@@ -472,11 +472,13 @@ def _check_exchanges_completions(kind: Literal["attack", "defense"], spec: str) 
     from thiefbench import registry
 
     of_weights = registry.names("weight_attack" if kind == "attack" else "aggregation")
+    of_stages = registry.names("stage_attack" if kind == "attack" else "stage_check")
+    elsewhere = dict.fromkeys(of_weights, "swarms that exchange weights") | dict.fromkeys(of_stages, "pipelines")
     for part in registry.parts(kind, spec):
-        if (name := registry.parse(kind, part).target) in of_weights:
+        if (name := registry.parse(kind, part).target) in elsewhere:
             raise UsageError(
-                f"{name} is for swarms that exchange weights, and the leaderboard's suites exchange completions; "
-                "measure it with a suite of your own"
+                f"{name} is for {elsewhere[name]}, and the leaderboard's suites exchange completions; measure it with "
+                "a suite of your own"
             )
 
 

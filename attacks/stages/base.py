@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from thiefbench.attacks.base import Attack, ThreatModel
-from thiefbench.attacks.submissions import Claimed, Poison
+from thiefbench.attacks.submissions import Claimed, Poison, Withheld
 from thiefbench.attacks.views import AttackerView
 from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.tasks.base import Item
@@ -118,6 +118,14 @@ class StageAttack(AttackWrapper):
         Equal views must give equal answers, because another participant may have the stage's work repeated.
         """
         return view.computed
+
+    def poison(self, view: AttackerView) -> Sequence[Poison]:
+        """Nothing."""
+        return [Withheld()] * len(view.slots)
+
+    def placebo(self, view: AttackerView) -> Sequence[Poison]:
+        """Nothing."""
+        return [Withheld()] * len(view.slots)
 
     def examples(self, view: AttackerView, answers: Callable[[AttackerView], Sequence[Poison]]) -> Examples:
         """Items of a view's slots with the texts that `answers` gives them, or the task's own solutions if none."""
