@@ -44,6 +44,8 @@ class PipelineSwarm(Swarm):
     Attributes:
         stage_rows: one row for every stage and round.
         weights: of the stages' layers.
+        learned: what the malicious stage learned offline; None before it has. Swarms that differ only in their check,
+            and in what follows, may take it from one another.
 
     Raises:
         SpecError: as `Swarm`; or the swarm or the model cannot be a pipeline.
@@ -57,7 +59,7 @@ class PipelineSwarm(Swarm):
         self.stage_rows: list[StageRow] = []
         self._checks = [copy.deepcopy(check) for _ in range(pipeline.stages)]
         self._norms = [0.0] * pipeline.stages
-        self._learned: torch.Tensor | None = None
+        self.learned: torch.Tensor | None = None
         self.weights = StageWeights(self._cohort, pipeline)
         self._malicious = None if self.context.role == "control" else pipeline.malicious - 1
 
@@ -65,7 +67,7 @@ class PipelineSwarm(Swarm):
         """Play round `number`, counted from 1, with its losses and checks."""
         clock = Clock()
         with clock.phase("lessons"):
-            self._learn()
+            self.learn()
         with clock.phase("stages"):
             gone = lost(self.pipeline.stages, self.pipeline.losses, generator(self.seed, "lost", number))
             for stage in gone:
@@ -86,7 +88,7 @@ class PipelineSwarm(Swarm):
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """What the malicious stage has learned, for a checkpoint beside the population's."""
-        return {} if self._learned is None else {"stages/learned": self._learned}
+        return {} if self.learned is None else {"stages/learned": self.learned}
 
     def state(self) -> dict[str, Any]:
         """The rest, as JSON."""
@@ -99,7 +101,7 @@ class PipelineSwarm(Swarm):
 
     def restore(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
         """Take back what `tensors` and `state` returned."""
-        self._learned = tensors["stages/learned"].clone() if "stages/learned" in tensors else None
+        self.learned = tensors["stages/learned"].clone() if "stages/learned" in tensors else None
         self.stage_rows = [StageRow.from_data(row) for row in state["rows"]]
         for check, kept in zip(self._checks, state["checks"], strict=True):
             if check is not None:
@@ -112,14 +114,14 @@ class PipelineSwarm(Swarm):
         assert isinstance(cohort, PipelineCohort), "a pipeline is played by a PipelineBackend"
         return cohort
 
-    def _learn(self) -> None:
-        """Let the malicious stage learn offline, once, from the start weights."""
-        if self._malicious is None or self._learned is not None:
+    def learn(self) -> None:
+        """Let the malicious stage learn offline, once, from the start weights; a round does so if nobody has asked."""
+        if self._malicious is None or self.learned is not None:
             return
         attack, tensors = self._attack, self.weights.of(self._malicious)
         view = lesson_view(self.context, attack, self.policy, tensors)
         learned = attack.learned(view) if self.context.role == "attack" else attack.placebo_learned(view)
-        self._learned = self._sound(learned, len(self.weights.flat(self._malicious)), "learned")
+        self.learned = self._sound(learned, len(self.weights.flat(self._malicious)), "learned")
 
     def _passage(self, number: int) -> Passage:
         """How the update of a round passes the stages."""
@@ -140,13 +142,13 @@ class PipelineSwarm(Swarm):
         stage = self._malicious
         if stage is None:
             return False
-        assert self._learned is not None, "it has learned before round 1"
+        assert self.learned is not None, "it has learned before round 1"
         weights = self.weights.flat(stage)
         view = StageAttackView(
             round=number,
             stage=stage + 1,
             stages=self.pipeline.stages,
-            learned=self._learned,
+            learned=self.learned,
             weights=weights,
             update=weights - before[stage],
             rng=generator(self.seed, "stage", number),

@@ -170,6 +170,8 @@ def _run_cell(
     resumed = run.resume()
     with runtime.playing(what, swarm, run.done, run.table):
         if run.done == 0:
+            if isinstance(swarm, PipelineSwarm):
+                _take_lessons(spec, what, swarm)
             evaluated = None if shared is None else shared.start_evaluation()
             if evaluated is None:
                 run.keep(_start_evaluated(spec, what, swarm))
@@ -251,6 +253,29 @@ def _start_evaluated(spec: CellSpec, what: dict[str, Any], swarm: Swarm) -> Roun
             _started.pop(next(iter(_started)))  # the oldest
         _started[start] = swarm.evaluate(0, spec.evaluation.completions)
     return _started[start]
+
+
+LESSONS_KEPT = 8
+"""Number of stages whose offline lessons a process caches."""
+
+_lessons: dict[str, torch.Tensor | None] = {}
+
+
+def _take_lessons(spec: CellSpec, what: dict[str, Any], swarm: PipelineSwarm) -> None:
+    """Let the malicious stage learn offline, once for cells that differ only in their defense and in later rounds."""
+    offline = {name: value for name, value in what.items() if name != "sources"}
+    offline["sources"] = {kind: what["sources"][kind] for kind in ("task", "attack")}
+    offline["cell"] = {
+        name: value for name, value in what["cell"].items() if name not in ("defense", "rounds", "evaluation")
+    }
+    key = identify(offline)
+    if key in _lessons:
+        swarm.learned = _lessons[key]
+        return
+    swarm.learn()
+    if len(_lessons) >= LESSONS_KEPT:
+        _lessons.pop(next(iter(_lessons)))  # the oldest
+    _lessons[key] = swarm.learned
 
 
 def keep_weights_of(

@@ -18,6 +18,7 @@ from thiefbench.engine.spec import LearnerSpec, SpecError, SwarmSpec
 from thiefbench.engine.swarm import Swarm
 from thiefbench.pipeline.spec import PipelineSpec
 from thiefbench.pipeline.swarm import PipelineSwarm
+from thiefbench.suite.execution import cell_run
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.execution.cell_run import build_swarm
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
@@ -83,7 +84,7 @@ def test_the_malicious_stage_adds_what_it_learned_to_its_layers_alone() -> None:
     attacked, control = swarm(of), swarm(of, "control")
     for each in (attacked, control):
         each.round(1)
-    learned = attacked._learned
+    learned = attacked.learned
     assert learned is not None and float(learned.norm()) > 0
     after, honest = attacked.weights.stacked(), control.weights.stacked()
     assert torch.allclose(after[2], honest[2] + learned / 2, atol=1e-6), "half of it, as there are two rounds"
@@ -100,8 +101,8 @@ def test_a_placebo_adds_what_clean_lessons_teach() -> None:
     attacked, clean = swarm(of), swarm(of, "placebo")
     for each in (attacked, clean):
         each.round(1)
-    assert attacked._learned is not None and clean._learned is not None
-    assert not torch.equal(attacked._learned, clean._learned)
+    assert attacked.learned is not None and clean.learned is not None
+    assert not torch.equal(attacked.learned, clean.learned)
     assert [row.altered for row in clean.stage_rows] == [row.altered for row in attacked.stage_rows]
 
 
@@ -267,6 +268,34 @@ def test_a_record_says_what_became_of_the_stages(tmp_path: Path) -> None:
 
 def _folder(store: Path, record: Record) -> Path:
     return Store(store).cell(record.cell_id).path
+
+
+def test_cells_that_differ_in_their_check_learn_offline_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learned: list[str] = []
+    whole = PipelineSwarm.learn
+
+    def counts(self: PipelineSwarm) -> None:
+        if self.learned is None and self.context.role != "control":
+            learned.append(self.context.role)
+        whole(self)
+
+    monkeypatch.setattr(PipelineSwarm, "learn", counts)
+    monkeypatch.setattr(cell_run, "_lessons", {})
+    of = suite("none", "recomputation(share=1.0)", f"{LIARS}:Counts(round=9)", rounds=1, placebo=True, seeds=(0, 1))
+    together = {record.cell_id: record for record in tiny.run(of, tmp_path / "together")}
+    assert sorted(learned) == ["attack"] * 2 + ["placebo"] * 2, "once for each role and seed"
+    cells = [spec for spec in tiny.cells(of) if spec.role == "attack" and spec.seed == 1]
+    for spec in cells:
+        cell_run._lessons.clear()
+        alone = tiny.run(
+            replace(of, defenses=(spec.defense,), seeds=(1,)),
+            tmp_path / spec.defense.partition("(")[0].rpartition("/")[2],
+        )
+        record = next(record for record in alone if record.cell["role"] == "attack")
+        assert record.completions_sha256 == together[record.cell_id].completions_sha256, (
+            "taken over or learned, it is the same"
+        )
+        assert record.provenance["stages_sha256"] == together[record.cell_id].provenance["stages_sha256"]
 
 
 def test_joined_stores_keep_what_became_of_the_stages(tmp_path: Path) -> None:
