@@ -364,3 +364,11 @@ def test_a_suite_file_can_ask_for_it(tmp_path: Path) -> None:
     file = tiny.suite_file(tmp_path, pipeline={"skips": 0.25}, swarm=fields, attacks=[BACKDOOR])
     with pytest.raises(SuiteError, match=r"pipeline.*skips"):
         load_suite(str(file))
+
+
+@pytest.mark.parametrize("words", [("check", "recomputation"), ("check-attack", "stage_backdoor")])
+def test_the_leaderboard_says_that_it_ranks_none_of_them(words: tuple[str, ...]) -> None:
+    done = tiny.command("leaderboard", *words)
+    _, said = done.communicate()
+    assert done.returncode == 2
+    assert f"{words[1]} is for pipelines, and the leaderboard's suites exchange completions" in said
