@@ -14,9 +14,13 @@ def moving_average(average: torch.Tensor, value: torch.Tensor, decay: float) -> 
 
 
 def deviation(average: torch.Tensor, value: torch.Tensor) -> float:
-    """How far a value is from an average, relative to it: |value - average| / |average|; 0 if both are 0."""
+    """|value - average| / max(|value|, |average|), from 0 to 2; 0 if both are 0.
+
+    Relative to the average alone, it would grow without anything having happened where values point in all directions,
+    as gradients do from round to round: their average gets ever shorter.
+    """
     apart = float((value.double() - average.double()).norm())
-    return apart / max(float(average.double().norm()), 1e-12)
+    return apart / max(float(average.double().norm()), float(value.double().norm()), 1e-12)
 
 
 def upper_fence(values: Sequence[float], width: float) -> float:

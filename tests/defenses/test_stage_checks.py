@@ -28,6 +28,8 @@ def test_moving_averages_and_their_deviations() -> None:
     average = statistics.moving_average(torch.tensor([1.0, 0.0]), torch.tensor([3.0, 4.0]), 0.75)
     assert average.tolist() == [1.5, 1.0]
     assert statistics.deviation(torch.tensor([3.0, 4.0]), torch.tensor([0.0, 4.0])) == pytest.approx(3 / 5)
+    assert statistics.deviation(torch.tensor([0.0, 1.0]), torch.tensor([0.0, 4.0])) == pytest.approx(3 / 4)
+    assert statistics.deviation(torch.tensor([0.0, 1.0]), torch.tensor([0.0, -1.0])) == 2
     assert statistics.deviation(torch.zeros(2), torch.zeros(2)) == 0
 
 

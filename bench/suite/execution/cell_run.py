@@ -6,6 +6,7 @@ A killed cell resumes from its last checkpoint and ends with the same rows as on
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -171,7 +172,7 @@ def _run_cell(
     with runtime.playing(what, swarm, run.done, run.table):
         if run.done == 0:
             if isinstance(swarm, PipelineSwarm):
-                _take_lessons(spec, what, swarm)
+                run.seconds["lessons"] = _take_lessons(spec, what, swarm)
             evaluated = None if shared is None else shared.start_evaluation()
             if evaluated is None:
                 run.keep(_start_evaluated(spec, what, swarm))
@@ -261,8 +262,13 @@ LESSONS_KEPT = 8
 _lessons: dict[str, torch.Tensor | None] = {}
 
 
-def _take_lessons(spec: CellSpec, what: dict[str, Any], swarm: PipelineSwarm) -> None:
-    """Let the malicious stage learn offline, once for cells that differ only in their defense and in later rounds."""
+def _take_lessons(spec: CellSpec, what: dict[str, Any], swarm: PipelineSwarm) -> float:
+    """Let the malicious stage learn offline, once for cells that differ only in their defense and in later rounds.
+
+    Returns:
+        The seconds it took.
+    """
+    began = time.perf_counter()
     offline = {name: value for name, value in what.items() if name != "sources"}
     offline["sources"] = {kind: what["sources"][kind] for kind in ("task", "attack")}
     offline["cell"] = {
@@ -270,12 +276,14 @@ def _take_lessons(spec: CellSpec, what: dict[str, Any], swarm: PipelineSwarm) ->
     }
     key = identify(offline)
     if key in _lessons:
-        swarm.learned = _lessons[key]
-        return
-    swarm.learn()
-    if len(_lessons) >= LESSONS_KEPT:
-        _lessons.pop(next(iter(_lessons)))  # the oldest
-    _lessons[key] = swarm.learned
+        known = _lessons[key]
+        swarm.learned = None if known is None else known.clone()
+    else:
+        swarm.learn()
+        if len(_lessons) >= LESSONS_KEPT:
+            _lessons.pop(next(iter(_lessons)))  # the oldest
+        _lessons[key] = swarm.learned
+    return time.perf_counter() - began
 
 
 def keep_weights_of(

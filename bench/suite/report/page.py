@@ -361,8 +361,22 @@ def facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Nodes", f"m = {swarm['nodes']}, of which malicious f = {swarm['malicious']} ({percent})"),
         ("Pool per round", f"B = {swarm['prompts']} prompts, G = {swarm['group']} completions each"),
         *regime_facts(cell),
+        *pipeline_facts(cell),
         ("Rounds", str(cell["rounds"])),
         ("Evaluation", f"{cell['evaluation']['final']} held-out completions at the end"),
+    ]
+
+
+def pipeline_facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The stages of a cell whose node is a pipeline; empty for any other."""
+    pipeline = cell.get("pipeline")
+    if not pipeline:
+        return []
+    skipped = f", each of which skips {100 * pipeline['skip']:.3g}\u00a0% of the stages" if pipeline["skip"] else ""
+    lost = f"; {100 * pipeline['losses']:.3g}\u00a0% losses a round" if pipeline["losses"] else ""
+    return [
+        ("Pipeline", f"{pipeline['stages']} stages, of which number {pipeline['malicious']} is malicious"),
+        ("Update", f"in {pipeline['microbatches']} microbatches{skipped}{lost}"),
     ]
 
 

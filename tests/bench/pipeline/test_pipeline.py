@@ -21,6 +21,7 @@ from thiefbench.pipeline.swarm import PipelineSwarm
 from thiefbench.suite.execution import cell_run
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.execution.cell_run import build_swarm
+from thiefbench.suite.report.page import facts
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
 from thiefbench.suite.store.merging import MergeError, merge
 from thiefbench.suite.store.records import Record, Store, identify
@@ -264,6 +265,13 @@ def test_a_record_says_what_became_of_the_stages(tmp_path: Path) -> None:
     assert {point.round for point in plain.curves["malicious_moved"]} == {1, 2, 3}
     table = pq.read_table(_folder(tmp_path, plain) / "stages.parquet").to_pylist()
     assert len(table) == 3 * 4 and {row["stage"] for row in table if row["malicious"]} == {2}
+
+
+def test_a_report_names_the_stages() -> None:
+    shown = dict(facts(cell(suite(skip=0.25, losses=0.05)).as_dict()))
+    assert shown["Pipeline"] == "4 stages, of which number 2 is malicious"
+    assert shown["Update"] == "in 4 microbatches, each of which skips 25\u00a0% of the stages; 5\u00a0% losses a round"
+    assert "Pipeline" not in dict(facts(cell(tiny.suite()).as_dict()))
 
 
 def _folder(store: Path, record: Record) -> Path:
