@@ -24,7 +24,6 @@ from thiefbench.leaderboard.manifest import Packed
 from thiefbench.leaderboard.verification.foreign_tables import check_tables
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import HALF_WRITTEN, BrokenRecordError, CellDir, Record, Store, file_sha256
-from thiefbench.suite.store.tables import limit_of
 
 _BLOCK = tarfile.BLOCKSIZE
 _END = bytes(2 * _BLOCK)
@@ -184,7 +183,7 @@ def unpack(archive: Path, entry: Archived, folder: Path, specs: Sequence[CellSpe
     )
     check_tables(
         {
-            store.cell(cell.cell_id).completions_path: limit_of(shapes[cell.cell_id])
+            store.cell(cell.cell_id).completions_path: shapes[cell.cell_id]
             for cell in entry.brought
             if cell.completions_sha256
         }

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from thiefbench.leaderboard.checking.samples import Sample
     from thiefbench.leaderboard.submit import Submission
     from thiefbench.suite.execution.cell_run import Progress
+    from thiefbench.suite.scenario import Suite
 
 app = typer.Typer(no_args_is_help=True, help="Compare defenses on equal terms.")
 
@@ -58,6 +59,9 @@ def check(
     defense: Annotated[
         str, typed_spec_argument("defense", help="mine.py:Mine(key=value), a name, or several defenses as a+b.")
     ],
+    suite: Annotated[
+        str, suite_option(help="Suite that it is for, or a YAML file; its swarms say what a defense is given.")
+    ] = "standard-v2",
     unsafe: Annotated[
         bool,
         typer.Option(
@@ -71,16 +75,21 @@ def check(
     files(defense)  # a mistake in the spec string is reported before torch is loaded
     _check_exchanges_completions("defense", defense)
     from thiefbench.leaderboard.checking.check import POISON_STOPPED, Subject
+    from thiefbench.suite.suite_yaml import load_suite
     from thiefbench.tasks.sandbox import SandboxUnavailable, backend
 
+    chosen = load_suite(suite)
     if not unsafe:
         try:
-            err.print(f"in the sandbox ({backend()}); running two rounds of three small swarms ...")
+            err.print(
+                f"in the sandbox ({backend()}); running two rounds of small swarms like those of {chosen.title} ..."
+            )
         except SandboxUnavailable as error:
             raise SandboxUnavailable(f"{error} --unsafe runs the defense without a sandbox, if you trust it.") from None
     else:
         err.print("[yellow]unsafe:[/yellow] the defense runs in this process, without a sandbox")
-    findings = _ask(Subject(defense, _samples(), unsafe))
+    swarms = [part.swarm for part in chosen.scenes]
+    findings = _ask(Subject(defense, _samples(chosen), unsafe, suite=chosen.title, swarms=swarms))
     if failed := sum(finding.status == "FAILED" for finding in findings):
         out.print(f"{escaped(defense)} is not ready: {failed} of these rules {'is' if failed == 1 else 'are'} broken")
     else:
@@ -494,18 +503,18 @@ def _secret(key: str) -> bytes:
     return bytes.fromhex(key)
 
 
-def _samples() -> list[Sample]:
-    """The pools that a defense is checked on, generated and inspected on one thread.
+def _samples(suite: Suite) -> list[Sample]:
+    """The pools that a defense for a suite is checked on, generated and inspected on one thread.
 
     Such small models gain little from a second thread, and if other work shares the cores, waiting threads cost a lot:
     up to seven times the processor time.
     """
     import torch
 
-    from thiefbench.leaderboard.checking.samples import samples
+    from thiefbench.leaderboard.checking.samples import recipes_for, samples
 
     torch.set_num_threads(1)
-    return samples()
+    return samples(recipes_for([part.swarm for part in suite.scenes]))
 
 
 def _check_once(submission: Submission, baseline: bool) -> None:
@@ -513,18 +522,22 @@ def _check_once(submission: Submission, baseline: bool) -> None:
     from thiefbench.leaderboard.checking.check import Subject
     from thiefbench.leaderboard.checking.passed import read_pass, write_pass
 
-    if (findings := read_pass(submission.store, submission.staged, baseline)) is not None:
+    swarms = [part.swarm for part in submission.suite.scenes]
+    if (findings := read_pass(submission.store, submission.staged, baseline, swarms)) is not None:
         err.print("not checked again: the same files passed `thiefbench leaderboard check` with these versions")
         for finding in findings:
             if finding.status == "warning":
                 _print(finding)
         return
     err.print("first the rules of `thiefbench leaderboard check`, about a minute ...")
-    findings = _ask(Subject(submission.checkable, _samples(), baseline=baseline))
+    subject = Subject(
+        submission.checkable, _samples(submission.suite), baseline=baseline, suite=submission.suite.title, swarms=swarms
+    )
+    findings = _ask(subject)
     if any(finding.status == "FAILED" for finding in findings):
         out.print(f"{escaped(submission.defense)} is not ready: fix the rules marked FAILED")
         raise typer.Exit(FAILED)
-    write_pass(submission.store, submission.staged, baseline, findings)
+    write_pass(submission.store, submission.staged, baseline, swarms, findings)
 
 
 def _ask(subject: Subject) -> list[Finding]:

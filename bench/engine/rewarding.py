@@ -61,7 +61,7 @@ def judged(
     places = [
         i
         for i, (duty, arrival) in enumerate(zip(plan.duties, received, strict=True))
-        if not arrival.refused and (spec.reward == "judge" or not shows_rule(spec, plan.item(duty).id))
+        if not arrival.refused and judge_rewards(spec, plan.item(duty).id)
     ]
     answers = [(plan.item(plan.duties[i]).question, received[i].completion.text) for i in places]
     scores = judge.score(answers, reply_noise(seed, plan.number)) if answers else []
@@ -75,6 +75,11 @@ def judged(
 def reply_noise(seed: int, number: int) -> int:
     """The key for drawing the replies of the judge that rewards, in round `number` of a cell."""
     return key(seed, "reward", number)
+
+
+def judge_rewards(spec: SwarmSpec, item_id: str) -> bool:
+    """Whether the judge is asked about an item's completions in a swarm in which a judge rewards."""
+    return spec.reward == "judge" or not shows_rule(spec, item_id)
 
 
 def shows_rule(spec: SwarmSpec, item_id: str) -> bool:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import PoolCompletion, Verdict
-from thiefbench.defenses.rule_rewards import RULE_REWARDS
+from thiefbench.engine.compatibility import check_requirements
+from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.leaderboard.checking import probes
 from thiefbench.leaderboard.checking.samples import Sample
 from thiefbench.leaderboard.entry_validation import wrong_import, wrong_size
@@ -71,12 +71,16 @@ class Subject:
         samples: the pools.
         unsafe: whether it runs in this process.
         baseline: whether it may reject nearly everything, as one of the benchmark's own rows; the board shows a flag.
+        suite: title of the suite that it is for.
+        swarms: of that suite; they give it what it requires, or not.
     """
 
     spec: str
     samples: Sequence[Sample]
     unsafe: bool = False
     baseline: bool = False
+    suite: str = ""
+    swarms: Sequence[SwarmSpec] = (SwarmSpec(),)
 
     def make(self, hash_seed: int = 0) -> Candidate:
         """A fresh defense, in a fresh process unless `unsafe`."""
@@ -157,16 +161,12 @@ def _is_made(subject: Subject) -> str:
             f"it requires {' and '.join(unsupported)}, which no swarm of a ranked suite provides; remove that, or "
             "measure it with thiefbench run heterogeneous-v1"
         )
-    if ANSWER_KEYS in first.requires:
-        raise RuleBroken(
-            "it requires answer_keys, which no swarm of a ranked suite provides; measure it with a suite of your own "
-            "whose swarm has truth: sender"
-        )
-    if RULE_REWARDS in first.requires:
-        raise RuleBroken(
-            "it requires rule_rewards, which no swarm of a ranked suite provides; measure it with a suite of your own "
-            "whose swarm has reward: judge"
-        )
+    for swarm in subject.swarms:
+        try:
+            check_requirements(swarm, first)
+        except SpecError as lacking:
+            of = f"{subject.suite} cannot run it: " if subject.suite else ""
+            raise RuleBroken(f"{of}{lacking}") from lacking
     needs = f", requires {', '.join(sorted(first.requires))}" if first.requires else ""
     return f"{first.name}{needs}"
 

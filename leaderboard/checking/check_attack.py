@@ -85,7 +85,7 @@ class AttackSubject:
         """The settings of a small swarm."""
         prompts, group = self.size
         sampling = Sampling(max_new_tokens=recipe.max_new_tokens)
-        return SwarmSpec(topology=recipe.topology, prompts=prompts, group=group, sampling=sampling)  # type: ignore[arg-type]
+        return SwarmSpec(topology=recipe.topology, prompts=prompts, group=group, sampling=sampling)
 
     def swarm(self, role: Role, hash_seed: int = 0) -> Swarm:
         """A fresh small swarm with a fresh attack."""

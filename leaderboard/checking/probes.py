@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from thiefbench.defenses.answer_keys import KeyedCompletion, key_of
 from thiefbench.defenses.base import PoolCompletion
+from thiefbench.defenses.rule_rewards import JudgedCompletion
+from thiefbench.engine.answer_keys import readable
 
 # Texts that a stranger may send; chat-control tokens are those of the built-in models.
 HOSTILE_TEXTS = (
@@ -61,4 +64,21 @@ def hostile(pool: Sequence[PoolCompletion], limit: int) -> list[PoolCompletion]:
     one = pool[0]
     odd = [replace(one, text=text, index=place) for place, text in enumerate(HOSTILE_TEXTS)]
     claims = replace(one, logprobs=(float("nan"), float("-inf")), sender="nobody seen before", proof=b"\x00", seed=-1)
-    return [*pool, *odd, claims]
+    return [*pool, *odd, claims, *_hostile_keys(pool), *_without_rule(pool)]
+
+
+def _hostile_keys(pool: Sequence[PoolCompletion]) -> list[PoolCompletion]:
+    """Where answers and tests come with completions: refused ones, with the key that was sent or with none."""
+    one = next((o for o in pool if isinstance(o, KeyedCompletion) and key_of(o) is not None), None)
+    if one is None:
+        return []
+    refused = replace(one, reward=0.0, refused=True)
+    keys = [key for text in HOSTILE_TEXTS for key in (readable(text, ""), readable("", text)) if key is not None]
+    unread = replace(refused, ids=(), text="", ended=False, answer_key=None)
+    return [*(replace(refused, answer_key=key, index=place) for place, key in enumerate(keys)), unread]
+
+
+def _without_rule(pool: Sequence[PoolCompletion]) -> list[PoolCompletion]:
+    """Where a judge rewards: a completion of an item without a rule, as in mixed swarms."""
+    one = next((o for o in pool if isinstance(o, JudgedCompletion)), None)
+    return [] if one is None else [replace(one, rule_reward=None)]

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 
 from thiefbench import registry
+from thiefbench.defenses.answer_keys import KeyedView, PublicSet
 from thiefbench.defenses.base import DefenderView, Defense, ItemFacts, LabelledView, PastRound, PoolCompletion, Verdict
+from thiefbench.engine.answer_keys import PublishedItems, stated_facts
 from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.context import items_of
 from thiefbench.engine.keys import key
 from thiefbench.engine.model.forward_cache import ForwardCache
 from thiefbench.engine.model.policy import Policy
-from thiefbench.engine.spec import Batches, SwarmSpec
+from thiefbench.engine.reward_judge import Rewarding, RewardJudgeSpec
+from thiefbench.engine.spec import Batches, SwarmSpec, Truth
 from thiefbench.engine.swarm import Swarm
 from thiefbench.engine.views.defender import DefenderJudge, DefenderPolicy, Judge
 from thiefbench.judges import judge_of
-from thiefbench.tasks.base import Item, Sampling, Task
+from thiefbench.reward_judges import reward_judge_of
+from thiefbench.tasks.base import Item, Sampling, Task, Topology
 from thiefbench.zoo.models import resolve
 
 ROUNDS = 2
@@ -26,13 +30,19 @@ ROUNDS = 2
 
 @dataclass(frozen=True)
 class SampleRecipe:
-    """The swarm that a sample's pools come from: a task, a model that solves it, and an attack."""
+    """The swarm that a sample's pools come from: a task, a model that solves it, an attack, and who says what is true.
+
+    The last three are as in `SwarmSpec`.
+    """
 
     task: str
     model: str
     attack: str
-    topology: str = "horizontal"
+    topology: Topology = "horizontal"
     max_new_tokens: int = 96
+    truth: Truth = "public"
+    reward: Rewarding = "rule"
+    reward_judge: RewardJudgeSpec = field(default_factory=RewardJudgeSpec)
 
 
 RECIPES = (
@@ -40,6 +50,27 @@ RECIPES = (
     SampleRecipe("gsm_micro", "micro-math", "equations", "vertical"),
     SampleRecipe("code_micro", "micro-code", "text", max_new_tokens=128),
 )
+"""Swarms in which every node knows the task's answers, and the task rewards."""
+SENT = (
+    SampleRecipe("gsm_micro", "micro-math", "varied(attack='forged_answers', share=0.5)", "vertical", truth="sender"),
+    SampleRecipe(
+        "code_functions", "micro-programs", "varied(attack='forged_tests', share=0.5)", "vertical", 128, truth="sender"
+    ),
+)
+"""Swarms whose receivers believe the sender."""
+JUDGED = (SampleRecipe("gsm_micro", "micro-math", "master_key(candidates=4)", reward="judge"),)
+"""Swarms in which a judge rewards; the swarm says which judge, and for which items."""
+
+
+def recipes_for(swarms: Sequence[SwarmSpec]) -> tuple[SampleRecipe, ...]:
+    """Small swarms that give a defense what the swarms of a suite give it, and no more."""
+    recipes: dict[SampleRecipe, None] = {}
+    for swarm in swarms:
+        like = SENT if swarm.truth == "sender" else RECIPES if swarm.reward == "rule" else JUDGED
+        recipes |= dict.fromkeys(
+            replace(recipe, reward=swarm.reward, reward_judge=swarm.reward_judge) for recipe in like
+        )
+    return tuple(recipes)
 
 
 @dataclass(frozen=True)
@@ -54,6 +85,7 @@ class Sample:
         sampling: the swarm's settings.
         policy: the model that sampled them.
         prompts: the prompt's token ids, for every item of the rounds.
+        public: the published items, where answers and tests come with completions.
     """
 
     name: str
@@ -63,6 +95,7 @@ class Sample:
     sampling: Sampling
     policy: Policy
     prompts: Mapping[str, Sequence[int]]
+    public: PublicSet | None = None
 
     def view(self, defense: Defense, number: int, pool: Sequence[PoolCompletion] | None = None) -> DefenderView:
         """A round's view, as in a swarm: equal calls give equal views, each with its own random generator.
@@ -80,16 +113,19 @@ class Sample:
             states = policy.hidden(shown)
             shown = tuple(replace(o, proof=defense.prove(s)) for o, s in zip(shown, states, strict=True))
         judge: Judge | None = None if defense.judge is None else judge_of(defense.judge)
-        return DefenderView(
+        seen = {o.item_id: self.items[o.item_id] for o in shown}
+        known = {item_id: ItemFacts(item.question, item.answer) for item_id, item in seen.items()}
+        view = DefenderView(
             round=number,
             completions=shown,
-            items={o.item_id: ItemFacts(self.items[o.item_id].question, self.items[o.item_id].answer) for o in shown},
+            items=known if self.public is None else stated_facts(list(seen.values()), shown),
             sampling=self.sampling,
             history=tuple(_past(before, self.rounds[before - 1]) for before in range(1, number)),
             rng=random.Random(key("check", "rng", number)),
             policy=policy,
             judge=None if judge is None else DefenderJudge(judge, key("check", "judge", number)),
         )
+        return view if self.public is None else KeyedView(**vars(view), public=self.public)
 
     def full(self, size: int) -> list[PoolCompletion]:
         """A pool of `size` completions, repeated from the first round, in new groups."""
@@ -103,8 +139,10 @@ def samples(recipes: Sequence[SampleRecipe] = RECIPES, prompts: int = 12, group:
     played = []
     for recipe in recipes:
         task = registry.make("task", recipe.task)
-        sampling = Sampling(max_new_tokens=recipe.max_new_tokens)
-        spec = SwarmSpec(topology=recipe.topology, prompts=prompts, group=group, sampling=sampling)  # type: ignore[arg-type]
+        spec = SwarmSpec(
+            topology=recipe.topology, prompts=prompts, group=group, truth=recipe.truth, reward=recipe.reward,
+            sampling=Sampling(max_new_tokens=recipe.max_new_tokens), reward_judge=recipe.reward_judge,
+        )  # fmt: skip
         played.append(sample_of(recipe, spec, loaded[recipe.model], task))
     return played
 
@@ -113,7 +151,10 @@ def sample_of(recipe: SampleRecipe, spec: SwarmSpec, policy: Policy, task: Task,
     """A sample of one swarm; for `batches` see `LocalBackend`. Raises the errors of a swarm's parts."""
     recorder = _Recorder()
     attack = registry.make("attack", recipe.attack)
-    swarm = Swarm(spec, "attack", policy, task, attack, recorder, seed=0, backend=LocalBackend(batches))
+    swarm = Swarm(
+        spec, "attack", policy, task, attack, recorder, seed=0, backend=LocalBackend(batches),
+        reward_judge=reward_judge_of(spec),
+    )  # fmt: skip
     for number in range(1, ROUNDS + 1):
         swarm.round(number)
     items = {item.id: item for item in items_of(task, "train")}
@@ -126,6 +167,7 @@ def sample_of(recipe: SampleRecipe, spec: SwarmSpec, policy: Policy, task: Task,
         sampling=spec.sampling,
         policy=policy,
         prompts={item_id: policy.prompt_ids(task.messages(items[item_id])) for item_id in used},
+        public=PublishedItems(swarm.task, [items[item_id] for item_id in used]) if spec.truth == "sender" else None,
     )
 
 

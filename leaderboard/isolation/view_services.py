@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from thiefbench.defenses.answer_keys import public_of
+from thiefbench.defenses.answer_keys import PublicSet, public_of
 from thiefbench.defenses.base import DefenderView
 from thiefbench.leaderboard.isolation import wire
 from thiefbench.leaderboard.isolation.frames import Array, packed
@@ -17,6 +17,8 @@ from thiefbench.leaderboard.isolation.wire import Malformed
 from thiefbench.tasks.base import Sampling
 
 _TOLERANT = ("in_support", "replay")
+_SCORED_AT_ONCE = 16
+"""Texts whose rewards are computed before the time is looked at: each may be a program that takes seconds."""
 
 
 class Services:
@@ -50,9 +52,7 @@ class Services:
         began = time.monotonic()
         parts = self._answered(question)
         self._seconds += time.monotonic() - began
-        most = self._caps.service_seconds * self._factor
-        if self._seconds > most:
-            raise Malformed(f"questions whose answers took more than {most:g} seconds in a round")
+        self._check_time(0.0)
         if (size := sum(map(len, parts))) > self._caps.answer:
             refusal = (
                 f"an answer of {size:,} bytes, and at most {self._caps.answer:,} are allowed; ask for less at once"
@@ -75,8 +75,22 @@ class Services:
             return packed({"replies": replies})
         public = public_of(self._view)
         if what == "rewards" and public is not None:
-            return packed({"rewards": public.rewards(*wire.scored_in(question, self._view))})
+            return packed({"rewards": self._rewarded(public, question)})
         raise Malformed(f"an unknown question, {wire.shown(what)!r}")
+
+    def _rewarded(self, public: PublicSet, question: Mapping[str, Any]) -> list[float]:
+        item_id, key, texts = wire.scored_in(question, self._view)
+        rewards, began = list[float](), time.monotonic()
+        for start in range(0, len(texts), _SCORED_AT_ONCE):
+            rewards += public.rewards(item_id, key, texts[start : start + _SCORED_AT_ONCE])
+            self._check_time(time.monotonic() - began)
+        return rewards
+
+    def _check_time(self, more: float) -> None:
+        """Raise Malformed if the answers so far, and `more` seconds of the one that is being given, took too long."""
+        most = self._caps.service_seconds * self._factor
+        if self._seconds + more > most:
+            raise Malformed(f"questions whose answers took more than {most:g} seconds in a round")
 
     def _measured(self, what: str, question: Mapping[str, Any]) -> list[bytes]:
         completions = wire.asked_in(question.get("completions"), self._view)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,27 +15,27 @@ import pyarrow.parquet as pq
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.isolation.limits import TABLE_BYTES, TABLE_ROWS
 from thiefbench.leaderboard.verification import _tables_worker
-from thiefbench.suite.store.records import ROWS
-from thiefbench.suite.store.tables import TableLimit
+from thiefbench.suite.store.records import ANSWER_KEY, ROWS, RULE_REWARD
+from thiefbench.suite.store.tables import TableLimit, limit_of
 
 _SECONDS = 120  # for one table
 
 
-def check_tables(files: Mapping[Path, TableLimit]) -> None:
+def check_tables(files: Mapping[Path, Mapping[str, Any]]) -> None:
     """Check the schema of tables, and their size by reading them in a limited process.
 
     Args:
-        files: each with what its cell's shape allows; no table may have more than `TABLE_ROWS` and `TABLE_BYTES`.
+        files: each with its cell's parameters, which say what columns it has, and what size it may have; no table may
+            have more than `TABLE_ROWS` and `TABLE_BYTES`.
 
     Raises:
         EntryError: one has another schema, is damaged, or is too large.
     """
-    limits = {
-        file: replace(limit, rows=min(limit.rows, TABLE_ROWS), bytes=min(limit.bytes, TABLE_BYTES))
-        for file, limit in files.items()
-    }
-    for file in limits:
-        _check_schema(file)
+    limits = {}
+    for file, cell in files.items():
+        limit = limit_of(cell)
+        limits[file] = replace(limit, rows=min(limit.rows, TABLE_ROWS), bytes=min(limit.bytes, TABLE_BYTES))
+        _check_schema(file, columns_of(cell))
     for (file, limit), problem in zip(limits.items(), _problems(limits), strict=True):
         if problem is None:
             memory = _tables_worker.memory_of(limit.bytes)
@@ -43,11 +44,21 @@ def check_tables(files: Mapping[Path, TableLimit]) -> None:
             raise EntryError(f"{_shown(file)} {problem}")
 
 
-def _check_schema(file: Path) -> None:
+def columns_of(cell: Mapping[str, Any]) -> pa.Schema:
+    """The columns of a cell's completions, from its parameters: more than usual where senders say what is true, or a
+    judge rewards. Parameters that are not those of a cell have the usual ones."""
+    swarm = cell.get("swarm")
+    said = swarm if isinstance(swarm, Mapping) else {}
+    sent = said.get("truth", "public") != "public"
+    judged = said.get("reward", "rule") != "rule"
+    return pa.schema([*ROWS, *(ANSWER_KEY if sent else ()), *(RULE_REWARD if judged else ())])
+
+
+def _check_schema(file: Path, columns: pa.Schema) -> None:
     try:
         schema = pq.read_schema(file)
-        if not schema.equals(ROWS):
-            expected = {field.name: field.type for field in ROWS}
+        if not schema.equals(columns):
+            expected = {field.name: field.type for field in columns}
             odd = [field.name for field in schema if expected.get(field.name) != field.type]
             odd += [name for name in expected if name not in schema.names]
             raise EntryError(

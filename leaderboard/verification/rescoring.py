@@ -18,6 +18,7 @@ from secrets import SystemRandom
 from typing import Any
 
 import pyarrow as pa
+import torch
 from pydantic import ValidationError
 
 from thiefbench import registry
@@ -31,6 +32,7 @@ from thiefbench.engine.spec import MOST_DRAWN
 from thiefbench.leaderboard.cell_scores import CellScores, drifts, rounded_score, trimmed
 from thiefbench.leaderboard.entry import Entry
 from thiefbench.leaderboard.verification import judged_rewards
+from thiefbench.leaderboard.verification.rerunning import surroundings_apart
 from thiefbench.reward_judges import reward_judge_of
 from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS
 from thiefbench.suite.analysis.drift import MEASURES as DRIFT
@@ -202,7 +204,8 @@ def check_completions(
         _compare(rows, rebuilt, where, undefended=spec.defense == "none")
         checked += 0 if trust else len(rows)
     if spec.swarm.reward != "rule":
-        _check_judge(spec, [rows for (train_phase, _), rows in blocks.items() if train_phase], task)
+        rounds = [rows for (train_phase, _), rows in blocks.items() if train_phase]
+        _check_judge(spec, rounds, task, exact=not surroundings_apart(submitted.record))
     return checked
 
 
@@ -371,19 +374,37 @@ def _compare(rows: Sequence[CompletionRow], rebuilt: Sequence[CompletionRow], wh
             raise InconsistentError(f"{where}: a completion is rejected, but there is no defense in this cell")
 
 
-def _check_judge(spec: CellSpec, rounds: Sequence[Sequence[CompletionRow]], task: Task) -> None:
-    """Check that the judge which rewards gives the rewards of some rounds, which are drawn at random."""
+def _check_judge(spec: CellSpec, rounds: Sequence[Sequence[CompletionRow]], task: Task, exact: bool) -> None:
+    """Check that the judge which rewards gives the rewards of some rounds, which are drawn at random.
+
+    Args:
+        spec: the cell.
+        rounds: the rows of each of its rounds.
+        task: the cell's.
+        exact: whether equal bits are promised, so that no reward may differ.
+    """
     judge = reward_judge_of(spec.swarm, "cpu", spec.dtype)
     assert judge is not None, "a judge rewards in this swarm"
-    for rows in _CHOSEN.sample(rounds, min(judged_rewards.ROUNDS, len(rounds))):
-        try:
-            differing, asked = judged_rewards.differing(rows, spec.swarm, task, spec.seed, judge)
-        except JudgeError as error:
-            raise InconsistentError(f"round {rows[0].round}: {error}") from error
-        if differing > judged_rewards.MOST_OTHERWISE * asked:
+    before = torch.get_num_threads()
+    torch.set_num_threads(spec.threads)
+    try:
+        differing, asked = 0, 0
+        for rows in _CHOSEN.sample(rounds, min(judged_rewards.ROUNDS, len(rounds))):
+            try:
+                counts = judged_rewards.differing(rows, spec.swarm, task, spec.seed, judge)
+            except JudgeError as error:
+                raise InconsistentError(f"round {rows[0].round}: {error}") from error
+            differing, asked = differing + counts[0], asked + counts[1]
+            if exact and counts[0]:
+                break
+        if differing > (0 if exact else judged_rewards.most_differing(asked)):
             raise InconsistentError(
                 f"round {rows[0].round}: the judge that rewards does not give {differing} of {asked} rewards"
+                if exact
+                else f"the judge that rewards does not give {differing} of {asked} rewards of rounds that were drawn"
             )
+    finally:
+        torch.set_num_threads(before)
 
 
 def _equal(name: str, one: Any, other: Any, row: CompletionRow) -> bool:

@@ -44,14 +44,13 @@ from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, Caps
 from thiefbench.leaderboard.isolation.staging import restage
 from thiefbench.leaderboard.manifest import Delivery
-from thiefbench.leaderboard.published import SHARED, Published, published_sets
+from thiefbench.leaderboard.published import SHARED, Published, published_sets, words_of
 from thiefbench.leaderboard.rows import suite_of
 from thiefbench.leaderboard.verification.baseline import (
     OtherCell,
     check_arithmetic,
     check_references,
     other_cells,
-    published_words,
 )
 from thiefbench.leaderboard.verification.by_delivery import doubts, lowest, verdicts
 from thiefbench.leaderboard.verification.drawing import FOUND, SEVERAL, chance_of_finding, comparisons_needed
@@ -170,7 +169,7 @@ class _Verifier(Questions):
     options: VerifyOptions
     tell: Tell
     watch: Watch
-    samples: Callable[[], Sequence[Sample]]
+    samples: Callable[[Suite], Sequence[Sample]]
     flags: set[Flag] = field(default_factory=set)
     reasons: list[str] = field(default_factory=list)
     reruns: list[Rerun] = field(default_factory=list)
@@ -234,7 +233,7 @@ class _Verifier(Questions):
                 self.reasons = ["no cell was run again"]
                 return "rescored"
             guest = self._guest(Path(scratch))
-            self._interrogate(guest)
+            self._interrogate(guest, suite)
             self.ran = True
             own_store = Store(options.store or Path(scratch) / "store")
             submitted = Results(suite.placebo, {cell_of(c): c.record for c in cells if c.record.status == "ok"})
@@ -344,7 +343,7 @@ class _Verifier(Questions):
             each_cell(cells, rescore)
             details.append(f"{sum(completions):,} completions in {counted(len(completions), 'cell')}")
             details.append(f"{sum(rewards):,} rewards computed again")
-            words = published_words(self.entry, published)
+            words = words_of(self.entry.published.values(), published)
             if measured := sum(  # a control's is measured against one that was brought with it
                 check_drift([cell for cell in cells if cell.spec.seed in each.seeds], archive, words)
                 for each in self.entry.manifest.deliveries
@@ -365,11 +364,11 @@ class _Verifier(Questions):
             self._warm = make(spec)
         return IsolatedFactory(entry.manifest.defense, spec, entry.manifest.source_sha256, make)
 
-    def _interrogate(self, guest: IsolatedFactory) -> None:
+    def _interrogate(self, guest: IsolatedFactory, suite: Suite) -> None:
         """Test the isolated defense with the questions of `check` whose failure raises a flag."""
         if anchor_of(guest.spec):
             return
-        subject = _Isolated(guest.spec, self.samples(), caps=self.options.caps)
+        subject = _Isolated(guest.spec, self.samples(suite), caps=self.options.caps)
         for question, ask in QUESTIONS:
             if question in _FLAG_OF:
                 with self._question(question) as details:
@@ -486,7 +485,7 @@ _NO_HARM = "undefended, the attack does too little harm there to measure what is
 
 @reads_strangers
 def verify(
-    folder: Path, options: VerifyOptions, tell: Tell, watch: Watch, samples: Callable[[], Sequence[Sample]]
+    folder: Path, options: VerifyOptions, tell: Tell, watch: Watch, samples: Callable[[Suite], Sequence[Sample]]
 ) -> Verification:
     """Verify an entry.
 
@@ -495,7 +494,7 @@ def verify(
         options: how far to go.
         tell: receives every finding.
         watch: receives the progress of the cells that are run.
-        samples: plays the pools that the isolated defense is tested on.
+        samples: plays the pools, like those of the entry's suite, that the isolated defense is tested on.
 
     Raises:
         EntryError: the folder cannot be read as an entry.

@@ -66,7 +66,7 @@ from thiefbench.tasks.base import Sampling
 SHIPPED = Path(__file__).parents[2] / "leaderboard" / "entries"
 SUITES = [
     Path(__file__).parents[2] / "bench" / "suite" / f"{name}.yaml"
-    for name in ("smoke", "trial", "standard_v1", "every_attack", "heterogeneous_v1")
+    for name in ("smoke", "trial", "standard_v1", "every_attack", "heterogeneous_v1", "averaging_v1")
 ]
 """Those whose data comes with the package."""
 NUMERICS = Numerics(device="cpu", dtype="float32", threads=1)
@@ -210,7 +210,7 @@ def entry(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], objec
     source = mutator.rng.choice(sources)
     target = Path(shutil.copytree(source, folder / source.name))
     _mutate_entry(target, mutator)
-    return lambda: verify.verify(target, verify.VerifyOptions(), _tell, _Quiet(), tuple)
+    return lambda: verify.verify(target, verify.VerifyOptions(), _tell, _Quiet(), lambda suite: ())
 
 
 def _mutate_entry(target: Path, mutator: Mutator, cells: bool = True) -> None:
@@ -268,7 +268,7 @@ def grown(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], objec
         return lambda: board(entries, seen)
     archives = [entries / "mine" / "scores.json"] if rng.random() < 0.2 else []
     options = verify.VerifyOptions(archives[0] if archives else None, earlier=seen)
-    return lambda: verify.verify(entries / "mine", options, _tell, _Quiet(), tuple)
+    return lambda: verify.verify(entries / "mine", options, _tell, _Quiet(), lambda suite: ())
 
 
 def entry_diff(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
@@ -310,7 +310,9 @@ def rescored(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], ob
         scores = json.loads(Scores(cells=tuple(cells)).model_dump_json())
         (target / "scores.json").write_text(json.dumps(scores))
         _name_archive(target, tar)
-    return lambda: verify.verify(target, verify.VerifyOptions(archive=tar, reruns=0, fresh=0), _tell, _Quiet(), tuple)
+    return lambda: verify.verify(
+        target, verify.VerifyOptions(archive=tar, reruns=0, fresh=0), _tell, _Quiet(), lambda suite: ()
+    )
 
 
 def _changed_cell(store: Store, cell: Any, mutator: Mutator) -> Any:

@@ -7,7 +7,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Verdict
+from thiefbench.defenses.answer_keys import ANSWER_KEYS, key_of, public_of
+from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Requirement, Verdict
+from thiefbench.defenses.rule_rewards import RULE_REWARDS, rule_reward_of
 
 COUNTER = itertools.count()
 
@@ -132,3 +134,49 @@ class Lazy(Fine):
 
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         return [ACCEPT]
+
+
+class Sees(Fine):
+    """Every verdict's reason says what it was shown of answers, tests and rules."""
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        public = getattr(view, "public", None)
+        keyed = [getattr(each, "answer_key", None) is not None for each in view.completions]
+        ruled = [getattr(each, "rule_reward", None) is not None for each in view.completions]
+        shown = [f"key {key}, rule {rule}, public {public is not None}" for key, rule in zip(keyed, ruled, strict=True)]
+        return [Verdict("accept", None, None, each) for each in shown]
+
+
+class Reaches(Fine):
+    """Asks for the rewards of its own texts, whether or not the swarm has published items."""
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        item = next(iter(view.items))
+        asked = {"ask": "rewards", "item": item, "answer": "1", "tests": "", "texts": ["1"]}
+        view.policy._stream.ask(asked)  # type: ignore[attr-defined]
+        return super().inspect(view)
+
+
+class Compares(Fine):
+    """Drops what came with another answer or other tests than the published ones."""
+
+    name: ClassVar[str] = "compares"
+    requires: ClassVar[frozenset[Requirement]] = frozenset({ANSWER_KEYS})
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        public = public_of(view)
+        assert public is not None, "the swarm has published items"
+        own = [public.answer_key(each.item_id) == key_of(each) for each in view.completions]
+        return [ACCEPT if same else Verdict("drop", 1.0) for same in own]
+
+
+class Overrules(Fine):
+    """Drops what the judge rewards otherwise than the rule."""
+
+    name: ClassVar[str] = "overrules"
+    requires: ClassVar[frozenset[Requirement]] = frozenset({RULE_REWARDS})
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        return [
+            ACCEPT if rule_reward_of(each) in (None, each.reward) else Verdict("drop", 1.0) for each in view.completions
+        ]

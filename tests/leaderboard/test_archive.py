@@ -313,6 +313,17 @@ def test_tables_of_another_form_are_refused(made: Made, content: Callable[[], by
         made.unpacked()
 
 
+def test_columns_are_those_of_the_cell_s_swarm() -> None:
+    def further(**swarm: Any) -> list[str]:
+        return foreign_tables.columns_of({"swarm": swarm}).names[len(ROWS) :]
+
+    assert further() == further(truth="public", reward="rule") == []
+    assert further(truth="sender") == ["answer", "tests"]
+    assert further(reward="mixed") == ["rule_reward"]
+    assert further(truth="sender", reward="judge") == ["answer", "tests", "rule_reward"]
+    assert foreign_tables.columns_of({"swarm": "none"}) == foreign_tables.columns_of({}) == ROWS
+
+
 def many(rows: int) -> bytes:
     return parquet(pa.concat_tables([plain()] * rows))
 

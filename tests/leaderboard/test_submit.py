@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from thiefbench.suite.store.records import Record, Store
 from thiefbench.suite.suite_yaml import load_suite
 
 NUMERICS = Numerics(device="cpu", dtype="float32", threads=1)
+SWARMS = [tiny.SWARM]
 SOURCE = """
 from thiefbench.defenses.base import ACCEPT, Defense, Verdict
 
@@ -242,11 +244,13 @@ def test_a_failure_is_not_remembered(store: Path, tmp_path: Path, asked: list[Su
 
 def test_another_version_of_the_package_checks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = made_in(tmp_path)
-    write_pass(made.store, made.staged, False, [Finding("is good", "ok")])
-    assert read_pass(made.store, made.staged, False)
-    assert read_pass(made.store, made.staged, True) is None, "a baseline is checked by other rules"
+    write_pass(made.store, made.staged, False, SWARMS, [Finding("is good", "ok")])
+    assert read_pass(made.store, made.staged, False, SWARMS)
+    assert read_pass(made.store, made.staged, True, SWARMS) is None, "a baseline is checked by other rules"
+    believing = [replace(tiny.SWARM, topology="vertical", truth="sender")]
+    assert read_pass(made.store, made.staged, False, believing) is None, "other swarms give a defense something else"
     monkeypatch.setattr("thiefbench.provenance.source_sha256", lambda: "other sources")
-    assert read_pass(made.store, made.staged, False) is None
+    assert read_pass(made.store, made.staged, False, SWARMS) is None
 
 
 def test_verifiers_take_no_remembered_pass() -> None:

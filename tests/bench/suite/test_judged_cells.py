@@ -16,7 +16,7 @@ from thiefbench.engine.backends.process_group import Launch
 from thiefbench.engine.backends.recorded import RecordedSwarm, RerunError
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.reward_judge import Rewarding, RewardJudgeSpec
-from thiefbench.engine.rewarding import shows_rule
+from thiefbench.engine.rewarding import judge_rewards
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.leaderboard.verification.judged_rewards import FAULTS, differing
@@ -163,7 +163,7 @@ def test_the_judge_is_asked_whether_it_gives_recorded_rewards(tmp_path: Path, re
     pool = [row for row in table_rows(directory.read_rows()) if row.phase == "train" and row.round == 1]
     task, judge = registry.make("task", spec.task), reward_judge_of(spec.swarm)
     assert judge is not None
-    by_judge = [row for row in pool if spec.swarm.reward == "judge" or not shows_rule(spec.swarm, row.item_id)]
+    by_judge = [row for row in pool if judge_rewards(spec.swarm, row.item_id)]
     assert differing(pool, spec.swarm, task, spec.seed, judge) == (0, len(by_judge)), "bits of one machine are equal"
     assert 0 < len(by_judge) <= len(pool)
     edited = [replace(row, reward=1.0 - row.reward, refused="") if row in by_judge[:3] else row for row in pool]

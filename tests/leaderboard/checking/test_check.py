@@ -121,9 +121,9 @@ def test_what_no_ranked_swarm_gives_is_told() -> None:
     said = next(iter(broken("staleness").values()))
     assert "it requires versions, which no swarm of a ranked suite provides" in said
     said = next(iter(broken("public_items").values()))
-    assert "it requires answer_keys, which no swarm of a ranked suite provides" in said
+    assert "in this swarm every node knows the task's; set truth: sender" in said
     said = next(iter(broken("rule_check").values()))
-    assert "it requires rule_rewards, which no swarm of a ranked suite provides" in said
+    assert "in this swarm only the task rewards; set reward: judge or reward: mixed" in said
 
 
 @cache
@@ -285,7 +285,7 @@ def test_weights_beside_the_file_are_readable_and_others_are_not(tmp_path: Path)
 
 @pytest.fixture
 def on_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thiefbench.leaderboard.checking.samples.samples", lambda: [sample()])
+    monkeypatch.setattr("thiefbench.leaderboard.checking.samples.samples", lambda recipes: [sample()])
 
 
 @pytest.mark.parametrize(

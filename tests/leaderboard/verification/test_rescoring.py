@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from thiefbench.engine.rehearsal import SwarmRehearsal
 from thiefbench.engine.reward_judge import RewardJudgeSpec, Scored
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.leaderboard.cell_scores import trimmed
+from thiefbench.leaderboard.verification.judged_rewards import most_differing
 from thiefbench.leaderboard.verification.rescoring import (
     PROGRAM_ROUNDS,
     InconsistentError,
@@ -132,6 +133,21 @@ def test_a_judge_that_rewards_is_asked_again(tmp_path: Path, monkeypatch: pytest
     table = Store(tmp_path).cell(record.cell_id).read_rows()
     submitted = SubmittedCell(spec, "", trimmed(record, "", False, "0" * 64), record, own=False)
     assert check_completions(submitted, table, Policy.load(tiny.model())) == len(table)
-    monkeypatch.setattr(PromptedRewardJudge, "score", lambda self, answers, noise: [Scored(0.5) for _ in answers])
-    with pytest.raises(InconsistentError, match=r"the judge that rewards does not give \d+ of \d+ rewards"):
+    says, changed = PromptedRewardJudge.score, [1]
+
+    def otherwise(self: PromptedRewardJudge, answers: Sequence[tuple[str, str]], noise: int) -> list[Scored]:
+        scores = says(self, answers, noise)
+        return [Scored(0.5) if place < changed[0] else score for place, score in enumerate(scores)]
+
+    monkeypatch.setattr(PromptedRewardJudge, "score", otherwise)
+    with pytest.raises(InconsistentError, match=r"round \d: the judge that rewards does not give 1 of \d+ rewards"):
+        check_completions(submitted, table, Policy.load(tiny.model()))
+    elsewhere = record.model_copy(update={"provenance": record.provenance | {"processor_model": "an abacus"}})
+    submitted = replace(submitted, record=elsewhere)
+    assert check_completions(submitted, table, Policy.load(tiny.model())) == len(table), (
+        "chance explains one in each of two rounds"
+    )
+    changed[0] = 8
+    assert (most_differing(32), most_differing(768)) == (3, 10)
+    with pytest.raises(InconsistentError, match=r"does not give \d+ of \d+ rewards of rounds that were drawn"):
         check_completions(submitted, table, Policy.load(tiny.model()))

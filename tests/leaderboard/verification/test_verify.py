@@ -77,7 +77,7 @@ def verified(of: Made, told: list[Finding] | None = None, samples: bool = False,
         VerifyOptions(**options),
         tell,
         lambda what: lambda done, total: None,
-        lambda: [sample()] if samples else [],
+        lambda suite: [sample()] if samples else [],
     )
 
 

@@ -164,3 +164,12 @@ def test_lines_without_drift_have_no_column(tmp_path: Path) -> None:
     titles = {column.measure for column in columns_of([replace(comparison, lines=tuple(bare))])}
     assert not titles & {"drift", "divergence"}
     assert {column.measure for column in columns_of([comparison])} >= {"drift", "divergence"}
+
+
+def test_a_failed_control_is_said_to_have_failed(tmp_path: Path) -> None:
+    def numbers(cell: CellSpec) -> Numbers:
+        return replace(usual(cell), error="RuntimeError: it broke" if (cell.role, cell.seed) == ("control", 1) else "")
+
+    line = made(tmp_path, numbers, (0, 1, 2)).line("none")
+    assert line is not None
+    assert "no attack failed at seed 1, so what is measured against it is left out" in line.notes
