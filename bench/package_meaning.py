@@ -110,11 +110,24 @@ def averaging_digest() -> bytes:
 
     It is part of the identity of cells whose nodes exchange weights, beside the engine's revision.
     """
-    folder = Path(__file__).parent / "averaging"
-    contracts = ("thiefbench.attacks.exchange.base", "thiefbench.defenses.aggregation.base")
-    names = (f"thiefbench.averaging.{path.stem}" for path in folder.glob("*.py") if path.stem != "__init__")
+    return _swarm_digest("averaging", ("thiefbench.attacks.exchange.base", "thiefbench.defenses.aggregation.base"))
+
+
+@cache
+def experts_digest() -> bytes:
+    """SHA-256 over the code of swarms of experts, computed like `engine_digest`.
+
+    It is part of the identity of their cells, beside the engine's revision.
+    """
+    return _swarm_digest("experts", ())
+
+
+def _swarm_digest(folder: str, contracts: tuple[str, ...]) -> bytes:
+    """Of a folder of this package that extends the engine's swarms, and of contracts of its own."""
+    files = (Path(__file__).parent / folder).glob("*.py")
+    names = (f"thiefbench.{folder}.{path.stem}" for path in files if path.stem != "__init__")
     first = [found for name in sorted((*names, *contracts)) if (found := _found(name)) is not None]
-    needed = Needed(first, "thiefbench", ("thiefbench.averaging.", *(f"{name}." for name in contracts)))
+    needed = Needed(first, "thiefbench", (f"thiefbench.{folder}.", *(f"{name}." for name in contracts)))
     return _digest(f"{len(needed.modules)} modules", needed, ())
 
 

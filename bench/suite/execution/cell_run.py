@@ -25,9 +25,11 @@ from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import RoundRecord
 from thiefbench.engine.spec import Batches
 from thiefbench.engine.swarm import Swarm
+from thiefbench.experts.swarm import ExpertSwarm
 from thiefbench.judges import judge_of
 from thiefbench.reward_judges import reward_judge_of
 from thiefbench.suite.analysis.exchanges import exchange_curves, exchange_scores, exchanges_table
+from thiefbench.suite.analysis.experts import expert_scores
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, last_evaluation, other_scores
 from thiefbench.suite.execution.cell_identity import CellFactory, RegistryFactory, identified, identity
 from thiefbench.suite.execution.checkpoints import CellInProgress
@@ -189,6 +191,8 @@ def _run_cell(
         curves |= exchange_curves(swarm.exchanges)
         scores |= exchange_scores(swarm.exchanges)
         exchanged["exchanges_sha256"] = directory.write_exchanges(exchanges_table(swarm.exchanges))
+    if isinstance(swarm, ExpertSwarm):
+        scores |= expert_scores(table)
     curves["grad_norm"] = [Point(round=number, value=value) for number, value in enumerate(run.grad_norms, 1)]
     record = Record(
         **identified(what),
@@ -310,10 +314,15 @@ def build_swarm(
         return AveragingSwarm(
             spec.averaging, rule, defense=inspects_nothing, backend=LocalBackend(spec.batches), **parts
         )
+    asked = {
+        "defense": defense,
+        "judge": None if defense.judge is None else judge_of(defense.judge, spec.device, spec.dtype, note),
+    }
+    if spec.experts:
+        return ExpertSwarm(spec.experts, spec.batches, **asked, **parts)
     return runtime.swarm(
         **parts,
-        defense=defense,
-        judge=None if defense.judge is None else judge_of(defense.judge, spec.device, spec.dtype, note),
+        **asked,
         reward_judge=reward_judge_of(spec.swarm, spec.device, spec.dtype, note),
         batches=spec.batches,
     )

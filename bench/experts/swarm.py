@@ -1,0 +1,86 @@
+"""A swarm of experts: the classes of a population train apart on their domains, and answer evaluations together.
+
+A round is the engine's (`thiefbench.engine.swarm`), in which every class holds only its own groups (HDEE,
+arXiv:2502.19385, after Branch-Train-Merge, arXiv:2208.03306; there, each expert trains alone on its domain's text).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from thiefbench.engine.backends.local import LocalBackend
+from thiefbench.engine.context import items_of
+from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.round_record import RoundRecord
+from thiefbench.engine.spec import Batches, SpecError, SwarmSpec
+from thiefbench.engine.swarm import Swarm
+from thiefbench.experts.backend import EnsembleBackend
+from thiefbench.experts.population import Experts, one_model
+from thiefbench.experts.spec import ExpertsSpec, sides
+
+
+class ExpertSwarm(Swarm):
+    """m nodes, f of them malicious, whose classes are experts by domain, or share one model for comparison.
+
+    The malicious nodes belong to the classes of the last f nodes and poison these experts only. In training, experts
+    answer for themselves; in evaluations, the ensemble answers every question.
+
+    Args:
+        experts: how they train and answer.
+        batches: see `LocalBackend`.
+        spec: the swarm's settings.
+        parts: the other arguments of `Swarm`, except for the backend.
+
+    Raises:
+        SpecError: as `Swarm`; or the classes cannot be experts, their models differ in their tokens, or the attack
+            needs a rehearsal.
+    """
+
+    def __init__(self, experts: ExpertsSpec, batches: Batches, spec: SwarmSpec, **parts: Any) -> None:
+        experts.check(spec)
+        if parts["attack"].threat.rehearsal:
+            raise SpecError(
+                f"the attack {parts['attack'].name} rehearses, which a swarm of experts does not support yet"
+            )
+        ensemble = EnsembleBackend(experts, batches) if experts.training == "apart" else None
+        super().__init__(spec, backend=ensemble or LocalBackend(batches), **parts)
+        self._ensemble = ensemble
+        self._sides = sides(spec, self.task)
+        policies = [cohort.policy for cohort in self.population.cohorts]
+        first = policies[0]
+        if not all(_read_alike(first, other) for other in policies[1:]):
+            raise SpecError(
+                "the experts' models differ in their tokenizers; to mix their probabilities, they must agree"
+            )
+        who = (self.cohort.defense, self.context.honest, self.seed, self.backend.cohort_class)
+        # No round has been played: the engine's population, in which everybody learns from everything, is replaced.
+        if ensemble is None:
+            self.context.population = one_model(spec, first, *who)
+        else:
+            self.context.population = Experts(self._sides, spec, policies, *who)
+        self._domains = {
+            item.id: self.task.domain(item) for item in (*items_of(self.task, "test"), *(self._probes or ()))
+        }
+
+    def evaluate(self, number: int, completions: int) -> RoundRecord:
+        """As `Swarm.evaluate`; the rows' labels are those of their questions' domains.
+
+        Their cohort is the expert with the largest mean share in the answer.
+        """
+        record = super().evaluate(number, completions)
+        led = self._ensemble.led if self._ensemble else {}
+        rows = [
+            replace(
+                row,
+                label=self._sides.get(self._domains[row.item_id], self._domains[row.item_id]),
+                cohort=led.get((row.phase, row.place), row.cohort),
+            )
+            for row in record.rows
+        ]
+        return replace(record, rows=rows)
+
+
+def _read_alike(first: Policy, other: Policy) -> bool:
+    """Whether two models read every question as the same tokens."""
+    return first.shares_tokens(other) and first.tokenizer.chat_template == other.tokenizer.chat_template
