@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from thiefbench.defenses.base import Defense
@@ -14,33 +14,11 @@ from thiefbench.engine.topology import Duty
 
 
 class Experts(Population):
-    """Classes that train apart: the nodes of a class, malicious ones included, share their groups with each other only.
-
-    Args:
-        labels: by domain, the label of a class's rows in records.
-        spec, policies, defense, honest, seed, cohort_class: see `Population`.
-    """
-
-    def __init__(
-        self,
-        labels: Mapping[str, str],
-        spec: SwarmSpec,
-        policies: Sequence[Policy],
-        defense: Defense,
-        honest: int,
-        seed: int,
-        cohort_class: type[Cohort] = Cohort,
-    ) -> None:
-        super().__init__(spec, policies, defense, honest, seed, cohort_class)
-        self._labels = labels
+    """Classes that train apart: the nodes of a class, malicious ones included, share groups with each other only."""
 
     def held_by(self, cohort: Cohort, number: int, owed: Sequence[Duty]) -> list[int]:
         """Indices of the duties of the cohort's own class."""
         return [i for i, duty in enumerate(owed) if self.classes[duty.node] == cohort.kind]
-
-    def label(self, cohort: Cohort) -> str:
-        """The label of the questions of the cohort's domain."""
-        return self._labels[self.spec.population[cohort.kind].domain]
 
 
 def one_model(

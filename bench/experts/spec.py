@@ -77,6 +77,8 @@ class ExpertsSpec:
         honest = swarm.classes[: swarm.nodes - swarm.malicious]
         if empty := next((each for kind, each in enumerate(swarm.population) if kind not in honest), None):
             raise SpecError(f"no honest node is left for {empty.label}; add nodes, or make fewer of them malicious")
+        if self.training == "together" and self != ExpertsSpec(training="together"):
+            raise SpecError("with training: together one model answers; leave out the other fields of experts")
         models = dict.fromkeys(each.model for each in swarm.population)
         if self.training == "together" and len(models) > 1:
             raise SpecError(f"training: together starts one model, and the classes name {' and '.join(models)}")

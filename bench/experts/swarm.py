@@ -12,7 +12,7 @@ from typing import Any
 from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.context import items_of
 from thiefbench.engine.model.policy import Policy
-from thiefbench.engine.round_record import RoundRecord
+from thiefbench.engine.round_record import CompletionRow, RoundRecord
 from thiefbench.engine.spec import Batches, SpecError, SwarmSpec
 from thiefbench.engine.swarm import Swarm
 from thiefbench.experts.backend import EnsembleBackend
@@ -45,7 +45,7 @@ class ExpertSwarm(Swarm):
             )
         ensemble = EnsembleBackend(experts, batches) if experts.training == "apart" else None
         super().__init__(spec, backend=ensemble or LocalBackend(batches), **parts)
-        self._ensemble = ensemble
+        self.experts, self._ensemble = experts, ensemble
         self._sides = sides(spec, self.task)
         policies = [cohort.policy for cohort in self.population.cohorts]
         first = policies[0]
@@ -58,27 +58,28 @@ class ExpertSwarm(Swarm):
         if ensemble is None:
             self.context.population = one_model(spec, first, *who)
         else:
-            self.context.population = Experts(self._sides, spec, policies, *who)
-        self._domains = {
-            item.id: self.task.domain(item) for item in (*items_of(self.task, "test"), *(self._probes or ()))
-        }
+            self.context.population = Experts(spec, policies, *who)
+        items = (*items_of(self.task, "train"), *items_of(self.task, "test"), *(self._probes or ()))
+        self._domains = {item.id: self.task.domain(item) for item in items}
+
+    def round(self, number: int) -> RoundRecord:
+        """Play round `number`, counted from 1; the rows' labels are those of their questions' domains."""
+        record = super().round(number)
+        return replace(record, rows=[replace(row, label=self._label(row)) for row in record.rows])
 
     def evaluate(self, number: int, completions: int) -> RoundRecord:
-        """As `Swarm.evaluate`; the rows' labels are those of their questions' domains.
-
-        Their cohort is the expert with the largest mean share in the answer.
-        """
+        """As `Swarm.evaluate`, with the labels of `round`; a row's cohort is the expert with the largest mean share."""
         record = super().evaluate(number, completions)
         led = self._ensemble.led if self._ensemble else {}
         rows = [
-            replace(
-                row,
-                label=self._sides.get(self._domains[row.item_id], self._domains[row.item_id]),
-                cohort=led.get((row.phase, row.place), row.cohort),
-            )
+            replace(row, label=self._label(row), cohort=led.get((row.phase, row.place), row.cohort))
             for row in record.rows
         ]
         return replace(record, rows=rows)
+
+    def _label(self, row: CompletionRow) -> str:
+        domain = self._domains[row.item_id]
+        return self._sides.get(domain, domain)
 
 
 def _read_alike(first: Policy, other: Policy) -> bool:

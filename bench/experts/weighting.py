@@ -10,8 +10,8 @@ Branch-Train-Merge (arXiv:2208.03306) and HDEE (arXiv:2502.19385), in the form o
 about, by HDEE's `precompute_domain_prior`. There, `average` ("simple_avg") adds log-probabilities without normalising
 them; here it is the mean of the probabilities, as the formula has it with constant posteriors.
 
-Chosen here: HDEE's experts are models of whole texts and are scored by perplexity. Here the mixture is sampled from, and
-the built-in models have only learned to write answers, so `evidence: answer` leaves the question's tokens out. The
+Chosen here: HDEE's experts are models of whole texts and are scored by perplexity. Here the mixture is sampled from,
+and the built-in models have only learned to write answers, so `evidence: answer` leaves the question's tokens out. The
 `classifier` takes the place of c-BTM's (arXiv:2303.14177), which weights experts by the distance of the text to
 clusters; domains are known here, so it is trained on their questions. `top` keeps the largest shares, as in c-BTM.
 """

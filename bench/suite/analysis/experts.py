@@ -18,6 +18,8 @@ def expert_scores(rows: pa.Table) -> dict[str, Score]:
     """
     train, final = rows.filter(pc.equal(rows["phase"], "train")), last_evaluation(rows)
     scores: dict[str, Score] = {}
+    if len(pc.unique(train["cohort"])) < 2:
+        return {}
     for label in classes(rows):
         own = set(_labelled(train, label)["cohort"].to_pylist())
         led = _labelled(final, label)["cohort"].to_pylist()

@@ -191,7 +191,7 @@ def _run_cell(
         curves |= exchange_curves(swarm.exchanges)
         scores |= exchange_scores(swarm.exchanges)
         exchanged["exchanges_sha256"] = directory.write_exchanges(exchanges_table(swarm.exchanges))
-    if isinstance(swarm, ExpertSwarm):
+    if isinstance(swarm, ExpertSwarm) and swarm.experts.weighting != "average":
         scores |= expert_scores(table)
     curves["grad_norm"] = [Point(round=number, value=value) for number, value in enumerate(run.grad_norms, 1)]
     record = Record(
