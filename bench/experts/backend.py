@@ -1,9 +1,9 @@
-"""Evaluations of experts: the ensemble answers, whoever would be asked in turn."""
+"""The nodes of experts: they ask about their own domain only, and answer evaluations together."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 
@@ -13,14 +13,39 @@ from thiefbench.engine.keys import generator, key
 from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.round_plan import distinct_indices
 from thiefbench.engine.spec import Batches
+from thiefbench.engine.topology import Duty
 from thiefbench.experts.decoding import log_likelihoods, sample_ensemble
 from thiefbench.experts.spec import ExpertsSpec
 from thiefbench.experts.weighting import DomainClassifier, cached_prior
 from thiefbench.tasks.base import Completion, Item
 
 
-class EnsembleBackend(LocalBackend):
-    """Simulates all nodes, whose models answer evaluations together.
+class DomainBackend(LocalBackend):
+    """Simulates all nodes, of which the malicious ones, too, answer questions of their class's domain only.
+
+    Receivers know the questions, and an expert's nodes learn from groups on its own domain.
+    """
+
+    def items(self, number: int, duties: Sequence[Duty]) -> list[Item]:
+        """Items are drawn, except for those that malicious nodes pick."""
+        return self.context.assign_items(number, duties, partial(self._picked, number))
+
+    def _picked(self, number: int, node: int, count: int) -> list[Item]:
+        """The engine's `choose_items`, from the questions of a malicious node's domain."""
+        context = self.context
+        by_id = {item.id: item for item in context.items_for(node)}
+        granted = [context.views.item(item) for item in by_id.values()]
+        rng = generator(context.seed, "choice", number, node)
+        view = context.views.choice(number, node, count, context.population.of(node), rng)
+        if view is None:
+            chosen = context.attack.choose_items(granted, count, rng)
+        else:
+            chosen = context.attack.choose_items_from(granted, view)
+        return [by_id[item.id] for item in chosen]
+
+
+class EnsembleBackend(DomainBackend):
+    """A `DomainBackend` in which all experts answer evaluations together.
 
     Args:
         experts: how they do.

@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.context import items_of
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow, RoundRecord
 from thiefbench.engine.spec import Batches, SpecError, SwarmSpec
 from thiefbench.engine.swarm import Swarm
-from thiefbench.experts.backend import EnsembleBackend
+from thiefbench.experts.backend import DomainBackend, EnsembleBackend
 from thiefbench.experts.population import Experts, one_model
 from thiefbench.experts.spec import ExpertsSpec, sides
 
@@ -44,7 +43,7 @@ class ExpertSwarm(Swarm):
                 f"the attack {parts['attack'].name} rehearses, which a swarm of experts does not support yet"
             )
         ensemble = EnsembleBackend(experts, batches) if experts.training == "apart" else None
-        super().__init__(spec, backend=ensemble or LocalBackend(batches), **parts)
+        super().__init__(spec, backend=ensemble or DomainBackend(batches), **parts)
         self.experts, self._ensemble = experts, ensemble
         self._sides = sides(spec, self.task)
         policies = [cohort.policy for cohort in self.population.cohorts]

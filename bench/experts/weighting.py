@@ -39,7 +39,7 @@ def shares(scores: torch.Tensor, top: int = 0) -> torch.Tensor:
         Log-shares that add up to 1 in every row, -inf for experts without one; shape (rows, experts).
     """
     if 0 < top < scores.shape[1]:
-        kept = scores.argsort(1, descending=True, stable=True)[:, :top]
+        kept = scores.sort(dim=1, descending=True, stable=True).indices[:, :top]
         scores = torch.full_like(scores, -torch.inf).scatter(1, kept, scores.gather(1, kept))
     return scores.log_softmax(1)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from thiefbench import registry
 from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.round_record import CompletionRow
@@ -93,11 +94,12 @@ def _mean(values: Sequence[float]) -> float | None:
 def cell_of(part: str, attack: str, role: str, seed: int) -> CellSpec:
     """The undefended cell of a part, by a word of its attack."""
     suite = replace(load_suite(str(Path(__file__).with_name("experts.yaml"))), seeds=(seed,))
+    named = {registry.canonical("attack", spec) for spec in suite.attacks if attack in spec}
     cells = suite.cells("cpu", "float32", 1)
     return next(
         cell
         for cell in cells
-        if suite.part_of(cell) == part and attack in cell.attack and cell.role == role and cell.defense == "none"
+        if suite.part_of(cell) == part and cell.attack in named and cell.role == role and cell.defense == "none"
     )
 
 

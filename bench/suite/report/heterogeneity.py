@@ -31,15 +31,19 @@ class ClassRow:
     shown: tuple[Shown | None, ...]
 
 
-def class_rows(comparison: Comparison) -> list[ClassRow]:
-    """Every trained line for each class; empty if there is only one class."""
+def class_rows(comparison: Comparison, by_domain: bool = False) -> list[ClassRow]:
+    """Every trained line for each class; empty if there is only one class.
+
+    Of experts, the classes are domains, and the last column says how often a domain's own expert led the answers.
+    """
+    measures = (*MEASURES, ("own_expert", "rate")) if by_domain else MEASURES
     rows = []
     for line in comparison.lines:
         if line.how == "trained":
             marked = of_class("asr", "")
             names = dict.fromkeys(name for result in line.results for name in result.scores if name.startswith(marked))
             for label in (name.removeprefix(marked) for name in names):
-                shown = tuple(show(line.scores(of_class(measure, label)), unit) for measure, unit in MEASURES)
+                shown = tuple(show(line.scores(of_class(measure, label)), unit) for measure, unit in measures)
                 rows.append(ClassRow(line.name, label, shown))
     return rows
 
