@@ -314,7 +314,7 @@ def build_swarm(
         return AveragingSwarm(
             spec.averaging, rule, defense=inspects_nothing, backend=LocalBackend(spec.batches), **parts
         )
-    asked = {
+    asked: dict[str, Any] = {
         "defense": defense,
         "judge": None if defense.judge is None else judge_of(defense.judge, spec.device, spec.dtype, note),
     }
