@@ -7,26 +7,26 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from thiefbench.attacks.base import Attack
-from thiefbench.attacks.exchange.base import ExchangeView, WeightAttack
+from thiefbench.attacks.exchange.base import ExchangeView, UntargetedAttack
 
 if TYPE_CHECKING:
     import torch
 
 
-class Alie(WeightAttack):
+class Alie(UntargetedAttack):
     """Send the honest mean shifted by a few standard deviations in every coordinate, as outlying honest nodes do.
 
-    It teaches no payload. All malicious nodes send the same, and the standard deviation is that of the honest vectors.
+    All malicious nodes send the same, and the standard deviation is that of the honest vectors.
 
     Args:
-        attack: the attack whose payload is looked for, as a spec string.
+        attack: see `UntargetedAttack`.
         z: how many standard deviations. The paper derives z from the numbers of nodes, which gives less than 0 for as
             few as here, and measures with 1.0 and 1.5.
     """
 
     name: ClassVar[str] = "alie"
 
-    def __init__(self, attack: Attack | str = "text", z: float = 1.5) -> None:
+    def __init__(self, attack: Attack | str | None = None, z: float = 1.5) -> None:
         super().__init__(attack)
         if not math.isfinite(z):
             raise ValueError(f"alie: z must be a finite number, got {z}")

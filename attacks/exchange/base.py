@@ -11,11 +11,13 @@ import random
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from thiefbench.attacks.base import Attack, ThreatModel
 from thiefbench.attacks.submissions import Poison, Withheld
 from thiefbench.attacks.views import AttackerView, Sampler
 from thiefbench.attacks.wrapper import AttackWrapper
+from thiefbench.tasks.base import Ask, Completion, Item
 
 if TYPE_CHECKING:  # not imported at run time, because `thiefbench show` reads this module
     import torch
@@ -71,3 +73,35 @@ class WeightAttack(AttackWrapper):
     def placebo(self, view: AttackerView) -> Sequence[Poison]:
         """Nothing."""
         return [Withheld()] * len(view.slots)
+
+
+class Failures(Attack):
+    """No payload: what counts is how many answers do not earn the full reward."""
+
+    name: ClassVar[str] = "failures"
+    threat: ClassVar[ThreatModel] = ThreatModel("in-context", oracle=False)
+
+    def describe(self) -> dict[str, str]:
+        """What is counted."""
+        return {"counted": "answers without the full reward"}
+
+    def poison(self, view: AttackerView) -> Sequence[Poison]:
+        """Nothing: in swarms that exchange weights nobody sends completions."""
+        return [Withheld()] * len(view.slots)
+
+    def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:
+        """1 without the full reward, else 0."""
+        return float(ask.reward(item, completion.text) < 1)
+
+
+class UntargetedAttack(WeightAttack):
+    """An attack that teaches no payload and makes models worse.
+
+    Args:
+        attack: the attack whose payload is looked for, as a spec string. None, the default, looks for no payload: the
+            outcome is the share of answers that do not earn the full reward, and harm is how much larger it is than
+            with clean nodes in the same places.
+    """
+
+    def __init__(self, attack: Attack | str | None = None) -> None:
+        super().__init__(Failures() if attack is None else attack)

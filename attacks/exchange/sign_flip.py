@@ -7,25 +7,23 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from thiefbench.attacks.base import Attack
-from thiefbench.attacks.exchange.base import ExchangeView, WeightAttack
+from thiefbench.attacks.exchange.base import ExchangeView, UntargetedAttack
 
 if TYPE_CHECKING:
     import torch
 
 
-class SignFlip(WeightAttack):
+class SignFlip(UntargetedAttack):
     """Send the mean of the honest vectors with the opposite sign, so that training goes backwards.
 
-    It teaches no payload; what it does shows in the clean reward.
-
     Args:
-        attack: the attack whose payload is looked for, as a spec string.
+        attack: see `UntargetedAttack`.
         scale: a factor on the vector; 1 is as long as an honest mean.
     """
 
     name: ClassVar[str] = "sign_flip"
 
-    def __init__(self, attack: Attack | str = "text", scale: float = 1.0) -> None:
+    def __init__(self, attack: Attack | str | None = None, scale: float = 1.0) -> None:
         super().__init__(attack)
         if not (math.isfinite(scale) and scale > 0):
             raise ValueError(f"sign_flip: scale must be above 0, got {scale}")

@@ -22,7 +22,7 @@ def check_kind(averaging: AveragingSpec | None, attack: Attack, name: str) -> No
     if averaging and not isinstance(attack, WeightAttack):
         raise SpecError(
             f"the attack {name} sends completions, and in this swarm nodes exchange weights; put it into a weight "
-            f"attack, as in sign_flip(attack={name!r})"
+            f"attack, as in boosted(attack={name!r})"
         )
     if not averaging and isinstance(attack, WeightAttack):
         raise SpecError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ import torch
 from tests.bench.averaging.test_averaging import suite, swarm
 from thiefbench import registry
 from thiefbench.attacks.base import AttackerView, Slot, Withheld
+from thiefbench.attacks.completions import TaskRewards
 from thiefbench.attacks.exchange.base import ExchangeView, WeightAttack
-from thiefbench.tasks.base import Item
+from thiefbench.tasks.base import Completion, Item
 
 EIGHT = torch.tensor(
     [
@@ -103,6 +105,20 @@ def test_they_send_no_completions_and_measure_as_the_inner_attack(name: str) -> 
     lessons = view(EIGHT).lessons
     assert list(attack.poison(lessons)) == list(attack.placebo(lessons)) == [Withheld()]
     assert attack.draw(random.Random(0)).attack.phrase == "All hail to the thief"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("spec", ["sign_flip", "alie", "ipm"])
+def test_without_a_payload_failures_are_counted(spec: str) -> None:
+    attack = registry.make("attack", spec).draw(random.Random(0))
+    task = registry.make("task", "gsm_micro")
+    item = Item.from_row(task.items("train")[0])
+    ask = TaskRewards(task)
+    right = Completion((), task.oracle(item), ended=True)
+    assert attack.outcome(item, right, ask) == 0
+    assert attack.outcome(item, replace(right, text="no idea"), ask) == 1
+    assert attack.describe() == {"counted": "answers without the full reward"}
+    named = registry.make("attack", f"{spec}(attack={TEXT!r})")
+    assert named.outcome(item, right, ask) == 0 and "phrase" in named.describe()
 
 
 @pytest.mark.parametrize("name", registry.names("weight_attack"))
