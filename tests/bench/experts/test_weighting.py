@@ -40,7 +40,7 @@ def test_the_mixture_is_the_weighted_mean_of_probabilities() -> None:
 
 def test_an_expert_without_a_share_changes_nothing() -> None:
     logprobs = torch.randn(1, 2, 5, generator=torch.Generator().manual_seed(1)).log_softmax(2)
-    assert torch.equal(mixture(logprobs, torch.tensor([[0.0, -torch.inf]])), logprobs[:, 0].logsumexp(0, True) * 1)
+    assert torch.equal(mixture(logprobs, torch.tensor([[0.0, -torch.inf]])), logprobs[:, 0])
 
 
 @pytest.mark.parametrize("decay", [0.3, 1.0])
@@ -65,7 +65,7 @@ def test_the_classifier_is_naive_bayes() -> None:
     learned = DomainClassifier({"fruit": ["apples and pears", "pears"], "tools": ["a saw"]})
     # Known words: a, and, apples, pears, saw. One is added to every count.
     fruit, tools = (2 / 3) * (3 / 9) * (1 / 9), (1 / 3) * (1 / 7) * (2 / 7)
-    posterior = learned.log_posterior("Pears, saw and... 7 unknowns".replace(" and", "")).exp()
+    posterior = learned.log_posterior("Pears, saw... 7 unknowns").exp()
     assert posterior.tolist() == pytest.approx([fruit / (fruit + tools), tools / (fruit + tools)])
     assert learned.log_posterior("7?").exp().tolist() == pytest.approx([2 / 3, 1 / 3]), "no known word: the prior"
 
