@@ -37,6 +37,7 @@ from thiefbench.limits import MOST_ITEMS
 from thiefbench.loading import SpecStringError as SpecStringError
 from thiefbench.loading import class_at, file_of, names_module
 from thiefbench.package_meaning import package_digest, room_digest
+from thiefbench.plugin_attributes import wrong_attribute
 from thiefbench.regular_files import parts_of
 from thiefbench.sources import import_root, is_of_user, package_files, source_files
 from thiefbench.tasks.base import Task
@@ -177,7 +178,8 @@ def make(kind: Kind, spec: str) -> Any:
     """The object that a spec string describes.
 
     Raises:
-        SpecStringError: see `parse` and `find`, or the arguments are not the constructor's, or it refuses their values.
+        SpecStringError: see `parse` and `find`, or the arguments are not the constructor's, or it refuses their values,
+            or the class lacks a constant of its base class or gives it another type.
     """
     if len(several := parts(kind, spec)) > 1:
         each = [make(kind, part) for part in several]
@@ -192,9 +194,12 @@ def make(kind: Kind, spec: str) -> Any:
         _check_items(parsed, plugin)
     inner = _of_inner(make, kind, parsed, plugin)
     try:
-        return plugin(**parsed.arguments | inner)
+        made = plugin(**parsed.arguments | inner)
     except (AttributeError, TypeError, ValueError) as error:  # of values of another type than is meant, too
         raise SpecStringError(f"{kind} {spec}: {error}") from error
+    if wrong := wrong_attribute(made):
+        raise SpecStringError(f"{kind} {spec}: {wrong}")
+    return made
 
 
 def check_names(kind: Kind, spec: str) -> None:

@@ -163,7 +163,7 @@ def drifts(
     cells = []
     for part, record in records:
         named = {name: record.cell[name] for name in ("role", "attack", "defense", "seed")}
-        problem = "failed" if record.status == "error" else ""
+        problem = f"failed: {record.error}" if record.status == "error" else ""
         directory = store.cell(record.cell_id)
         cells.append(Cell(record.cell_id, part=part, directory=directory, record=record, problem=problem, **named))
 

@@ -27,8 +27,8 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -258,6 +258,11 @@ def published_sets(root: Path, title: str) -> list[Published]:
     first = Published(root, title)
     further = [] if first.folder is None else sorted(path.name for path in (first.folder / SETS).glob("*"))
     return [first, *(Published(root, title, name) for name in further if _SET.fullmatch(name))]
+
+
+def words_of(cells: Iterable[PublishedCell], published: Published) -> dict[str, Callable[[], Answers]]:
+    """By cell id, what reads the words of those of a set's cells that are controls."""
+    return {cell.cell_id: partial(published.answers, cell) for cell in cells if cell.is_control}
 
 
 def set_name(record: Record) -> str:

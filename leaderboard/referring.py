@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from thiefbench.engine_revision import engine_revision
@@ -18,8 +19,10 @@ from thiefbench.leaderboard.published import (
     published_sets,
     round_hashes,
     set_name,
+    words_of,
 )
 from thiefbench.leaderboard.verification.baseline import current, run_options
+from thiefbench.suite.analysis.drift import Answers
 from thiefbench.suite.execution.cell_identity import Identities
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.arithmetic import arithmetic_here, arithmetic_of
@@ -35,10 +38,27 @@ _OWN_SHARED = (
 )
 
 
+@dataclass(frozen=True)
+class References:
+    """The published cells that an entry refers to.
+
+    Attributes:
+        cells: by the shared cell whose place each takes; empty where none is published or the entry brings its own.
+        of: the set that they are of; None without any.
+    """
+
+    cells: Mapping[CellSpec, Referred] = field(default_factory=dict)
+    of: Published | None = None
+
+    def words(self) -> dict[str, Callable[[], Answers]]:
+        """By cell id, what reads the words of those that are controls."""
+        return {} if self.of is None else words_of((cell for cell, _ in self.cells.values()), self.of)
+
+
 def referred(
     suite: Suite, shared: Sequence[CellSpec], store: Store, root: Path, own_shared: str, earlier: Entry | None = None
-) -> dict[CellSpec, Referred]:
-    """The published cells that take the place of shared ones, by these: all that are published, or none.
+) -> References:
+    """The published cells that take the place of shared ones: all that are published, or none.
 
     They are of one set: that of the entry that they are added to, or else the first one that has the cells which this
     store has or this machine would make.
@@ -61,9 +81,9 @@ def referred(
     if own_shared.strip():
         if not sets:
             raise EntryError(f"no shared cell of {suite.title} is published here, so leave out --own-shared")
-        return {}
+        return References()
     if not sets:
-        return {}
+        return References()
     known = {key for _, cells in sets for key in cells}
     if earlier is not None and earlier.published:
         sets = [(each, cells) for each, cells in sets if each.name == earlier.shared_set]
@@ -72,11 +92,11 @@ def referred(
                 f"the published cells that {earlier.folder} is measured against lack these seeds, which only another "
                 "set has, and a row is measured against one set"
             )
-    found, problems = dict[CellSpec, Referred](), []
+    problems = []
     for each, in_place in sets:
         found, problem = _of_set(each, in_place, specs, known, store)
         if not problem:
-            return found
+            return References(found, each)
         problems.append(problem)
     if len(problems) == 1:
         raise EntryError(problems[0])

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import chdir
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -38,8 +37,8 @@ from thiefbench.leaderboard.manifest import (
     archive_name,
 )
 from thiefbench.leaderboard.names import wrong_names
-from thiefbench.leaderboard.published import SHARED, PublishedCell, made_with, published_sets
-from thiefbench.leaderboard.referring import check_arithmetic, check_machine, lacks, referred
+from thiefbench.leaderboard.published import SHARED, made_with
+from thiefbench.leaderboard.referring import References, check_arithmetic, check_machine, lacks, referred
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.ranking_inputs import lacking
 from thiefbench.suite.execution.jobs import Listener
@@ -87,7 +86,7 @@ class Submission:
         cells: the cells that its row needs, at `seeds`.
         store: of their records; the archive is written there too.
         folder: of the entry.
-        published: by cell, those of them that it refers to, with the hash of their files.
+        references: those of them that are published and that it refers to.
         own_shared: why it brings shared cells of its own although others are published.
         shared: the folder of the board's published shared cells.
         seeds: that it brings; empty where the entry has all that were asked for.
@@ -102,7 +101,7 @@ class Submission:
     cells: tuple[CellSpec, ...]
     store: Store
     folder: Path
-    published: Mapping[CellSpec, tuple[PublishedCell, str]] = field(default_factory=dict)
+    references: References = field(default_factory=References)
     own_shared: str = ""
     shared: Path = SHARED
     seeds: tuple[int, ...] = ()
@@ -111,7 +110,7 @@ class Submission:
     @property
     def brought(self) -> tuple[CellSpec, ...]:
         """The cells that it brings itself, and that are run where the store lacks them."""
-        return tuple(cell for cell in self.cells if cell not in self.published)
+        return tuple(cell for cell in self.cells if cell not in self.references.cells)
 
     @property
     def checkable(self) -> str:
@@ -234,9 +233,9 @@ def prepare(
         earlier = growing.continued(folder, suite, defense, numerics, staged, own_shared, shared)
     cells = tuple(rows.wanted(suite, wanted_seeds, numerics, defense)) if wanted_seeds else ()
     needed = [cell for cell in cells if cell.defense != defense]
-    published = referred(suite, needed, cell_store, shared, own_shared, earlier) if cells else {}
+    references = referred(suite, needed, cell_store, shared, own_shared, earlier) if cells else References()
     return Submission(
-        credits, suite, defense, staged, numerics, cells, cell_store, folder, published, own_shared.strip(), shared,
+        credits, suite, defense, staged, numerics, cells, cell_store, folder, references, own_shared.strip(), shared,
         wanted_seeds, earlier,
     )  # fmt: skip
 
@@ -262,7 +261,7 @@ def run(submission: Submission, listener: Listener, workers: int = 1) -> list[Re
         KeyboardInterrupt, OSError, WorkerError: see `run_suite`.
     """
     with chdir(submission.staged.folder):
-        check_machine(submission.published.values(), submission.brought, submission.store)
+        check_machine(submission.references.cells.values(), submission.brought, submission.store)
         if submission.earlier and lacks(submission.brought, submission.store):
             growing.check_machine(submission.earlier)
         return run_suite(_suite_of_row(submission), submission.brought, submission.store, listener, workers=workers)
@@ -286,7 +285,7 @@ def write(submission: Submission, records: Sequence[Record]) -> Entry:
         PublishedError: the words of a published control cannot be read.
     """
     own, suite, store = submission, submission.suite, submission.store
-    check_arithmetic(own.published.values(), records)
+    check_arithmetic(own.references.cells.values(), records)
     if own.earlier:
         growing.check_arithmetic(own.earlier, records)
     drift = _drifts(own, records)
@@ -302,8 +301,8 @@ def write(submission: Submission, records: Sequence[Record]) -> Entry:
     }
     listed: dict[CellSpec, CellScores | Reference] = {}
     for spec in own.cells:
-        if spec in own.published:
-            cell, sha256 = own.published[spec]
+        if spec in own.references.cells:
+            cell, sha256 = own.references.cells[spec]
             listed[spec] = Reference(cell_id=cell.cell_id, published=sha256)
         else:
             listed[spec] = brought[spec]
@@ -338,7 +337,7 @@ def _with_delivery(own: Submission, earlier: Manifest, delivery: Delivery) -> Ma
 def _manifest(own: Submission, delivery: Delivery, records: Sequence[Record]) -> Manifest:
     sources = [record.identity["sources"]["defense"] for record in records if record.cell["defense"] == own.defense]
     return Manifest(
-        schema_version=REFERRING_SCHEMA if own.published or own.own_shared else ENTRY_SCHEMA,
+        schema_version=REFERRING_SCHEMA if own.references.cells or own.own_shared else ENTRY_SCHEMA,
         slug=own.credits.slug,
         name=own.credits.name,
         authors=own.credits.authors,
@@ -360,10 +359,10 @@ def _manifest(own: Submission, delivery: Delivery, records: Sequence[Record]) ->
 
 def measured_against(submission: Submission) -> list[str]:
     """Which shared cells its row is measured against, in lines for the author; none where nothing is published."""
-    if submission.published:
-        cell = next(iter(submission.published.values()))[0]
+    if published := submission.references.cells:
+        cell = next(iter(published.values()))[0]
         return [
-            f"measured against {counted(len(submission.published), 'published cell')} of {submission.suite.title} "
+            f"measured against {counted(len(published), 'published cell')} of {submission.suite.title} "
             f"(made with {made_with(cell.record)}), which are not run here"
         ]
     if submission.own_shared:
@@ -376,16 +375,10 @@ def measured_against(submission: Submission) -> list[str]:
 
 def _drifts(submission: Submission, records: Sequence[Record]) -> dict[str, dict[str, Score]]:
     """The drift of the cells that an entry brings, beside controls of the store or published ones."""
-    suite = submission.suite
-    sets = published_sets(submission.shared, suite.title)
-    controls = [(cell, sha256) for cell, sha256 in submission.published.values() if cell.is_control]
-    compared = [(suite.part_of(spec), record) for spec, record in zip(submission.brought, records, strict=True)]
-    compared += [(cell.part, cell.record) for cell, _ in controls]
-    words = {
-        cell.cell_id: partial(next(each for each in sets if each.has(cell.cell_id, sha256)).answers, cell)
-        for cell, sha256 in controls
-    }
-    return drifts(compared, submission.store, words)
+    part_of, references = submission.suite.part_of, submission.references
+    compared = [(part_of(spec), record) for spec, record in zip(submission.brought, records, strict=True)]
+    compared += [(cell.part, cell.record) for cell, _ in references.cells.values() if cell.is_control]
+    return drifts(compared, submission.store, references.words())
 
 
 def row_of(entry: Entry) -> SuiteRow:

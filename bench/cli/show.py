@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -27,7 +27,7 @@ app = typer.Typer()
 
 LISTABLE = ("attacks", "defenses", "aggregations", "weight_attacks", "tasks", "suites", "models")
 """What `list` can list."""
-SHOWABLE = ("attack", "defense", "task")
+SHOWABLE: tuple[Literal["attack", "defense", "task"], ...] = ("attack", "defense", "task")
 """What `show` can show."""
 
 
@@ -35,10 +35,16 @@ def _kind_argument(kinds: Sequence[str], about: str) -> typer.models.ArgumentInf
     """An argument that is one of some kinds, in the singular or the plural; a misspelt one gets a suggestion."""
 
     def check(typed: str) -> str:
+        from thiefbench import registry
+
         plain = typed.lower().replace("-", "_").removesuffix("s")
         for kind in kinds:
             if kind.removesuffix("s") == plain:
                 return kind
+        for named in SHOWABLE:
+            if typed in registry.names(named):
+                what = f"{'an' if named == 'attack' else 'a'} {named}"
+                raise UsageError(f"{typed} is the name of {what}; write thiefbench show {named} {typed}")
         raise UsageError(f"there is no kind {printable(typed)!r}; {nearest(typed, kinds)}known: {', '.join(kinds)}")
 
     def complete(incomplete: str) -> list[str]:
@@ -146,8 +152,7 @@ def report(
     out.print(f"report: {escaped(str(write_report(Store(store), damaged.append, samples)))}")
     for cell in damaged:
         err.print(
-            "[bold red]damaged:[/bold red] "
-            + escaped(f"{cell.name} ({cell.title}), seed {cell.seed}: {cell.problem.removeprefix('damaged: ')}")
+            f"[bold red]error:[/bold red] {escaped(f'{cell.name} ({cell.title}), seed {cell.seed}: {cell.problem}')}"
         )
     if damaged:
         raise typer.Exit(FAILED)

@@ -16,6 +16,7 @@ from thiefbench.suite.report.drawing import embed
 from thiefbench.suite.report.suite_files import shown_table, write_rank
 from thiefbench.suite.report.tables import show_summary
 from thiefbench.suite.report.tradeoff import draw_tradeoff
+from thiefbench.suite.report.unseen_notice import unseen_note
 
 NAMED = 3
 """So many authors are named in a row; the entry's page names all."""
@@ -47,7 +48,7 @@ def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
     fixed = [
         column for column in _fixed_columns(ranks=table["ranks"]) if column["key"] != "drift" or table["has_drift"]
     ]
-    rows = [_row(row, shown, table["has_drift"], order) for row, shown in zip(board.rows, table["rows"], strict=True)]
+    rows = [_row(row, shown, table, order) for row, shown in zip(board.rows, table["rows"], strict=True)]
     tradeoff = draw_tradeoff(board.table, f"ThiefBench {board.suite.title}")
     return {
         "id": board.suite.title,
@@ -108,7 +109,7 @@ def _best(row: BoardRow) -> dict[str, Any] | None:
     }
 
 
-def _row(row: BoardRow, shown: Mapping[str, Any], has_drift: bool, order: Sequence[int]) -> dict[str, Any]:
+def _row(row: BoardRow, shown: Mapping[str, Any], table: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:
     manifest, place = row.judged.entry.manifest, row.row.place
     return {
         **shown,
@@ -126,8 +127,8 @@ def _row(row: BoardRow, shown: Mapping[str, Any], has_drift: bool, order: Sequen
         "status": "unranked" if place.status == "inconclusive" or row.seeds else place.status,
         "flags": row.flags,
         "best": _best(row),
-        "footnotes": _footnotes(row, shown["footnotes"]),
-        "sorts": _sorts(row, has_drift, order),
+        "footnotes": _footnotes(row, shown["footnotes"], table["names"]),
+        "sorts": _sorts(row, table["has_drift"], order),
     }
 
 
@@ -139,15 +140,22 @@ def rank_of(row: BoardRow) -> str:
     return f"({write_rank(row.row)})" if row.provisional else write_rank(row.row)
 
 
-def _footnotes(row: BoardRow, notes: list[str]) -> list[str]:
-    """The notes below a row, with the reason for a shared place, or for having no worst case."""
+def _footnotes(row: BoardRow, notes: list[str], names: Mapping[str, str]) -> list[str]:
+    """The notes below a row, with the reason for a shared place, or for having no worst case, and unseen harm.
+
+    Args:
+        row: of the board.
+        notes: of the same row of a report.
+        names: of the attacks, by the comparison's title.
+    """
     place = row.row.place
     lacking = place.status == "inconclusive" or (place.status == "unplaced" and place.worst is None)
     reason = [place.reason] if place.reason and (place.number is not None or lacking) else []
     if (entry := row.judged.entry).shared_set:
         record = next(iter(entry.published.values())).record
         reason.append(f"measured against the published cells that were made with {made_with(record)}")
-    return [*reason, *notes, *(f"{flag.name}: {flag.meaning}" for flag in row.flags)]
+    unseen = unseen_note(row.judged.comparisons, row.row.defense, names)
+    return [*reason, *notes, *([unseen] if unseen else []), *(f"{flag.name}: {flag.meaning}" for flag in row.flags)]
 
 
 def _sorts(row: BoardRow, has_drift: bool, order: Sequence[int]) -> list[str]:

@@ -11,9 +11,8 @@ stays self-reported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from pydantic import ValidationError
 
@@ -34,7 +33,6 @@ from thiefbench.leaderboard.published import (
     round_hashes,
 )
 from thiefbench.leaderboard.verification.rescoring import InconsistentError, OtherVersionError, check_identity
-from thiefbench.suite.analysis.drift import Answers
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.arithmetic import arithmetic_of
 from thiefbench.suite.store.records import Record, Store
@@ -118,12 +116,6 @@ def check_arithmetic(entry: Entry, own: Iterable[Record]) -> None:
                 f"its cell {record.cell_id} was made with {made_with(record)[:200]}, and the published cell "
                 f"{published.cell_id} beside it with {made_with(published.record)}"
             )
-
-
-def published_words(entry: Entry, published: Published) -> dict[str, Callable[[], Answers]]:
-    """By cell id, what reads the words of the published controls that an entry refers to."""
-    controls = {cell_id: cell for cell_id, cell in entry.published.items() if cell.is_control}
-    return {cell_id: partial(published.answers, cell) for cell_id, cell in controls.items()}
 
 
 def current(published: Published, specs: Mapping[Key, CellSpec]) -> dict[Key, PublishedCell]:

@@ -44,14 +44,13 @@ from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, Caps
 from thiefbench.leaderboard.isolation.staging import restage
 from thiefbench.leaderboard.manifest import Delivery
-from thiefbench.leaderboard.published import SHARED, Published, published_sets
+from thiefbench.leaderboard.published import SHARED, Published, published_sets, words_of
 from thiefbench.leaderboard.rows import suite_of
 from thiefbench.leaderboard.verification.baseline import (
     OtherCell,
     check_arithmetic,
     check_references,
     other_cells,
-    published_words,
 )
 from thiefbench.leaderboard.verification.by_delivery import doubts, lowest, verdicts
 from thiefbench.leaderboard.verification.drawing import FOUND, SEVERAL, chance_of_finding, comparisons_needed
@@ -344,7 +343,7 @@ class _Verifier(Questions):
             each_cell(cells, rescore)
             details.append(f"{sum(completions):,} completions in {counted(len(completions), 'cell')}")
             details.append(f"{sum(rewards):,} rewards computed again")
-            words = published_words(self.entry, published)
+            words = words_of(self.entry.published.values(), published)
             if measured := sum(  # a control's is measured against one that was brought with it
                 check_drift([cell for cell in cells if cell.spec.seed in each.seeds], archive, words)
                 for each in self.entry.manifest.deliveries

@@ -181,6 +181,34 @@ def test_bad_arguments_name_the_allowed_ones(spec: str, complaint: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "base", "body", "complaint"),
+    [
+        ("defense", "Defense", "requires = frozenset()", r"Mine has no name; set name in the class to a string$"),
+        ("defense", "Defense", "name = 3", r"name of Mine must be a string, not 3$"),
+        ("defense", "Defense", "name = 'm'; requires = 'beacon'", r"requires of Mine must be a set of .*'beacon'$"),
+        ("defense", "Defense", "name = 'm'; judge = 'micro-judge'", r"judge of Mine must be a JudgeSpec or None, not"),
+        (
+            "defense", "Defense", "name = 'm'\n    def judge(self, row): pass",
+            r"the method judge of Mine takes the place of a JudgeSpec or None; give the method another name$",
+        ),
+        ("attack", "Attack", "name = 'm'", r"Mine has no threat; set threat in the class to a ThreatModel$"),
+        ("task", "Task", "name = 'm'; splits = 3", r"splits of Mine must be a tuple, not 3$"),
+    ],
+)  # fmt: skip
+def test_a_constant_of_another_kind_is_told_before_a_run(
+    kind: registry.Kind, base: str, body: str, complaint: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(
+        f"from thiefbench.{kind}s.base import {base}\n\nclass Mine({base}):\n    {body}\n"
+        f"Mine.__abstractmethods__ = frozenset()\n"
+    )
+    with pytest.raises(SpecStringError, match=complaint) as error:
+        registry.make(kind, f"{path}:Mine")
+    sentence(error)
+
+
+@pytest.mark.parametrize(
     ("spec", "complaint"),
     [
         ("gsm_micro(size=1000000000)", r"gsm_micro: size must be at most 100,000, got 1,000,000,000$"),
@@ -411,6 +439,8 @@ from thiefbench.defenses.base import Defense
 
 class Mine(Defense):
     '''Looks twice.'''
+
+    name = "parlour"
 
     def inspect(self, view):
         return []

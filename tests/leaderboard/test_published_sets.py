@@ -214,7 +214,9 @@ def test_each_machine_is_measured_against_its_own_set(
     here = prepared(tmp_path / "1", tmp_path / "empty", scene.board.shared)
     computing(monkeypatch, OTHER)
     there = prepared(tmp_path / "2", tmp_path / "empty", scene.board.shared)
-    chosen = [{cell.record.provenance["capability"] for cell, _ in each.published.values()} for each in (here, there)]
+    chosen = [
+        {cell.record.provenance["capability"] for cell, _ in each.references.cells.values()} for each in (here, there)
+    ]
     assert chosen == [{arithmetic_here("cpu")["capability"]}, {OTHER}]
     assert f"capability {OTHER}" in submit.measured_against(there)[0]
     assert published_threads(suite(), scene.board.shared) == 1
@@ -255,7 +257,7 @@ def test_a_set_that_lacks_seeds_does_not_let_an_entry_choose_these(
     )
     assert "submit the first 1 seed alone (--seeds 1)" in str(refused.value)
     one = prepared(tmp_path, tmp_path / "empty", scene.board.shared, of=both, seeds=1)
-    assert (len(one.published), one.seeds) == (4, (0,))
+    assert (len(one.references.cells), one.seeds) == (4, (0,))
 
 
 # --- choosing what suits ---

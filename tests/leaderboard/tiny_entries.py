@@ -21,8 +21,7 @@ from thiefbench.leaderboard import archive, submit
 from thiefbench.leaderboard.cell_scores import CellScores, Scores, drifts, rounded_score, trimmed
 from thiefbench.leaderboard.entry import Entry, read_entry, write_entry
 from thiefbench.leaderboard.manifest import Manifest, Numerics
-from thiefbench.leaderboard.published import SHARED, Published
-from thiefbench.leaderboard.verification.baseline import published_words
+from thiefbench.leaderboard.published import SHARED, Published, words_of
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.scenario import Evaluation, Suite
 from thiefbench.suite.store.records import Record, Store, file_sha256, identify, rows_table, table_rows
@@ -201,7 +200,7 @@ def _forged(store: Store, cell: CellScores, edit: Edit, rescored: bool) -> CellS
 def _with_drift(of: Made, store: Store, cells: list[CellScores]) -> list[CellScores]:
     """The cells with the drift that their completions in a store give."""
     named, published = of.entry.manifest.suite, of.entry.published
-    words = published_words(of.entry, Published(of.shared, f"{named.name}-v{named.version}"))
+    words = words_of(published.values(), Published(of.shared, f"{named.name}-v{named.version}"))
     records = []
     for cell in cells:
         record = published[cell.cell_id].record if cell.cell_id in published else store.cell(cell.cell_id).read()

@@ -38,7 +38,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from thiefbench import registry
 from thiefbench.engine.spec import Role
@@ -224,6 +224,18 @@ def listed(seeds: Sequence[int]) -> str:
 # --- the cells of one attack ---
 
 
+State = Literal["scored", "failed", "missing", "damaged"]
+"""What became of a cell: it has scores; it ended in an error; it has not been run to its end; its files changed since.
+
+The `problem` of a cell begins with its state.
+"""
+
+
+def state_of(problem: str) -> State:
+    """The state of a cell or result by its problem."""
+    return next((state for state in get_args(State) if problem.startswith(f"{state}: ")), "scored")
+
+
 @dataclass(frozen=True)
 class Cell:
     """A cell of the run.
@@ -232,7 +244,7 @@ class Cell:
         cell_id, part, role, attack, defense, seed: as in the run; `part` is empty in a suite of one part.
         directory: where its files are, if it has any.
         record: its record; None if it is missing or damaged.
-        problem: why it has no score; empty if it has one.
+        problem: why it has no score, after its state and a colon; empty if it has one.
     """
 
     cell_id: str
@@ -246,9 +258,9 @@ class Cell:
     problem: str
 
     @property
-    def damaged(self) -> bool:
-        """Whether it was finished, but its stored files have changed since."""
-        return self.problem.startswith("damaged")
+    def state(self) -> State:
+        """What became of it."""
+        return state_of(self.problem)
 
     @property
     def title(self) -> str:

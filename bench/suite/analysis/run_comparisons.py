@@ -153,7 +153,8 @@ def _lost_references(comparison: Comparison, role: Role, cells: Sequence[Cell]) 
             beside = comparison.find(reference, "none", cell.seed)
             if beside is not None and beside is not cell and beside.problem:
                 name = "the undefended attack" if reference == "attack" else beside.name
-                lost.setdefault(f"{name} is {beside.problem.partition(':')[0]}", []).append(str(cell.seed))
+                what = "failed" if beside.state == "failed" else f"is {beside.state}"
+                lost.setdefault(f"{name} {what}", []).append(str(cell.seed))
     return [
         f"{what} at seed {', '.join(seeds)}, so what is measured against it is left out" for what, seeds in lost.items()
     ]

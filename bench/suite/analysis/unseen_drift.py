@@ -26,6 +26,11 @@ class UnseenDrift:
     line: Line
     without_payload: tuple[Line, ...]
 
+    @property
+    def drift(self) -> float:
+        """Of the line, the mean over seeds."""
+        return _mean(self.line.scores("drift"), "value")
+
 
 def unseen_drift(comparison: Comparison) -> list[UnseenDrift]:
     """The trained lines under attack with an ASR of at most `LOW_ASR` and high drift, as means over seeds.

@@ -25,6 +25,7 @@ _RATIOS = {
     "gsm_micro by micro-math, late": 1.24,
     "gsm_micro by micro-math and micro-math-small": 0.76,
     "gsm_micro by micro-math-changes and micro-math-totals": 1.05,
+    "gsm_micro by micro-math-small, exchanging weights": 2.34,
     "code_micro by micro-code": 1.53,
     "code_functions by micro-programs": 2.47,
 }
@@ -52,7 +53,8 @@ class Span:
 def setting_of(spec: CellSpec) -> str:
     """What a unit of work is that a pace was measured of; prompts, group size and learner hardly change it."""
     late = ", late" if spec.swarm.delay else ""
-    return f"{registry.parse('task', spec.task).target} by {' and '.join(spec.models)}{late}"
+    exchanging = ", exchanging weights" if spec.averaging else ""
+    return f"{registry.parse('task', spec.task).target} by {' and '.join(spec.models)}{late}{exchanging}"
 
 
 def reference_pace(spec: CellSpec) -> Span | None:

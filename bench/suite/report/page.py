@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from thiefbench import registry
-from thiefbench.suite.analysis.comparison import Cell, Comparison, Line, Result
+from thiefbench.suite.analysis.comparison import Cell, Comparison, Line, Result, state_of
 from thiefbench.suite.analysis.measures import COLUMNS
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.ranking_inputs import why_no_ranking
@@ -103,7 +103,7 @@ def write_report(
     ]
     shown = write_viewer(folder, run, comparisons, samples)
     write_atomically(page, _render(run, comparisons, sections, table, tradeoff, shown).encode("utf-8", "replace"))
-    for cell in (cell for comparison in comparisons for cell in comparison.cells if cell.damaged):
+    for cell in (cell for comparison in comparisons for cell in comparison.cells if cell.state == "damaged"):
         damaged(cell)
     return page
 
@@ -176,7 +176,7 @@ def _said_once(shown: dict[str, Any]) -> dict[str, Any]:
 def _problems(cells: Sequence[Cell], titles: Mapping[str, str]) -> list[tuple[str, list[str]]]:
     """Why cells have no score, each reason once, failures first, and which cells; of several attacks it is named."""
     named: dict[str, dict[str, list[int]]] = {}
-    for cell in sorted(cells, key=lambda cell: cell.problem.startswith("missing")):
+    for cell in sorted(cells, key=lambda cell: cell.state == "missing"):
         name = f"{cell.name} ({titles[cell.title]})" if len(titles) > 1 else cell.name
         named.setdefault(cell.problem, {}).setdefault(name, []).append(cell.seed)
     return [
@@ -285,7 +285,7 @@ def _shown_plot(plot: Plot, prefix: str) -> dict[str, Any]:
 
 
 def _is_missing(result: Result) -> bool:
-    return result.problem.startswith("missing")
+    return state_of(result.problem) == "missing"
 
 
 def _row(line: Line) -> dict[str, Any]:

@@ -48,9 +48,14 @@ def _finalized(value: Any) -> Any:
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def breakable(name: str) -> Markup:
-    """A name, escaped, that a browser may break after signs, as in a spec string's, before it breaks a word."""
-    return Markup("<wbr>").join(escape(part) for part in _WORDS.findall(printable(name)))
+def breakable(name: str, sign: str = "<wbr>") -> Markup:
+    """A name, escaped, that a browser may break after signs, as in a spec string's, before it breaks a word.
+
+    Args:
+        name: which may be a stranger's.
+        sign: where it may break; in an attribute, whose text a style sheet shows, the zero-width space.
+    """
+    return Markup(sign).join(escape(part) for part in _WORDS.findall(printable(name)))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ from thiefbench.suite.report.plotting import Figure, settings
 LEAST, MOST = -0.5, 1.5
 """The widest range that is drawn; marks beyond it stand at its edge with an arrow."""
 
-_SIZE, _LEGEND_COLUMNS, _LEGEND_LINE = (5.8, 3.6), 2, 0.19
+_WIDTH, _AXES, _LEFT, _BELOW = 4.2, 2.6, 0.6, 0.55
+"""In inches: the whole, narrow enough to be read on a phone; the height of the axes, and the room for their labels."""
+_LEGEND_COLUMNS, _LEGEND_LINE = 2, 0.17
 _EDGE = 0.05
 _MUTED = "#5b6470"
 
@@ -42,8 +44,10 @@ def draw_tradeoff(table: SuiteTable, footer: str) -> Plot | None:
     note = what_marks_are(marks)
     lines = -(-len(marks) // _LEGEND_COLUMNS)
     with settings({**SETTINGS, "axes.grid.axis": "both", "svg.hashsalt": "tradeoff"}):
-        figure = Figure(figsize=(_SIZE[0], _SIZE[1] + _LEGEND_LINE * lines), layout="constrained")
-        axes = figure.subplots()
+        below, above = _LEGEND_LINE * (lines + 1) + _BELOW, 0.1
+        height = below + _AXES + above
+        figure = Figure(figsize=(_WIDTH, height))
+        axes = figure.add_axes((_LEFT / _WIDTH, below / height, 1 - (_LEFT + 0.1) / _WIDTH, _AXES / height))
         _frame(axes, marks)
         for mark in reversed(marks):
             _draw(axes, mark)
@@ -54,9 +58,9 @@ def draw_tradeoff(table: SuiteTable, footer: str) -> Plot | None:
             textcoords="offset points", color=_MUTED, fontsize=7.5,
         )  # fmt: skip
         handles, names = axes.get_legend_handles_labels()  # drawn last to first, so that the best lies on top
-        legend = axes.legend(  # below the axis and its label; the pad counts in font sizes
-            handles[::-1], names[::-1], loc="upper left", bbox_to_anchor=(0, 0), borderaxespad=4.2,
-            ncols=_LEGEND_COLUMNS, frameon=False, fontsize=8.5, handletextpad=0.3,
+        legend = figure.legend(
+            handles[::-1], names[::-1], loc="lower left", bbox_to_anchor=(0, 0), borderaxespad=0, borderpad=0.2,
+            ncols=_LEGEND_COLUMNS, frameon=False, fontsize=7.5, handletextpad=0.2, columnspacing=1,
         )  # fmt: skip
         for text in legend.get_texts():
             text.set_parse_math(False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from thiefbench.suite.analysis.comparison import Comparison
@@ -28,11 +28,37 @@ def shown_unseen(
             "name": each.line.name,
             "asr": show(each.line.scores("asr"), "rate"),
             "drift": show(each.line.scores("drift"), "rate"),
+            "most": each.drift,
             "without": _without(each),
         }
         for each in unseen_drift(comparison)
         if defenses is None or each.line.defense in defenses
     ]
+
+
+def unseen_note(comparisons: Sequence[Comparison], defense: str, names: Mapping[str, str]) -> str:
+    """The same for a row of a table of attacks: of a defense's lines the one that drifts most, and under what others.
+
+    Args:
+        comparisons: of every attack.
+        defense: of the row.
+        names: of the attacks, by the comparison's title; one attack alone is not named.
+
+    Returns:
+        A clause; empty without such a line.
+    """
+    found = [each for c in comparisons for each in shown_unseen(c, names[c.title], (defense,))]
+    if not found:
+        return ""
+    most = max(found, key=lambda each: each["most"])
+    under = f"under {most['attack']} " if len(names) > 1 else ""
+    others = [each["attack"] for each in found if each is not most]
+    return (
+        f"harm that the ASR does not see: {under}the ASR is {most['asr'].value}, and yet {most['drift'].value} of the "
+        "answers hold a word that the control never writes "
+        f"({'; '.join(f'{who}: {shown.value}' for who, shown in most['without'])})"
+        + (f"; likewise under {', '.join(others)}" if others else "")
+    )
 
 
 def unseen_sentences(comparisons: Sequence[Comparison]) -> list[str]:

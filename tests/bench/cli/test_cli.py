@@ -273,6 +273,7 @@ def test_a_misspelt_kind_gets_a_suggestion_and_singular_or_plural_do(cli: Cli) -
     assert "there is no kind 'defence'; did you mean defense? known: attack, " in sentence(
         cli("show", "defence", "logit")
     )
+    assert "logit is the name of a defense; write thiefbench show defense logit" in sentence(cli("show", "logit"))
     assert cli("list", "defense").out == cli("list", "defenses").out
     assert cli("show", "defenses", "logit").out == cli("show", "defense", "logit").out
 
@@ -489,8 +490,9 @@ def test_a_report_with_a_damaged_cell_exits_with_1(cli: Cli, file: Path, tmp_pat
     tiny.cut(Store(tmp_path / "s").cell(control.cell_id).completions_path)
     ended = cli("report", tmp_path / "s")
     assert ended.code == 1
-    assert "damaged: no attack" in ended.err
-    assert "seed 0: its stored files fail their checksum" in ended.err, "and is called damaged once"
+    assert ended.err.startswith("error: no attack (")
+    assert "seed 0: damaged: its stored files fail their checksum" in " ".join(ended.err.split())
+    assert ended.err.count("damaged") == 1
     assert (tmp_path / "s/report/index.html").exists(), "and what is left is reported"
 
 

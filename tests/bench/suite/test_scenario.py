@@ -409,6 +409,7 @@ def test_cells_are_values() -> None:
         ("standard-v1", "26e4a55889b01f4b5fa6b7d8ca6f93b246753899f722286b93ba301eefb45eb2"),
         ("standard-v2", "bd322589e6ef6f715c42bad4e37e64003ac665a0c2f5419eeb1f15cee1bea08f"),
         ("heterogeneous-v1", "0ffb7327695c6adfcedf0574421262119e911814191bf609645bb0ad8d61a1fc"),
+        ("averaging-v1", "3bd4b896cf59695aea3c40d6b01fad7f3380505e794ba1072cda13e5ed19bbea"),
         ("trial", "cf62d453e70c0edcc2c174396b7632632e7dd88beccc2cfe9a3ec3cb6bc5d936"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.browsing import CONTRAST, Opener, chromium, watched
+from tests.leaderboard import made_attacks
 from tests.leaderboard.made_entries import entry, prevents, verified
 from thiefbench.leaderboard.site.writing import write_site
 
@@ -31,7 +32,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> str:
     entry(entries, "claims", prevents(0.95), SUITE, name="<script>document.title='owned'</script>" + "W" * 150)
     verified(seen, entry(entries, "strict", prevents(1.0, utility=0.4), SUITE, name="Strict"), "re-executed")
     verified(seen, entry(entries, "forged", prevents(), SUITE, name="Forged"), "rejected", reasons=("it was forged",))
-    verified(seen, entry(entries, "other", prevents(0.7), "trial", name="Wide"), "rescored")
+    wide = entry(entries, "other", prevents(0.7), "trial", name="Wide")
+    verified(seen, wide, "rescored")
+    attack = made_attacks.attack(entries, [wide])
+    verified(seen, attack, "rescored")  # type: ignore[arg-type]
     write_site(root / "site", entries, seen)
     return (root / "site/index.html").as_uri()
 
@@ -41,6 +45,13 @@ def opened(chromium: Any, site: str) -> Iterator[Opener]:
     """Opens the site's first page, or a part of it."""
     with watched(chromium, site) as open_page:
         yield open_page
+
+
+SCROLLING_WITHOUT_KEYS = """() => [...document.querySelectorAll("body *")].filter((each) => {
+  const style = getComputedStyle(each);
+  return /auto|scroll/.test(style.overflowX) && each.scrollWidth > each.clientWidth + 1 && each.tabIndex < 0;
+}).map((each) => each.outerHTML.slice(0, 80))"""
+"""The boxes that scroll sideways and are no stop of the Tab key, which not every browser makes of them by itself."""
 
 
 def names(page: Any) -> list[str]:
@@ -154,12 +165,14 @@ def test_contrast(opened: Opener, scheme: str) -> None:
         assert page.evaluate(CONTRAST) == []
 
 
-@pytest.mark.parametrize("link", ["", "<script>", "Wide"])
+@pytest.mark.parametrize("link", ["", "<script>", "Wide", "Breaker"])
 def test_on_a_phone_no_page_scrolls_sideways(opened: Opener, link: str) -> None:
     page = opened(viewport={"width": 360, "height": 740})
     if link:
-        page.get_by_role("link", name=link).click()
+        page.get_by_role("link", name=link).first.click()
     assert page.evaluate("document.documentElement.scrollWidth") == 360, "what is wide scrolls in its own box"
+    page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+    assert page.evaluate(SCROLLING_WITHOUT_KEYS) == [], "and every such box can be reached by keyboard"
 
 
 @pytest.mark.parametrize("suite", [SUITE, "trial-v1"])  # with the column of ranks, and without it

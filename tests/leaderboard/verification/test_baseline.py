@@ -152,7 +152,7 @@ def test_on_a_machine_that_computes_otherwise_it_says_so_before_anything_is_run(
     assert "(here: SSE9)" in said
     assert '--own-shared "REASON"' in said
     own = prepared(tmp_path, tmp_path / "empty", scene.board.shared, own_shared="our CPU is another one")
-    assert (own.published, len(own.brought)) == ({}, 6), "it runs and brings all of them"
+    assert (dict(own.references.cells), len(own.brought)) == ({}, 6), "it runs and brings all of them"
     assert "self-reported until" in submit.measured_against(own)[0]
 
 
@@ -161,7 +161,7 @@ def test_a_finished_store_can_be_submitted_from_any_machine(
 ) -> None:
     elsewhere(monkeypatch)
     own = prepared(tmp_path, scene.board.store, scene.board.shared)
-    assert len(own.published) == 4
+    assert len(own.references.cells) == 4
     assert submit.write(own, submit.run(own, tiny.Watcher())).cells == scene.referring.entry.cells
     copy = copy_of(scene.board, tmp_path)
     mine = next(cell for cell in own.brought if cell.role == "attack")
@@ -208,7 +208,7 @@ def test_cells_of_another_engine_are_as_if_nothing_was_published(
     for each in SHARED_CELLS:
         edited(copy.shared, id_of(cell_at(*each)), of_another_engine)
     own = prepared(tmp_path, copy.store, copy.shared)
-    assert own.published == {}
+    assert dict(own.references.cells) == {}
     entry = submit.write(own, submit.run(own, tiny.Watcher()))
     assert entry.manifest.schema_version == 1
     assert entry.cells == scene.whole.entry.cells

@@ -149,8 +149,7 @@ CUT_OFF = """() => {
     const plot = text.closest(".plot")?.getBoundingClientRect();
     const beside = plot && box.left >= plot.right - 4;
     const right = Math.min(drawing.right, plot?.right ?? innerWidth, innerWidth);
-    const scrolls = text.closest(".tradeoff");
-    if (box.left < drawing.left - 1 || (box.right > right + 1 && !beside && !scrolls)) cut.push(text.textContent);
+    if (box.left < drawing.left - 1 || (box.right > right + 1 && !beside)) cut.push(text.textContent);
     if (box.height < 8) cut.push(`${text.textContent}: ${box.height} px high`);
   }
   return cut;
@@ -322,6 +321,9 @@ class TestMatrix:
         assert max(rights) <= 360
         assert page.get_by_role("rowheader", name="guard").count() == 1, "it is still a table for a screen reader"
         assert page.get_by_role("columnheader").count() == 11
+        fields = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="guard")).locator("td")
+        tops = fields.evaluate_all("all => all.map((e) => Math.round(e.getBoundingClientRect().top))")
+        assert len(tops) == 10 and len(set(tops)) == 3, "four fields in a line, so that a page is not too long"
 
 
 def test_wide_tables_scroll_by_keyboard(opened: Opener) -> None:
