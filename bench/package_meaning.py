@@ -122,6 +122,15 @@ def pipeline_digest() -> bytes:
     return _beside_engine("pipeline", ("thiefbench.attacks.stages.base", "thiefbench.defenses.stages.base"))
 
 
+@cache
+def experts_digest() -> bytes:
+    """SHA-256 over the code of swarms of experts, computed like `engine_digest`.
+
+    It is part of the identity of their cells, beside the engine's revision.
+    """
+    return _beside_engine("experts", ())
+
+
 def _beside_engine(room: str, contracts: tuple[str, ...]) -> bytes:
     """The digest of a room of this package beside the engine, and of contracts that only its cells have."""
     folder = Path(__file__).parent / room

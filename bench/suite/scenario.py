@@ -20,6 +20,7 @@ from thiefbench import registry
 from thiefbench.averaging.spec import AveragingSpec
 from thiefbench.engine.heterogeneity import LATER, STRICT, SpecError, plain
 from thiefbench.engine.spec import Batches, Role, SwarmSpec, check_range
+from thiefbench.experts.spec import ExpertsSpec
 from thiefbench.limits import MOST_CELLS, MOST_COMPLETIONS, MOST_ROUNDS, MOST_THREADS
 from thiefbench.pipeline.spec import PipelineSpec
 
@@ -61,6 +62,7 @@ class CellSpec:
             `batches` says which completions are sampled together (see `LocalBackend`).
         averaging: how nodes exchange weights; None where they exchange completions.
         pipeline: the stages of the one node; None where nodes are whole models.
+        experts: how the classes of its population train and answer as experts; None where they are not experts.
     """
 
     task: str
@@ -78,6 +80,7 @@ class CellSpec:
     batches: Batches = field(default="cohort", metadata=LATER)
     averaging: AveragingSpec | None = field(default=None, metadata=LATER)
     pipeline: PipelineSpec | None = field(default=None, metadata=LATER)
+    experts: ExpertsSpec | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         check_range("threads", self.threads, 1, MOST_THREADS)
@@ -97,6 +100,8 @@ class CellSpec:
             drawn |= {"swarm": plain(self.swarm), "role": self.role}
         if self.averaging:
             drawn |= {"averaging": plain(self.averaging), "swarm": plain(self.swarm), "role": self.role}
+        if self.experts:  # their swarms are mixed
+            drawn |= {"experts": plain(self.experts)}
         return {name: getattr(self, name) for name in names} | drawn
 
     @property
@@ -142,7 +147,7 @@ def heading(part: str, attack: str) -> str:
     return f"{part}: {attack}" if part else attack
 
 
-_OF_CELLS = ("model", "swarm", "rounds", "evaluation", "averaging", "pipeline")
+_OF_CELLS = ("model", "swarm", "rounds", "evaluation", "averaging", "pipeline", "experts")
 """Fields that the cells of a part share with it."""
 
 
@@ -157,6 +162,7 @@ class Part:
         swarm, rounds, evaluation: of every cell.
         averaging: how nodes exchange weights; None where they exchange completions.
         pipeline: the stages of the one node; None where nodes are whole models.
+        experts: how the classes of its population train and answer as experts; None where they are not experts.
     """
 
     __pydantic_config__ = STRICT
@@ -170,6 +176,7 @@ class Part:
     evaluation: Evaluation = field(default_factory=Evaluation)
     averaging: AveragingSpec | None = field(default=None, metadata=LATER)
     pipeline: PipelineSpec | None = field(default=None, metadata=LATER)
+    experts: ExpertsSpec | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.averaging and self.pipeline:
@@ -178,6 +185,10 @@ class Part:
             self.averaging.check(self.swarm)
         if self.pipeline:
             self.pipeline.check(self.swarm)
+        if self.experts and self.averaging:
+            raise SpecError("experts train apart and exchange no weights; leave out averaging or experts")
+        if self.experts:
+            self.experts.check(self.swarm)
         for name in ("task", "model", "attacks"):
             if not getattr(self, name):
                 raise SpecError(f"{name} must name at least one")
@@ -243,7 +254,7 @@ class Suite:
 
     Attributes:
         name, version, about: its name, its version and its purpose.
-        task, model, attacks, swarm, rounds, evaluation, averaging, pipeline: of its cells, see `Part`. In a suite of
+        task, model, attacks, swarm, rounds, evaluation, averaging, pipeline, experts: of its cells, see `Part`. In a
             several parts they are the defaults for the parts in YAML, and only `parts` says what runs.
         parts: for different swarms and tasks; empty if there is only one part.
         defenses: spec strings; every defense meets every attack.
@@ -281,6 +292,7 @@ class Suite:
     ranking: RankingRules = field(default=RankingRules(), metadata=LATER)
     averaging: AveragingSpec | None = field(default=None, metadata=LATER)
     pipeline: PipelineSpec | None = field(default=None, metadata=LATER)
+    experts: ExpertsSpec | None = field(default=None, metadata=LATER)
     superseded: str = field(default="", metadata=LATER)
 
     def __post_init__(self) -> None:
@@ -302,6 +314,8 @@ class Suite:
             raise SpecError("where weights are exchanged, no pools can be replayed; leave out replayed and recorded")
         if (self.replayed or self.recorded) and any(part.pipeline for part in self.scenes):
             raise SpecError("a pipeline has no pools of strangers to replay; leave out replayed and recorded")
+        if (self.replayed or self.recorded) and any(part.experts for part in self.scenes):
+            raise SpecError("the pools of experts cannot be replayed yet; leave out replayed and recorded")
         names = [part.name for part in self.parts]
         if not all(names) or len(set(names)) < len(names):
             raise SpecError("every part needs a name of its own")

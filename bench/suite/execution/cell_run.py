@@ -27,12 +27,14 @@ from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import RoundRecord
 from thiefbench.engine.spec import Batches
 from thiefbench.engine.swarm import Swarm
+from thiefbench.experts.swarm import ExpertSwarm
 from thiefbench.judges import judge_of
 from thiefbench.pipeline.cohort import PipelineBackend
 from thiefbench.pipeline.compatibility import check_attack, check_defense
 from thiefbench.pipeline.swarm import PipelineSwarm
 from thiefbench.reward_judges import reward_judge_of
 from thiefbench.suite.analysis.exchanges import exchange_curves, exchange_scores, exchanges_table
+from thiefbench.suite.analysis.experts import expert_scores
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, last_evaluation, other_scores
 from thiefbench.suite.analysis.stages import stage_curves, stage_scores, stages_table
 from thiefbench.suite.execution.cell_identity import CellFactory, RegistryFactory, identified, identity
@@ -201,6 +203,8 @@ def _run_cell(
         scores |= stage_scores(swarm.stage_rows, curves["eval_asr"])
         curves |= stage_curves(swarm.stage_rows)
         exchanged["stages_sha256"] = directory.write_stages(stages_table(swarm.stage_rows))
+    if isinstance(swarm, ExpertSwarm) and swarm.experts.weighting != "average":
+        scores |= expert_scores(table)
     curves["grad_norm"] = [Point(round=number, value=value) for number, value in enumerate(run.grad_norms, 1)]
     record = Record(
         **identified(what),
@@ -360,10 +364,15 @@ def build_swarm(
         return PipelineSwarm(
             spec.pipeline, check, defense=inspects_nothing, backend=PipelineBackend(spec.batches), **parts
         )
+    asked: dict[str, Any] = {
+        "defense": defense,
+        "judge": None if defense.judge is None else judge_of(defense.judge, spec.device, spec.dtype, note),
+    }
+    if spec.experts:
+        return ExpertSwarm(spec.experts, spec.batches, **asked, **parts)
     return runtime.swarm(
         **parts,
-        defense=defense,
-        judge=None if defense.judge is None else judge_of(defense.judge, spec.device, spec.dtype, note),
+        **asked,
         reward_judge=reward_judge_of(spec.swarm, spec.device, spec.dtype, note),
         batches=spec.batches,
     )

@@ -364,6 +364,9 @@ def _check_requirements(cells: Sequence[CellSpec], one_seed: bool) -> None:
         if not (one_seed and (attack, swarm, task) in drawn_once):
             drawn(registry.make("attack", attack), seed, swarm, tasks[task])
             drawn_once.add((attack, swarm, task))
+    for experts, swarm, task in dict.fromkeys((spec.experts, spec.swarm, spec.task) for spec in cells):
+        if experts:
+            experts.check_task(swarm, tasks[task])
     for averaging, name in dict.fromkeys((spec.averaging, spec.attack) for spec in cells):
         check_kind(averaging, registry.make("attack", name), name)
     for pipeline, name in dict.fromkeys((spec.pipeline, spec.attack) for spec in cells):

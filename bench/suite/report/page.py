@@ -227,6 +227,7 @@ def _section(
     trained = [line for line in comparison.lines if line.how == "trained" and line not in missing]
     free = [line for line in trained if line.role == "control" and line.defense != "none"]
     unattacked = free if len(free) > NAMED else []
+    by_domain = any(record.cell.get("experts") for record in records)
     return {
         "comparison": comparison,
         "number": number,
@@ -247,7 +248,8 @@ def _section(
         ],
         "unattacked": [_row(line) for line in unattacked],
         "missing": [line.name for line in missing],
-        "classes": class_rows(comparison),
+        "classes": class_rows(comparison, by_domain),
+        "by_domain": by_domain,
         "seeds": comparison.seeds,
         "few": len(comparison.seeds) < FEW_SEEDS,
         "reference": comparison.reference_role,
